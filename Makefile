@@ -12,7 +12,7 @@ setup: ## .venv, dependencies, native code; idempotent, seconds when nothing cha
 	@tools/setup.sh
 
 demo: setup ## the main job, end to end; KEEP=1 leaves the cluster up
-	@$(PYTHON) -m headrace_spark.demo
+	@$(PYTHON) -m headrace_pipelines.demo
 
 test: setup ## the whole suite but what needs Docker or Kafka's jars
 	@tools/test.sh

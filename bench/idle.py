@@ -43,7 +43,7 @@ from headrace import Admin, Consumer, NewTopic, Producer
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 BROKERS, CONTROLLERS, COORDINATORS = 3, 3, 2
-COMMAND = [sys.executable, "-m", "headrace.cli"]
+COMMAND = [sys.executable, "-m", "headrace_tools"]
 RECORDS, TOPICS, PARTITIONS = 600_000, 20, 6
 
 

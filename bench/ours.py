@@ -118,7 +118,7 @@ class Headrace:
         command = [
             PYTHON,
             "-m",
-            "headrace.cli",
+            "headrace_tools",
             "bench",
             workload,
             "--topic",

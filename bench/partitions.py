@@ -122,7 +122,7 @@ class Cluster:
 
     def produce(self, topic: str, records: int, *, size: int = 100, api: str = "many") -> float:
         """Records per second, every one acknowledged."""
-        command = [PYTHON, "-m", "headrace.cli", "bench", "produce", "--topic", topic, "--api", api]
+        command = [PYTHON, "-m", "headrace_tools", "bench", "produce", "--topic", topic, "--api", api]
         command += ["--records", str(records), "--record-bytes", str(size)]
         command += ["-b", self.local.bootstrap_servers, "-o", "json"]
         found = run_json(command, timeout_s=300)

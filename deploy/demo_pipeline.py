@@ -20,7 +20,7 @@ from typing import Any
 
 from headrace import Producer
 from headrace_core.errors import HeadraceError
-from headrace_spark.demo import dataset, publish
+from headrace_pipelines.demo import dataset, publish
 
 ROOT = Path("/data/demo")
 SETTINGS = {
@@ -68,8 +68,8 @@ def say(text: str) -> None:
 
 def run(servers: str, master: str, records: int) -> bool:
     """Whether every number is right."""
+    from headrace_pipelines.demo import pipeline
     from headrace_spark import session
-    from headrace_spark.demo import pipeline
     from headrace_spark.session import LOCAL_DEFAULTS
 
     events = dataset.departures()[: records or None]

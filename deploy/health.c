@@ -3,7 +3,7 @@
  * seconds. A static program of a millisecond: containers are asked every few seconds, and a Python each time would cost
  * more than the idle node that it asks after.
  *
- * It speaks the few frames of HTTP/2 (RFC 9113) that one call takes, like headrace.local.health:
+ * It speaks the few frames of HTTP/2 (RFC 9113) that one call takes, like headrace_tools.local.health:
  *
  *     client: preface, SETTINGS, HEADERS(stream 1, POST /grpc.health.v1.Health/Check), DATA(00 00000000, END_STREAM)
  *     server: SETTINGS, ..., HEADERS, DATA(stream 1: 00 00000002 08 01), ...       08 01: HealthCheckResponse{SERVING}

@@ -18,13 +18,16 @@ IMAGES = {
         "services/controller": (),
         "services/broker": (),
         "services/coordinator": (),
-        "clients/python": ("cli", "zstd", "snappy"),
+        "clients/python": ("zstd", "snappy"),
+        "clients/tools": (),
     },
     "spark": {
         "protos": (),
         "core": ("arrow", "zstd", "snappy"),
-        "clients/python": ("arrow", "cli", "zstd", "snappy"),
-        "pipelines": ("demo",),
+        "clients/python": ("arrow", "zstd", "snappy"),
+        "clients/tools": (),
+        "pipelines/spark": (),
+        "pipelines/library": ("demo",),
     },
 }
 #: What an extra brings and the image has no use for: the demo in containers draws nothing.

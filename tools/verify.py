@@ -76,7 +76,7 @@ SHARDS = (
     Shard("soak", ("make", "--no-print-directory", "soak", "MINUTES=15"), 1500),
     Shard("kafka", ("tools/test_kafka.sh",), 1200),
     Shard("bench-smoke", (sys.executable, "bench/run.py", "--smoke"), 900),
-    Shard("demo", (sys.executable, "-m", "headrace_spark.demo"), 1200),
+    Shard("demo", (sys.executable, "-m", "headrace_pipelines.demo"), 1200),
 )
 
 

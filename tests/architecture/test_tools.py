@@ -70,6 +70,31 @@ def test_setup_compiles_anew_what_changed_and_nothing_else(tmp_path: Path, monke
     assert install.declarations() != declared
 
 
+def test_setup_installs_anew_what_changed_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(install, "ROOT", tmp_path)
+    monkeypatch.setattr(install, "STAMP", tmp_path / "stamp.json")
+    monkeypatch.setattr(install, "DISTRIBUTIONS", {"core": "", "clients/tools": ""})
+    monkeypatch.setattr(install, "write_bytecode", lambda: None)
+    installed: list[list[str]] = []
+    monkeypatch.setattr(install, "install", installed.append)
+    for directory in install.DISTRIBUTIONS:
+        (tmp_path / directory).mkdir(parents=True)
+        (tmp_path / directory / "pyproject.toml").write_text("one")
+    (tmp_path / "constraints.txt").write_text("typer==1.0")
+    root = tmp_path / "pyproject.toml"
+    root.write_text('[dependency-groups]\ndev = ["pytest"]\n')
+    install.main()
+    root.write_text(root.read_text() + "[tool.ruff]\nline-length = 120\n")
+    install.main()
+    assert installed == [["core", "clients/tools"]]
+    (tmp_path / "clients/tools/pyproject.toml").write_text("two")
+    install.main()
+    assert installed[1:] == [["clients/tools"]]
+    (tmp_path / "constraints.txt").write_text("typer==2.0")
+    install.main()
+    assert installed[2:] == [["core", "clients/tools"]]
+
+
 def test_containers_are_not_tested_where_no_engine_answers_and_that_is_no_success() -> None:
     done = subprocess.run(
         [ROOT / "tools" / "compose_test.sh"],

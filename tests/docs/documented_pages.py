@@ -13,7 +13,7 @@ from typing import Any
 
 import typer
 
-from headrace.cli.root import build
+from headrace_tools.cli.root import build
 
 ROOT = Path(__file__).resolve().parents[2]
 _FENCE = re.compile(r"^( *)```(\S*)\s*$")

@@ -15,7 +15,7 @@ import documented_pages as pages
 import pytest
 from documented_site import Site, about_disks
 
-from headrace.local import ports
+from headrace_tools.local import ports
 
 pytestmark = [pytest.mark.timeout(480)]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import documented_pages as pages
 
-from headrace.local import ports
+from headrace_tools.local import ports
 
 README = Path(__file__).parents[2] / "README.md"
 

@@ -22,8 +22,8 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message_factory import GetMessageClass
 
 from headrace import Admin, LocalCluster
-from headrace.local.state import StateFile
 from headrace_core.rpc.status import ERROR_CODE_KEY
+from headrace_tools.local.state import StateFile
 
 TOPIC = "orders"
 #: A call that waits on purpose (a long poll, an offset that never comes) is given up after this.

@@ -171,14 +171,14 @@ def _become(request: dict[str, Any], fds: array.array[int] | list[int]) -> Calla
     os.environ.clear()
     os.environ.update(ours | request["env"])
     sys.argv = [PROGRAM, *request["arguments"]]
-    from headrace.cli import main
+    from headrace_tools.cli import main
 
     return main
 
 
 def _warm_up() -> None:
     import headrace
-    from headrace.cli import app, root
+    from headrace_tools.cli import app, root
 
     root.build(())
     for name in headrace.__all__:

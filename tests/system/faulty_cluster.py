@@ -25,13 +25,13 @@ import failing_fsync
 
 from headrace import Admin, NewTopic, TopicPartition
 from headrace.errors import HeadraceError
-from headrace.local import ports
-from headrace.local.directory import ClusterDirectory, Topology
-from headrace.local.state import Life, Node
 from headrace.models import PartitionDescription
 from headrace_core.testing.power_loss import Dials, Loss, lose_power
 from headrace_core.testing.tcp_proxy import FaultyNetwork
 from headrace_core.testing.verdicts import NotInTimeError, SafetyViolation
+from headrace_tools.local import ports
+from headrace_tools.local.directory import ClusterDirectory, Topology
+from headrace_tools.local.state import Life, Node
 
 #: By how much bounds on time are longer in CI, whose machine is slow, and shared.
 SLOW_MACHINE = 3 if os.environ.get("CI") == "true" else 1

@@ -137,7 +137,7 @@ def test_a_broker_does_not_start_on_a_directory_that_was_not_formatted(tmp_path)
     assert cure is not None
     arguments = shlex.split(cure[1].replace(" ID", " tests"))
     subprocess.run(
-        [sys.executable, "-P", "-m", "headrace.cli", *arguments], capture_output=True, timeout=30, check=True
+        [sys.executable, "-P", "-m", "headrace_tools", *arguments], capture_output=True, timeout=30, check=True
     )
     assert "cluster.id=tests" in (tmp_path / "data" / "meta.properties").read_text()
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from headrace import LocalCluster
-from headrace.cli.app import run
+from headrace_tools.cli.app import run
 
 Cli = Callable[..., Any]
 

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from headrace import Admin, Consumer, LocalCluster, NewTopic, Producer, TopicPartition
-from headrace.cli.app import run
 from headrace_core.testing.verdicts import NotInTimeError
+from headrace_tools.cli.app import run
 
 
 class Outcome(NamedTuple):

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from headrace.local import ports
+from headrace_tools.local import ports
 
 Cli = Callable[..., Any]
 

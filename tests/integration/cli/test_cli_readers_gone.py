@@ -15,8 +15,8 @@ import pytest
 from typer.main import get_command
 
 from headrace import Admin, Consumer, LocalCluster, NewTopic, Producer
-from headrace.cli.app import run
-from headrace.cli.root import build
+from headrace_tools.cli.app import run
+from headrace_tools.cli.root import build
 
 TOPIC, GROUP = "readers-gone", "readers-gone-group"
 

@@ -19,7 +19,7 @@ import pytest
 
 from headrace import Admin, Consumer, LocalCluster, NewTopic, Producer, TopicPartition
 from headrace.errors import ClusterStartError, IllegalStateError, InvalidArgumentError, UnsupportedVersionError
-from headrace.local import ClusterDirectory
+from headrace_tools.local import ClusterDirectory
 
 _ROOT = Path(__file__).parents[3]
 

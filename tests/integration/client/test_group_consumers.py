@@ -36,8 +36,8 @@ from headrace.errors import (
     UnknownMemberIdError,
     UnknownTopicOrPartitionError,
 )
-from headrace.local.cluster import LocalCluster
 from headrace_core.testing.verdicts import NotInTimeError
+from headrace_tools.local.cluster import LocalCluster
 
 LIMIT_S = 90.0
 _names = itertools.count()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.local import directory
+from headrace_tools.local import directory
 
 
 @pytest.fixture(autouse=True)

@@ -16,9 +16,6 @@ from pathlib import Path
 
 import pytest
 
-from headrace.local import directory
-from headrace.local.directory import ClusterDirectory, Topology
-from headrace.local.state import Node
 from headrace_core.errors import (
     ClusterStartError,
     IllegalStateError,
@@ -28,6 +25,9 @@ from headrace_core.log.files import RealFileSystem
 from headrace_core.node.ids import id_to_text
 from headrace_core.node.meta_properties import read_meta
 from headrace_core.shell.state import load
+from headrace_tools.local import directory
+from headrace_tools.local.directory import ClusterDirectory, Topology
+from headrace_tools.local.state import Node
 
 STANDIN = Path(__file__).with_name("standin_node.py")
 
@@ -367,7 +367,7 @@ def test_a_stale_state_file_never_harms_a_process_that_got_the_pid(cluster: Clus
 
 
 def test_a_wanted_port_goes_to_the_first_broker_and_a_taken_one_is_refused(cluster: ClusterDirectory) -> None:
-    from headrace.local import ports
+    from headrace_tools.local import ports
 
     (port,) = ports.pick(1)
     with socket.socket() as taken:
@@ -382,7 +382,7 @@ def test_a_wanted_port_goes_to_the_first_broker_and_a_taken_one_is_refused(clust
 def test_a_port_stolen_between_the_look_and_the_bind_is_replaced(
     cluster: ClusterDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from headrace.local import ports
+    from headrace_tools.local import ports
 
     with socket.socket() as thief:
         thief.bind(("127.0.0.1", 0))
@@ -418,7 +418,7 @@ def test_commands_on_one_cluster_take_turns(cluster: ClusterDirectory) -> None:
 
 
 def test_a_lock_held_for_too_long_is_an_error_that_says_so(cluster: ClusterDirectory) -> None:
-    from headrace.local.state import StateFile
+    from headrace_tools.local.state import StateFile
 
     cluster.directory.mkdir()
     with (cluster.directory / ".lock").open("a") as lock:

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from headrace.local.directory import ClusterDirectory, Topology
-from headrace.local.state import Node
 from headrace_core.errors import ClusterStartError, HeadraceError, InvalidArgumentError, InvalidConfigError
 from headrace_core.node.properties import read_properties
+from headrace_tools.local.directory import ClusterDirectory, Topology
+from headrace_tools.local.state import Node
 
 STANDIN = Path(__file__).with_name("standin_node.py")
 

@@ -9,13 +9,13 @@ from typing import Any, Self
 import pytest
 
 import headrace
-from headrace.bench.common import BenchOptions
 from headrace_core.errors import RequestTimedOutError
 from headrace_core.records import Record
 from headrace_core.types import TopicPartition
+from headrace_tools.bench.common import BenchOptions
 
 # The package re-exports a function of the same name, so the module is asked for by its full name.
-consume_module = importlib.import_module("headrace.bench.consume")
+consume_module = importlib.import_module("headrace_tools.bench.consume")
 
 PARTITIONS = [TopicPartition("t", 0), TopicPartition("t", 1)]
 ENDS = dict(zip(PARTITIONS, (3, 2), strict=True))

@@ -7,12 +7,12 @@ import random
 import pyarrow as pa
 import pytest
 
-from headrace.bench.common import BenchOptions, BenchResult, Values, percentile
-from headrace.bench.consume import _Ledger
-from headrace.bench.latency import _WARM_UP_RECORDS, _Trip
 from headrace_core.errors import InvalidArgumentError
 from headrace_core.records import Record
 from headrace_core.types import TopicPartition
+from headrace_tools.bench.common import BenchOptions, BenchResult, Values, percentile
+from headrace_tools.bench.consume import _Ledger
+from headrace_tools.bench.latency import _WARM_UP_RECORDS, _Trip
 
 STARTS = {TopicPartition("t", 0): 10, TopicPartition("t", 1): 0}
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from headrace.bench import common
-from headrace.bench.common import BenchOptions, moved_by
 from headrace_core.types import TopicPartition
+from headrace_tools.bench import common
+from headrace_tools.bench.common import BenchOptions, moved_by
 
 # The package re-exports a function of the same name, so the module is asked for by its full name.
-produce_module = importlib.import_module("headrace.bench.produce")
+produce_module = importlib.import_module("headrace_tools.bench.produce")
 
 BEFORE = {TopicPartition("t", 0): 5, TopicPartition("t", 1): 7}
 OPTIONS = BenchOptions(topic="t", config={}, records=10, warm=False)

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import ClusterStartError
-from headrace.local.directory import ClusterDirectory, Topology
-from headrace.local.state import StateFile
+from headrace_tools.local.directory import ClusterDirectory, Topology
+from headrace_tools.local.state import StateFile
 
 
 def small(port: int | None = None) -> Topology:

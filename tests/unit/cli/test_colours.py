@@ -11,7 +11,9 @@ import sys
 ESCAPE = "\x1b"
 #: Select Graphic Rendition with a foreground or background colour.
 COLOUR = re.compile(r"\x1b\[(?:[0-9;]*;)?(?:3[0-8]|4[0-8]|9[0-7]|10[0-7])(?:;[0-9;]*)?m")
-SHOW = "from headrace.cli.output import print_table; print_table(('TOPIC', 'LAG'), [('orders [red]', 12), ('x', 7)])"
+SHOW = (
+    "from headrace_tools.cli.output import print_table; print_table(('TOPIC', 'LAG'), [('orders [red]', 12), ('x', 7)])"
+)
 
 
 def on_a_terminal(program: str, **environment: str) -> str:

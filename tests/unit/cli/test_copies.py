@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.local import nodes
-from headrace.local.directory import DEFAULT_BROKERS, DEFAULT_CONTROLLERS, DEFAULT_COORDINATORS
-from headrace.local.state import ClusterState, Node
+from headrace_tools.local import nodes
+from headrace_tools.local.directory import DEFAULT_BROKERS, DEFAULT_CONTROLLERS, DEFAULT_COORDINATORS
+from headrace_tools.local.state import ClusterState, Node
 
 FACTOR, MINIMUM = "default.replication.factor", "min.insync.replicas"
 

@@ -7,9 +7,6 @@ from typing import Any
 
 import pytest
 
-from headrace.cli import brokers as command
-from headrace.cli.app import run
-from headrace.cli.draining import NAMED_MAX, obstacles, words
 from headrace.models import (
     BrokerInfo,
     ClusterDescription,
@@ -18,6 +15,9 @@ from headrace.models import (
     TopicDescription,
 )
 from headrace_core.types import TopicPartition
+from headrace_tools.cli import brokers as command
+from headrace_tools.cli.app import run
+from headrace_tools.cli.draining import NAMED_MAX, obstacles, words
 
 BROKERS = tuple(BrokerInfo(number, "127.0.0.1", 9094 + number) for number in (1, 2, 3, 4))
 ORDERS = TopicPartition("orders", 0)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.cli.app import run
+from headrace_tools.cli.app import run
 
 
 @pytest.fixture

@@ -13,11 +13,11 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from headrace.cli.client import DEFAULT_BOOTSTRAP, Bootstrap, finds_cluster
-from headrace.local import finding
-from headrace.local.finding import clusters_here
-from headrace.local.processes import ProcessId, identify
-from headrace.local.state import ClusterState, Node, StateFile
+from headrace_tools.cli.client import DEFAULT_BOOTSTRAP, Bootstrap, finds_cluster
+from headrace_tools.local import finding
+from headrace_tools.local.finding import clusters_here
+from headrace_tools.local.processes import ProcessId, identify
+from headrace_tools.local.state import ClusterState, Node, StateFile
 
 GONE = ProcessId(1, "of another boot")
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import typer
 
-from headrace.cli.app import run
-from headrace.cli.root import build
+from headrace_tools.cli.app import run
+from headrace_tools.cli.root import build
 
 
 def commands() -> list[str]:
@@ -125,7 +125,7 @@ def test_the_root_offers_what_there_is(capsys: pytest.CaptureFixture[str]) -> No
 def test_the_supervisors_commands_import_neither_grpc_nor_the_client() -> None:
     """`up -d` must be quick: what a cluster costs to start is not to be paid twice."""
     probe = (
-        "import sys; from headrace.cli.app import run; run(['ps', '--data', '/nowhere'])\n"
+        "import sys; from headrace_tools.cli.app import run; run(['ps', '--data', '/nowhere'])\n"
         "print([name for name in ('grpc', 'google.protobuf', 'pyarrow', 'rich', 'asyncio', 'headrace.engine',"
         " 'headrace_core.log', 'headrace_core.records') if name in sys.modules])"
     )
@@ -136,8 +136,8 @@ def test_the_supervisors_commands_import_neither_grpc_nor_the_client() -> None:
 
 def test_the_pytest_plugin_imports_nothing_until_a_fixture_is_used() -> None:
     probe = (
-        "import sys; import headrace.pytest_plugin\n"
-        "print([name for name in ('grpc', 'headrace.local', 'headrace_core') if name in sys.modules])"
+        "import sys; import headrace_tools.pytest_plugin\n"
+        "print([name for name in ('grpc', 'headrace_tools.local', 'headrace_core') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, timeout=30, check=True)
     assert done.stdout.strip() == "[]"
@@ -153,7 +153,7 @@ def test_the_pytest_plugin_imports_nothing_until_a_fixture_is_used() -> None:
 )
 def test_the_shell_completes_commands_and_flags(words: str, offered: set[str], not_offered: set[str]) -> None:
     asked = {"_HEADRACE_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
-    probe = "import sys; from headrace.cli import main; sys.exit(main())"
+    probe = "import sys; from headrace_tools.cli import main; sys.exit(main())"
     done = subprocess.run(
         [sys.executable, "-c", probe], capture_output=True, text=True, timeout=60, env=os.environ | asked, check=False
     )

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.local.inprocess_logs import NodeLog
+from headrace_tools.local.inprocess_logs import NodeLog
 
 logger = logging.getLogger("headrace_core.test_inprocess_logs")
 

@@ -24,14 +24,14 @@ _PROBE = textwrap.dedent(
                 os.kill(os.getpid(), signal.SIGINT)
 
     sys.meta_path.insert(0, Interrupts())
-    from headrace.cli import main
+    from headrace_tools.cli import main
     sys.exit(main())
     """
 )
 #: Of ours and of others, from the first that the command line imports to those that the command itself needs.
 _MODULES = (
-    "headrace.cli.app", "headrace_core.errors", "typer", "headrace.cli.root", "headrace.cli.topics", "headrace.admin",
-    "headrace.settings", "asyncio", "grpc", "google.protobuf", "headrace_protos.v1",
+    "headrace_tools.cli.app", "headrace_core.errors", "typer", "headrace_tools.cli.root", "headrace_tools.cli.topics",
+    "headrace.admin", "headrace.settings", "asyncio", "grpc", "google.protobuf", "headrace_protos.v1",
 )  # fmt: skip
 
 
@@ -65,6 +65,6 @@ def test_an_ignored_ctrl_c_stays_ignored() -> None:
 
 
 def test_the_packages_that_come_before_the_handler_import_nothing() -> None:
-    probe = "import sys; before = set(sys.modules); import headrace.cli; print(sorted(set(sys.modules) - before))"
+    probe = "import sys; before = set(sys.modules); import headrace_tools.cli; print(sorted(set(sys.modules) - before))"
     done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout.strip() == "['__future__', 'headrace', 'headrace.cli']"
+    assert done.stdout.strip() == "['__future__', 'headrace_tools', 'headrace_tools.cli']"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.cli.kcat_offsets import parse_offsets
 from headrace_core.errors import InvalidArgumentError, UnsupportedVersionError
+from headrace_tools.cli.kcat_offsets import parse_offsets
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import socket
 
-from headrace.local import ports
+from headrace_tools.local import ports
 
 
 def test_picked_ports_lie_outside_of_the_ephemeral_range_and_are_different() -> None:

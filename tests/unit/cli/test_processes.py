@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.local.processes import ProcessId, identify, spawn
+from headrace_tools.local.processes import ProcessId, identify, spawn
 
 _SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
 

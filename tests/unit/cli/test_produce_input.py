@@ -9,7 +9,7 @@ from itertools import chain
 
 import pytest
 
-from headrace.cli.produce import _split
+from headrace_tools.cli.produce import _split
 
 
 def _through_a_pipe(pieces: list[bytes], delimiter: bytes) -> list[bytes]:

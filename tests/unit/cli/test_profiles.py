@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 import headrace
-from headrace.cli.app import run
 from headrace.errors import BootstrapError
-from headrace.local.state import ClusterState, Node, StateFile
+from headrace_tools.cli.app import run
+from headrace_tools.local.state import ClusterState, Node, StateFile
 
 
 class Asked(list[dict[str, Any]]):

@@ -11,8 +11,8 @@ import pytest
 
 WORK = """
 import sys
-from headrace.cli.output import note
-from headrace.cli.progress import HowFar, progress
+from headrace_tools.cli.output import note
+from headrace_tools.cli.progress import HowFar, progress
 with progress(lines_s={lines_s}, draw_s=0, beside_records={beside}, quiet={quiet}) as shown:
     for done in range(1, 4):
         shown.at(lambda: HowFar(done, 4, f"[{{done}}] of 4 crates"))

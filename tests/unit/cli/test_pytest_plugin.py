@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from headrace.pytest_plugin import _own_shape, _shape
+from headrace_tools.pytest_plugin import _own_shape, _shape
 
 
 class _Config:

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from headrace.cli import doctor, metadata, quorum, top
-from headrace.cli.output import OutputFormat
-from headrace.doctor.diagnosis import diagnose
-from headrace.doctor.facts import Facts
 from headrace.models import QuorumInfo
-from headrace.top.frames import Frame, Sample, frame_of
+from headrace_tools.cli import doctor, metadata, quorum, top
+from headrace_tools.cli.output import OutputFormat
+from headrace_tools.doctor.diagnosis import diagnose
+from headrace_tools.doctor.facts import Facts
+from headrace_tools.top.frames import Frame, Sample, frame_of
 
 
 @contextlib.contextmanager

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from headrace.errors import ClusterStartError, IllegalStateError, InvalidArgumentError
-from headrace.local.state import ClusterState, Node
 from headrace.models import BrokerInfo, PartitionDescription, QuorumInfo, QuorumReplica
-from headrace.rolling.restarting import RollingRestart
-from headrace.rolling.rules import NodeName, PartitionSeen, Seen
+from headrace_tools.local.state import ClusterState, Node
+from headrace_tools.rolling.restarting import RollingRestart
+from headrace_tools.rolling.rules import NodeName, PartitionSeen, Seen
 
 
 class Alive:

@@ -13,8 +13,6 @@ import grpc
 import pytest
 
 from headrace import Admin, PartitionReassignment, TopicPartition
-from headrace.cli.app import run
-from headrace.cli.partitions import targets
 from headrace.errors import (
     ElectionNotNeededError,
     HeadraceError,
@@ -26,6 +24,8 @@ from headrace.errors import (
 )
 from headrace_core.rpc.status import error_to_proto, status_of
 from headrace_protos.v1 import admin_pb2, admin_pb2_grpc, metadata_pb2, metadata_pb2_grpc
+from headrace_tools.cli.app import run
+from headrace_tools.cli.partitions import targets
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
 

@@ -8,13 +8,13 @@ import threading
 
 import pytest
 
-from headrace.asking import AT_ONCE_MAX, ask_each
 from headrace.errors import RequestTimedOutError
+from headrace_tools.asking import AT_ONCE_MAX, ask_each
 
 #: Asks 40 nodes that never answer, and presses Ctrl-C once as many as may be are being asked.
 _SILENT = """
 import os, signal, threading
-from headrace.asking import AT_ONCE_MAX, ask_each
+from headrace_tools.asking import AT_ONCE_MAX, ask_each
 
 asked = threading.Semaphore(0)
 

@@ -9,11 +9,11 @@ from typing import Any, cast
 import pytest
 
 from headrace.admin import Admin
-from headrace.doctor.diagnosis import diagnose, is_healthy
-from headrace.doctor.facts import Facts, NotAsked
-from headrace.doctor.gathering import Gathering
 from headrace.errors import RequestTimedOutError, UnknownTopicOrPartitionError
 from headrace.models import ClusterDescription, ConfigResource, QuorumInfo
+from headrace_tools.doctor.diagnosis import diagnose, is_healthy
+from headrace_tools.doctor.facts import Facts, NotAsked
+from headrace_tools.doctor.gathering import Gathering
 
 
 class Cluster:

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from headrace.doctor.facts import Trouble
-from headrace.doctor.gathering import _grown, local_cluster
-from headrace.doctor.probing import at_once, try_address, try_addresses
 from headrace.models import LogDirDescription, ReplicaInfo
 from headrace_core.rpc.server import Listener
 from headrace_core.types import TopicPartition
+from headrace_tools.doctor.facts import Trouble
+from headrace_tools.doctor.gathering import _grown, local_cluster
+from headrace_tools.doctor.probing import at_once, try_address, try_addresses
 
 PATIENCE_S = 60.0
 

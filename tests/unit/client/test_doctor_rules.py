@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 
-from headrace.doctor.diagnosis import RULES, Finding, diagnose
-from headrace.doctor.facts import THE_QUORUM, Facts, GroupFacts, LocalNode, Move, NotAsked, Tried, Trouble
 from headrace.errors import CorruptLogError, GroupIdNotFoundError, RequestTimedOutError, StorageError
 from headrace.group_models import GroupDescription, GroupLag, PartitionLag, Rebalance
 from headrace.models import (
@@ -29,6 +27,8 @@ from headrace.models import (
     ReplicaInfo,
     TopicDescription,
 )
+from headrace_tools.doctor.diagnosis import RULES, Finding, diagnose
+from headrace_tools.doctor.facts import THE_QUORUM, Facts, GroupFacts, LocalNode, Move, NotAsked, Tried, Trouble
 
 NOW_MS = 1_800_000_000_000
 GIB = 2**30

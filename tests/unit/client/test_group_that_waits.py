@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from test_group_consumer import Coordinator, Make, Party, joined, make, parties, run
 
-from headrace.cli import consume_group
 from headrace.group import consumer as group_consumer
 from headrace.group.driving import drive_async
 from headrace_core.errors import CoordinatorNotAvailableError
+from headrace_tools.cli import consume_group
 
 __all__ = ["make", "parties"]
 

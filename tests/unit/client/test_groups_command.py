@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from groups_standin import World, member, serving
 
-from headrace.cli import coordinated, watching
-from headrace.cli.app import run
 from headrace.errors import CoordinatorLoadInProgressError, UnknownServerError
 from headrace_protos.v1 import groups_pb2
+from headrace_tools.cli import coordinated, watching
+from headrace_tools.cli.app import run
 
 Captured = pytest.CaptureFixture[str]
 

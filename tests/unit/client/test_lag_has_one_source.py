@@ -9,11 +9,11 @@ import pytest
 from groups_standin import World, member, serving
 
 from headrace import Admin
-from headrace.cli.app import run
-from headrace.doctor.data_rules import group_lag
-from headrace.doctor.facts import Facts
-from headrace.doctor.gathering import Gathering
 from headrace_protos.v1 import groups_pb2
+from headrace_tools.cli.app import run
+from headrace_tools.doctor.data_rules import group_lag
+from headrace_tools.doctor.facts import Facts
+from headrace_tools.doctor.gathering import Gathering
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from headrace.models import BrokerInfo, CoordinatorInfo, PartitionDescription, QuorumInfo, QuorumReplica
-from headrace.rolling.rules import NodeName, PartitionSeen, Returned, Seen, next_node, not_whole, unavoidable
+from headrace_tools.rolling.rules import NodeName, PartitionSeen, Returned, Seen, next_node, not_whole, unavoidable
 
 NOW_MS = 1_800_000_000_000
 NODES = [

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from headrace.asking import ask_each
-from headrace.cli.top import _frames, _in_a_pipe
 from headrace.errors import RequestTimedOutError
 from headrace.group_models import GroupLag, GroupListing, PartitionLag
 from headrace.models import BrokerInfo, PartitionDescription, TopicDescription
-from headrace.top.frames import Sample, frame_of
 from headrace_core.types import TopicPartition
+from headrace_tools.asking import ask_each
+from headrace_tools.cli.top import _frames, _in_a_pipe
+from headrace_tools.top.frames import Sample, frame_of
 
 ORDERS = [TopicPartition("orders", number) for number in range(3)]
 

@@ -235,7 +235,7 @@ def test_the_doctors_words_of_an_upgrade_and_of_readers_stand_against_nothing() 
 
 
 def test_every_rule_that_stands_against_nothing_is_one_of_the_doctors() -> None:
-    from headrace.doctor.diagnosis import RULES
+    from headrace_tools.doctor.diagnosis import RULES
 
     assert set(RULES) >= roll.NOT_IN_THE_WAY
 

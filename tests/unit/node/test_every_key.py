@@ -68,7 +68,7 @@ def _read_by_code() -> str:
     declarations |= {"replication_keys.py"}
     declarations |= {"refused_keys.py", "group_keys.py"}
     texts = []
-    for folder in ("core/src", "services", "clients/python/src", "pipelines/src"):
+    for folder in ("core/src", "services", "clients", "pipelines"):
         for path in (ROOT / folder).rglob("*.py"):
             if path.name not in declarations and path != ROOT / "clients/python/src/headrace/settings.py":
                 text = path.read_text(encoding="utf-8")

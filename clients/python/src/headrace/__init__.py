@@ -3,8 +3,8 @@
     from headrace import Producer, Consumer, Admin, TopicPartition, NewTopic
 
 Every name below is imported when it is first used: ``import headrace`` by itself loads neither grpc nor pyarrow, so
-that a command line answers at once and a process may fork before it opens a connection. This file imports nothing:
-the command line handles Ctrl-C only from ``headrace.cli.main`` on, which comes after it.
+that programs start at once, and a process may fork before it opens a connection. ``LocalCluster`` is in headrace-tools
+(``pip install 'headrace[cluster]'``); all else comes with this distribution.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from headrace_core.records import Record as Record
     from headrace_core.types import TopicPartition as TopicPartition
+    from headrace_tools.local import LocalCluster as LocalCluster
 
     from . import errors as errors
     from . import serializers as serializers
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from .group_models import MovedPartition as MovedPartition
     from .group_models import PartitionLag as PartitionLag
     from .group_models import Rebalance as Rebalance
-    from .local import LocalCluster as LocalCluster
     from .memory import tune_memory as tune_memory
     from .models import AppendConfig as AppendConfig
     from .models import BrokerInfo as BrokerInfo
@@ -104,7 +104,7 @@ _HOMES = {
     "PartitionLag": ".group_models",
     "Rebalance": ".group_models",
     "HeadraceError": ".errors",
-    "LocalCluster": ".local",
+    "LocalCluster": "headrace_tools.local",
     "FeatureInfo": ".models",
     "LogDirDescription": ".models",
     "ManyFuture": ".producer",
@@ -138,79 +138,39 @@ _HOMES = {
 #: Modules that ``import headrace`` gives without an import of their own.
 _MODULES = ("errors", "serializers")
 
-__all__ = [
-    "Admin",
-    "AdminSettings",
-    "AppendConfig",
-    "AsyncAdmin",
-    "AsyncConsumer",
-    "AsyncProducer",
-    "AsyncRecordFuture",
-    "BrokerInfo",
-    "ClusterDescription",
-    "ConfigEntry",
-    "ConfigResource",
-    "ConfigSynonym",
-    "Consumer",
-    "ConsumerRecord",
-    "ConsumerSettings",
-    "ControllerInfo",
-    "CoordinatorInfo",
-    "CreatedTopic",
-    "FeatureInfo",
-    "GroupDescription",
-    "GroupLag",
-    "GroupListing",
-    "GroupMetadata",
-    "HeadraceError",
-    "LocalCluster",
-    "LogDirDescription",
-    "ManyFuture",
-    "ManyMetadata",
-    "MemberDescription",
-    "MovedPartition",
-    "NewTopic",
-    "NodeDescription",
-    "OffsetAndMetadata",
-    "OffsetAndTimestamp",
-    "OffsetRange",
-    "PartitionDescription",
-    "PartitionLag",
-    "PartitionReassignment",
-    "PriorityPartitioner",
-    "Producer",
-    "ProducerSettings",
-    "QuorumBroker",
-    "QuorumInfo",
-    "QuorumReplica",
-    "RangeReader",
-    "Rebalance",
-    "Record",
-    "RecordFuture",
-    "RecordMetadata",
-    "RecordRange",
-    "ReplicaInfo",
-    "SubtractConfig",
-    "TopicDescription",
-    "TopicPartition",
-    "TopicPartitionReplica",
-    "tune_memory",
-]
-
 
 def __getattr__(name: str) -> Any:
     import importlib
 
+    if name == "__all__":
+        return _public()
     if name in _MODULES:  # bound to its name by the import
         return importlib.import_module(f".{name}", __name__)
     wanted = "Record" if name == "ConsumerRecord" else name
     home = _HOMES.get(wanted)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(home, __name__), wanted)
+    try:
+        value = getattr(importlib.import_module(home, __name__), wanted)
+    except ModuleNotFoundError as error:
+        if error.name != "headrace_tools":
+            raise
+        from .errors import MissingDependencyError
+
+        raise MissingDependencyError(
+            f"{name} needs headrace-tools, which is not installed: pip install 'headrace[cluster]'"
+        ) from None
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, *_MODULES})
+    return sorted({*globals(), *_public(), *_MODULES})
+
+
+def _public() -> list[str]:
+    """``__all__``. Without headrace-tools it has no LocalCluster, so that ``from headrace import *`` works."""
+    from importlib.util import find_spec
+
+    names = {*_HOMES, "ConsumerRecord"}
+    return sorted(names if find_spec("headrace_tools") else names - {"LocalCluster"})

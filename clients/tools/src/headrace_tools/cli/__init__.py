@@ -1,0 +1,34 @@
+"""The command line: ``headrace <noun> <verb>``. ``main`` is the console script; all else is imported on demand.
+
+Neither this file nor ``headrace_tools/__init__.py`` imports anything: a Ctrl-C during an import prints a traceback
+unless ``main`` has installed its handler before.
+"""
+
+from __future__ import annotations
+
+
+def main() -> int:
+    """Run the command line of this process; returns the exit code (0 done, 1 failed, 2 wrong usage, 130 Ctrl-C).
+
+    Ctrl-C ends the process at once while modules are imported and after the command has ended. In between it is a
+    KeyboardInterrupt, so that the command can clean up. Where SIGINT is ignored (nohup) it stays ignored.
+    """
+    import _signal as signals  # type: ignore[import-not-found] # built in; ``signal`` imports other modules
+
+    raising = signals.default_int_handler
+    is_ours = signals.getsignal(signals.SIGINT) is raising
+    if is_ours:
+        signals.signal(signals.SIGINT, _end)
+
+    from .app import run
+
+    code = run(begin=lambda: is_ours and signals.signal(signals.SIGINT, raising))
+    if is_ours:
+        signals.signal(signals.SIGINT, _end)
+    return code
+
+
+def _end(number: int, frame: object) -> None:
+    import os
+
+    os._exit(128 + number)

@@ -1,0 +1,73 @@
+"""Which command lives where, and what becomes of errors.
+
+Only the module of the command that was asked for is imported (``up`` must not pay for the client, nor ``topics`` for
+the supervisor); help and unknown commands import them all. A HeadraceError becomes one line on stderr and exit code 1,
+with HEADRACE_DEBUG=1 a traceback as well; a wrong command line exits with 2, Ctrl-C with 130.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+
+from headrace_core.errors import HeadraceError
+
+
+def run(arguments: list[str] | None = None, *, begin: Callable[[], object] = lambda: None) -> int:
+    """Parse and execute; ``arguments`` default to the process's own. ``begin`` is called before the command starts,
+    when its module is imported. Returns the exit code, also when the reader of stdout has gone (141)."""
+    code = _run(arguments, begin)
+    try:
+        sys.stdout.flush()  # what is still buffered may be the first that meets a closed pipe
+    except BrokenPipeError:
+        return broken_pipe()
+    return code
+
+
+def _run(arguments: list[str] | None, begin: Callable[[], object]) -> int:
+    given = sys.argv[1:] if arguments is None else arguments
+    from .root import build
+
+    # nohup ignores SIGHUP, and then it stays ignored.
+    ends = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) is signal.SIG_DFL]
+    for number in ends:
+        signal.signal(number, _on_end)
+    try:
+        app = build(given)
+        begin()
+        app(args=list(given), prog_name="headrace", standalone_mode=True)
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    except HeadraceError as error:
+        if os.environ.get("HEADRACE_DEBUG"):
+            raise
+        return _fail(f"{error.message} [{error.code}]")
+    except BrokenPipeError:
+        return broken_pipe()
+    except KeyboardInterrupt:
+        return 130
+    except OSError as error:
+        if os.environ.get("HEADRACE_DEBUG"):
+            raise
+        return _fail(str(error))
+    finally:
+        for number in ends:
+            signal.signal(number, signal.SIG_DFL)
+    return 0
+
+
+def broken_pipe() -> int:
+    """The reader of our output has gone: end quietly, with the exit code of a process that died of SIGPIPE."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still buffered goes nowhere
+    return 128 + signal.SIGPIPE
+
+
+def _fail(message: str) -> int:
+    print(f"headrace: {message}", file=sys.stderr)
+    return 1
+
+
+def _on_end(number: int, frame: object) -> None:
+    raise SystemExit(128 + number)

@@ -1,0 +1,164 @@
+"""What every command that is a client shares: ``--bootstrap``, ``--profile``, ``-X``, and how a client is configured
+from them.
+
+What is typed counts before what the environment says, and that before what a file says: ``--bootstrap``, ``--profile``,
+``HEADRACE_BOOTSTRAP_SERVERS``, ``HEADRACE_PROFILE``, the profile that ``headrace profile use`` chose, the default: if
+that is a broker of a cluster on this machine, all of its brokers (local/finding.py).
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..local.finding import bootstrap_servers, clusters_here
+from .output import key_values, note
+
+if TYPE_CHECKING:
+    from .profile_files import Profile
+
+DEFAULT_BOOTSTRAP = "127.0.0.1:9095"
+BOOTSTRAP_VARIABLE = "HEADRACE_BOOTSTRAP_SERVERS"
+
+
+def _servers_here(default: str) -> str:
+    """All brokers of the cluster of this machine that is meant by ``default``, or that. Says so when the cluster that
+    runs in the data directory is not the one that is asked."""
+    here = clusters_here(default)
+    if here.other is not None:
+        note(
+            f"headrace: this asks {default}; the cluster that runs in {here.other.directory} is another one: "
+            f"-b {bootstrap_servers(here.other.state)}, or {BOOTSTRAP_VARIABLE}"
+        )
+    return default if here.meant is None else bootstrap_servers(here.meant.state)
+
+
+def is_given(context: typer.Context, name: str, *, only_typed: bool = False) -> bool:
+    """Did the user say it, by flag, environment or profile? ``only_typed``: by flag."""
+    if only_typed:
+        return _is_typed(context, name)
+    profile = _chosen.get()
+    if name == "bootstrap" and profile is not None and "bootstrap.servers" in profile.values:
+        return True
+    return _source(context, name) in ("COMMANDLINE", "ENVIRONMENT")
+
+
+Bootstrap = Annotated[
+    str,
+    typer.Option(
+        "--bootstrap",
+        "-b",
+        envvar=BOOTSTRAP_VARIABLE,
+        metavar="HOST:PORT,...",
+        help="Some nodes to find the cluster by; without it 127.0.0.1:9095 (all brokers, if it runs here).",
+    ),
+]
+Properties = Annotated[
+    list[str] | None,
+    typer.Option("--property", "-X", metavar="KEY=VALUE", help="A client configuration key; repeatable."),
+]
+ProfileName = Annotated[
+    str | None,
+    typer.Option(
+        "--profile",
+        envvar="HEADRACE_PROFILE",
+        metavar="NAME",
+        help="Where the cluster is, and other client keys: see `headrace profile`.",
+    ),
+]
+
+_chosen: ContextVar[Profile | None] = ContextVar("the profile of the command that runs", default=None)
+
+
+def finds_cluster(command: Callable[..., None]) -> Callable[..., None]:
+    """``command``, which takes a ``bootstrap``, with a ``--profile`` beside it that may say where the cluster is."""
+
+    @functools.wraps(command)
+    def with_profile(*, typer_context: typer.Context, profile_name: str | None, **given: Any) -> None:
+        profile = _choose(typer_context, profile_name)
+        told = None
+        if profile is not None and not _outranks(typer_context, "bootstrap", "profile_name"):
+            told = profile.keys_of("admin").get("bootstrap.servers")
+        if told is not None:
+            given["bootstrap"] = told
+        elif not is_given(typer_context, "bootstrap") and given.get("data") is None:
+            given["bootstrap"] = _servers_here(given["bootstrap"])
+        if own_context is not None:
+            given[own_context] = typer_context
+        before = _chosen.set(profile)
+        try:
+            command(**given)
+        finally:
+            _chosen.reset(before)
+
+    signature = inspect.signature(command, eval_str=True)
+    contexts = [each.name for each in signature.parameters.values() if each.annotation is typer.Context]
+    own_context = contexts[0] if contexts else None
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    more = (
+        inspect.Parameter("profile_name", keyword, default=None, annotation=ProfileName),
+        inspect.Parameter("typer_context", keyword, annotation=typer.Context),
+    )
+    parameters = [*(each for each in signature.parameters.values() if each.name != own_context), *more]
+    with_profile.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    with_profile.__annotations__ = {each.name: each.annotation for each in parameters}
+    return with_profile
+
+
+def _choose(context: typer.Context, named: str | None) -> Profile | None:
+    """The profile that counts. An empty name: none, whatever the file says."""
+    from .profile_files import ProfileFiles
+
+    before_the_command = context.find_root().params.get("profile")
+    if _is_typed(context, "data") and before_the_command is None and not _is_typed(context, "profile_name"):
+        return None  # a cluster on this machine was named by its directory
+    files = ProfileFiles()
+    if before_the_command is not None and not _is_typed(context, "profile_name"):
+        named = before_the_command
+    name = files.current() if named is None else named
+    return files.read(name) if name else None
+
+
+def _outranks(context: typer.Context, one: str, other: str) -> bool:
+    """Was ``one`` typed; or does it stand in the environment, and ``other`` was not typed?"""
+    if context.find_root().params.get("profile") is not None or _is_typed(context, other):
+        return _is_typed(context, one)
+    return is_given(context, one)
+
+
+def _is_typed(context: typer.Context, parameter: str) -> bool:
+    return _source(context, parameter) == "COMMANDLINE"
+
+
+def _source(context: typer.Context, parameter: str) -> str:
+    found = context.get_parameter_source(parameter)
+    return "" if found is None else found.name
+
+
+def client_config(
+    bootstrap: str,
+    properties: Iterable[str] | None,
+    *,
+    kind: str = "admin",
+    defaults: Mapping[str, Any] | None = None,
+    flags: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Dotted keys for a client of a ``kind`` (admin, producer, consumer): ours and the command's ``defaults``, on top
+    of them the profile's, what the command's own ``flags`` say, and the user's -X. Gives up on dead addresses sooner
+    than a service."""
+    profile = _chosen.get()
+    kept = {} if profile is None else profile.keys_of(kind)
+    ours = {"bootstrap.timeout.ms": 3_000, "client.id": "headrace-cli"} | dict(defaults or {})
+    return ours | kept | {"bootstrap.servers": bootstrap} | dict(flags or {}) | key_values(properties or (), "-X")
+
+
+def admin(bootstrap: str, properties: Iterable[str] | None = None) -> Any:
+    """A blocking admin client; use it in a ``with`` block."""
+    from headrace import Admin
+
+    return Admin(client_config(bootstrap, properties))

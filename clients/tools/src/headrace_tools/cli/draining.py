@@ -1,0 +1,64 @@
+"""What keeps a broker from being emptied. Pure: from descriptions to words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from headrace.models import BrokerInfo, PartitionDescription, PartitionReassignment, TopicDescription
+from headrace_core.types import TopicPartition
+
+#: Partitions that an error names; all are counted.
+NAMED_MAX = 5
+
+
+def obstacles(
+    drained: Iterable[int],
+    brokers: Iterable[BrokerInfo],
+    topics: Iterable[TopicDescription],
+    moves: Mapping[TopicPartition, PartitionReassignment],
+) -> dict[TopicPartition, str]:
+    """Why none of the replicas left on ``drained`` can move, per partition. Empty while at least one of them can."""
+    leaving = set(drained)
+    live = {each.broker_id for each in brokers if not each.fenced}
+    takers = live - leaving - {each.broker_id for each in brokers if each.draining}
+    found: dict[TopicPartition, str] = {}
+    for topic in topics:
+        for part in topic.partitions:
+            if leaving.isdisjoint(part.replicas):
+                continue
+            partition = TopicPartition(topic.name, part.partition)
+            why = _why_it_stays(part, moves.get(partition), live, takers)
+            if why is None:
+                return {}
+            found[partition] = why
+    return found
+
+
+def _why_it_stays(
+    part: PartitionDescription, move: PartitionReassignment | None, live: set[int], takers: set[int]
+) -> str | None:
+    if part.leader < 0:
+        return "it has no leader to copy from"
+    if move is not None and move.adding_replicas:
+        dead = [each for each in move.adding_replicas if each not in live]
+        return f"it moves to broker {_listed(dead)}, which does not live" if dead else None
+    if takers <= set(part.replicas):
+        return f"replicas {_listed(part.replicas)}; every other live broker has one already"
+    return None
+
+
+def words(drained: Iterable[int], found: Mapping[TopicPartition, str]) -> str:
+    """The error: which partitions stay, why, what to do."""
+    named = [f"{each.topic}-{each.partition} ({why})" for each, why in list(found.items())[:NAMED_MAX]]
+    if len(found) > NAMED_MAX:
+        named.append(f"and {len(found) - NAMED_MAX} more")
+    plural = "s" if len(found) != 1 else ""
+    return (
+        f"broker {_listed(drained)} cannot be emptied: {len(found)} partition{plural} cannot move: {', '.join(named)}; "
+        "start another broker (or those that do not live), or lower the number of replicas (`headrace partitions "
+        "reassign --topic NAME -r N`); the drain then goes on by itself, and --cancel ends it"
+    )
+
+
+def _listed(numbers: Iterable[int]) -> str:
+    return ", ".join(map(str, numbers))

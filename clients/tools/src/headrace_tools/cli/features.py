@@ -1,0 +1,99 @@
+"""``features describe|upgrade|downgrade``: at which level a cluster is, as kafka-features shows and changes it."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .client import DEFAULT_BOOTSTRAP, Bootstrap, admin
+from .output import Output, OutputFormat, key_values, print_json, print_table
+
+if TYPE_CHECKING:
+    from headrace.models import FeatureInfo
+
+_FLAG = "--feature"
+_DryRun = Annotated[bool, typer.Option("--dry-run", help="Only check whether it could be done.")]
+
+
+def register(app: typer.Typer) -> None:
+    group = typer.Typer(help="Feature levels of the cluster: look, raise, lower.", no_args_is_help=True)
+    group.callback()(_group)
+    group.command("describe")(describe)
+    group.command("upgrade")(upgrade)
+    group.command("downgrade")(downgrade)
+    app.add_typer(group, name="features")
+
+
+def _group() -> None:
+    """Feature levels of the cluster: look, raise, lower. Any node will do as --bootstrap."""
+
+
+def describe(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, output: Output = OutputFormat.TEXT) -> None:
+    """Show at which level the cluster is, and which levels its controllers understand.
+
+    \b
+    Examples:
+      headrace features describe
+      headrace features describe -o json
+    """
+    with admin(bootstrap) as client:
+        _show(client.describe_features(), output)
+
+
+def upgrade(
+    feature: Annotated[
+        list[str] | None, typer.Option(_FLAG, metavar="NAME=LEVEL", help="Default: all, as far as is understood.")
+    ] = None,
+    dry_run: _DryRun = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    output: Output = OutputFormat.TEXT,
+) -> None:
+    """Raise levels, once all nodes run a version that understands them: an older version can not join any more.
+
+    \b
+    Examples:
+      headrace features upgrade
+      headrace features upgrade --feature metadata.version=2 --dry-run
+    """
+    with admin(bootstrap) as client:
+        levels = _levels(feature) or {each.name: each.max_level for each in client.describe_features().values()}
+        client.update_features(levels, validate_only=dry_run)
+        _show(client.describe_features(), output)
+
+
+def downgrade(
+    feature: Annotated[list[str], typer.Option(_FLAG, metavar="NAME=LEVEL", help="Which, and how far.")],
+    dry_run: _DryRun = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    output: Output = OutputFormat.TEXT,
+) -> None:
+    """Lower levels, if nothing is lost by it. (A version that knows the lower one only cannot read what was written.)
+
+    \b
+    Examples:
+      headrace features downgrade --feature metadata.version=1
+    """
+    with admin(bootstrap) as client:
+        client.update_features(_levels(feature), downgrade=True, validate_only=dry_run)
+        _show(client.describe_features(), output)
+
+
+def _levels(pairs: list[str] | None) -> dict[str, int]:
+    levels = {}
+    for name, level in key_values(pairs or [], _FLAG).items():
+        if not level.isdecimal():
+            raise typer.BadParameter(f"{name}={level}: the level must be a number", param_hint=_FLAG)
+        levels[name] = int(level)
+    return levels
+
+
+def _show(features: dict[str, FeatureInfo], output: OutputFormat) -> None:
+    if output is OutputFormat.JSON:
+        print_json([dataclasses.asdict(each) for each in features.values()])
+        return
+    print_table(
+        ("FEATURE", "LEVEL", "UNDERSTOOD"),
+        [(each.name, each.finalized_level, f"{each.min_level} to {each.max_level}") for each in features.values()],
+    )

@@ -1,0 +1,454 @@
+"""``groups list|describe|members|explain|delete|delete-offsets|remove-members``: consumer groups, from outside."""
+
+from __future__ import annotations
+
+import enum
+import shutil
+import sys
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from headrace_core.errors import GroupIdNotFoundError, UnknownTopicOrPartitionError
+
+from . import group_lag
+from .client import DEFAULT_BOOTSTRAP, Bootstrap, admin
+from .coordinated import TIMEOUT_S, patience_s
+from .groups_reset import chosen_partitions, reset_offsets, scope_of
+from .output import Output, OutputFormat, note, print_json, print_table
+from .watching import INTERVAL_S, Interval, Watch, watched
+
+if TYPE_CHECKING:
+    from headrace.group_models import GroupDescription, MemberDescription, Rebalance
+    from headrace_core.types import TopicPartition
+
+#: Ends of logs are for show: who does not lead now keeps nobody waiting.
+_ENDS_S = 5.0
+#: Exit code of --fail-on: neither a failure of the command (1) nor a wrong command line (2).
+_LAGS = 3
+#: Columns of a terminal on which the table of ``describe`` has room for whole member ids, and for members at all.
+_WIDE, _NARROW = 140, 110
+
+_Timeout = Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="To wait for coordinators.")]
+_Group = Annotated[str, typer.Argument(metavar="GROUP", help="The group's id.")]
+_Groups = Annotated[list[str] | None, typer.Argument(metavar="GROUP...", help="Group ids.")]
+
+
+class FailOn(enum.StrEnum):
+    WARN = "warn"
+    ERR = "err"
+
+
+def register(app: typer.Typer) -> None:
+    group = typer.Typer(help="Consumer groups: members, lag, offsets, rebalances.", no_args_is_help=True)
+    group.callback()(_group)
+    group.command("list")(list_groups)
+    group.command("describe")(describe)
+    group.command("members")(members)
+    group.command("explain")(explain)
+    group.command("reset-offsets")(reset_offsets)
+    group.command("delete")(delete)
+    group.command("delete-offsets")(delete_offsets)
+    group.command("remove-members")(remove_members)
+    app.add_typer(group, name="groups")
+
+
+def _group() -> None:
+    """Consumer groups: who is in them, who reads what, how far behind they are, and why they rebalanced."""
+
+
+def list_groups(
+    state: Annotated[
+        list[str] | None,
+        typer.Option("--state", metavar="STATE,...", help="empty, assigning, reconciling, stable, dead; repeatable."),
+    ] = None,
+    timeout: _Timeout = TIMEOUT_S,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    output: Output = OutputFormat.TEXT,
+) -> None:
+    """List the groups of the cluster.
+
+    \b
+    Examples:
+      headrace groups list
+      headrace groups list --state empty,stable
+      headrace groups list -o json                [{"group", "state", "members"}]
+    """
+    from headrace.group_models import GROUP_STATES
+
+    states = [part.strip().lower() for given in state or () for part in given.split(",") if part.strip()]
+    wrong = [each for each in states if each not in GROUP_STATES]
+    if wrong:
+        raise typer.BadParameter(f"{wrong[0]!r}: must be one of {', '.join(GROUP_STATES)}", param_hint="--state")
+    with admin(bootstrap) as client:
+        timeout = patience_s(client, timeout)
+        found = client.list_groups(states, timeout=timeout)
+    rows = [{"group": each.group_id, "state": each.state, "members": each.members} for each in found]
+    if output is OutputFormat.JSON:
+        print_json(rows)
+    else:
+        print_table(("GROUP", "STATE", "MEMBERS"), [tuple(row.values()) for row in rows])
+
+
+def describe(
+    groups: _Groups = None,
+    all_groups: Annotated[bool, typer.Option("--all-groups", help="Every group of the cluster.")] = False,
+    fail_on: Annotated[
+        FailOn | None, typer.Option("--fail-on", help="Exit code 3 if a group's lag is judged so, or worse.")
+    ] = None,
+    watch: Watch = False,
+    interval: Interval = INTERVAL_S,
+    timeout: _Timeout = TIMEOUT_S,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    output: Output = OutputFormat.TEXT,
+) -> None:
+    """Show who reads what of groups, how far they are, and how far behind, in records and in time.
+
+    STATUS is a judgement of the last commits (Burrow's): OK; WARN: works, and falls behind; STOP: commits no more;
+    STALL: commits, and does not get on; REWIND: went back. A group is WARN, or ERR if a partition has one of the last
+    three. With --fail-on the exit code is 3 if one is so; with --watch it ends then.
+
+    \b
+    Examples:
+      headrace groups describe billing
+      headrace groups describe billing --watch
+      headrace groups describe --all-groups -o json
+      headrace groups describe --all-groups --fail-on err || page-somebody
+    """
+    if bool(groups) == all_groups:
+        raise typer.BadParameter("name groups, or give --all-groups", param_hint="GROUP...")
+    wanted = list(dict.fromkeys(groups or ()))
+
+    def show(found: list[dict[str, Any]]) -> int:
+        if output is OutputFormat.JSON:
+            print_json(found, one_line=watch)
+        else:
+            _show_groups(found)
+        bad = group_lag.judged(found, fail_on) if fail_on is not None else []
+        failed = [each["error"] for each in found if each["error"] is not None]
+        for line in (*bad, *(f"headrace: {error['message']} [{error['code']}]" for error in failed)):
+            note(line)
+        return _LAGS if bad else int(bool(failed)) if not watch else 0
+
+    with admin(bootstrap) as client:
+        timeout = patience_s(client, timeout)
+        code = watched(
+            lambda: _look(client, wanted, timeout, may_fail=watch or len(wanted) > 1),
+            show,
+            watch=watch,
+            interval_s=interval,
+            output=output,
+        )
+    if code:
+        raise typer.Exit(code)
+
+
+def _look(client: Any, wanted: list[str], timeout_s: float, *, may_fail: bool) -> list[dict[str, Any]]:
+    """The groups' documents; of all groups, where none is named. ``may_fail``: what is wrong with one is in its
+    document."""
+    from ..group_ends import log_ends
+
+    ids = wanted or [each.group_id for each in client.list_groups(timeout=timeout_s)]
+    raises = bool(wanted) and not may_fail
+    described = client.describe_groups(ids, raise_errors=raises, timeout=timeout_s)
+    lags = client.describe_lag(ids, raise_errors=raises, timeout=timeout_s)
+    pairs = [
+        (group, lag)
+        for group, lag in zip(described, lags, strict=True)
+        if wanted or not isinstance(group.error or lag.error, GroupIdNotFoundError)  # deleted since it was listed
+    ]
+    parts = {part for group, lag in pairs for part in group_lag.partitions_of(group, lag)}
+    ends = log_ends(client, parts, timeout_s=_ENDS_S)
+    return [group_lag.document(group, lag, ends) for group, lag in pairs]
+
+
+_COLUMNS = (
+    "GROUP", "TOPIC", "PARTITION", "CURRENT-OFFSET", "LOG-END-OFFSET", "LAG", "LAG-TIME", "CONSUMER-ID", "HOST",
+    "CLIENT-ID", "STATUS",
+)  # fmt: skip
+
+
+def _show_groups(groups: list[dict[str, Any]]) -> None:
+    """A table for each. Kafka's columns in a pipe; a terminal has no room for all of them, so there the group stands in
+    the heading only, ids are cut, and on a small one left out (`groups members` has them whole)."""
+    if not groups:
+        print("no group")
+    columns, id_letters = list(_COLUMNS), 0
+    if sys.stdout.isatty():
+        width = shutil.get_terminal_size().columns
+        id_letters = 8 if width < _WIDE else 0
+        left_out = {"GROUP"} if width >= _NARROW else {"GROUP", "CONSUMER-ID", "HOST"}
+        columns = [column for column in _COLUMNS if column not in left_out]
+    for at, group in enumerate(each for each in groups if each["error"] is None):
+        print(("\n" if at else "") + group_lag.heading(group) + "\n", flush=True)
+        rows = [_cells(group["group"], row, id_letters) for row in group["partitions"]]
+        print_table(
+            [column.replace("-", " ") for column in columns] if sys.stdout.isatty() else columns,
+            [[row[column] for column in columns] for row in rows],
+        )
+
+
+def _cells(group: str, row: dict[str, Any], id_letters: int) -> dict[str, Any]:
+    """By column. ``id_letters``: of a member's id; 0: all."""
+    reader = row["member_id"]
+    if reader is not None and id_letters and len(reader) > id_letters + 2:
+        reader = reader[:id_letters] + ".."
+    return dict(
+        zip(
+            _COLUMNS,
+            (
+                group,
+                *(row[each] for each in ("topic", "partition", "current_offset", "log_end_offset", "lag")),
+                group_lag.lag_time(row),
+                reader,
+                *(row[each] for each in ("host", "client_id", "status")),
+            ),
+            strict=True,
+        )
+    )
+
+
+def members(
+    group: _Group,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", help="Also what each reads, gives up, shall have, and subscribes to.")
+    ] = False,
+    timeout: _Timeout = TIMEOUT_S,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    output: Output = OutputFormat.TEXT,
+) -> None:
+    """Show the members of a group.
+
+    \b
+    Examples:
+      headrace groups members billing --verbose
+      headrace groups members billing -o json
+    """
+    with admin(bootstrap) as client:
+        timeout = patience_s(client, timeout)
+        (found,) = client.describe_groups([group], timeout=timeout)
+    if output is OutputFormat.JSON:
+        print_json({"group": group, "state": found.state, "members": [_member(each) for each in found.members]})
+        return
+    if not found.members:
+        note(f"group {group!r} has no active members")
+    rows = [
+        [each.member_id, each.instance_id, each.host, each.client_id, each.member_epoch, len(each.assigned)]
+        for each in found.members
+    ]
+    columns = ["CONSUMER-ID", "INSTANCE-ID", "HOST", "CLIENT-ID", "EPOCH", "#PARTITIONS"]
+    is_terminal = sys.stdout.isatty()
+    if verbose and not is_terminal:
+        columns += ["ASSIGNMENT", "GIVES-UP", "TARGET", "RACK", "SUBSCRIBES"]
+        for row, each in zip(rows, found.members, strict=True):
+            row += [*map(_parts, (each.assigned, each.revoking, each.target)), each.rack, _subscription(each)]
+    print_table(columns, rows)
+    if verbose and is_terminal:  # where there is no room for more columns
+        for each in found.members:
+            print(
+                f"{each.member_id}  reads {_parts(each.assigned) or 'nothing'}"
+                + (f", gives up {_parts(each.revoking)}" if each.revoking else "")
+                + (f", shall have {_parts(each.target) or 'nothing'}" if each.target != each.assigned else "")
+                + f"; subscribes to {_subscription(each) or 'nothing'}"
+                + (f"; rack {each.rack}" if each.rack else "")
+            )
+
+
+def _member(member: MemberDescription) -> dict[str, Any]:
+    def parts(of: Iterable[TopicPartition]) -> list[dict[str, Any]]:
+        return [{"topic": each.topic, "partition": each.partition} for each in of]
+
+    return {
+        "member_id": member.member_id,
+        "instance_id": member.instance_id,
+        "client_id": member.client_id,
+        "host": member.host,
+        "rack": member.rack,
+        "member_epoch": member.member_epoch,
+        "topics": list(member.topics),
+        "topic_regex": member.topic_regex or None,
+        "assigned": parts(member.assigned),
+        "revoking": parts(member.revoking),
+        "target": parts(member.target),
+    }
+
+
+def _parts(parts: Iterable[TopicPartition]) -> str | None:
+    """``orders(0,1) clicks(3)``, as Kafka's tool writes it."""
+    by_topic: dict[str, list[str]] = {}
+    for each in parts:
+        by_topic.setdefault(each.topic, []).append(str(each.partition))
+    return " ".join(f"{topic}({','.join(numbers)})" for topic, numbers in by_topic.items()) or None
+
+
+def _subscription(member: MemberDescription) -> str | None:
+    return ",".join(member.topics) + (f" /{member.topic_regex}/" if member.topic_regex else "") or None
+
+
+def explain(
+    group: _Group,
+    watch: Watch = False,
+    interval: Interval = INTERVAL_S,
+    timeout: _Timeout = TIMEOUT_S,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    output: Output = OutputFormat.TEXT,
+) -> None:
+    """Tell a group's last rebalances, the oldest first: when, why, what moved, how long each partition went unread.
+
+    \b
+    Examples:
+      headrace groups explain billing
+      headrace groups explain billing --watch
+      headrace groups explain billing -o json
+    """
+
+    def show(found: tuple[GroupDescription, list[Rebalance]]) -> int:
+        if output is OutputFormat.JSON:
+            told = [_rebalance(each) for each in found[1]]
+            print_json({"group": group, "state": found[0].state, "rebalances": told}, one_line=watch)
+        else:
+            _tell(*found)
+        return 0
+
+    with admin(bootstrap) as client:
+        timeout = patience_s(client, timeout)
+        watched(
+            lambda: (
+                client.describe_groups([group], timeout=timeout)[0],
+                client.explain_group(group, timeout=timeout),
+            ),
+            show,
+            watch=watch,
+            interval_s=interval,
+            output=output,
+        )
+
+
+def _rebalance(told: Rebalance) -> dict[str, Any]:
+    return {
+        "number": told.number,
+        "at_ms": told.at_ms,
+        "group_epoch": told.group_epoch,
+        "reason": told.reason,
+        "ended_at_ms": told.ended_at_ms,
+        "moved_count": told.moved_count,
+        "moved": [
+            {
+                "topic": each.topic,
+                "partition": each.partition,
+                "from_member": each.from_member,
+                "to_member": each.to_member,
+                "unread_ms": each.unread_ms,
+            }
+            for each in told.moved
+        ],
+    }
+
+
+def _tell(group: GroupDescription, rebalances: list[Rebalance]) -> None:
+    clients = {each.member_id: each.instance_id or each.client_id for each in group.members}
+
+    def named(member_id: str | None) -> str:
+        if member_id is None:
+            return "nobody"
+        return f"{member_id} ({clients[member_id]})" if clients.get(member_id) else member_id
+
+    if not rebalances:
+        print(f"group {group.group_id} has had no rebalance")
+    for at, told in enumerate(rebalances):
+        when = datetime.fromtimestamp(told.at_ms / 1000, UTC).isoformat(timespec="milliseconds")
+        moved = f"{told.moved_count} partition{'' if told.moved_count == 1 else 's'} moved"
+        if told.ended_at_ms is not None:
+            end = f"done after {group_lag.duration(max(0, told.ended_at_ms - told.at_ms))}"
+        else:
+            end = "under way" if at == len(rebalances) - 1 else "overtaken by the next one"
+        print(("\n" if at else "") + f"rebalance {told.number}  {when}  epoch {told.group_epoch}  {moved}, {end}")
+        print(f"  why: {told.reason}")
+        for each in told.moved:
+            unread = f"  unread for {group_lag.duration(each.unread_ms)}" if each.unread_ms is not None else ""
+            print(f"  {each.topic}-{each.partition}: {named(each.from_member)} -> {named(each.to_member)}{unread}")
+        if told.moved_count > len(told.moved):
+            print(f"  and {told.moved_count - len(told.moved)} more")
+
+
+def delete(
+    groups: Annotated[list[str], typer.Argument(metavar="GROUP...", help="Group ids.")],
+    timeout: _Timeout = TIMEOUT_S,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    output: Output = OutputFormat.TEXT,
+) -> None:
+    """Delete groups that have no members, with all that they have committed.
+
+    \b
+    Examples:
+      headrace groups delete billing reports
+    """
+    with admin(bootstrap) as client:
+        timeout = patience_s(client, timeout)
+        client.delete_groups(groups, timeout=timeout)
+    if output is OutputFormat.JSON:
+        print_json({"deleted": groups})
+    else:
+        print(f"deleted {', '.join(groups)}")
+
+
+def delete_offsets(
+    group: _Group,
+    topic: Annotated[
+        list[str], typer.Option("--topic", "-t", metavar="TOPIC[:0,1]", help="Of which topic, or partitions of it.")
+    ],
+    timeout: _Timeout = TIMEOUT_S,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    output: Output = OutputFormat.TEXT,
+) -> None:
+    """Forget what a group has committed of topics that none of its members reads.
+
+    \b
+    Examples:
+      headrace groups delete-offsets billing --topic orders
+      headrace groups delete-offsets billing --topic orders:0,1 --topic clicks
+    """
+    scope = scope_of(topic)
+    with admin(bootstrap) as client:
+        timeout = patience_s(client, timeout)
+        client.describe_groups([group], timeout=timeout)
+        there = client.list_group_offsets(group, timeout=timeout)
+        parts = chosen_partitions(scope, there)
+        if not parts:
+            raise UnknownTopicOrPartitionError(f"group {group!r} has committed nothing of {', '.join(topic)}")
+        client.delete_group_offsets(group, parts, timeout=timeout)
+    rows = [{"topic": each.topic, "partition": each.partition} for each in parts]
+    if output is OutputFormat.JSON:
+        print_json({"group": group, "deleted": rows})
+    else:
+        print(f"group {group} has forgotten {', '.join(map(str, parts))}")
+
+
+def remove_members(
+    group: _Group,
+    member: Annotated[
+        list[str] | None, typer.Argument(metavar="MEMBER...", help="Member ids, as `groups members` shows them.")
+    ] = None,
+    all_members: Annotated[bool, typer.Option("--all", help="All of them.")] = False,
+    timeout: _Timeout = TIMEOUT_S,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    output: Output = OutputFormat.TEXT,
+) -> None:
+    """Take members out of a group, as if they had left: static ones that will not come back. Who lives joins again.
+
+    \b
+    Examples:
+      headrace groups remove-members billing 0f6a27c1-0a3e-4f5d-9a7e-3d6c1a2b4c5d
+      headrace groups remove-members billing --all
+    """
+    if bool(member) == all_members:
+        raise typer.BadParameter("name members, or give --all", param_hint="MEMBER...")
+    with admin(bootstrap) as client:
+        timeout = patience_s(client, timeout)
+        removed = client.remove_group_members(group, member or None, timeout=timeout)
+    if output is OutputFormat.JSON:
+        print_json({"group": group, "removed": removed})
+    else:
+        print(f"removed {', '.join(removed)}" if removed else f"group {group} has no members")

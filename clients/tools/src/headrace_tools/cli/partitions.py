@@ -1,0 +1,413 @@
+"""``partitions reassign|elect|list-reassignments``: where replicas are and who leads, as kafka-reassign-partitions and
+kafka-leader-election change it."""
+
+from __future__ import annotations
+
+import functools
+import json
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from headrace_core.errors import HeadraceError, InvalidArgumentError
+
+from .client import DEFAULT_BOOTSTRAP, Bootstrap, admin
+from .output import Output, OutputFormat, note, print_json, print_table
+from .progress import HowFar, progress
+
+if TYPE_CHECKING:
+    from headrace.models import PartitionReassignment
+    from headrace_core.types import TopicPartition
+
+#: How often moves that are waited for are looked at, and how often people are told.
+_LOOK_S = 0.5
+_WATCH_S = 1.0
+_PARTITION_HELP = "TOPIC-PARTITION, such as orders-0."
+
+_Topics = Annotated[
+    list[str] | None, typer.Option("--topic", "-t", metavar="TOPIC", help="All partitions of a topic; repeatable.")
+]
+
+
+def register(app: typer.Typer) -> None:
+    group = typer.Typer(help="Move replicas between brokers, elect leaders.", no_args_is_help=True)
+    group.command("reassign")(reassign)
+    group.command("list-reassignments")(list_reassignments)
+    group.command("elect")(elect)
+    app.add_typer(group, name="partitions")
+
+
+# -- reassign
+
+
+def reassign(
+    moves: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[TOPIC-PARTITION=BROKER,...]...", help="Where to, preferred leader first."),
+    ] = None,
+    file: Annotated[
+        Path | None, typer.Option("--file", "-f", help="A plan in kafka-reassign-partitions' JSON; -: stdin.")
+    ] = None,
+    topic: _Topics = None,
+    replication: Annotated[
+        int | None,
+        typer.Option("--replication-factor", "-r", min=1, help="With --topic: this many replicas of each partition."),
+    ] = None,
+    cancel: Annotated[
+        bool, typer.Option("--cancel", help="Stop what is under way, or waits, and go back (orders-0, or --topic).")
+    ] = False,
+    throttle: Annotated[
+        int | None,
+        typer.Option(
+            min=0, metavar="BYTES/S", help="What copying may cost each broker until all are done; 0: lift it."
+        ),
+    ] = None,
+    keep_factor: Annotated[
+        bool, typer.Option("--keep-replication-factor", help="Refuse targets of more or fewer replicas (KIP-860).")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print the plan, as --file takes it.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", "-w", help="Until all is done, with progress on stderr.")] = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    output: Output = OutputFormat.TEXT,
+) -> None:
+    """Move partitions to other brokers while they are written and read, or cancel that.
+
+    \b
+    Examples:
+      headrace partitions reassign orders-0=2,3,1 orders-1=3,1,2 --throttle 50000000 --wait
+      headrace partitions reassign --topic orders -r 3 --wait
+      headrace partitions reassign --file plan.json
+      headrace partitions reassign --cancel orders-0
+      headrace partitions reassign --throttle 0
+    """
+    _check_usage(moves, file, topic, replication, cancel, throttle)
+    with admin(bootstrap) as client:
+        wanted: dict[TopicPartition, list[int] | None] = {}
+        if cancel:
+            wanted = dict.fromkeys(_named(client, moves, topic))
+        elif replication is not None:
+            wanted = dict(_with_factor(client, topic or [], replication))
+        else:
+            wanted = dict(_plan(file) if file is not None else map(_move, moves or ()))
+        if dry_run:
+            print_json(_kafka_plan(wanted))
+            return
+        client.alter_partition_reassignments(
+            wanted, throttle_bytes_per_s=throttle, allow_replication_factor_change=not keep_factor
+        )
+        if wait:
+            _wait(client, list(wanted))
+    if output is OutputFormat.JSON:
+        plan = [
+            {"topic": each.topic, "partition": each.partition, "replicas": replicas}
+            for each, replicas in wanted.items()
+        ]
+        print_json({"reassignments": plan, "throttle_bytes_per_s": throttle, "done": wait})
+        return
+    count = f"{len(wanted)} partition{'' if len(wanted) == 1 else 's'}"
+    if cancel:
+        print(f"cancelled the reassignment of {count}")
+    elif wanted:
+        print(f"moved {count}" if wait else f"moving {count}; `headrace partitions list-reassignments` shows how far")
+    if throttle is not None and not (wait and throttle):  # it has ended with the last of them
+        print("no throttle any more" if throttle == 0 else f"copying may cost each broker {throttle:,} bytes a second")
+
+
+def _check_usage(
+    moves: Sequence[str] | None,
+    file: Path | None,
+    topic: Sequence[str] | None,
+    replication: int | None,
+    cancel: bool,
+    throttle: int | None,
+) -> None:
+    if not (moves or file or topic or throttle is not None):
+        raise typer.BadParameter("nothing to do: name partitions and brokers, a --file, or a --topic")
+    if bool(moves) + bool(file) + (bool(topic) and not cancel) > 1:
+        raise typer.BadParameter("name the moves, or a --file, or a --topic, not several of these")
+    if cancel and (file or replication is not None):
+        raise typer.BadParameter("--cancel takes partitions or a --topic only")
+    if bool(topic) != (replication is not None) and not cancel:
+        raise typer.BadParameter("--topic and --replication-factor belong together")
+
+
+def _move(text: str) -> tuple[TopicPartition, list[int]]:
+    name, equals, brokers = text.partition("=")
+    try:
+        replicas = [int(each) for each in brokers.split(",")] if equals else []
+    except ValueError:
+        replicas = []
+    if not replicas:
+        raise typer.BadParameter(f"{text!r}: must be TOPIC-PARTITION=BROKER,..., such as orders-0=2,3,1")
+    return _partition(name), replicas
+
+
+def _partition(text: str) -> TopicPartition:
+    from headrace import TopicPartition
+
+    topic, _, number = text.rpartition("-")
+    if not topic or not number.isdecimal():
+        raise typer.BadParameter(f"{text!r}: must be {_PARTITION_HELP}")
+    return TopicPartition(topic, int(number))
+
+
+def _named(client: Any, partitions: Iterable[str] | None, topics: Sequence[str] | None) -> list[TopicPartition]:
+    """The partitions that are named, and all of the topics that are."""
+    from headrace import TopicPartition
+
+    found = [_partition(each) for each in partitions or ()]
+    if topics:
+        found += [
+            TopicPartition(topic.name, each.partition)
+            for topic in client.describe_topics(topics)
+            for each in topic.partitions
+        ]
+    return list(dict.fromkeys(found))
+
+
+def _plan(file: Path) -> list[tuple[TopicPartition, list[int]]]:
+    """``{"version": 1, "partitions": [{"topic", "partition", "replicas"}]}``; InvalidArgumentError."""
+    from headrace import TopicPartition
+
+    text = typer.get_text_stream("stdin").read() if str(file) == "-" else file.read_text()
+    try:
+        items = json.loads(text)["partitions"]
+        found = [
+            (TopicPartition(str(item["topic"]), int(item["partition"])), [int(each) for each in item["replicas"]])
+            for item in items
+        ]
+    except (ValueError, KeyError, TypeError) as error:
+        raise InvalidArgumentError(
+            f'{file}: must be {{"version": 1, "partitions": [{{"topic", "partition", "replicas"}}]}} ({error!r})'
+        ) from None
+    if len(dict(found)) != len(found):
+        raise InvalidArgumentError(f"{file}: a partition is named twice")
+    return found
+
+
+def _kafka_plan(wanted: dict[TopicPartition, list[int] | None]) -> dict[str, Any]:
+    moves = ((each, replicas) for each, replicas in wanted.items() if replicas)
+    return {
+        "version": 1,
+        "partitions": [
+            {"topic": each.topic, "partition": each.partition, "replicas": replicas} for each, replicas in moves
+        ],
+    }
+
+
+def _with_factor(client: Any, topics: Sequence[str], factor: int) -> list[tuple[TopicPartition, list[int]]]:
+    """Each partition with ``factor`` replicas: the first of those it has, and the brokers that have fewest."""
+    from headrace import TopicPartition
+
+    every = client.describe_topics()
+    brokers = [each for each in client.describe_cluster().brokers if not each.draining]
+    if factor > len(brokers):
+        raise InvalidArgumentError(f"--replication-factor {factor}: {len(brokers)} brokers live that may take replicas")
+    load = {each.broker_id: 0 for each in brokers}
+    for topic in every:
+        for each in topic.partitions:
+            for replica in each.replicas:
+                load[replica] = load.get(replica, 0) + 1
+    candidates = {each.broker_id: each.rack for each in brokers}
+    moves = []
+    for topic in client.describe_topics(topics):
+        for each in topic.partitions:
+            replicas = targets(list(each.replicas), factor, load, candidates)
+            for replica in replicas:
+                load[replica] += replica not in each.replicas
+            if replicas != list(each.replicas):
+                moves.append((TopicPartition(topic.name, each.partition), replicas))
+    return moves
+
+
+def targets(replicas: list[int], factor: int, load: dict[int, int], racks: dict[int, str]) -> list[int]:
+    """``replicas`` cut to ``factor``, or grown by brokers of ``racks``: first those whose rack has none yet, then those
+    with the least ``load``."""
+    chosen = replicas[:factor]
+    while len(chosen) < factor:
+        taken = {racks.get(each, "") for each in chosen} - {""}
+        free = [each for each in racks if each not in chosen]
+        chosen.append(min(free, key=lambda each: (racks[each] in taken, load[each], each)))
+    return chosen
+
+
+# -- progress
+
+
+def list_reassignments(
+    partitions: Annotated[
+        list[str] | None, typer.Argument(metavar="[TOPIC-PARTITION]...", help="Default: all.")
+    ] = None,
+    topic: _Topics = None,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Again every second until none is left; with -o json a document a line.")
+    ] = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    output: Output = OutputFormat.TEXT,
+) -> None:
+    """Show the partitions that are on their way to other brokers, or wait for their turn, and how far they are.
+
+    \b
+    Examples:
+      headrace partitions list-reassignments
+      headrace partitions list-reassignments --watch
+      headrace partitions list-reassignments -t orders -o json
+    """
+    with admin(bootstrap) as client:
+        wanted = _named(client, partitions, topic) if partitions or topic else None
+        while True:
+            under_way = client.list_partition_reassignments(wanted)
+            _show(under_way, _copied(client, under_way), output)
+            if not watch or not under_way:
+                return
+            time.sleep(_WATCH_S)
+
+
+def _show(
+    under_way: dict[TopicPartition, PartitionReassignment],
+    copied: dict[TopicPartition, tuple[int, int]],
+    output: OutputFormat,
+) -> None:
+    rows: list[dict[str, Any]] = [
+        {
+            "topic": partition.topic,
+            "partition": partition.partition,
+            "replicas": list(each.replicas),
+            "adding_replicas": list(each.adding_replicas),
+            "removing_replicas": list(each.removing_replicas),
+            "waits": each.waits,
+            "copied_bytes": copied.get(partition, (None, None))[0],
+            "total_bytes": copied.get(partition, (None, None))[1],
+        }
+        for partition, each in sorted(under_way.items())
+    ]
+    if output is OutputFormat.JSON:
+        print_json(rows)
+        return
+    if not rows:
+        print("no reassignment is under way", flush=True)
+        return
+    print_table(
+        ("PARTITION", "REPLICAS", "ADDING", "REMOVING", "COPIED BYTES", "OF", "STATE"),
+        [
+            (
+                f"{row['topic']}-{row['partition']}",
+                _ids(row["replicas"]),
+                _ids(row["adding_replicas"]),
+                _ids(row["removing_replicas"]),
+                row["copied_bytes"],
+                row["total_bytes"],
+                "waits" if row["waits"] else "copies" if row["adding_replicas"] else "ends",
+            )
+            for row in rows
+        ],
+    )
+
+
+def _ids(brokers: Iterable[int]) -> str | None:
+    return ",".join(map(str, brokers)) or None
+
+
+def _copied(
+    client: Any, under_way: dict[TopicPartition, PartitionReassignment]
+) -> dict[TopicPartition, tuple[int, int]]:
+    """What the added replicas have, and what they will have; without those partitions of which it cannot be told."""
+    busy = {partition: each for partition, each in under_way.items() if each.adding_replicas and not each.waits}
+    brokers = sorted({broker for each in busy.values() for broker in each.replicas})
+    sizes: dict[tuple[TopicPartition, int], int] = {}
+    if busy:
+        from headrace import TopicPartition
+
+        try:
+            found = client.describe_log_dirs(brokers, topics=list(busy), timeout=5)
+        except HeadraceError:  # a broker is down: how far it was is not known, and no reason to say nothing at all
+            return {}
+        for broker, directories in found.items():
+            for directory in directories:
+                for replica in directory.replicas:
+                    if not replica.is_future:
+                        sizes[TopicPartition(replica.topic, replica.partition), broker] = replica.size_bytes
+    copied = {}
+    for partition, each in busy.items():
+        whole = max((sizes.get((partition, broker), 0) for broker in each.replicas), default=0)
+        has = sum(min(sizes.get((partition, broker), 0), whole) for broker in each.adding_replicas)
+        copied[partition] = (has, whole * len(each.adding_replicas))
+    return copied
+
+
+def _wait(client: Any, partitions: list[TopicPartition]) -> None:
+    """Until none of them is on its way."""
+    with progress(draw_s=1.0) as shown:
+        while under_way := client.list_partition_reassignments(partitions):
+            shown.at(functools.partial(_how_far, client, under_way, len(partitions)))
+            time.sleep(_LOOK_S)
+
+
+def _how_far(client: Any, under_way: dict[TopicPartition, PartitionReassignment], total: int) -> HowFar:
+    waiting = sum(each.waits for each in under_way.values())
+    copied = _copied(client, under_way).values()
+    has, whole = sum(each[0] for each in copied), sum(each[1] for each in copied)
+    done, moving = total - len(under_way), len(under_way) - waiting
+    # How large those are that wait nobody has asked yet: what can be counted is partitions.
+    return HowFar(
+        done + (has / whole * moving if whole else 0.0),
+        total,
+        f"{done} of {total} partitions done, {moving} under way ({has:,} of {whole:,} bytes), {waiting} waiting",
+    )
+
+
+# -- elections
+
+
+def elect(
+    partitions: Annotated[
+        list[str] | None, typer.Argument(metavar="[TOPIC-PARTITION]...", help=_PARTITION_HELP)
+    ] = None,
+    topic: _Topics = None,
+    every: Annotated[bool, typer.Option("--all", help="All partitions of the cluster that need it.")] = False,
+    unclean: Annotated[
+        bool,
+        typer.Option(
+            "--unclean", help="Partitions that nobody leads get a leader that is not in sync: RECORDS ARE LOST."
+        ),
+    ] = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    output: Output = OutputFormat.TEXT,
+) -> None:
+    """Have partitions led by their first replica again; or, with --unclean, give those a leader that have none.
+
+    \b
+    Examples:
+      headrace partitions elect --all
+      headrace partitions elect orders-0 orders-3
+      headrace partitions elect --unclean orders-0
+    """
+    if bool(partitions or topic) == every:
+        raise typer.BadParameter("name partitions or a --topic, or give --all")
+    with admin(bootstrap) as client:
+        wanted = None if every else _named(client, partitions, topic)
+        outcome = client.elect_leaders("unclean" if unclean else "preferred", wanted)
+    rows: list[dict[str, Any]] = [
+        {
+            "topic": partition.topic,
+            "partition": partition.partition,
+            "elected": error is None,
+            "error": None if error is None else {"code": error.code, "message": error.message},
+        }
+        for partition, error in sorted(outcome.items())
+    ]
+    failed = [error for error in outcome.values() if error is not None and error.code != "ELECTION_NOT_NEEDED"]
+    if output is OutputFormat.JSON:
+        print_json(rows)
+    else:
+        elected = sum(row["elected"] for row in rows)
+        print(f"{elected} leader{'' if elected == 1 else 's'} elected", flush=True)
+        for row in rows:
+            if row["error"] is not None:
+                error = row["error"]
+                note(f"headrace: {row['topic']}-{row['partition']}: {error['message']} [{error['code']}]")
+    if failed:
+        raise typer.Exit(1)

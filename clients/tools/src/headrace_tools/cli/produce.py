@@ -1,0 +1,227 @@
+"""``produce``: lines, or files, into a topic. kcat's flags (kcat -P)."""
+
+from __future__ import annotations
+
+import collections
+import functools
+import os
+import stat
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from headrace_core.errors import InvalidArgumentError
+
+from .client import DEFAULT_BOOTSTRAP, Bootstrap, Properties, client_config
+from .kcat_format import unescape
+from .output import Output, OutputFormat, note, print_json
+from .progress import HowFar, Progress, progress
+
+_READ_BYTES = 1 << 20
+_OUTSTANDING_MAX = 100_000
+
+Headers = list[tuple[str, bytes | None]]
+
+
+def register(app: typer.Typer) -> None:
+    app.command("produce")(produce)
+
+
+def produce(
+    topic: Annotated[str, typer.Option("-t", "--topic", help="The topic.")],
+    files: Annotated[
+        list[Path] | None, typer.Argument(metavar="[FILE]...", help="Each file is one record (with -l: each line is).")
+    ] = None,
+    partition: Annotated[int | None, typer.Option("-p", "--partition", help="Default (and -1): partitioner.")] = None,
+    key: Annotated[str | None, typer.Option("-k", "--key", help="The same key for every record.")] = None,
+    key_delimiter: Annotated[str | None, typer.Option("-K", help="What splits key and value in each message.")] = None,
+    delimiter: Annotated[str, typer.Option("-D", help=r"What ends a message on stdin.")] = r"\n",
+    headers: Annotated[list[str] | None, typer.Option("-H", metavar="NAME=VALUE", help="A header; repeatable.")] = None,
+    compression: Annotated[str | None, typer.Option("-z", help="none, gzip, snappy, lz4 or zstd.")] = None,
+    count: Annotated[int | None, typer.Option("-c", min=0, help="Stop after so many records.")] = None,
+    null: Annotated[bool, typer.Option("-Z", help="An empty value or key is null.")] = False,
+    lines: Annotated[bool, typer.Option("-l", help="Split files by the delimiter too, as stdin is.")] = False,
+    tee: Annotated[bool, typer.Option("-T", help="Write what is sent to stdout as well.")] = False,
+    properties: Properties = None,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    output: Output = OutputFormat.TEXT,
+) -> None:
+    """Send records: from stdin, one for each line (-D), or files, one for each file. Ends when all are acknowledged.
+
+    \b
+    Examples:
+      echo hello | headrace produce -t orders
+      printf 'k1:a\\nk2:b\\n' | headrace produce -t orders -K :
+      headrace produce -t orders -p 0 -z zstd -H source=import picture.png
+      headrace produce -t events -l -X acks=1 access.log
+    """
+    if tee and output is OutputFormat.JSON:
+        raise typer.BadParameter("-T and -o json both want stdout")
+    if partition is not None and partition < -1:
+        raise typer.BadParameter(f"{partition}: must be a partition, or -1 for the partitioner", param_hint="-p")
+    ends_with, splits_at = unescape(delimiter), unescape(key_delimiter) if key_delimiter else None
+    if not ends_with:
+        raise typer.BadParameter("must not be empty", param_hint="-D")
+    sender = _Sender(
+        topic,
+        partition=None if partition == -1 else partition,
+        key=key.encode("utf-8", "surrogateescape") if key is not None else None,
+        key_delimiter=splits_at,
+        headers=[_header(text) for text in headers or ()],
+        null=null,
+    )
+    messages = _messages(files or [], ends_with, lines)
+    flags = {"compression.type": compression} if compression else {}
+    config = client_config(bootstrap, properties, kind="producer", flags=flags)
+    size = _size(files or [])
+    with progress(lines_s=None, beside_records=tee, quiet=not size) as shown:
+        sender.run(config, messages, count, ends_with, size, shown, tee=tee)
+    if output is OutputFormat.JSON:
+        print_json({"topic": topic, "records": sender.acknowledged, "partitions": sender.ranges()})
+
+
+def _header(text: str) -> tuple[str, bytes | None]:
+    """``name=value``; ``name`` alone has a null value, as with kcat."""
+    name, equals, value = text.partition("=")
+    if not name:
+        raise typer.BadParameter(f"{text!r}: must be NAME=VALUE", param_hint="-H")
+    return name, value.encode("utf-8", "surrogateescape") if equals else None
+
+
+def _size(files: list[Path]) -> int:
+    """How many bytes there are to send; 0 when nobody can know (a pipe, a terminal)."""
+    try:
+        if not files:
+            found = os.fstat(sys.stdin.fileno())
+            return found.st_size - os.lseek(sys.stdin.fileno(), 0, os.SEEK_CUR) if stat.S_ISREG(found.st_mode) else 0
+        found_all = [path.stat() for path in files]
+    except (OSError, ValueError):  # whoever reads them says what is wrong
+        return 0
+    return sum(each.st_size for each in found_all) if all(stat.S_ISREG(each.st_mode) for each in found_all) else 0
+
+
+def _messages(files: list[Path], delimiter: bytes, lines: bool) -> Iterator[list[bytes]]:
+    """Messages in portions, each as soon as it can be had."""
+    if not files:
+        yield from _split(sys.stdin.fileno(), delimiter)
+    for path in files:
+        try:
+            if lines:
+                with path.open("rb", buffering=0) as source:
+                    yield from _split(source.fileno(), delimiter)
+            else:
+                yield [path.read_bytes()]
+        except OSError as error:
+            raise InvalidArgumentError(f"cannot read {path}: {error.strerror}") from error
+
+
+def _split(descriptor: int, delimiter: bytes) -> Iterator[list[bytes]]:
+    """What ends with the delimiter; and the rest at the end of the input, if there is any."""
+    rest: list[bytes] = []  # pieces of a message that is not complete yet: joined once, so a huge one stays linear
+    while piece := os.read(descriptor, _READ_BYTES):
+        # A delimiter of several bytes may lie across two pieces: look at the end of the last one again.
+        overlap = rest.pop() if rest and len(delimiter) > 1 else b""
+        parts = (overlap + piece).split(delimiter)
+        if len(parts) == 1:
+            rest.append(parts[0])
+            continue
+        parts[0] = b"".join(rest) + parts[0]
+        last = parts.pop()
+        rest = [last] if last else []
+        yield parts
+    if rest:
+        yield [b"".join(rest)]
+
+
+class _Sender:
+    """Sends messages in order, keeps a bounded number of outcomes open, and counts what was acknowledged."""
+
+    def __init__(
+        self,
+        topic: str,
+        *,
+        partition: int | None,
+        key: bytes | None,
+        key_delimiter: bytes | None,
+        headers: Headers,
+        null: bool,
+    ) -> None:
+        self._topic, self._partition, self._key = topic, partition, key
+        self._key_delimiter, self._headers, self._null = key_delimiter, headers, null
+        self._open: collections.deque[Any] = collections.deque()
+        self._ranges: dict[int, list[int]] = {}  # partition -> [records, first offset, last offset]
+        self.acknowledged = 0
+
+    def run(
+        self,
+        config: dict[str, Any],
+        portions: Iterator[list[bytes]],
+        count: int | None,
+        delimiter: bytes,
+        size: int,
+        shown: Progress,
+        *,
+        tee: bool,
+    ) -> None:
+        """Until the input is at its end, or ``count`` records are sent. ``size``: how many bytes there are, for
+        ``shown``; ``tee``: what is sent goes to stdout too, ``delimiter`` after each."""
+        from headrace import Producer
+
+        left, read = count, 0
+        try:
+            with Producer(config) as producer:
+                for portion in portions:
+                    messages = portion if left is None else portion[:left]
+                    for message in messages:
+                        self._send(producer, message)
+                    if tee:
+                        sys.stdout.buffer.write(b"".join(message + delimiter for message in messages))
+                        sys.stdout.buffer.flush()
+                    read += sum(map(len, portion)) + len(portion) * len(delimiter)
+                    shown.at(functools.partial(self._how_far, count, read, size))
+                    if left is not None:
+                        left -= len(messages)
+                        if not left:
+                            break
+                producer.flush()
+                while self._open:
+                    self._settle()
+        finally:
+            if sys.exc_info()[0] is not None and self.acknowledged:
+                note(f"headrace: {self.acknowledged} records were acknowledged before this")
+
+    def _how_far(self, count: int | None, read: int, size: int) -> HowFar:
+        words = f"{self.acknowledged:,} records are acknowledged"
+        return HowFar(min(read, size), size, words) if count is None else HowFar(self.acknowledged, count, words)
+
+    def _send(self, producer: Any, message: bytes) -> None:
+        key, value = self._key, message
+        if self._key_delimiter is not None:
+            before, found, after = message.partition(self._key_delimiter)
+            if found:
+                key, value = before, after
+        if self._null:
+            key, value = key or None, value or None  # type: ignore[assignment]
+        self._open.append(
+            producer.send(self._topic, value=value, key=key, headers=self._headers or None, partition=self._partition)
+        )
+        while len(self._open) > _OUTSTANDING_MAX or (self._open and self._open[0].done()):
+            self._settle()
+
+    def _settle(self) -> None:
+        metadata = self._open[0].result()  # raises the record's error; it stays first in line, uncounted
+        self._open.popleft()
+        self.acknowledged += 1
+        seen = self._ranges.setdefault(metadata.partition, [0, metadata.offset, metadata.offset])
+        seen[0] += 1
+        seen[1], seen[2] = min(seen[1], metadata.offset), max(seen[2], metadata.offset)
+
+    def ranges(self) -> list[dict[str, int]]:
+        """Per partition: how many records, and between which offsets (-1 with acks=0)."""
+        return [
+            {"partition": number, "records": records, "first_offset": first, "last_offset": last}
+            for number, (records, first, last) in sorted(self._ranges.items())
+        ]

@@ -1,0 +1,162 @@
+"""Connection profiles: named sets of client keys in files, such as ``staging.properties`` with ``bootstrap.servers``.
+
+A file for each profile, in the format of every other properties file here (and of kcat's ``-F``), and beside them
+``.current`` with the name of the one that counts when none is named. They lie in ``HEADRACE_PROFILES``, else in
+``$XDG_CONFIG_HOME/headrace/profiles`` (``~/.config`` where that is not set), for their owner's eyes only.
+
+Only the command line reads them: a program's cluster is said by its own configuration.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from headrace_core.config import ConfigDef
+from headrace_core.errors import InvalidArgumentError, InvalidConfigError
+from headrace_core.node.properties import Properties, format_properties, read_properties
+
+VARIABLE = "HEADRACE_PROFILE"
+DIRECTORY_VARIABLE = "HEADRACE_PROFILES"
+_SUFFIX = ".properties"
+_CURRENT = ".current"
+_NEVER = ("group.id", "group.instance.id")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """A profile as it was read. ``values`` remember the line that they stand in."""
+
+    name: str
+    path: Path
+    values: Properties
+
+    def keys_of(self, kind: str) -> dict[str, str]:
+        """What concerns a client of this ``kind`` (``admin``, ``producer``, ``consumer``): an admin knows no ``acks``.
+
+        Never a ``group.id``: reading with one commits, which takes ``consume -G``. InvalidConfigError for a key that no
+        client knows, with its line and a "did you mean".
+        """
+        from headrace.settings import ADMIN, CONSUMER, PRODUCER
+
+        definitions = {each.where: each for each in (ADMIN, PRODUCER, CONSUMER)}
+        found: dict[str, str] = {}
+        for key, value in self.values.items():
+            knowing = [where for where, each in definitions.items() if _knows(each, key)]
+            if not knowing:
+                known = sorted({name for each in definitions.values() for name in each.keys})
+                raise InvalidConfigError(f"{self.values.set_in[key]}: no client has a key {key!r}{_meant(key, known)}")
+            if kind in knowing and key not in _NEVER:
+                found[key] = value
+        return found
+
+    def check(self) -> None:
+        """InvalidConfigError when a client would refuse it."""
+        from headrace.settings import ADMIN, CONSUMER, PRODUCER, resolve
+
+        for definition in (ADMIN, PRODUCER, CONSUMER):
+            resolve(definition, self.keys_of(definition.where), {})
+
+
+class ProfileFiles:
+    """The profiles of whoever runs this process."""
+
+    def __init__(self, environment: Mapping[str, str] | None = None) -> None:
+        given = os.environ if environment is None else environment
+        home = given.get("XDG_CONFIG_HOME") or str(Path(given.get("HOME") or "~").expanduser() / ".config")
+        self.directory = Path(given.get(DIRECTORY_VARIABLE) or Path(home) / "headrace" / "profiles")
+
+    def names(self) -> list[str]:
+        """Those there are."""
+        return sorted(path.name.removesuffix(_SUFFIX) for path in self.directory.glob(f"*{_SUFFIX}"))
+
+    def current(self) -> str | None:
+        """The name that ``headrace profile use`` has left; None when there is none."""
+        try:
+            return (self.directory / _CURRENT).read_text(encoding="utf-8").strip() or None
+        except FileNotFoundError:
+            return None
+
+    def path(self, name: str) -> Path:
+        """Where ``name`` is kept, whether it exists or not; InvalidArgumentError when nothing can be called that."""
+        if not _NAME.fullmatch(name):
+            raise InvalidArgumentError(
+                f"{name!r} is no name for a profile: letters, digits, dot, dash and underscore, not a dot first"
+            )
+        return self.directory / (name + _SUFFIX)
+
+    def read(self, name: str) -> Profile:
+        """The profile of this name; InvalidArgumentError when there is none, InvalidConfigError for what is no file of
+        properties."""
+        path = self.path(name)
+        if not path.exists():
+            there = ", ".join(self.names()) or "none yet"
+            raise InvalidArgumentError(
+                f"there is no profile {name!r} in {self.directory} (there: {there}); "
+                f"make it with `headrace profile set {name} -b HOST:PORT`"
+            )
+        return Profile(name=name, path=path, values=read_properties(path))
+
+    def write(self, name: str, values: Mapping[str, str]) -> Profile:
+        """Replace, or make, a profile; nothing is changed when a client would refuse it (InvalidConfigError)."""
+        path = self.path(name)
+        for key, value in values.items():
+            if not value.isprintable():
+                raise InvalidConfigError(f"{key}={value!r}: must stand on one line")
+        told = Properties(values, set_in=dict.fromkeys(values, f"profile {name}"))
+        profile = Profile(name=name, path=path, values=told)
+        profile.check()
+        escaped = {key: value.replace("\\", "\\\\") for key, value in values.items()}
+        self._replace(path, format_properties(escaped, comment=f"a profile of the command line: --profile {name}"))
+        return profile
+
+    def use(self, name: str | None) -> None:
+        """Have ``name`` count when no other one is named; None: none."""
+        if name is None:
+            (self.directory / _CURRENT).unlink(missing_ok=True)
+            return
+        self.read(name)
+        self._replace(self.directory / _CURRENT, name + "\n")
+
+    def delete(self, name: str) -> None:
+        """Remove a profile; where it was the current one, there is none then."""
+        self.read_path(name).unlink()
+        if self.current() == name:
+            self.use(None)
+
+    def read_path(self, name: str) -> Path:
+        """The file of a profile that exists, whatever stands in it."""
+        path = self.path(name)
+        if not path.exists():
+            self.read(name)
+        return path
+
+    def _replace(self, path: Path, text: str) -> None:
+        self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        handle, temporary = tempfile.mkstemp(dir=self.directory, prefix=".new-")  # 0600: one day there are passwords
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                file.write(text)
+            Path(temporary).replace(path)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+
+
+def _knows(definition: ConfigDef, key: str) -> bool:
+    try:
+        definition.key(key)
+    except InvalidConfigError:
+        return False
+    return True
+
+
+def _meant(key: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(key, known, n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""

@@ -1,0 +1,136 @@
+"""``cluster roll``: a cluster on this machine is restarted, one node after the other, while it is used."""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import os
+import shlex
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .client import client_config
+from .output import Output, OutputFormat, note, print_json
+from .progress import HowFar, progress
+
+if TYPE_CHECKING:
+    from ..local.directory import ClusterDirectory
+    from ..rolling.restarting import Rolled
+
+#: Controllers hand over, brokers give up what they lead, coordinators write what they hold: a node that has been told
+#: to stop gets time for it before it is killed.
+_STOP_S = 60.0
+
+
+class Role(enum.StrEnum):
+    CONTROLLER = "controller"
+    BROKER = "broker"
+    COORDINATOR = "coordinator"
+
+
+def roll(
+    data: Annotated[
+        Path, typer.Option("--data", envvar="HEADRACE_DATA", help="The cluster's directory, as with `headrace up`.")
+    ] = Path("headrace-data"),
+    role: Annotated[list[Role] | None, typer.Option("--role", help="Only these; repeatable.")] = None,
+    timeout: Annotated[
+        float,
+        typer.Option(min=1.0, help="Seconds that a node may take until it serves, and then until all is in sync."),
+    ] = 300.0,
+    output: Output = OutputFormat.TEXT,
+) -> None:
+    """Restart a cluster on this machine while it is used: one node after the other, never two at once.
+
+    Controllers first, the active one last; then brokers, then coordinators. Before each stop, and at the end, all nodes
+    must be alive, all copies in sync, all controllers caught up, all groups owned; a cluster that is not whole is left
+    as it is, and the reason told (exit code 1). Ctrl-C ends it between two nodes. What `headrace up -c KEY=VALUE` kept
+    for the next start holds from then on.
+
+    \b
+    Examples:
+      headrace cluster roll --data ./cluster
+      headrace cluster roll --data ./cluster --role broker
+      headrace cluster roll --data ./cluster -o json
+          {"restarted": [{"role", "id", "pid", "away_s", "whole_s"}], "left": [{"role", "id"}], "notes", "seconds"}
+    """
+    from headrace import Admin
+
+    from ..local.directory import ClusterDirectory
+    from ..rolling.looking import Looking
+    from ..rolling.restarting import RollingRestart
+
+    cluster = ClusterDirectory(data, start_timeout_s=timeout, stop_timeout_s=_STOP_S)
+    begun = time.monotonic()
+    with (
+        Admin(client_config(cluster.state().bootstrap_servers, ())) as client,
+        _ends_between_nodes() as ended,
+        progress(lines_s=None) as shown,
+    ):
+
+        def at(done: int, total: int, what: str) -> None:
+            shown.at(lambda: HowFar(done, total, what))
+
+        rolling = RollingRestart(
+            cluster, Looking(client), timeout_s=timeout, tell=note, at=at, ends=lambda: bool(ended)
+        )
+        rolled = rolling.run([each.value for each in role or Role])
+    _show(cluster, rolled, time.monotonic() - begun, output)
+    if rolled.left or (ended and rolled.restarted[-1].whole_s is None):
+        raise typer.Exit(128 + ended[0])
+
+
+@contextlib.contextmanager
+def _ends_between_nodes() -> Iterator[list[signal.Signals]]:
+    """The signals that came, and would have ended us. Nobody is to be left behind half restarted."""
+    came: list[signal.Signals] = []
+
+    def on_signal(number: int, frame: object) -> None:
+        if not came:  # by no buffer: what it interrupts may be in the midst of writing there
+            with contextlib.suppress(OSError):
+                os.write(2, b"headrace: it ends as soon as the node that is being restarted serves\n")
+        came.append(signal.Signals(number))
+
+    numbers = [
+        number
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        if signal.getsignal(number) is not signal.SIG_IGN
+    ]
+    before = {number: signal.signal(number, on_signal) for number in numbers}
+    try:
+        yield came
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _show(cluster: ClusterDirectory, rolled: Rolled, seconds: float, output: OutputFormat) -> None:
+    if output is OutputFormat.JSON:
+        print_json(
+            {
+                "restarted": [
+                    {
+                        "role": each.node.role,
+                        "id": each.node.node_id,
+                        "pid": each.pid,
+                        "away_s": round(each.away_s, 3),
+                        "whole_s": None if each.whole_s is None else round(each.whole_s, 3),
+                    }
+                    for each in rolled.restarted
+                ],
+                "left": [{"role": each.role, "id": each.node_id} for each in rolled.left],
+                "notes": list(rolled.notes),
+                "seconds": round(seconds, 3),
+            }
+        )
+        return
+    count = len(rolled.restarted)
+    print(
+        f"restarted {count} node{'' if count == 1 else 's'} of {shlex.quote(str(cluster.directory))} in {seconds:.1f} s"
+    )
+    if rolled.left:
+        print(f"not restarted: {', '.join(map(str, rolled.left))}")

@@ -1,0 +1,123 @@
+"""The root of the command tree: which command lives where, and ``--version``."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from .app import broken_pipe
+
+#: Top-level command -> module that registers it, in the order of the help.
+_HOMES = {
+    "up": "local",
+    "ps": "local",
+    "down": "local",
+    "restart": "local",
+    "format": "format",
+    "random-uuid": "format",
+    "topics": "topics",
+    "configs": "configs",
+    "records": "records",
+    "produce": "produce",
+    "consume": "consume",
+    "groups": "groups",
+    "partitions": "partitions",
+    "brokers": "brokers",
+    "cluster": "describe",
+    "doctor": "doctor",
+    "top": "top",
+    "log": "log",
+    "log-dirs": "log_dirs",
+    "quorum": "quorum",
+    "features": "features",
+    "profile": "profiles",
+    "metadata": "metadata",
+    "bench": "bench",
+}
+
+
+class _Root(TyperGroup):
+    """Exit code 141 when the reader of a pipe has gone. (Typer would end with 1.)"""
+
+    def make_context(self, *given: Any, **more: Any) -> Any:
+        try:
+            return super().make_context(*given, **more)
+        except BrokenPipeError:
+            sys.exit(broken_pipe())
+
+    def invoke(self, context: Any) -> Any:
+        try:
+            return super().invoke(context)
+        except BrokenPipeError:
+            sys.exit(broken_pipe())
+
+
+def build(arguments: Sequence[str]) -> typer.Typer:
+    """The command tree that ``arguments`` need: one module's commands, or all of them for help and mistakes."""
+    app = typer.Typer(
+        name="headrace",
+        cls=_Root,
+        no_args_is_help=True,
+        add_completion=True,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["--help"], "max_content_width": 110},
+    )
+    app.callback(
+        epilog="Exit codes: 0 done, 1 failed, 2 wrong usage, 3 what --fail-on asks for, 130 Ctrl-C, "
+        "141 the reader of a pipe has gone, 143 SIGTERM. Every command has --help with examples."
+    )(_root)
+    first = _first_command(arguments)
+    for home in [_HOMES[first]] if first in _HOMES else dict.fromkeys(_HOMES.values()):
+        importlib.import_module(f"{__package__}.{home}").register(app)
+    _let_profiles_say_where(app)
+    return app
+
+
+def _first_command(arguments: Sequence[str]) -> str | None:
+    words = iter(arguments)
+    for word in words:
+        if word == "--profile":
+            next(words, None)
+        elif not word.startswith("-"):
+            return word
+    return None
+
+
+def _let_profiles_say_where(app: typer.Typer) -> None:
+    """Every command that takes ``--bootstrap`` takes ``--profile``, without each having to say so."""
+    for command in app.registered_commands:
+        if command.callback is not None and "bootstrap" in inspect.signature(command.callback).parameters:
+            if command.callback.__module__.endswith(".profiles"):
+                continue  # there it is what a profile is to say
+            from .client import finds_cluster
+
+            command.callback = finds_cluster(command.callback)
+    for group in app.registered_groups:
+        if group.typer_instance is not None:
+            _let_profiles_say_where(group.typer_instance)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from headrace import __version__
+
+        print(__version__)
+        raise typer.Exit
+
+
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
+    ] = False,
+    profile: Annotated[
+        str | None, typer.Option("--profile", metavar="NAME", help="Which cluster: see `headrace profile`.")
+    ] = None,
+) -> None:
+    """Headrace: a durable, Kafka-format log behind gRPC."""

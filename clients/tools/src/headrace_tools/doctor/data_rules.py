@@ -1,0 +1,284 @@
+"""Rules about what a cluster holds: partitions and their copies, reassignments, consumer groups. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+
+from headrace.models import PartitionDescription
+
+from .facts import Facts, GroupFacts
+from .findings import Finding, Severity, brokers_named, count, plural, rule, some
+from .node_rules import starting
+
+#: So many rebalances within so long, the last of them recent, are a storm: nobody gets to read much.
+STORM_REBALANCES, STORM_MS = 6, 60_000
+
+# -- partitions -------------------------------------------------------------------------------------------------------
+
+
+@rule("partition-offline")
+def partition_offline(facts: Facts) -> Iterator[Finding]:
+    """Nobody leads: neither written nor read."""
+    by_awaited: dict[tuple[int, ...], list[str]] = defaultdict(list)
+    for topic, part in _partitions(facts):
+        if part.leader < 0:
+            by_awaited[part.elr or part.isr or part.last_known_elr].append(f"{topic}-{part.partition}")
+    for awaited, names in by_awaited.items():
+        if awaited:
+            cure = f"{_brought_back(facts, awaited)}: only there is every acknowledged record"
+        else:
+            cure = "no replica has all records: start every broker that had it, or accept the loss "
+            cure += "(`headrace partitions elect --unclean`)"
+        yield Finding("partition-offline", Severity.ERROR, f"{count(names)} without a leader", some(names), cure)
+
+
+@rule("min-isr-impossible")
+def min_isr_impossible(facts: Facts) -> Iterator[Finding]:
+    """min.insync.replicas demands more copies than the topic has: every acks=all write is refused for ever."""
+    for topic in facts.topics:
+        minimum = facts.min_insync.get(topic.name, 1)
+        short = [part for part in topic.partitions if len(part.replicas) < minimum]
+        if short:
+            copies = max(len(part.replicas) for part in short)
+            yield Finding(
+                "min-isr-impossible",
+                Severity.WARNING,
+                f"min.insync.replicas is {minimum}, and the topic has {copies} replica{plural(copies)}: it counts as "
+                f"{copies}, so no replica may ever be missing",
+                f"topic {topic.name}",
+                f"`headrace partitions reassign --topic {topic.name} -r {minimum + 1}` for more copies, or "
+                f"`headrace configs alter --topic {topic.name} --set min.insync.replicas={max(1, copies - 1)}`",
+            )
+
+
+@rule("min-isr")
+def min_isr(facts: Facts) -> Iterator[Finding]:
+    """Fewer in sync than min.insync.replicas: acks=all is refused (NOT_ENOUGH_REPLICAS)."""
+    by_missing: dict[tuple[int, ...], list[str]] = defaultdict(list)
+    adding = _adding(facts)
+    for topic, part in _partitions(facts):
+        minimum = min(facts.min_insync.get(topic, 1), len(part.replicas))
+        if part.leader >= 0 and len(part.isr) < minimum:
+            by_missing[_missing(topic, part, adding)].append(f"{topic}-{part.partition}")
+    for missing, names in by_missing.items():
+        yield Finding(
+            "min-isr",
+            Severity.ERROR,
+            f"{count(names)} below min.insync.replicas: acks=all is refused there",
+            some(names),
+            f"bring back {brokers_named(missing)}; to take writes meanwhile, with one copy less to rely on: `headrace "
+            "configs alter --topic TOPIC --set min.insync.replicas=1`",
+        )
+
+
+@rule("under-replicated")
+def under_replicated(facts: Facts) -> Iterator[Finding]:
+    """Copies that should be in sync and are not."""
+    by_missing: dict[tuple[int, ...], list[str]] = defaultdict(list)
+    adding = _adding(facts)
+    for topic, part in _partitions(facts):
+        missing = _missing(topic, part, adding)
+        if missing and part.leader >= 0:
+            by_missing[missing].append(f"{topic}-{part.partition}")
+    fenced = facts.fenced()
+    for missing, names in by_missing.items():
+        if set(missing) <= fenced:
+            cure = f"{_brought_back(facts, missing)}; the copies catch up by themselves"
+        else:
+            cure = (
+                f"see what holds {brokers_named(missing)}: a disk (`headrace log-dirs describe`), a throttle, the "
+                "network between brokers, or a copy that has only begun; `headrace topics describe "
+                "--under-replicated-partitions` shows when they are back"
+            )
+        yield Finding(
+            "under-replicated",
+            Severity.WARNING,
+            f"{count(names)} with a copy missing on {brokers_named(missing)}",
+            some(names),
+            cure,
+        )
+
+
+@rule("reassignment-stuck")
+def reassignment_stuck(facts: Facts) -> Iterator[Finding]:
+    """A move that cannot end: a target is down, or nothing was copied while the doctor looked."""
+    fenced = facts.fenced()
+    for move in facts.moves:
+        dead = tuple(broker for broker in move.adding if broker in fenced)
+        name = f"{move.topic}-{move.partition}"
+        if dead:
+            what = f"the reassignment of {name} waits for {brokers_named(dead)}, and nobody lives there"
+            cure = f"{_brought_back(facts, dead)}, or `headrace partitions reassign --cancel {name}`"
+        elif not move.waits and move.copied_bytes == 0 and move.adding:
+            what = (
+                f"the reassignment of {name} to {brokers_named(move.adding)} copied nothing within {move.apart_s:.0f} s"
+            )
+            cure = (
+                "raise the throttle (`headrace partitions reassign --throttle BYTES_PER_S`), look at the log of "
+                f"{brokers_named(move.adding)} for what its fetches fail with, or cancel it (`headrace partitions "
+                f"reassign --cancel {name}`)"
+            )
+        else:
+            continue
+        yield Finding("reassignment-stuck", Severity.WARNING, what, name, cure)
+
+
+# -- groups -----------------------------------------------------------------------------------------------------------
+
+
+@rule("no-coordinator")
+def no_coordinator(facts: Facts) -> Iterator[Finding]:
+    """Groups have been used, and nobody lives who coordinates them."""
+    if facts.cluster is None or facts.cluster.coordinators:
+        return
+    if any(topic.name == "__consumer_offsets" for topic in facts.topics):
+        yield Finding(
+            "no-coordinator",
+            Severity.ERROR,
+            "no coordinator lives: groups neither rebalance nor commit",
+            "all groups",
+            "start one: `headrace up --data DIR --coordinators 1`, or python -m headrace_coordinator --config FILE",
+        )
+
+
+@rule("group-unknown")
+def group_unknown(facts: Facts) -> Iterator[Finding]:
+    """A group that its coordinator says nothing of."""
+    for group in facts.groups:
+        error = group.described.error
+        if error is not None and error.code != "GROUP_ID_NOT_FOUND":  # deleted while we looked
+            yield Finding(
+                "group-unknown",
+                Severity.ERROR,
+                f"group {group.described.group_id!r} cannot be described: {error.message} [{error.code}]",
+                f"group {group.described.group_id}",
+                "its coordinator is starting, or away: look again in a minute, then at the coordinator's log",
+            )
+
+
+@rule("group-storm")
+def group_storm(facts: Facts) -> Iterator[Finding]:
+    """One rebalance after the other."""
+    for group in facts.groups:
+        now_ms = facts.now_ms + group.clock_ahead_ms
+        recent = [each for each in group.rebalances if now_ms - each.at_ms <= STORM_MS]
+        if len(recent) < STORM_REBALANCES:
+            continue
+        reasons = Counter(each.reason for each in recent)
+        reason, times = reasons.most_common(1)[0]
+        moved = sum(each.moved_count for each in recent)
+        yield Finding(
+            "group-storm",
+            Severity.WARNING,
+            f"group {group.described.group_id!r} rebalanced {len(recent)} times within {STORM_MS // 1000} s and moved "
+            f"{moved} partition{plural(moved)}; {f'{times} times because: ' if times > 1 else 'the last because: '}"
+            f"{reason if times > 1 else recent[-1].reason}",
+            f"group {group.described.group_id}",
+            f"`headrace groups explain {group.described.group_id}` tells each one: members that come and go "
+            "(crashes, an autoscaler: give them a group.instance.id), or that poll too seldom (raise "
+            "max.poll.interval.ms, or lower max.poll.records)",
+        )
+
+
+_LAG_WORDS = {
+    "STOP": ("has stopped committing", "see whether its consumers run, and whether they call commit"),
+    "STALL": (
+        "commits the same offset again and again",
+        "a record that it cannot handle, or a consumer that hangs: its own log tells",
+    ),
+    "REWIND": ("went back to an older offset", "somebody reset the group, or two programs share its name"),
+    "WARN": ("falls behind, commit after commit", "more members (up to one a partition), or a faster consumer"),
+}
+
+
+#: Two or three commits in a row say little about these: as in Burrow, a full window of them is waited for.
+_TAKE_A_WINDOW = ("STALL", "WARN")
+
+
+@rule("group-lag")
+def group_lag(facts: Facts) -> Iterator[Finding]:
+    """Burrow's judgement of the last commits, where it is not OK. Not of an empty group: that is a batch job that has
+    ended, or a reader of yesterday, whose offsets wait until they expire."""
+    for group in facts.groups:
+        if group.described.state == "empty":
+            continue
+        by_status: dict[str, list[str]] = defaultdict(list)
+        lag = 0
+        for part in () if group.lag is None else group.lag.partitions:
+            is_judged = part.complete >= 1 or part.status not in _TAKE_A_WINDOW
+            if part.status in _LAG_WORDS and part.lag and is_judged:
+                by_status[part.status].append(f"{part.topic}-{part.partition}")
+                lag += part.lag
+        for status, names in by_status.items():
+            words, cure = _LAG_WORDS[status]
+            yield Finding(
+                "group-lag",
+                Severity.WARNING,
+                f"group {group.described.group_id!r} {words} ({status}) in {count(names)}, {lag} records behind"
+                + _members_told(group),
+                f"group {group.described.group_id}: {some(names)}",
+                cure + f"; `headrace groups describe {group.described.group_id}`",
+            )
+
+
+@rule("group-records-lost")
+def group_records_lost(facts: Facts) -> Iterator[Finding]:
+    """Retention was quicker than the group."""
+    for group in facts.groups:
+        parts = [part for part in (() if group.lag is None else group.lag.partitions) if part.records_lost > 0]
+        if parts:
+            lost = sum(part.records_lost for part in parts)
+            names = [f"{part.topic}-{part.partition}" for part in parts]
+            yield Finding(
+                "group-records-lost",
+                Severity.ERROR,
+                f"{lost} record{plural(lost)} were deleted before group {group.described.group_id!r} had read them",
+                f"group {group.described.group_id}: {some(names)}",
+                "raise retention.ms or retention.bytes of the topic, or let the group catch up sooner; "
+                "auto.offset.reset says where it goes on",
+            )
+
+
+# -- words ------------------------------------------------------------------------------------------------------------
+
+
+def _partitions(facts: Facts) -> Iterator[tuple[str, PartitionDescription]]:
+    for topic in facts.topics:
+        for part in topic.partitions:
+            yield topic.name, part
+
+
+def _adding(facts: Facts) -> dict[tuple[str, int], set[int]]:
+    """What reassignments are adding: not missed yet."""
+    return {(move.topic, move.partition): set(move.adding) for move in facts.moves}
+
+
+def _missing(topic: str, part: PartitionDescription, adding: dict[tuple[str, int], set[int]]) -> tuple[int, ...]:
+    """Replicas that should be in sync, and are not."""
+    return tuple(sorted(set(part.replicas) - set(part.isr) - adding.get((topic, part.partition), set())))
+
+
+def _brought_back(facts: Facts, brokers: Sequence[int]) -> str:
+    """What to do about brokers that are away: those that heartbeat already are not to be started a second time."""
+    coming = starting(facts)
+    awaited = [each for each in brokers if each in coming]
+    hung = [each for each in brokers if each not in coming and facts.hung(each)]
+    down = [each for each in brokers if each not in awaited and each not in hung]
+    steps = []
+    if down:
+        steps.append(f"start {brokers_named(down)}")
+    if hung:
+        steps.append(f"bring back {brokers_named(hung)}, which hang{plural_verb(hung)} (broker-down says how)")
+    if awaited:
+        steps.append(f"wait for {brokers_named(awaited)}, which start{plural_verb(awaited)} just now")
+    return ", and ".join(steps)
+
+
+def plural_verb(subjects: Sequence[int]) -> str:
+    return "s" if len(subjects) == 1 else ""
+
+
+def _members_told(group: GroupFacts) -> str:
+    members = len(group.described.members)
+    return f"; it has {members} member{plural(members)}" if members else "; it has no members"

@@ -1,0 +1,299 @@
+"""The questions: to the cluster through Admin, to addresses through sockets, to this machine through cluster.json.
+
+A question that fails is noted (``not_asked``) and the others are asked on: a doctor who gives up at the first silence
+is of no use to those who need one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from headrace.group_models import GroupLag
+from headrace.models import ClusterDescription, ConfigResource, LogDirDescription, PartitionReassignment, QuorumInfo
+from headrace_core.errors import HeadraceError, UnknownTopicOrPartitionError
+from headrace_core.types import TopicPartition
+
+from ..asking import ask_each
+from ..group_ends import at_ends, log_ends
+from ..local.directory import ClusterDirectory
+from .facts import THE_QUORUM, Facts, GroupFacts, LocalNode, Move, NotAsked, Tried, Trouble
+from .probing import try_addresses
+
+if TYPE_CHECKING:
+    from headrace.admin import Admin
+
+K = TypeVar("K")
+T = TypeVar("T")
+
+#: Topics in one question for their configuration.
+_TOPICS_AT_ONCE = 500
+#: How long the ends of logs are waited for.
+_ENDS_S = 5.0
+#: Groups whose rebalances are looked at; of others only state and lag.
+_GROUPS_EXPLAINED_MAX = 500
+
+
+class Gathering:
+    """One look at a cluster. ``timeout_s``: how long a node may take for an answer; ``look_s``: how far the two looks
+    are apart that it takes to see whether something moves (only when there is something to see)."""
+
+    def __init__(self, client: Admin, *, timeout_s: float = 5.0, look_s: float = 3.0) -> None:
+        self._client = client
+        self._timeout_s = timeout_s
+        self._look_s = look_s
+        self._not_asked: list[NotAsked] = []
+
+    def facts(self, bootstrap: Iterable[str], local: ClusterDirectory | None = None) -> Facts:
+        """Everything. Blocks for some round trips; for seconds when nodes are silent or partitions move."""
+        client, timeout_s = self._client, self._timeout_s
+        facts = Facts(
+            now_ms=0,
+            bootstrap=tuple(self._tried(bootstrap)),
+            data="" if local is None else str(local.directory),
+            local=() if local is None else local_nodes(local),
+        )
+        cluster = self._ask(
+            "the cluster", lambda: client.describe_cluster(include_fenced_brokers=True, timeout=timeout_s)
+        )
+        if cluster is None:
+            return dataclasses.replace(facts, now_ms=time.time() * 1_000, not_asked=tuple(self._not_asked))
+        brokers = self._nodes("broker", {each.broker_id: each.address for each in cluster.brokers if not each.fenced})
+        fenced = {each.broker_id: each.address for each in cluster.brokers if each.fenced}
+        coordinators = self._nodes("coordinator", {each.coordinator_id: each.address for each in cluster.coordinators})
+        controllers = self._nodes(
+            "controller", {each.controller_id: f"{each.host}:{each.port}" for each in cluster.controllers}
+        )
+        reached = [number for number, tried in brokers.items() if tried.node is not None or tried.trouble is None]
+        for number in sorted(set(brokers) - set(reached)):
+            self._not_asked.append(NotAsked(what=f"the disks of broker {number}", why=brokers[number].detail))
+        topics = tuple(self._ask("topics", lambda: client.describe_topics(timeout=timeout_s)) or ())
+        log_dirs = self._log_dirs(reached)
+        return dataclasses.replace(
+            facts,
+            cluster=cluster,
+            brokers=brokers,
+            fenced_brokers=dict(zip(fenced, self._tried(fenced.values()), strict=True)),
+            coordinators=coordinators,
+            controllers=controllers,
+            features=self._ask("feature levels", lambda: client.describe_features(timeout=timeout_s)) or {},
+            quorum=self._quorum(),
+            topics=topics,
+            min_insync=self._min_insync([topic.name for topic in topics]),
+            log_dirs=log_dirs,
+            moves=self._moves(reached, log_dirs),
+            groups=self._groups(cluster, coordinators),
+            now_ms=time.time() * 1_000,
+            not_asked=tuple(self._not_asked),
+        )
+
+    def _ask(self, what: str, question: Callable[[], T]) -> T | None:
+        try:
+            return question()
+        except HeadraceError as error:
+            self._missed(what, error)
+            return None
+
+    def _ask_each(self, items: Iterable[K], what: Callable[[K], str], question: Callable[[K], T]) -> dict[K, T]:
+        """All at once, for each silent node would cost its time-out: those that answered."""
+        found = {}
+        for item, answer in ask_each(items, question).items():
+            if answer.error is not None:
+                self._missed(what(item), answer.error)
+            elif answer.value is not None:
+                found[item] = answer.value
+        return found
+
+    def _missed(self, what: str, error: HeadraceError) -> None:
+        self._not_asked.append(NotAsked(what=what, why=f"{error.message} [{error.code}]"))
+
+    # -- nodes -------------------------------------------------------------------------------------------------------
+
+    def _tried(self, addresses: Iterable[str]) -> list[Tried]:
+        return try_addresses(addresses, timeout_s=min(self._timeout_s, 5.0))
+
+    def _nodes(self, role: str, addresses: Mapping[int, str]) -> dict[int, Tried]:
+        found = dict(zip(addresses, self._tried(addresses.values()), strict=True))
+        answering = [node_id for node_id, tried in found.items() if tried.trouble in (None, Trouble.NOT_SERVING)]
+        told = self._ask_each(
+            answering,
+            lambda node_id: f"{role} {node_id} about itself",
+            lambda node_id: self._client.describe_node(found[node_id].address, timeout=self._timeout_s),
+        )
+        for node_id, tried in found.items():
+            if node_id in told:
+                found[node_id] = dataclasses.replace(tried, node=told[node_id])
+            elif node_id not in answering and role == "controller":
+                # Its listener is not for clients: no fault, but nothing is known of it either.
+                what = f"{role} {node_id} about itself"
+                self._not_asked.append(NotAsked(what=what, why=tried.detail, is_no_fault=True))
+        return found
+
+    def _quorum(self) -> QuorumInfo | None:
+        """A leader that was elected a moment ago has not heard from everybody yet: then a second look."""
+        first = self._ask(THE_QUORUM, lambda: self._client.describe_quorum(timeout=self._timeout_s))
+        if first is None or all(voter.last_fetch_timestamp_ms is not None for voter in first.voters):
+            return first
+        time.sleep(self._look_s)
+        return self._ask(THE_QUORUM, lambda: self._client.describe_quorum(timeout=self._timeout_s))
+
+    # -- partitions --------------------------------------------------------------------------------------------------
+
+    def _min_insync(self, names: list[str]) -> dict[str, int]:
+        found: dict[str, int] = {}
+        for start in range(0, len(names), _TOPICS_AT_ONCE):
+            found |= self._min_insync_of(names[start : start + _TOPICS_AT_ONCE])
+        return found
+
+    def _min_insync_of(self, names: list[str]) -> dict[str, int]:
+        """A topic that was deleted since it was listed fails the whole question: halves are asked then, and the topic
+        by itself is no loss."""
+        try:
+            entries = self._client.describe_configs(
+                [ConfigResource("topic", name) for name in names], timeout=self._timeout_s
+            )
+        except UnknownTopicOrPartitionError:
+            if len(names) == 1:
+                return {}
+            half = len(names) // 2
+            return self._min_insync_of(names[:half]) | self._min_insync_of(names[half:])
+        except HeadraceError as error:
+            self._missed("configurations of topics", error)
+            return {}
+        return {resource.name: int(values["min.insync.replicas"].value) for resource, values in entries.items()}
+
+    def _log_dirs(self, brokers: Iterable[int]) -> dict[int, tuple[LogDirDescription, ...]]:
+        """Of those that answer: each by itself, so that a silent one costs only its own."""
+        found = self._ask_each(
+            brokers,
+            lambda broker_id: f"log directories of broker {broker_id}",
+            lambda broker_id: self._client.describe_log_dirs([broker_id], timeout=self._timeout_s)[broker_id],
+        )
+        return {broker_id: tuple(told) for broker_id, told in found.items()}
+
+    def _moves(self, brokers: Iterable[int], before: Mapping[int, tuple[LogDirDescription, ...]]) -> tuple[Move, ...]:
+        def moving() -> dict[TopicPartition, PartitionReassignment] | None:
+            return self._ask(
+                "reassignments", lambda: self._client.list_partition_reassignments(timeout=self._timeout_s)
+            )
+
+        first = moving()
+        if not first:
+            return ()
+        begun = time.monotonic()
+        if any(not each.waits for each in first.values()):
+            time.sleep(self._look_s)
+            second = moving() or {}
+            after: Mapping[int, tuple[LogDirDescription, ...]] = self._log_dirs(brokers)
+        else:
+            second, after = first, before
+        apart_s = time.monotonic() - begun
+        return tuple(
+            Move(
+                topic=partition.topic,
+                partition=partition.partition,
+                adding=now.adding_replicas,
+                removing=now.removing_replicas,
+                waits=now.waits,
+                copied_bytes=_grown(partition, now.adding_replicas, before, after),
+                apart_s=apart_s,
+            )
+            for partition, now in second.items()
+            if partition in first and set(now.adding_replicas) == set(first[partition].adding_replicas)
+        )
+
+    # -- groups ------------------------------------------------------------------------------------------------------
+
+    def _groups(self, cluster: ClusterDescription, coordinators: Mapping[int, Tried]) -> tuple[GroupFacts, ...]:
+        client, timeout_s = self._client, self._timeout_s
+        listed = self._ask("groups", lambda: client.list_groups(timeout=timeout_s))
+        if not listed:
+            return ()
+        names = [each.group_id for each in listed]
+        described = self._ask(
+            "members of groups", lambda: client.describe_groups(names, raise_errors=False, timeout=timeout_s)
+        )
+        lags = self._ask("lag of groups", lambda: client.describe_lag(names, raise_errors=False, timeout=timeout_s))
+        lag_of = self._at_ends(
+            [each for each in lags or () if each.error is None],
+            {each.group_id for each in described or () if each.state == "empty"},
+        )
+        if len(names) > _GROUPS_EXPLAINED_MAX:
+            why = f"there are {len(names)} groups; the first {_GROUPS_EXPLAINED_MAX} were asked"
+            self._not_asked.append(NotAsked(what="rebalances of all groups", why=why, is_no_fault=True))
+        explained = [each.group_id for each in (described or ())[:_GROUPS_EXPLAINED_MAX] if each.error is None]
+        told = self._ask_each(
+            explained,
+            lambda group_id: f"rebalances of group {group_id!r}",
+            lambda group_id: client.explain_group(group_id, timeout=timeout_s),
+        )
+        found = []
+        for each in described or ():
+            tried = coordinators.get(each.coordinator_id)
+            ahead_ms = 0.0 if tried is None or tried.node is None else tried.node.clock_ahead_ms
+            found.append(
+                GroupFacts(
+                    described=each,
+                    lag=lag_of.get(each.group_id),
+                    rebalances=tuple(told.get(each.group_id, ())),
+                    clock_ahead_ms=ahead_ms,
+                )
+            )
+        return tuple(found)
+
+    def _at_ends(self, lags: list[GroupLag], empty: set[str]) -> dict[str, GroupLag]:
+        """By where the logs end now, as ``groups describe`` shows them."""
+        parts = {TopicPartition(part.topic, part.partition) for each in lags for part in each.partitions}
+        ends = log_ends(self._client, parts, timeout_s=min(self._timeout_s, _ENDS_S))
+        return {each.group_id: at_ends(each, ends, is_empty=each.group_id in empty) for each in lags}
+
+
+def local_nodes(cluster: ClusterDirectory) -> tuple[LocalNode, ...]:
+    """What cluster.json says, and which of its processes run."""
+    return tuple(
+        LocalNode(
+            role=node.role,
+            node_id=node.id,
+            address=node.address,
+            pid=node.pid(),
+            log=str(cluster.log_path(node.role, node.id)),
+            stopped=node.stopped(),
+        )
+        for node in cluster.state().nodes
+    )
+
+
+def local_cluster(data: Path, bootstrap: Iterable[str]) -> ClusterDirectory | None:
+    """The cluster in ``data``, if there is one and ``bootstrap`` means it."""
+    cluster = ClusterDirectory(data)
+    if not cluster.exists():
+        return None
+    ours = {node.address for node in cluster.state().nodes}
+    return cluster if ours & set(bootstrap) else None
+
+
+def _grown(
+    partition: TopicPartition,
+    adding: Iterable[int],
+    before: Mapping[int, tuple[LogDirDescription, ...]],
+    after: Mapping[int, tuple[LogDirDescription, ...]],
+) -> int | None:
+    """By how much the copies at ``adding`` grew; None when one of those brokers did not tell."""
+    grown = 0
+    for broker_id in adding:
+        if broker_id not in before or broker_id not in after:
+            return None
+        grown += abs(_size(after[broker_id], partition) - _size(before[broker_id], partition))
+    return grown
+
+
+def _size(directories: tuple[LogDirDescription, ...], partition: TopicPartition) -> int:
+    return sum(
+        each.size_bytes
+        for directory in directories
+        for each in directory.replicas
+        if (each.topic, each.partition) == partition and not each.is_future
+    )

@@ -1,0 +1,559 @@
+"""Rules about processes, their machines and their agreement: addresses, controllers, disks, clocks, versions. Pure."""
+
+from __future__ import annotations
+
+import ipaddress
+import statistics
+from collections import defaultdict
+from collections.abc import Iterator
+
+from headrace.models import QuorumInfo
+
+from .facts import THE_QUORUM, Facts, Tried, Trouble
+from .findings import Finding, Severity, count, rule, some
+
+#: A voter that the leader has not heard for so long is away. (Elections take a second; the leader's ticks are coarse.)
+VOTER_SILENT_MS = 10_000
+#: Heartbeats come every two seconds; one that is silent for its session (9 s) is fenced.
+HEARTBEAT_FRESH_MS = 5_000
+#: A live broker's metadata is brought up to date twice a second.
+METADATA_LAG_MS = 10_000
+#: Clocks this far apart make lags, retention and timestamps wrong by as much.
+CLOCK_WARNING_MS, CLOCK_ERROR_MS = 1_000, 60_000
+#: A small forced write that takes so long as a rule bounds every acks=all producer.
+SLOW_SYNC_MS = 100.0
+#: A disk is nearly full below both of these.
+FREE_PART, FREE_BYTES = 0.05, 20 * 2**30
+DESCRIPTORS_WARNING, DESCRIPTORS_ERROR = 0.80, 0.95
+
+# -- reach ------------------------------------------------------------------------------------------------------------
+
+
+@rule("no-cluster")
+def no_cluster(facts: Facts) -> Iterator[Finding]:
+    """No node describes the cluster: none is reached, or those that are cannot say."""
+    if facts.cluster is not None:
+        return
+    answering = [tried for tried in facts.bootstrap if tried.trouble in (None, Trouble.NOT_SERVING)]
+    running = [node for node in facts.local if node.pid is not None and not node.stopped]
+    hanging = [tried for tried in facts.bootstrap if tried.trouble is Trouble.SILENT]
+    where = ", ".join(tried.address for tried in answering or hanging or facts.bootstrap)
+    if answering:
+        what = f"{where} answers, but does not describe the cluster"
+        cure = "wait if it is starting; else its log says what it waits for (a broker needs a controller that leads)"
+    elif running:
+        what = "no broker answers, and the controllers that run do not describe the cluster; processes that run: "
+        what += ", ".join(f"{node.role} {node.node_id}" for node in running)
+        cure = f"start the others (`headrace up --data {facts.data}`)"
+    elif hanging:
+        what = "no node of the cluster answers, though processes take connections"
+        cure = (
+            "look at those processes: they hang (stopped, swapping, a disk that hangs); restart what does not come back"
+        )
+    else:
+        what = "no node of the cluster answers"
+        cure = "start it (`headrace up`), or name a node that is up with --bootstrap: a broker or a controller"
+        if facts.data:
+            cure = f"start it (`headrace up --data {facts.data}`)"
+    yield Finding("no-cluster", Severity.ERROR, what, where, cure)
+
+
+@rule("name-not-resolved")
+def name_not_resolved(facts: Facts) -> Iterator[Finding]:
+    """DNS: a bootstrap name, or one that a node advertises, means nothing here."""
+    for tried in facts.bootstrap:
+        if tried.trouble is Trouble.NAME:
+            yield Finding(
+                "name-not-resolved",
+                Severity.ERROR if facts.cluster is None else Severity.WARNING,
+                f"the bootstrap name {_host(tried.address)!r} cannot be resolved here ({tried.detail})",
+                tried.address,
+                "correct it in bootstrap.servers, or add it to DNS (or to this machine's hosts file)",
+            )
+    for name, tried in _advertised(facts):
+        if tried.trouble is Trouble.NAME:
+            yield Finding(
+                "name-not-resolved",
+                Severity.ERROR,
+                f"{name} advertises the name {_host(tried.address)!r}, which cannot be resolved here ({tried.detail}); "
+                "clients that find the cluster through others cannot go there",
+                f"{name} at {tried.address}",
+                "set advertised.listeners of that node to a name that its clients know, or add the name to DNS; "
+                "then restart the node",
+            )
+
+
+@rule("address-unreachable")
+def address_unreachable(facts: Facts) -> Iterator[Finding]:
+    """A connection to an address that clients are told cannot be made."""
+    kinds = (Trouble.REFUSED, Trouble.UNREACHABLE)
+    for tried in facts.bootstrap:
+        if tried.trouble in kinds and facts.cluster is not None and tried.address not in _addresses(facts):
+            yield Finding(
+                "address-unreachable",
+                Severity.WARNING,
+                f"nobody is reached at the bootstrap address {tried.address}: {tried.detail}",
+                tried.address,
+                "take it out of bootstrap.servers, or start the node that belongs there",
+            )
+    for name, tried in _advertised(facts):
+        if tried.trouble in kinds:
+            yield Finding(
+                "address-unreachable",
+                Severity.ERROR,
+                f"{name} lives, as the controllers see it, and advertises {tried.address}, where it cannot be reached "
+                f"from here: {tried.detail}",
+                f"{name} at {tried.address}",
+                "set advertised.listeners of that node to an address that its clients reach (a published port, the "
+                "machine's name), or open the firewall; then restart the node",
+            )
+
+
+@rule("advertised-loopback")
+def advertised_loopback(facts: Facts) -> Iterator[Finding]:
+    """A node tells clients of other machines to look for it on their own: Kafka's oldest question."""
+    ours = [tried for tried in facts.bootstrap if tried.trouble is None and tried.ips]
+    if not ours or not all(_is_elsewhere(ip) for tried in ours for ip in tried.ips):
+        return
+    for name, tried in _advertised(facts):
+        if tried.ips and not any(_is_elsewhere(ip) for ip in tried.ips):
+            yield Finding(
+                "advertised-loopback",
+                Severity.ERROR,
+                f"{name} advertises {tried.address}, which is every client's own machine; this cluster was found at "
+                f"{ours[0].address}",
+                f"{name} at {tried.address}",
+                "set advertised.listeners of that node to the name or address of its machine, and restart the node",
+            )
+
+
+@rule("address-of-another")
+def address_of_another(facts: Facts) -> Iterator[Finding]:
+    """Somebody else answers where a node should be."""
+    if facts.cluster is None:
+        return
+    for role, all_tried in (("broker", facts.brokers), ("coordinator", facts.coordinators)):
+        for node_id, tried in sorted(all_tried.items()):
+            told = tried.node
+            if told is None or (not told.cluster_id and told.node_id < 0):
+                continue
+            stranger = bool(told.cluster_id) and told.cluster_id != facts.cluster.cluster_id
+            if stranger or told.role != role or told.node_id not in (node_id, -1):
+                whose = f" of cluster {told.cluster_id}" if stranger else ""
+                yield Finding(
+                    "address-of-another",
+                    Severity.ERROR,
+                    f"{tried.address}, where {role} {node_id} should be, is {told.role} {told.node_id}{whose}",
+                    f"{role} {node_id} at {tried.address}",
+                    "two nodes advertise one address, or a forwarded port leads to the wrong one: correct "
+                    "advertised.listeners (or the forwarding), and restart the node",
+                )
+
+
+@rule("node-silent")
+def node_silent(facts: Facts) -> Iterator[Finding]:
+    """A live node that takes connections and does not answer, or does not serve."""
+    for name, tried in _advertised(facts):
+        if tried.trouble is Trouble.SILENT:
+            what = f"does not answer at {tried.address} ({tried.detail})"
+            cure = (
+                "look at the node's log and at its machine: a process that stands still (paused, swapping, a disk that "
+                "hangs), or a firewall that drops packets; restart it if it does not come back"
+            )
+        elif tried.trouble is Trouble.NOT_SERVING:
+            what = f"says at {tried.address} that it does not serve"
+            cure = "wait if it is starting; else its log says what it waits for"
+        else:
+            continue
+        yield Finding("node-silent", Severity.ERROR, f"{name} {what}", name, cure)
+
+
+@rule("broker-down")
+def broker_down(facts: Facts) -> Iterator[Finding]:
+    """Registered brokers that do not live, as the controllers see it."""
+    if facts.cluster is None:
+        return
+    coming = starting(facts)
+    for broker in facts.cluster.brokers:
+        if not broker.fenced or broker.broker_id in coming:
+            continue
+        cure = _local_cure(facts, "broker", broker.broker_id)
+        tried = facts.fenced_brokers.get(broker.broker_id)
+        if cure is None and tried is not None and tried.trouble is Trouble.SILENT:
+            cure = (
+                "it hangs: it takes connections and does not answer; look at its process (stopped, swapping, a disk "
+                "that hangs) and its log, and restart it if it does not come back"
+            )
+        elif cure is None and tried is not None and tried.trouble in (None, Trouble.NOT_SERVING):
+            cure = (
+                "it runs: see that it reaches a controller (controller.quorum.bootstrap.servers, the internal "
+                "network); its log names what fails"
+            )
+        elif cure is None:
+            cure = (
+                f"start it with the same directories; if it will not come back, `headrace brokers drain "
+                f"{broker.broker_id} --wait`, then `headrace brokers unregister {broker.broker_id}`"
+            )
+        yield Finding(
+            "broker-down",
+            Severity.ERROR,
+            f"broker {broker.broker_id} is registered and does not live (no heartbeats)",
+            f"broker {broker.broker_id} at {broker.address}",
+            cure,
+        )
+
+
+@rule("broker-starting")
+def brokerstarting(facts: Facts) -> Iterator[Finding]:
+    """Fenced, and alive: not to be started a second time, and its replicas are not lost."""
+    for broker_id in sorted(starting(facts)):
+        yield Finding(
+            "broker-starting",
+            Severity.WARNING,
+            f"broker {broker_id} heartbeats, and does not serve yet",
+            f"broker {broker_id}",
+            "wait: after a crash it checks its logs first, which takes longer the more there is; its own log tells how "
+            "far it is, and what it waits for if it stays so",
+        )
+
+
+@rule("process-dead")
+def process_dead(facts: Facts) -> Iterator[Finding]:
+    """A controller or a coordinator of a cluster on this machine does not run (brokers: see broker-down)."""
+    for node in facts.local:
+        if node.pid is None and (node.role != "broker" or facts.cluster is None):
+            yield Finding(
+                "process-dead",
+                Severity.ERROR,
+                f"the process of {node.role} {node.node_id} does not run",
+                f"{node.role} {node.node_id} at {node.address}",
+                f"`headrace restart --data {facts.data} {node.role} {node.node_id}`; why it ended: {node.log}",
+            )
+
+
+@rule("process-stopped")
+def process_stopped(facts: Facts) -> Iterator[Finding]:
+    """A process of a cluster on this machine runs, but stands still. (A broker that is fenced for it: broker-down.)"""
+    told = facts.fenced() - starting(facts)
+    for node in facts.local:
+        if node.stopped and not (node.role == "broker" and node.node_id in told):
+            yield Finding(
+                "process-stopped",
+                Severity.ERROR,
+                f"the process of {node.role} {node.node_id} hangs: pid {node.pid} is stopped (SIGSTOP)",
+                f"{node.role} {node.node_id} at {node.address}",
+                _local_cure(facts, node.role, node.node_id) or "",
+            )
+
+
+# -- quorum -----------------------------------------------------------------------------------------------------------
+
+
+@rule("no-controller")
+def no_controller(facts: Facts) -> Iterator[Finding]:
+    """Nobody answers for the controllers: what is there is served, nothing can be changed, nobody is elected."""
+    if facts.cluster is None or facts.quorum is not None:
+        return
+    why = next((each.why for each in facts.not_asked if each.what == THE_QUORUM), None)
+    if why is not None:
+        voters = ", ".join(str(each.controller_id) for each in facts.cluster.controllers) or "not known"
+        yield Finding(
+            "no-controller",
+            Severity.ERROR,
+            "no controller leads, or nobody reaches the one that does: topics cannot be made, and whoever dies is not "
+            f"replaced ({why})",
+            f"controllers {voters}",
+            "a majority of them must be up and reach each other: start those that are down; what each remembers: "
+            "`headrace metadata cat DIRECTORY /local/quorum`",
+        )
+
+
+@rule("voter-away")
+def voter_away(facts: Facts) -> Iterator[Finding]:
+    """A controller that votes has not been heard by the leader."""
+    quorum = facts.quorum
+    if quorum is None:
+        return
+    now_ms = _leaders_now_ms(quorum)
+    if now_ms is None:
+        return
+    away = [
+        voter
+        for voter in quorum.voters
+        if voter.last_fetch_timestamp_ms is None or now_ms - voter.last_fetch_timestamp_ms > VOTER_SILENT_MS
+    ]
+    spare = (len(quorum.voters) - 1) // 2 - len(away)
+    for voter in away:
+        heard = "never since it leads" if voter.last_fetch_timestamp_ms is None else (
+            f"not for {(now_ms - voter.last_fetch_timestamp_ms) / 1000:.0f} s"
+        )  # fmt: skip
+        yield Finding(
+            "voter-away",
+            Severity.ERROR if spare <= 0 else Severity.WARNING,
+            f"controller {voter.replica_id} votes, and its leader ({quorum.leader_id}) has heard from it {heard}; "
+            + ("one more that fails stops every change" if spare <= 0 else f"{spare} more may fail"),
+            f"controller {voter.replica_id} at {voter.address or 'an unknown address'}",
+            (_local_cure(facts, "controller", voter.replica_id) or "start it, or restart it if it hangs")
+            + f"; if its disk is lost, `headrace quorum remove {voter.replica_id}@{voter.directory_id_text}` and "
+            "format it again (docs/operations.md, controllers)",
+        )
+
+
+@rule("metadata-old")
+def metadata_old(facts: Facts) -> Iterator[Finding]:
+    """A broker that heartbeats, and does not follow the metadata log."""
+    for broker in () if facts.quorum is None else facts.quorum.brokers:
+        if broker.metadata_lag_ms is not None and broker.metadata_lag_ms > METADATA_LAG_MS:
+            yield Finding(
+                "metadata-old",
+                Severity.WARNING,
+                f"what broker {broker.broker_id} knows of the cluster is up to {broker.metadata_lag_ms / 1000:.0f} s "
+                f"old ({broker.lag} offsets behind)",
+                f"broker {broker.broker_id}",
+                "see that it reaches a controller (controller.quorum.bootstrap.servers, the internal network), and "
+                "that its machine is not overloaded; its log names what fails",
+            )
+
+
+# -- disks and descriptors --------------------------------------------------------------------------------------------
+
+
+@rule("log-dir-offline")
+def log_dir_offline(facts: Facts) -> Iterator[Finding]:
+    """A log directory has failed: its partitions are served by others, or by nobody."""
+    for broker_id, directories in sorted(facts.log_dirs.items()):
+        for each in directories:
+            if each.error is not None:
+                yield Finding(
+                    "log-dir-offline",
+                    Severity.ERROR,
+                    f"log directory {each.path} of broker {broker_id} is offline: {each.error.message}",
+                    f"broker {broker_id}: {each.path}",
+                    "mend the disk (mount it, remount it writable, replace it), and restart the broker "
+                    "(docs/operations.md, a disk fails)",
+                )
+
+
+@rule("replica-damaged")
+def replica_damaged(facts: Facts) -> Iterator[Finding]:
+    """Logs that their broker does not serve though the directory works: quarantined."""
+    for broker_id, directories in sorted(facts.log_dirs.items()):
+        bad = [(each, dir_.path) for dir_ in directories for each in dir_.replicas if each.error is not None]
+        if bad:
+            error = bad[0][0].error
+            names = [f"{each.topic}-{each.partition}" for each, _ in bad]
+            yield Finding(
+                "replica-damaged",
+                Severity.ERROR,
+                f"broker {broker_id} does not serve {count(names)} that are damaged; the first: "
+                f"{'' if error is None else error.message}",
+                f"broker {broker_id}: {some(names)}",
+                f"`headrace log verify {bad[0][1]}` names every problem; with another copy in sync delete the damaged "
+                "one and restart the broker, which copies it anew (docs/operations.md, damage)",
+            )
+
+
+@rule("disk-full")
+def disk_full(facts: Facts) -> Iterator[Finding]:
+    """No room, or soon none."""
+    for broker_id, directories in sorted(facts.log_dirs.items()):
+        for each in directories:
+            if each.usable_bytes is None or each.total_bytes is None or each.total_bytes <= 0:
+                continue
+            where = f"broker {broker_id}: {each.path}"
+            cure = (
+                "lower retention.ms or retention.bytes of the largest topics (`headrace log-dirs describe`), move "
+                "partitions to another directory or broker, or make the disk larger; writes go on by themselves once "
+                "there is room"
+            )
+            if each.usable_bytes <= 0:
+                what = (
+                    f"the disk of broker {broker_id} is full above its reserve (DISK_FULL): its replicas fall out of "
+                    "sync; it leads only where no other replica is in sync, and refuses writes there"
+                )
+                yield Finding("disk-full", Severity.ERROR, what, where, cure)
+            elif each.usable_bytes < each.total_bytes * FREE_PART and each.usable_bytes < FREE_BYTES:
+                left = f"{each.usable_bytes / 2**30:.1f} GiB ({each.usable_bytes / each.total_bytes:.1%})"
+                what = f"the disk of broker {broker_id} has {left} left"
+                yield Finding("disk-full", Severity.WARNING, what, where, cure)
+
+
+@rule("disk-slow")
+def disk_slow(facts: Facts) -> Iterator[Finding]:
+    """Forced writes take long, as a rule and not once."""
+    for broker_id, directories in sorted(facts.log_dirs.items()):
+        for each in directories:
+            if each.sync_ms is not None and each.sync_ms >= SLOW_SYNC_MS:
+                yield Finding(
+                    "disk-slow",
+                    Severity.WARNING,
+                    f"a small forced write takes broker {broker_id} {each.sync_ms:.0f} ms (median): nothing there is "
+                    "acknowledged sooner",
+                    f"broker {broker_id}: {each.path}",
+                    "see who else writes to that disk, and whether it is about to fail; move log.dirs to a faster one; "
+                    "topics that may lose seconds of records can have log.flush=interval",
+                )
+
+
+@rule("descriptors")
+def descriptors(facts: Facts) -> Iterator[Finding]:
+    """A process that comes near its limit of open files cannot take connections, or open segments."""
+    for name, node in facts.nodes():
+        if node.open_descriptors is None or not node.descriptors_max:
+            continue
+        used = node.open_descriptors / node.descriptors_max
+        if used >= DESCRIPTORS_WARNING:
+            yield Finding(
+                "descriptors",
+                Severity.ERROR if used >= DESCRIPTORS_ERROR else Severity.WARNING,
+                f"{name} has {node.open_descriptors} of {node.descriptors_max} descriptors in use",
+                name,
+                "raise its limit (ulimit -n, LimitNOFILE=, nofile of the container) and restart it; log.open.files.max "
+                "bounds those of segments, the others are connections",
+            )
+
+
+# -- agreement --------------------------------------------------------------------------------------------------------
+
+
+@rule("version-mix")
+def version_mix(facts: Facts) -> Iterator[Finding]:
+    """Not all processes run the same software: right for the hour of a rolling upgrade, wrong for longer."""
+    by_version: dict[str, list[str]] = defaultdict(list)
+    for name, node in facts.nodes():
+        by_version[node.software_version].append(name)
+    if len(by_version) > 1:
+        told = "; ".join(f"{version}: {', '.join(names)}" for version, names in sorted(by_version.items()))
+        yield Finding(
+            "version-mix",
+            Severity.WARNING,
+            f"{len(by_version)} versions run side by side: {told}",
+            told,
+            "finish the upgrade, node by node; the feature level stays where it is until all understand the next one",
+        )
+
+
+@rule("feature-level")
+def feature_level(facts: Facts) -> Iterator[Finding]:
+    """The cluster's level is not understood by a node, or is behind what all of them understand."""
+    level = facts.features.get("metadata.version")
+    nodes = facts.nodes()
+    if level is None or not nodes:
+        return
+    deaf = [
+        name
+        for name, node in nodes
+        if not node.metadata_version_min <= level.finalized_level <= node.metadata_version_max
+    ]
+    if deaf:
+        yield Finding(
+            "feature-level",
+            Severity.ERROR,
+            f"the cluster is at metadata.version {level.finalized_level}, which these do not understand: "
+            + ", ".join(deaf),
+            ", ".join(deaf),
+            "upgrade them; a level is lowered only if nothing is lost by it (`headrace features downgrade`)",
+        )
+        return
+    common = min(node.metadata_version_max for _, node in nodes)
+    if common > level.finalized_level:
+        yield Finding(
+            "feature-level",
+            Severity.WARNING,
+            f"the cluster is at metadata.version {level.finalized_level}, and every node that answers understands "
+            f"{common}: what is new since is off",
+            "the cluster",
+            f"once nobody wants to go back: `headrace features upgrade --feature metadata.version={common}`",
+        )
+
+
+@rule("clock-skew")
+def clock_skew(facts: Facts) -> Iterator[Finding]:
+    """Clocks that differ by more than the round trip explains; each against the median of all."""
+    nodes = facts.nodes()
+    if not nodes:
+        return
+    middle_ms = statistics.median(node.clock_ahead_ms for _, node in nodes)
+    cure = "run a time service there (chrony, systemd-timesyncd), and let it step the clock once"
+    for name, node in nodes:
+        off_ms = node.clock_ahead_ms - middle_ms
+        sure_ms = abs(off_ms) - node.round_trip_ms
+        if sure_ms >= CLOCK_WARNING_MS:
+            yield Finding(
+                "clock-skew",
+                Severity.ERROR if sure_ms >= CLOCK_ERROR_MS else Severity.WARNING,
+                f"the clock of {name} is {_off(off_ms)} the other nodes: timestamps, lag in seconds and retention are "
+                "wrong by as much",
+                name,
+                cure,
+            )
+    if abs(middle_ms) - max(node.round_trip_ms for _, node in nodes) >= CLOCK_WARNING_MS:
+        yield Finding(
+            "clock-skew",
+            Severity.WARNING,
+            f"the clock of this machine is {_off(-middle_ms)} the cluster's: so are the timestamps of records that are "
+            "made here",
+            "this machine",
+            cure,
+        )
+
+
+# -- words ------------------------------------------------------------------------------------------------------------
+
+
+def _local_cure(facts: Facts, role: str, node_id: int) -> str | None:
+    """What brings a node of this machine back: started, woken, or restarted. None: it is not of this machine."""
+    local = facts.local_node(role, node_id)
+    if local is None:
+        return None
+    restart = f"`headrace restart --data {facts.data} {role} {node_id}`"
+    if local.pid is None:
+        return f"{restart}; why it ended: {local.log}"
+    if local.stopped:
+        return (
+            f"it hangs: pid {local.pid} is stopped; `kill -CONT {local.pid}` lets it go on, {restart} starts it again"
+        )
+    return f"it hangs: pid {local.pid} runs, and is not heard; {local.log} says what it does; {restart} starts it again"
+
+
+def _advertised(facts: Facts) -> Iterator[tuple[str, Tried]]:
+    """Addresses of brokers and coordinators that live, as the cluster tells clients."""
+    fenced = facts.fenced()
+    for broker_id, tried in sorted(facts.brokers.items()):
+        if broker_id not in fenced:
+            yield f"broker {broker_id}", tried
+    for coordinator_id, tried in sorted(facts.coordinators.items()):
+        yield f"coordinator {coordinator_id}", tried
+
+
+def _leaders_now_ms(quorum: QuorumInfo) -> int | None:
+    """When the quorum was described, by the clock of its leader, whose all its times are; None: not known."""
+    return next((v.last_fetch_timestamp_ms for v in quorum.voters if v.replica_id == quorum.leader_id), None)
+
+
+def starting(facts: Facts) -> set[int]:
+    """Brokers that are fenced, though the leading controller hears their heartbeats."""
+    now_ms = None if facts.quorum is None else _leaders_now_ms(facts.quorum)
+    if facts.quorum is None or now_ms is None:
+        return set()
+    heard = {b.broker_id for b in facts.quorum.brokers if now_ms - b.last_heartbeat_timestamp_ms < HEARTBEAT_FRESH_MS}
+    return facts.fenced() & heard
+
+
+def _addresses(facts: Facts) -> set[str]:
+    told = {tried.address for all_tried in (facts.brokers, facts.coordinators) for tried in all_tried.values()}
+    return told | {broker.address for broker in ([] if facts.cluster is None else facts.cluster.brokers)}
+
+
+def _is_elsewhere(ip: str) -> bool:
+    address = ipaddress.ip_address(ip.partition("%")[0])
+    return not (address.is_loopback or address.is_unspecified)
+
+
+def _host(address: str) -> str:
+    return address.rpartition(":")[0]
+
+
+def _off(ms: float) -> str:
+    amount = f"{abs(ms) / 1000:.1f} s"
+    return f"{amount} ahead of" if ms > 0 else f"{amount} behind"

@@ -1,0 +1,216 @@
+"""LocalCluster: a Headrace cluster for as long as a ``with`` block lasts.
+
+    with LocalCluster() as cluster:
+        producer = Producer(bootstrap_servers=cluster.bootstrap_servers)
+
+The nodes are the production ones, each a process of its own (or all in this one), on loopback, on free ports. Without
+``data`` everything lives in a temporary directory that goes with the cluster.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import tempfile
+import weakref
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal
+
+from headrace.faces import Face
+from headrace_core.errors import IllegalStateError, InvalidArgumentError
+
+from . import guardian
+from .directory import ClusterDirectory, Topology
+
+
+def config_text(config: Mapping[str, Any] | None) -> dict[str, str]:
+    """Overrides as text, dotted: ``{"log_flush": "os", "num.partitions": 6}`` -> ``{"log.flush": "os", ...}``."""
+    return {
+        key.replace("_", "."): str(value).lower() if isinstance(value, bool) else str(value)
+        for key, value in (config or {}).items()
+    }
+
+
+class LocalCluster(Face):
+    """A cluster of real processes; start it with ``with`` or ``start()``, and it serves when that returns.
+
+    ``brokers``, ``controllers``: None: as many as ``data`` has already, else three of each, and a topic has three
+    replicas of which two must have a record before acks=all is answered. ``coordinators``: None: as many as ``data``
+    has already, else one; consumer groups need one. One broker, one controller and ``coordinators=0`` is the cheapest
+    cluster there is.
+
+    ``data``: where it lives; kept afterwards, and found again by the next cluster there (same topology, same ports).
+    None: a temporary directory, deleted at the end. ``port``: of the first broker (None: any free one).
+    ``config``: keys laid over every node's configuration, dotted or snake_case.
+
+    ``mode``: "process" starts real processes; "inprocess" runs the same services in a thread of this one: up in
+    a fraction of a second, but nothing can be paused, and ``kill`` is as near to a crash as one can come in there: the
+    connections are cut, nobody is told, and the files stay as they are.
+
+    Raises InvalidArgumentError for what never works; ``start`` raises ClusterStartError, which quotes the failing
+    node's log.
+    """
+
+    def __init__(
+        self,
+        brokers: int | None = None,
+        controllers: int | None = None,
+        coordinators: int | None = None,
+        mode: Literal["process", "inprocess"] = "process",
+        data: str | os.PathLike[str] | None = None,
+        port: int | None = None,
+        config: Mapping[str, Any] | None = None,
+        *,
+        start_timeout_s: float = 60.0,
+        stop_timeout_s: float = 20.0,
+    ) -> None:
+        if mode not in ("process", "inprocess"):
+            raise InvalidArgumentError(f"mode={mode!r}: must be 'process' or 'inprocess'")
+        self._topology = Topology(
+            brokers=brokers,
+            controllers=controllers,
+            coordinators=coordinators,
+            port=port,
+            config=config_text(config),
+        )
+        self._topology.check()
+        self._data = Path(data) if data is not None else None
+        self._is_in_process = mode == "inprocess"
+        self._start_timeout_s, self._stop_timeout_s = start_timeout_s, stop_timeout_s
+        self._cluster: ClusterDirectory | None = None
+        self._bootstrap_servers = ""
+        self._finalizer: weakref.finalize[[ClusterDirectory, bool, int], LocalCluster] | None = None
+        self._guardian: guardian.Guardian | None = None
+
+    def _shown(self) -> list[str]:
+        kind = "inprocess" if self._is_in_process else "process"
+        return [kind, "stopped"] if self._cluster is None else [kind, f"at {self._bootstrap_servers}", "running"]
+
+    # -- life
+
+    def start(self) -> LocalCluster:
+        """Start every node and wait until all serve; returns self."""
+        if self._cluster is not None:
+            raise IllegalStateError("this LocalCluster is running already")
+        temporary = self._data is None
+        directory = Path(tempfile.mkdtemp(prefix="headrace-")) if self._data is None else self._data
+        cluster = self._made(directory)
+        try:
+            started = cluster.up(self._topology, exclusive=True)
+        except BaseException:
+            if temporary:
+                shutil.rmtree(directory, ignore_errors=True)
+            raise
+        self._cluster = cluster
+        self._bootstrap_servers = started.state.bootstrap_servers
+        self._guardian = guardian.start(cluster.directory, delete=temporary)
+        # For those who forget stop(): at garbage collection, or when the interpreter ends.
+        owner_pid = os.getpid()
+        self._finalizer = weakref.finalize(self, _end, cluster, temporary, owner_pid)
+        if self._is_in_process:  # the thread that the nodes are on ends with the interpreter, and ends them before
+            self._finalizer.atexit = False
+            cluster.end_at_exit = lambda: _end(cluster, temporary, owner_pid)  # type: ignore[attr-defined]
+        return self
+
+    def _made(self, directory: Path) -> ClusterDirectory:
+        made: type[ClusterDirectory] = ClusterDirectory
+        if self._is_in_process:
+            from .inprocess import InProcessDirectory  # with it come asyncio and the services
+
+            made = InProcessDirectory
+        return made(directory, start_timeout_s=self._start_timeout_s, stop_timeout_s=self._stop_timeout_s)
+
+    def stop(self) -> None:
+        """Stop the nodes cleanly, coordinators and brokers first; or, where the data is temporary, kill them and delete
+        it. Stopping twice is fine."""
+        if self._guardian is not None:
+            self._guardian.dismiss()
+            self._guardian = None
+        if self._finalizer is not None:
+            self._finalizer()
+        self._cluster = None
+
+    def __enter__(self) -> LocalCluster:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    # -- looking
+
+    @property
+    def directory(self) -> Path:
+        """Where the cluster lives: logs/, config/, and each node's data."""
+        return self._running().directory
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """``host:port`` of each broker, with commas: the value of ``bootstrap.servers``."""
+        self._running()
+        return self._bootstrap_servers
+
+    def ps(self) -> list[dict[str, Any]]:
+        """``[{"role", "id", "pid" (None: dead), "address", "data_dirs"}]``, as `headrace ps -o json` has it."""
+        return self._running().ps()
+
+    def log(self, role: str, node_id: int) -> str:
+        """What a node has printed so far."""
+        return self._running().log_path(role, node_id).read_text(errors="replace")
+
+    # -- faults
+
+    def kill(self, role: str, node_id: int) -> None:
+        """kill -9; returns when the node is gone. It stays dead until ``restart``."""
+        self._running().kill(role, node_id)
+
+    def pause(self, role: str, node_id: int) -> None:
+        """SIGSTOP: the process stands still, its connections stay open."""
+        self._running().signal(role, node_id, signal.SIGSTOP)
+
+    def resume(self, role: str, node_id: int) -> None:
+        """SIGCONT after ``pause``."""
+        self._running().signal(role, node_id, signal.SIGCONT)
+
+    def restart(self, role: str, node_id: int) -> None:
+        """Start a dead node again (a running one is stopped cleanly first) on its directories and ports; returns when
+        it serves. ClusterStartError when it does not."""
+        self._running().restart(role, node_id)
+
+    @contextlib.contextmanager
+    def killed(self, role: str, node_id: int) -> Iterator[None]:
+        """A ``with`` block for which a node is dead: ``kill`` before it, ``restart`` after it, whatever comes of it."""
+        self.kill(role, node_id)
+        try:
+            yield
+        finally:
+            self.restart(role, node_id)
+
+    def _running(self) -> ClusterDirectory:
+        if self._cluster is None:
+            raise IllegalStateError("this LocalCluster is not running; use it in a `with` block, or call start()")
+        return self._cluster
+
+
+def _end(cluster: ClusterDirectory, temporary: bool, owner_pid: int) -> None:
+    if os.getpid() != owner_pid:  # a fork of the owner ends: the cluster is not its
+        return
+    cluster.elsewhere(lambda: end_cluster(cluster, delete=temporary))
+
+
+def end_abandoned(directory: str, *, delete: bool) -> None:
+    """What the guardian does after the owner's death."""
+    end_cluster(ClusterDirectory(directory, stop_timeout_s=2.0 if delete else 20.0), delete=delete)
+
+
+def end_cluster(cluster: ClusterDirectory, *, delete: bool) -> None:
+    """Stop the nodes, cleanly unless their data goes too; a cluster that somebody deleted meanwhile is no error."""
+    with contextlib.suppress(InvalidArgumentError):
+        cluster.down(gently=not delete)
+    if delete:
+        shutil.rmtree(cluster.directory, ignore_errors=True)

@@ -1,0 +1,61 @@
+"""A cluster that gets more controllers while it lives (KIP-853): each new one starts as an observer, catches up, and is
+made a voter, one at a time. What was interrupted goes on with the next ``up``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from headrace_core.errors import ClusterStartError, DuplicateVoterError, HeadraceError
+
+from . import nodes as node_files
+from .state import ClusterState, Node
+
+
+def joining(state: ClusterState) -> tuple[Node, ...]:
+    """The controllers that are not voters yet."""
+    return tuple(node for node in state.of_role("controller") if node.joining)
+
+
+def with_controllers(
+    state: ClusterState, count: int, make: Callable[[str, int, int, int], Node], pick: Callable[[int], list[int]]
+) -> ClusterState:
+    """The cluster with ``count`` controllers, those that are new being about to join. ``make``: (role, id, client port,
+    internal port); ``pick``: so many free ports."""
+    there = state.of_role("controller")
+    first = max(node.id for node in there) + 1
+    free = pick(2 * (count - len(there)))
+    new = tuple(
+        replace(make("controller", first + number, free[2 * number], free[2 * number + 1]), joining=True)
+        for number in range(count - len(there))
+    )
+    rest = tuple(node for node in state.nodes if node.role != "controller")
+    return replace(state, nodes=(*there, *new, *rest))
+
+
+def add_voters(state: ClusterState, write: Callable[[ClusterState], None], *, timeout_s: float) -> ClusterState:
+    """Make those that are joining voters; ``write`` keeps each step. ClusterStartError names the one that could not be
+    added; everything goes on running, and the next ``up`` tries again."""
+    waiting = joining(state)
+    if not waiting:
+        return state
+    from headrace.admin import Admin  # only here: what starts nodes otherwise needs no client
+
+    addresses = ",".join(node.address for node in state.of_role("controller") if not node.joining)
+    with Admin({"bootstrap.servers": addresses, "client.id": "headrace-local"}) as admin:
+        for node in waiting:
+            try:
+                admin.add_voter(
+                    node.id, node_files.directory_id(node), address=node.internal_address, timeout=timeout_s
+                )
+            except DuplicateVoterError:
+                pass  # the last attempt was cut short after it had been done
+            except HeadraceError as error:
+                raise ClusterStartError(
+                    f"controller {node.id} runs and is no voter yet: {error.message} [{error.code}]; the next "
+                    "`headrace up` tries again"
+                ) from error
+            state = state.with_node(replace(state.node("controller", node.id), joining=False))
+            write(state)
+    return state

@@ -1,0 +1,68 @@
+"""Ends a LocalCluster whose owner died without stopping it (kill -9, a crashed test worker).
+
+Nodes outlive whoever started them, on purpose; the nodes of a ``with`` block must not. So beside them waits one small
+process: this file, run by itself with ``python -I -S``, so it costs milliseconds and imports nothing of ours. It waits
+on a pidfd of the owner (no polling, no inherited descriptor to keep open by mistake); at the owner's death it becomes
+an ordinary interpreter that stops the cluster. Without pidfds (macOS) there is no guardian, and nothing else changes.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+
+_AFTERMATH = """
+import sys
+from headrace_tools.local.cluster import end_abandoned
+end_abandoned(sys.argv[1], delete=sys.argv[2] == "delete")
+"""
+
+
+class Guardian:
+    """The waiting process; ``dismiss`` it once the cluster is stopped in the ordinary way."""
+
+    def __init__(self, process: object) -> None:
+        self._process = process
+
+    def dismiss(self) -> None:
+        import subprocess
+
+        assert isinstance(self._process, subprocess.Popen)
+        self._process.kill()
+        self._process.wait()
+
+
+def start(directory: os.PathLike[str], *, delete: bool) -> Guardian | None:
+    """A guardian for the cluster in ``directory``, owned by this process; None where the system has no pidfds."""
+    if not hasattr(os, "pidfd_open"):
+        return None
+    import subprocess
+
+    process = subprocess.Popen(
+        [sys.executable, "-I", "-S", __file__, str(os.getpid()), os.fspath(directory), "delete" if delete else "keep"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        close_fds=True,
+        start_new_session=True,
+        cwd="/",
+    )
+    return Guardian(process)
+
+
+def _wait_for_death(owner: int) -> None:
+    try:
+        descriptor = os.pidfd_open(owner)
+    except ProcessLookupError:
+        return
+    if os.getppid() != owner:  # it died before the descriptor was taken, which may name another process by now
+        return
+    poller = select.poll()  # (select() takes no descriptor above 1023)
+    poller.register(descriptor, select.POLLIN)
+    poller.poll()
+
+
+if __name__ == "__main__":
+    _wait_for_death(int(sys.argv[1]))
+    os.execv(sys.executable, [sys.executable, "-P", "-c", _AFTERMATH, sys.argv[2], sys.argv[3]])

@@ -1,0 +1,157 @@
+"""Nodes within this process (``LocalCluster(mode="inprocess")``): the production services on the process's I/O thread.
+
+Up in a third of a second, for tests by the hundred. It is the same code over the same files and sockets; what it cannot
+do is die like a process: ``kill`` cancels a node where it stands, cuts its connections, and leaves its files as a crash
+would. Nothing can be paused. To each other and to clients the nodes are what they always are, at addresses of their
+own.
+
+**On which loop.** On that of the clients (engine/io_thread.py). grpc.aio has one poller for a process, and every loop
+that it has ever met is woken for every event; one that ends stays bound to it, with its descriptors. So a loop for each
+cluster leaked three descriptors a cluster, and each event was handed from thread to thread; one loop for all costs
+nothing, and is as quick. The price: a callback that blocks the I/O thread holds up the nodes together with the clients.
+
+``Runner`` starts them and hands out a handle that looks like a process (processes.ProcessId): alive, signal, wait. The
+handles are kept here and not in ``cluster.json``, where they would mean this whole process to somebody else's `down`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import os
+import signal
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from headrace.callbacks import on_io_thread
+from headrace.engine.io_thread import IoThread, forget, io_thread, leave_before_pools, register
+from headrace_core.errors import UnsupportedVersionError
+
+from . import nodes as node_files
+from .directory import ClusterDirectory
+from .inprocess_logs import NodeLog
+from .state import ClusterState, Node, StateFile
+
+
+class NodeHandle:
+    """One node's life. ``pid`` is that of this process. Why it failed is the last line of ``log``."""
+
+    def __init__(self, io: IoThread, task: asyncio.Task[None], stop: asyncio.Event, log: NodeLog) -> None:
+        self.pid = os.getpid()
+        self._io, self._task, self._stop, self._log = io, task, stop, log
+        self._gone = threading.Event()
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._log.say(f"{type(error).__name__}: {error}")
+        self._log.close()
+        self._gone.set()
+
+    def alive(self) -> bool:
+        """False in a forked child, too: the thread did not come along."""
+        return not self._gone.is_set() and os.getpid() == self.pid
+
+    def signal(self, number: signal.Signals) -> bool:
+        """SIGTERM stops it cleanly, SIGKILL at once; False when it is gone."""
+        if number is signal.SIGSTOP:
+            raise UnsupportedVersionError("a node within this process cannot be paused; use mode='process'")
+        if not self.alive():
+            return False
+        if number is signal.SIGTERM:
+            self._io.call(self._stop.set)
+        elif number is signal.SIGKILL:
+            self._io.call(self._task.cancel)
+        return True
+
+    def wait(self, timeout_s: float) -> bool:
+        """True when it is gone."""
+        return not self.alive() or self._gone.wait(timeout_s)
+
+
+def start_node(node: Node, *, config: Path, log: Path) -> NodeHandle:
+    """Start a node as its program would be started. IllegalStateError on the I/O thread itself, and in a process that
+    cannot have one."""
+    # Imported in the caller's thread, and not while clients and other nodes wait for it.
+    from headrace_core.node.config import NodeConfig
+    from headrace_core.node.properties import read_properties
+
+    if node.role == "controller":
+        from headrace_controller.app import serve
+    elif node.role == "coordinator":
+        from headrace_coordinator.app import serve
+    else:
+        from headrace_broker.app import serve
+
+    values = NodeConfig.from_properties(read_properties(config), role=node.role)
+    io = io_thread()
+
+    async def begin() -> NodeHandle:
+        stop = asyncio.Event()
+        output = NodeLog(log, values.log_level)
+        context = contextvars.copy_context()
+        context.run(output.enter)
+        task = asyncio.get_running_loop().create_task(serve(values, stop), name=node.name, context=context)
+        return NodeHandle(io, task, stop, output)
+
+    return io.run(begin())
+
+
+class _StateFile(StateFile):
+    """``cluster.json`` without processes; those of this process are put back in when it is read."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self._handles: dict[str, NodeHandle] = {}
+
+    def read(self) -> ClusterState | None:
+        state = super().read()
+        if state is None:
+            return None
+        nodes = tuple(replace(node, process=self._handles.get(node.name)) for node in state.nodes)
+        return replace(state, nodes=nodes)
+
+    def write(self, state: ClusterState) -> None:
+        self._handles = {node.name: node.process for node in state.nodes if isinstance(node.process, NodeHandle)}
+        super().write(replace(state, nodes=tuple(replace(node, process=None) for node in state.nodes)))
+
+
+class InProcessDirectory(ClusterDirectory):
+    """A cluster in a directory, whose nodes run in here."""
+
+    #: What to do when the interpreter ends and nobody has stopped the cluster: LocalCluster says.
+    end_at_exit: Callable[[], object] | None = None
+
+    def __init__(self, directory: Path | str, *, start_timeout_s: float = 60.0, stop_timeout_s: float = 20.0) -> None:
+        super().__init__(directory, start_timeout_s=start_timeout_s, stop_timeout_s=stop_timeout_s)
+        self._file = _StateFile(self.directory)
+
+    def _spawn(self, node: Node, log: Path) -> NodeHandle:
+        handle = start_node(node, config=node_files.config_path(self.directory, node), log=log)
+        register(self, last=True)
+        leave_before_pools()
+        return handle
+
+    def after_fork(self) -> None:
+        """The child has no nodes."""
+
+    def at_exit(self) -> None:
+        """Clients have been closed, and the thread is about to end."""
+        if self.end_at_exit is not None:
+            self.end_at_exit()
+
+    def down(self, *, gently: bool = True) -> tuple[Node, ...]:
+        """As of any cluster; the process's end is no matter of ours any more."""
+        stopped = super().down(gently=gently)
+        forget(self)
+        return stopped
+
+    def elsewhere(self, work: Callable[[], object]) -> None:
+        """A LocalCluster in no variable is ended by whoever collects the garbage, and that may be the nodes' thread."""
+        if on_io_thread():
+            threading.Thread(target=work, name="headrace cluster's end").start()
+        else:
+            work()

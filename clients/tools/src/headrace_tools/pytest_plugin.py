@@ -1,0 +1,125 @@
+"""pytest fixtures with a real cluster behind them; installed with the package, nothing imported until one is used.
+
+    def test_orders(headrace, headrace_topic):
+        with Producer(bootstrap_servers=headrace.bootstrap_servers) as producer:
+            producer.send(headrace_topic, b"one crate").result(timeout=10)
+
+    @pytest.mark.headrace_cluster(brokers=3, controllers=3)
+    def test_a_broker_dies(headrace_cluster):
+        with headrace_cluster.killed("broker", 1): ...
+
+``headrace``: one cluster for the whole run (one for each worker under pytest-xdist), within the test process, which is
+what makes it quick. ``headrace_cluster``: real processes for one test alone, to kill, pause and restart. Both have one
+broker, one controller and one coordinator (of consumer groups) unless they are told otherwise. ``headrace_topic``: the
+name of a topic on ``headrace`` that no other test has.
+
+In pytest's own configuration:
+
+    headrace_mode = inprocess | process         of `headrace`; processes where tests fork, freeze clocks, fake files
+    headrace_nodes = 3 brokers, 3 controllers   of `headrace`, and of `headrace_cluster` but for what its mark says
+    headrace_config = key=value                 a line for each key that all nodes of both get; a mark's own go before
+
+They run with the defaults of production, retention included: a topic whose records bear times of long ago wants
+``retention.ms=-1``, or they are deleted by the check that happens to come by (half a minute after the start, then every
+five minutes).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from .local import LocalCluster
+
+_MARK = "headrace_cluster"
+_ROLES = ("brokers", "controllers", "coordinators")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The keys of pytest's configuration; ``pytest -o headrace_mode=process`` for one run."""
+    parser.addini("headrace_mode", "how the fixture `headrace` runs: inprocess or process", default="inprocess")
+    parser.addini("headrace_nodes", "what it has, such as: 3 brokers, 3 controllers, 1 coordinators", default="")
+    parser.addini("headrace_config", "keys of all its nodes, one key=value a line", type="linelist", default=[])
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """The mark is known, also under --strict-markers."""
+    config.addinivalue_line(
+        "markers",
+        f"{_MARK}(brokers, controllers, coordinators, mode, config): what the fixture of that name is made of",
+    )
+
+
+@pytest.fixture(scope="session")
+def headrace(pytestconfig: pytest.Config) -> Iterator[LocalCluster]:
+    """A running LocalCluster, shared by all tests of this process."""
+    from .local import LocalCluster
+
+    with LocalCluster(mode=pytestconfig.getini("headrace_mode"), **_shape(pytestconfig)) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def headrace_cluster(request: pytest.FixtureRequest) -> Iterator[LocalCluster]:
+    """A running LocalCluster of the test's own; its mark's arguments are LocalCluster's."""
+    from .local import LocalCluster
+
+    arguments = _own_shape(request.config, request.node.get_closest_marker(_MARK))
+    with LocalCluster(**arguments) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def headrace_topic(request: pytest.FixtureRequest, headrace: LocalCluster) -> Iterator[str]:
+    """A new topic on ``headrace`` with the defaults of production (one partition), deleted after the test."""
+    import re
+    import secrets
+
+    from headrace import Admin
+    from headrace.errors import UnknownTopicOrPartitionError
+
+    readable = re.sub(r"[^A-Za-z0-9._-]+", "-", request.node.name)[:80].strip("-")
+    name = f"{readable}-{secrets.token_hex(4)}"
+    with Admin(bootstrap_servers=headrace.bootstrap_servers) as admin:
+        admin.create_topics([name])
+    yield name  # without a client of ours: a test may fork
+    with (
+        contextlib.suppress(UnknownTopicOrPartitionError),  # the test has deleted it itself
+        Admin(bootstrap_servers=headrace.bootstrap_servers) as admin,
+    ):
+        admin.delete_topics([name])
+
+
+def _own_shape(config: pytest.Config, mark: pytest.Mark | None) -> dict[str, Any]:
+    """LocalCluster's arguments for a test of its own: as everybody's, but for what its mark says."""
+    shape = _shape(config)
+    if mark is None:
+        return shape
+    if mark.args:
+        raise pytest.UsageError(f"@pytest.mark.{_MARK}{mark.args}: name the arguments, as in brokers=3")
+    return {**shape, **mark.kwargs, "config": shape["config"] | dict(mark.kwargs.get("config") or {})}
+
+
+def _shape(config: pytest.Config) -> dict[str, Any]:
+    """LocalCluster's arguments, as pytest's configuration has them."""
+    shape: dict[str, Any] = dict.fromkeys(_ROLES, 1)
+    said: set[str] = set()
+    for part in filter(None, (part.strip() for part in config.getini("headrace_nodes").split(","))):
+        count, _, role = part.partition(" ")
+        role = role.strip() if role.strip().endswith("s") else role.strip() + "s"
+        if not count.isdecimal() or role not in _ROLES:
+            raise pytest.UsageError(f"headrace_nodes: {part!r} is not like '3 brokers'; there are {', '.join(_ROLES)}")
+        if role in said:
+            raise pytest.UsageError(f"headrace_nodes: how many {role} there are is said twice")
+        said.add(role)
+        shape[role] = int(count)
+    lines = [line.partition("=") for line in config.getini("headrace_config")]
+    wrong = [line for line, equals, _ in lines if not equals]
+    if wrong:
+        raise pytest.UsageError(f"headrace_config: {wrong[0]!r} is not key=value")
+    shape["config"] = {key.strip(): value.strip() for key, _, value in lines}
+    return shape

@@ -1,0 +1,229 @@
+"""Two samples of a cluster, and what happened between them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from headrace.group_models import GroupLag, GroupListing
+from headrace.models import BrokerInfo, TopicDescription
+from headrace_core.types import TopicPartition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """What was seen at one moment, nearly. ``ends``: of partitions whose leader told; ``sizes``: bytes of each
+    partition's log by broker. ``..._at_s``: when that leader, that broker, or all coordinators had answered (a node
+    that stood still answers later than the others); what is not there was seen at ``steady_s``. ``errors``: what could
+    not be asked, and why."""
+
+    at_ms: int
+    steady_s: float
+    cluster_id: str = ""
+    controller_id: int = -1
+    brokers: tuple[BrokerInfo, ...] = ()
+    topics: tuple[TopicDescription, ...] = ()
+    adding: Mapping[TopicPartition, frozenset[int]] = field(default_factory=dict)
+    ends: Mapping[TopicPartition, int] = field(default_factory=dict)
+    ends_at_s: Mapping[int, float] = field(default_factory=dict)
+    sizes: Mapping[tuple[TopicPartition, int], int] = field(default_factory=dict)
+    sizes_at_s: Mapping[int, float] = field(default_factory=dict)
+    groups: tuple[GroupListing, ...] = ()
+    lags: tuple[GroupLag, ...] = ()
+    lags_at_s: float | None = None
+    errors: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerRow:
+    """``leaders``, ``replicas``: partitions that it leads, or has a copy of; ``not_in_sync``: copies that lag;
+    ``records_per_s``, ``bytes_per_s``: written to the partitions that it leads."""
+
+    id: int
+    address: str
+    fenced: bool
+    draining: bool
+    leaders: int
+    replicas: int
+    not_in_sync: int
+    records_per_s: float
+    bytes_per_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicRow:
+    """``records_per_s``: appended, by how its partitions' ends moved; None: nothing was seen of it twice.
+    ``bytes_per_s``: by how the leaders' logs grew, as they are on disk (what retention deleted meanwhile is not seen).
+    """
+
+    topic: str
+    partitions: int
+    records_per_s: float | None
+    bytes_per_s: float | None
+    under_replicated: int
+    offline: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupRow:
+    """``lag``: records; ``lag_ms``: of the partition that is furthest behind in time (None: not known);
+    ``records_per_s``: committed; None: nothing was seen of it twice. ``status``: OK, WARN or ERR."""
+
+    group: str
+    state: str
+    members: int
+    lag: int | None
+    lag_ms: int | None
+    records_per_s: float | None
+    status: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frame:
+    """One picture. Topics and groups: the busiest first."""
+
+    timestamp_ms: int
+    interval_s: float
+    cluster_id: str
+    controller_id: int
+    partitions: int
+    under_replicated: int
+    offline: int
+    records_per_s: float
+    bytes_per_s: float
+    total_lag: int
+    brokers: tuple[BrokerRow, ...]
+    topics: tuple[TopicRow, ...]
+    groups: tuple[GroupRow, ...]
+    errors: tuple[str, ...]
+
+
+def frame_of(before: Sample, now: Sample) -> Frame:
+    """What ``now`` shows, with rates since ``before``."""
+    records, grown = _rates(before, now)
+    topics = tuple(sorted((_topic(topic, now, records, grown) for topic in now.topics), key=_busiest))
+    groups = tuple(sorted(_groups(before, now), key=lambda row: (-(row.lag or 0), row.group)))
+    return Frame(
+        timestamp_ms=now.at_ms,
+        interval_s=_apart(before.steady_s, now.steady_s),
+        cluster_id=now.cluster_id,
+        controller_id=now.controller_id,
+        partitions=sum(len(topic.partitions) for topic in now.topics),
+        under_replicated=sum(row.under_replicated for row in topics),
+        offline=sum(row.offline for row in topics),
+        records_per_s=sum(records.values()),
+        bytes_per_s=sum(grown.values()),
+        total_lag=sum(row.lag or 0 for row in groups),
+        brokers=tuple(_broker(broker, now, records, grown) for broker in now.brokers),
+        topics=topics,
+        groups=groups,
+        errors=now.errors,
+    )
+
+
+def _apart(before_s: float, now_s: float) -> float:
+    return max(now_s - before_s, 1e-9)
+
+
+def _rates(before: Sample, now: Sample) -> tuple[dict[TopicPartition, float], dict[TopicPartition, float]]:
+    """Records and bytes a second, of partitions that were seen twice: with the same topic, and at the same leader. Each
+    by the time between its own two looks. An end that went back (an unclean election) and a log that shrank (retention)
+    tell nothing."""
+    led_by = {
+        TopicPartition(topic.name, part.partition): part.leader for topic in before.topics for part in topic.partitions
+    }
+    ids = {topic.name: topic.topic_id for topic in before.topics}
+    records, grown = {}, {}
+    for topic in now.topics:
+        if ids.get(topic.name) != topic.topic_id:
+            continue
+        for part in topic.partitions:
+            key = TopicPartition(topic.name, part.partition)
+            if key in before.ends and key in now.ends and now.ends[key] >= before.ends[key]:
+                seen_s = before.ends_at_s.get(led_by.get(key, -1), before.steady_s)
+                seconds = _apart(seen_s, now.ends_at_s.get(part.leader, now.steady_s))
+                records[key] = (now.ends[key] - before.ends[key]) / seconds
+            there = (key, part.leader)
+            if there in before.sizes and there in now.sizes and now.sizes[there] >= before.sizes[there]:
+                seen_s = before.sizes_at_s.get(part.leader, before.steady_s)
+                seconds = _apart(seen_s, now.sizes_at_s.get(part.leader, now.steady_s))
+                grown[key] = (now.sizes[there] - before.sizes[there]) / seconds
+    return records, grown
+
+
+def _topic(
+    topic: TopicDescription,
+    now: Sample,
+    records: Mapping[TopicPartition, float],
+    grown: Mapping[TopicPartition, float],
+) -> TopicRow:
+    keys = [TopicPartition(topic.name, part.partition) for part in topic.partitions]
+    return TopicRow(
+        topic=topic.name,
+        partitions=len(topic.partitions),
+        records_per_s=_sum(records, keys),
+        bytes_per_s=_sum(grown, keys),
+        under_replicated=sum(
+            bool(set(part.replicas) - set(part.isr) - now.adding.get(key, frozenset()))
+            for key, part in zip(keys, topic.partitions, strict=True)
+        ),
+        offline=sum(part.leader < 0 for part in topic.partitions),
+    )
+
+
+def _busiest(row: TopicRow) -> tuple[float, float, str]:
+    return -(row.records_per_s or 0), -(row.bytes_per_s or 0), row.topic
+
+
+def _broker(
+    broker: BrokerInfo, now: Sample, records: Mapping[TopicPartition, float], grown: Mapping[TopicPartition, float]
+) -> BrokerRow:
+    parts = [(TopicPartition(topic.name, part.partition), part) for topic in now.topics for part in topic.partitions]
+    led = [key for key, part in parts if part.leader == broker.broker_id]
+    return BrokerRow(
+        id=broker.broker_id,
+        address=broker.address,
+        fenced=broker.fenced,
+        draining=broker.draining,
+        leaders=len(led),
+        replicas=sum(broker.broker_id in part.replicas for _, part in parts),
+        not_in_sync=sum(broker.broker_id in part.replicas and broker.broker_id not in part.isr for _, part in parts),
+        records_per_s=_sum(records, led) or 0.0,
+        bytes_per_s=_sum(grown, led) or 0.0,
+    )
+
+
+def _groups(before: Sample, now: Sample) -> Iterable[GroupRow]:
+    seconds = _apart(
+        before.steady_s if before.lags_at_s is None else before.lags_at_s,
+        now.steady_s if now.lags_at_s is None else now.lags_at_s,
+    )
+    lag_before = {lag.group_id: lag for lag in before.lags}
+    lag_now = {lag.group_id: lag for lag in now.lags}
+    for group in now.groups:
+        lag, earlier = lag_now.get(group.group_id), lag_before.get(group.group_id)
+        yield GroupRow(
+            group=group.group_id,
+            state=group.state,
+            members=group.members,
+            lag=None if lag is None else lag.total_lag,
+            lag_ms=None
+            if lag is None
+            else max((p.lag_ms for p in lag.partitions if p.lag_ms is not None), default=None),
+            records_per_s=None if lag is None or earlier is None else _committed(earlier, lag) / seconds,
+            status=None if lag is None else lag.status,
+        )
+
+
+def _committed(before: GroupLag, now: GroupLag) -> int:
+    """How many records more; an offset that was set back counts nothing."""
+    offsets = {(part.topic, part.partition): part.committed_offset for part in before.partitions}
+    return sum(
+        max(0, part.committed_offset - offsets.get((part.topic, part.partition), part.committed_offset))
+        for part in now.partitions
+    )
+
+
+def _sum(rates: Mapping[TopicPartition, float], keys: Iterable[TopicPartition]) -> float | None:
+    known = [rates[key] for key in keys if key in rates]
+    return sum(known) if known else None

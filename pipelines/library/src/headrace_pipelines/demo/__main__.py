@@ -1,0 +1,40 @@
+"""``python -m headrace_pipelines.demo``: see ``docs/spark.md``. KEEP=1 in the environment leaves the cluster up."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import warnings
+from pathlib import Path
+
+from headrace_core.errors import HeadraceError
+
+
+def main() -> int:
+    # pandas 3 is newer than pyspark's own tests; the demo uses no pandas.
+    warnings.filterwarnings("ignore", category=FutureWarning, module="pyspark")
+    from .job import run
+    from .show import Show
+
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    show = Show()
+    try:
+        summary = run(Path("build/demo"), keep=os.environ.get("KEEP", "") not in ("", "0"), show=show)
+    except KeyboardInterrupt:
+        show.line("interrupted: Spark and the cluster are stopped")
+        return 130
+    except HeadraceError as error:
+        print(f"demo: failed: {error.code}: {error.message}", file=sys.stderr)
+        return 1
+    worst = max(summary["by_carrier"].items(), key=lambda item: item[1]["mean_departure_delay_min"])
+    show.line(
+        f"demo: ok {summary['records_produced']:,} records published, {summary['records_consumed']:,} read, "
+        f"{summary['acknowledged_lost']} lost, {summary['late_dropped']} late; worst carrier {worst[0]} "
+        f"({worst[1]['mean_departure_delay_min']:.1f} min); {summary['seconds']:.0f} s"
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,84 @@
+"""How far the query is behind, as its group tells everybody: asked while it runs, and shown when it is done."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from types import TracebackType
+
+from headrace import Admin, GroupLag
+from headrace_core.errors import HeadraceError
+
+#: The query commits its progress to this group.
+GROUP = "departures_by_hour"
+
+#: How long the coordinator may take to know a query's place and the log's end (it looks every two seconds).
+PATIENCE_S = 60.0
+_LOOK_S = 0.1
+#: For a figure beside the progress bar.
+_GLANCE_S = 2.0
+
+
+class GroupFailedError(HeadraceError):
+    """The group's lag says something else than the query did."""
+
+    code = "DEMO_FAILED"
+
+
+def described(servers: str) -> list[str]:
+    """What ``headrace groups describe`` prints of the query's group. GroupFailedError: it fails."""
+    command = [sys.executable, "-m", "headrace_tools", "groups", "describe", GROUP, "-b", servers]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    if done.returncode:
+        raise GroupFailedError(f"headrace groups describe {GROUP}: {done.stderr.strip()}")
+    return [line.rstrip() for line in done.stdout.splitlines() if line.strip()]
+
+
+class QueryLag:
+    """Of the demo's query."""
+
+    def __init__(self, servers: str) -> None:
+        self._admin = Admin({"bootstrap.servers": servers})
+        #: The largest that was seen.
+        self.largest = 0
+
+    def now(self) -> int | None:
+        """Records between what is processed and the log's end; None: not known (yet)."""
+        try:
+            (lag,) = self._admin.describe_lag([GROUP], timeout=_GLANCE_S)
+        except HeadraceError:
+            return None  # a figure beside others; the proof is in ``at_end``
+        return self._total(lag)
+
+    def at_end(self, processed: int) -> GroupLag:
+        """When the query has processed everything: the group has committed so many records, and lags behind by none.
+
+        GroupFailedError: it says something else, and goes on doing so."""
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            (lag,) = self._admin.describe_lag([GROUP])
+            committed = sum(each.committed_offset for each in lag.partitions)
+            if (committed, self._total(lag)) == (processed, 0):
+                return lag
+            if time.monotonic() > deadline:
+                raise GroupFailedError(
+                    f"group {GROUP} has committed {committed} records and lags {lag.total_lag} behind; the query has "
+                    f"processed all {processed}"
+                )
+            time.sleep(_LOOK_S)
+
+    def _total(self, lag: GroupLag) -> int | None:
+        known = [each.lag for each in lag.partitions if each.lag is not None]
+        if not lag.partitions or len(known) < len(lag.partitions):
+            return None
+        self.largest = max(self.largest, sum(known))
+        return sum(known)
+
+    def __enter__(self) -> QueryLag:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._admin.close()

@@ -1,1 +1,0 @@
-"""The main job: a year of departures through the log, the SDK and Spark. ``python -m headrace_spark.demo``."""
