@@ -10,11 +10,10 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from headrace.settings import ADMIN, CONSUMER, PRODUCER
 from headrace_core.config import INT_MAX, LONG_MAX, ConfigKey, Kind, Scope, Status
-from headrace_core.log.broker_defaults import TOPIC_DEFAULT_KEYS
-from headrace_core.log.config import TOPIC
-from headrace_core.node.keys import SERVER, SERVER_GROUPS
+from headrace_core.config.client_keys import ADMIN, CONSUMER, PRODUCER
+from headrace_core.config.server_keys import SERVER, SERVER_GROUPS
+from headrace_core.config.topic_keys import TOPIC, TOPIC_DEFAULT_KEYS
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "configuration.md"

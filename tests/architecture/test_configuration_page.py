@@ -7,9 +7,9 @@ from pathlib import Path
 import config_docs
 import pytest
 
-from headrace.settings import ADMIN, CONSUMER, PRODUCER
-from headrace_core.log.config import TOPIC
-from headrace_core.node.keys import SERVER, SERVER_GROUPS
+from headrace_core.config.client_keys import ADMIN, CONSUMER, PRODUCER
+from headrace_core.config.server_keys import SERVER, SERVER_GROUPS
+from headrace_core.config.topic_keys import TOPIC
 
 
 def test_the_page_is_fresh(capsys: pytest.CaptureFixture[str]) -> None:

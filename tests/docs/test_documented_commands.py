@@ -13,7 +13,7 @@ import headrace
 import headrace.errors
 from headrace.errors import HeadraceError
 from headrace.settings import CONSUMER, PRODUCER, resolve
-from headrace_core.node.keys import SERVER
+from headrace_core.config.server_keys import SERVER
 
 #: Their shell and Python blocks are run, or say why not.
 RUN = (

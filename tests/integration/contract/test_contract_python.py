@@ -288,8 +288,8 @@ index.interval.bytes preallocate log.flush
 
 def test_every_key_of_our_users_is_known() -> None:
     from headrace.settings import CONSUMER, PRODUCER
-    from headrace_core.log.config import TOPIC
-    from headrace_core.node.keys import SERVER
+    from headrace_core.config.server_keys import SERVER
+    from headrace_core.config.topic_keys import TOPIC
 
     for name in CLIENT_KEYS:
         assert name in PRODUCER.keys or name in CONSUMER.keys, name
@@ -300,7 +300,7 @@ def test_every_key_of_our_users_is_known() -> None:
 
 
 def test_pasted_server_keys_are_noted_or_refused_with_the_reason() -> None:
-    from headrace_core.node.keys import SERVER
+    from headrace_core.config.server_keys import SERVER
 
     pasted = {"num.io.threads": "8", "socket.send.buffer.bytes": "102400", "replica.fetch.max.bytes": "2097152"}
     SERVER.parse(pasted)

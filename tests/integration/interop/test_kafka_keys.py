@@ -15,10 +15,10 @@ from typing import NamedTuple
 import pytest
 from kafka_peer import jars
 
-from headrace.settings import ADMIN, CONSUMER, PRODUCER
 from headrace_core.config import ConfigDef, Kind, Status
-from headrace_core.log.config import TOPIC
-from headrace_core.node.keys import SERVER
+from headrace_core.config.client_keys import ADMIN, CONSUMER, PRODUCER
+from headrace_core.config.server_keys import SERVER
+from headrace_core.config.topic_keys import TOPIC
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -9,12 +9,13 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from headrace.settings import ADMIN, CONSUMER, PRODUCER
 from headrace_core.config import INT_MAX, LONG_MAX, VALUE_CHARACTERS_SHOWN, ConfigDef, ConfigKey, Kind, Status
+from headrace_core.config.client_keys import ADMIN, CONSUMER, PRODUCER
+from headrace_core.config.server_keys import SERVER
+from headrace_core.config.topic_keys import TOPIC
 from headrace_core.errors import InvalidConfigError
-from headrace_core.log.config import TOPIC, LogConfig
+from headrace_core.log.config import LogConfig
 from headrace_core.node.config import NodeConfig
-from headrace_core.node.keys import SERVER
 from headrace_core.node.properties import Properties, format_properties, parse_properties
 
 DEFINITIONS = (TOPIC, SERVER, PRODUCER, CONSUMER, ADMIN)

@@ -12,6 +12,7 @@ import pytest
 from log_world import NOW_MS, ORDERS, PAYMENTS, ROOT, TOPIC_ID, batch, formatted, open_directory, values_of
 
 from headrace_core.config import LONG_MAX
+from headrace_core.config.topic_keys import TOPIC
 from headrace_core.errors import (
     CorruptLogError,
     DiskFullError,
@@ -21,7 +22,7 @@ from headrace_core.errors import (
     StorageError,
     UnknownTopicOrPartitionError,
 )
-from headrace_core.log import TOPIC, AppendInfo, LogConfig, LogDirectory, RealFileSystem, format_directory
+from headrace_core.log import AppendInfo, LogConfig, LogDirectory, RealFileSystem, format_directory
 from headrace_core.log.checkpoints import RECOVERY_POINTS, write_offsets
 from headrace_core.log.dump import BatchLine, FileLine, OffsetEntryLine, Problem, RecordLine, TimeEntryLine, dump
 from headrace_core.log.writer import DirectoryWriter

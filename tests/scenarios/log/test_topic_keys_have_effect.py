@@ -21,14 +21,13 @@ from headrace_broker.partition.leader import PartitionLeader
 from headrace_controller.cluster.decision import ClusterSettings
 from headrace_controller.cluster.elections import Electorate, settled
 from headrace_core.config import Status
+from headrace_core.config.topic_keys import TOPIC, TOPIC_DEFAULT_KEYS
 from headrace_core.errors import HeadraceError, NotEnoughReplicasError
 from headrace_core.log import DirectoryWriter, LogConfig, PartitionLog
 from headrace_core.log.appending import validate
-from headrace_core.log.broker_defaults import TOPIC_DEFAULT_KEYS
 from headrace_core.log.compaction.cleaner import Cleaner
 from headrace_core.log.compaction.manager import CleanerManager
 from headrace_core.log.compaction.planning import CleanerConfig
-from headrace_core.log.config import TOPIC
 from headrace_core.log.files import RealFileSystem
 from headrace_core.log.turns import flush_deadline_ms, must_flush_now
 from headrace_core.metadata import (

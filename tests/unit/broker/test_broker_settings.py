@@ -7,10 +7,11 @@ import math
 
 import pytest
 
-from headrace_broker.settings import _KEYS, BrokerSettings, LiveSettings
+from headrace_broker.settings import BrokerSettings, LiveSettings
+from headrace_core.config import key_of
+from headrace_core.config.server_keys import SERVER
 from headrace_core.metadata import EMPTY_IMAGE, ConfigRecord, MetadataDelta, MetadataImage
 from headrace_core.metadata.records import ConfigResourceType
-from headrace_core.node.keys import SERVER
 from headrace_core.telemetry import BrokerSettingsChanged, Emitter, Event
 
 BROKER = int(ConfigResourceType.BROKER)
@@ -37,10 +38,9 @@ class Told:
 
 
 def test_every_field_has_a_key_and_its_default() -> None:
-    assert list(_KEYS) == [field.name for field in dataclasses.fields(BrokerSettings)]
     settings = BrokerSettings.of({})
-    for field, key in _KEYS.items():
-        assert getattr(settings, field) == SERVER.keys[key].default
+    for field in dataclasses.fields(BrokerSettings):
+        assert getattr(settings, field.name) == SERVER.keys[key_of(field)].default
     assert math.isinf(settings.cleaner_io_bytes_per_second)
 
 

@@ -13,8 +13,8 @@ import pytest
 
 import headrace
 from headrace import AdminSettings, ConsumerSettings, ProducerSettings, TopicPartition
-from headrace.settings import ADMIN, CONSUMER, PRODUCER
 from headrace_core.config import ConfigDef, Kind
+from headrace_core.config.client_keys import ADMIN, CONSUMER, PRODUCER
 
 ROOT = Path(__file__).parents[3]
 CLIENTS = ["Producer", "AsyncProducer", "Consumer", "AsyncConsumer", "Admin", "AsyncAdmin", "LocalCluster"]

@@ -18,6 +18,7 @@ from headrace_controller.cluster.requests import (
     OpKind,
 )
 from headrace_core.config import Scope
+from headrace_core.config.server_keys import SERVER
 from headrace_core.errors import (
     HeadraceError,
     InvalidConfigError,
@@ -26,7 +27,6 @@ from headrace_core.errors import (
     UnknownTopicOrPartitionError,
 )
 from headrace_core.metadata import ConfigRecord, ConfigResource, ConfigResourceType
-from headrace_core.node.keys import SERVER
 
 TOPIC: ConfigResource = (ConfigResourceType.TOPIC, "t")
 BROKER: ConfigResource = (ConfigResourceType.BROKER, "1")

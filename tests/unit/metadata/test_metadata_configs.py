@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from headrace_core.config import ConfigKey, Kind, Scope
-from headrace_core.log.broker_defaults import TOPIC_DEFAULT_KEYS
-from headrace_core.log.config import TOPIC, LogConfig
+from headrace_core.config.server_keys import SERVER
+from headrace_core.config.topic_keys import TOPIC, TOPIC_DEFAULT_KEYS
+from headrace_core.log.config import LogConfig
 from headrace_core.metadata import EMPTY_IMAGE, ConfigRecord, MetadataImage, PartitionRecord, TopicRecord
 from headrace_core.metadata.configs import (
     ConfigSource,
@@ -18,7 +19,6 @@ from headrace_core.metadata.configs import (
     topic_given,
     topic_value,
 )
-from headrace_core.node.keys import SERVER
 
 A = b"a" * 16
 STATIC = {"retention.ms": 10}

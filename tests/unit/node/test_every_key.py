@@ -7,14 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from headrace.settings import ADMIN, CONSUMER, PRODUCER
 from headrace_core.config import ConfigDef, ConfigKey, Kind, Scope, Status
+from headrace_core.config.client_keys import ADMIN, CONSUMER, PRODUCER
+from headrace_core.config.server_keys import SERVER
+from headrace_core.config.topic_keys import COARSE_DEFAULT_KEYS, TOPIC, TOPIC_DEFAULT_KEYS
 from headrace_core.errors import InvalidConfigError
-from headrace_core.log.broker_defaults import COARSE_DEFAULT_KEYS, TOPIC_DEFAULT_KEYS
-from headrace_core.log.config import TOPIC
 from headrace_core.node.arguments import StartCommand, parse_command
 from headrace_core.node.config import NodeConfig
-from headrace_core.node.keys import SERVER
 
 ROOT = Path(__file__).resolve().parents[3]
 DEFINITIONS = (TOPIC, SERVER, PRODUCER, CONSUMER, ADMIN)
@@ -64,17 +63,11 @@ def test_only_topic_keys_are_per_topic_and_clients_keys_stay() -> None:
 
 def _read_by_code() -> str:
     """All code but the declarations: what honours a key has to name it."""
-    declarations = {"log_config.py", "broker_defaults.py", "keys.py", "upkeep_keys.py", "pasted_keys.py"}
-    declarations |= {"replication_keys.py"}
-    declarations |= {"refused_keys.py", "group_keys.py"}
+    declarations = ROOT / "core/src/headrace_core/config"
     texts = []
     for folder in ("core/src", "services", "clients", "pipelines"):
-        for path in (ROOT / folder).rglob("*.py"):
-            if path.name not in declarations and path != ROOT / "clients/python/src/headrace/settings.py":
-                text = path.read_text(encoding="utf-8")
-                texts.append(text[text.index("class LogConfig") :] if path.match("log/config.py") else text)
-    settings = (ROOT / "clients/python/src/headrace/settings.py").read_text(encoding="utf-8")
-    texts.append(settings[settings.index("def resolve(") :])
+        paths = [path for path in (ROOT / folder).rglob("*.py") if path.parent != declarations]
+        texts += [path.read_text(encoding="utf-8") for path in paths]
     return "\n".join(texts)
 
 

@@ -5,7 +5,7 @@ shell that makes every change to a directory, in turns, with group commit. ``dum
 """
 
 from .appending import Append, AppendInfo, validate
-from .config import DEFAULT_FLUSH_INTERVAL_MS, TOPIC, LogConfig
+from .config import DEFAULT_FLUSH_INTERVAL_MS, LogConfig
 from .directory import LogDirectory, format_directory
 from .epochs import EpochEnd, EpochStart
 from .files import File, FileSystem, RealFileSystem
@@ -15,7 +15,6 @@ from .writer import DirectoryWriter
 
 __all__ = [
     "DEFAULT_FLUSH_INTERVAL_MS",
-    "TOPIC",
     "Append",
     "AppendInfo",
     "DirectoryWriter",

@@ -19,10 +19,9 @@ from functools import lru_cache
 from typing import Any
 
 from ..config import ConfigDef, ConfigKey, Kind
+from ..config.server_keys import SERVER, effective
+from ..config.topic_keys import COARSE_DEFAULT_KEYS, TOPIC, TOPIC_DEFAULT_KEYS
 from ..errors import InvalidConfigError, InvalidRequestError
-from ..log.broker_defaults import COARSE_DEFAULT_KEYS, TOPIC_DEFAULT_KEYS
-from ..log.config import TOPIC
-from ..node.keys import SERVER, effective
 from .image import MetadataImage
 from .records import ConfigResourceType
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ..config.server_keys import SERVER, effective, topic_defaults
 from ..errors import InvalidConfigError
-from .keys import SERVER, effective, topic_defaults
 from .listeners import (
     INTERNAL,
     ListenerAddress,

@@ -25,9 +25,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..config.server_keys import SERVER
 from ..errors import InvalidConfigError
 from .first_voters import NONE, FirstVoters, WriteVoters
-from .keys import SERVER
 from .meta_properties import FILE_NAME, check_cluster_id, format_directories
 from .properties import Properties
 

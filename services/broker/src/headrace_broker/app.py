@@ -21,6 +21,7 @@ from typing import Any
 
 from headrace_core.clock import Clock, SystemClock
 from headrace_core.config import LONG_MAX
+from headrace_core.config.broker_keys import RACK_AWARE_SELECTORS
 from headrace_core.errors import FencedBrokerError, HeadraceError, ServerShuttingDownError
 from headrace_core.log import DEFAULT_FLUSH_INTERVAL_MS
 from headrace_core.log.descriptors import DescriptorCache
@@ -37,7 +38,6 @@ from headrace_core.node.descriptors import DescriptorWatch, connections_with_roo
 from headrace_core.node.ids import random_id
 from headrace_core.node.listeners import CLIENT, EXTERNAL, INTERNAL, ListenerAddress, advertised
 from headrace_core.node.meta_properties import MetaProperties
-from headrace_core.node.replication_keys import RACK_AWARE_SELECTORS
 from headrace_core.node.state_file import RuntimeState, remove_state, write_state
 from headrace_core.rpc.channel import MAX_MESSAGE_BYTES
 from headrace_core.rpc.server import OVERHEAD_BYTES, Listener

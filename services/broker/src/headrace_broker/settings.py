@@ -8,8 +8,7 @@ a limit that was handed on) subscribes:
 
 Subscribers are called in the event loop, after the topics' settings are in force (``Replicas.apply``) and before the
 change counts as applied: so whoever altered a key through this broker finds it in force when the answer comes. A key
-is added here by a field in ``BrokerSettings`` and a line in ``_KEYS``. Topic keys reach the logs another way
-(``LogSettings``).
+is added here by a field in ``BrokerSettings``. Topic keys reach the logs another way (``LogSettings``).
 """
 
 from __future__ import annotations
@@ -20,33 +19,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from headrace_core.config import fields_from, from_key, key_of
+from headrace_core.config.server_keys import SERVER
 from headrace_core.metadata import MetadataDelta, MetadataImage
 from headrace_core.metadata.configs import broker_values
 from headrace_core.metadata.records import ConfigResourceType
 from headrace_core.telemetry import BrokerSettingsChanged, Emitter
 
 logger = logging.getLogger("headrace.broker")
-
-#: Field of BrokerSettings -> the key that it comes from.
-_KEYS = {
-    "retention_check_interval_ms": "log.retention.check.interval.ms",
-    "initial_task_delay_ms": "log.initial.task.delay.ms",
-    "recovery_threads_per_dir": "num.recovery.threads.per.data.dir",
-    "cleaner_enable": "log.cleaner.enable",
-    "cleaner_threads": "log.cleaner.threads",
-    "cleaner_dedupe_buffer_bytes": "log.cleaner.dedupe.buffer.size",
-    "cleaner_io_buffer_bytes": "log.cleaner.io.buffer.size",
-    "cleaner_load_factor": "log.cleaner.io.buffer.load.factor",
-    "cleaner_io_bytes_per_second": "log.cleaner.io.max.bytes.per.second",
-    "cleaner_backoff_ms": "log.cleaner.backoff.ms",
-    "dir_reserve_bytes": "log.dir.reserve.bytes",
-    "scrub_bytes_per_second": "log.scrub.bytes.per.second",
-    "open_files_max": "log.open.files.max",
-    "moves_bytes_per_second": "replica.alter.log.dirs.io.max.bytes.per.second",
-    "leader_throttle_bytes_per_second": "leader.replication.throttled.rate",
-    "producer_expiration_ms": "producer.id.expiration.ms",
-    "producer_check_interval_ms": "producer.id.expiration.check.interval.ms",
-}
 
 #: Called in the event loop with what held and what holds now; never with two that are equal.
 Changed = Callable[["BrokerSettings", "BrokerSettings"], None]
@@ -56,39 +36,39 @@ Changed = Callable[["BrokerSettings", "BrokerSettings"], None]
 class BrokerSettings:
     """What the upkeep of the logs obeys. Derived, never set field by field; buffers are those of all threads together.
 
-    The meaning of each field is its key's (``_KEYS``, docs/configuration.md).
+    The meaning of each field is its key's (docs/configuration.md).
     """
 
-    retention_check_interval_ms: int
-    initial_task_delay_ms: int
-    recovery_threads_per_dir: int
-    cleaner_enable: bool
-    cleaner_threads: int
-    cleaner_dedupe_buffer_bytes: int
-    cleaner_io_buffer_bytes: int
-    cleaner_load_factor: float
+    retention_check_interval_ms: int = from_key(SERVER, "log.retention.check.interval.ms")
+    initial_task_delay_ms: int = from_key(SERVER, "log.initial.task.delay.ms")
+    recovery_threads_per_dir: int = from_key(SERVER, "num.recovery.threads.per.data.dir")
+    cleaner_enable: bool = from_key(SERVER, "log.cleaner.enable")
+    cleaner_threads: int = from_key(SERVER, "log.cleaner.threads")
+    cleaner_dedupe_buffer_bytes: int = from_key(SERVER, "log.cleaner.dedupe.buffer.size")
+    cleaner_io_buffer_bytes: int = from_key(SERVER, "log.cleaner.io.buffer.size")
+    cleaner_load_factor: float = from_key(SERVER, "log.cleaner.io.buffer.load.factor")
     #: inf: no limit.
-    cleaner_io_bytes_per_second: float
-    cleaner_backoff_ms: int
-    dir_reserve_bytes: int
+    cleaner_io_bytes_per_second: float = from_key(SERVER, "log.cleaner.io.max.bytes.per.second")
+    cleaner_backoff_ms: int = from_key(SERVER, "log.cleaner.backoff.ms")
+    dir_reserve_bytes: int = from_key(SERVER, "log.dir.reserve.bytes")
     #: 0: no scrubbing.
-    scrub_bytes_per_second: int
-    open_files_max: int
-    moves_bytes_per_second: int
-    leader_throttle_bytes_per_second: int
-    producer_expiration_ms: int
-    producer_check_interval_ms: int
+    scrub_bytes_per_second: int = from_key(SERVER, "log.scrub.bytes.per.second")
+    open_files_max: int = from_key(SERVER, "log.open.files.max")
+    moves_bytes_per_second: int = from_key(SERVER, "replica.alter.log.dirs.io.max.bytes.per.second")
+    leader_throttle_bytes_per_second: int = from_key(SERVER, "leader.replication.throttled.rate")
+    producer_expiration_ms: int = from_key(SERVER, "producer.id.expiration.ms")
+    producer_check_interval_ms: int = from_key(SERVER, "producer.id.expiration.check.interval.ms")
 
     @classmethod
     def of(cls, static: Mapping[str, Any], image: MetadataImage | None = None, broker_id: int = -1) -> BrokerSettings:
         """``static``: the typed values that the properties file sets (NodeConfig.given)."""
         values = broker_values(image or MetadataImage(), broker_id, static)
-        return cls(**{field: values[key] for field, key in _KEYS.items()})
+        return cls(**fields_from(cls, values))
 
     def changed_keys(self, new: BrokerSettings) -> dict[str, tuple[Any, Any]]:
         """{key: (value here, value in ``new``)} of those that differ."""
         return {
-            _KEYS[field.name]: (before, after)
+            key_of(field): (before, after)
             for field in dataclasses.fields(self)
             if (before := getattr(self, field.name)) != (after := getattr(new, field.name))
         }

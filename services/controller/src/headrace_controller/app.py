@@ -9,6 +9,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from headrace_core.clock import SystemClock
+from headrace_core.config import fields_from
 from headrace_core.errors import InvalidConfigError
 from headrace_core.log.files import RealFileSystem
 from headrace_core.membership.metadata_view import MetadataView
@@ -50,43 +51,13 @@ _STOP_GRACE_S = 2.0
 
 def settings_of(config: NodeConfig) -> ClusterSettings:
     """The controller's slice of the configuration."""
-    values = config.values
-    return ClusterSettings(
-        num_partitions=values["num.partitions"],
-        default_replication_factor=values["default.replication.factor"],
-        delete_topic_enable=values["delete.topic.enable"],
-        broker_session_timeout_ms=values["broker.session.timeout.ms"],
-        broker_session_disconnect_grace_ms=values["broker.session.disconnect.grace.ms"],
-        metadata_max_records_per_request=values["metadata.max.records.per.request"],
-        min_insync_replicas=values["min.insync.replicas"],
-        unclean_leader_election_enable=values["unclean.leader.election.enable"],
-        unclean_leader_election_interval_ms=values["unclean.leader.election.interval.ms"],
-        auto_leader_rebalance_enable=values["auto.leader.rebalance.enable"],
-        leader_imbalance_check_interval_seconds=values["leader.imbalance.check.interval.seconds"],
-        leader_imbalance_per_broker_percentage=values["leader.imbalance.per.broker.percentage"],
-        auto_rebalance_enable=values["auto.rebalance.enable"],
-        auto_rebalance_delay_ms=values["auto.rebalance.delay.ms"],
-        auto_rebalance_threshold_percentage=values["auto.rebalance.threshold.percentage"],
-        reassignment_partitions_per_broker=values["reassignment.partitions.per.broker"],
-        offsets_topic_num_partitions=values["offsets.topic.num.partitions"],
-        offsets_topic_replication_factor=values["offsets.topic.replication.factor"],
-        offsets_topic_segment_bytes=values["offsets.topic.segment.bytes"],
-        transaction_state_log_num_partitions=values["transaction.state.log.num.partitions"],
-        transaction_state_log_replication_factor=values["transaction.state.log.replication.factor"],
-        transaction_state_log_min_isr=values["transaction.state.log.min.isr"],
-        transaction_state_log_segment_bytes=values["transaction.state.log.segment.bytes"],
-    )
+    return ClusterSettings(**fields_from(ClusterSettings, config.values))
 
 
 def quorum_settings_of(config: NodeConfig) -> QuorumSettings:
     """The quorum's slice of it."""
-    values = config.values
-    return QuorumSettings(
-        election_timeout_ms=values["controller.quorum.election.timeout.ms"],
-        snapshot_bytes=values["metadata.log.max.record.bytes.between.snapshots"],
-        snapshot_interval_ms=values["metadata.log.max.snapshot.interval.ms"],
-        voter_addresses={voter.node_id: voter.address for voter in config.voters},
-    )
+    voters = {voter.node_id: voter.address for voter in config.voters}
+    return QuorumSettings(**fields_from(QuorumSettings, config.values), voter_addresses=voters)
 
 
 async def serve(config: NodeConfig, stop: asyncio.Event) -> None:

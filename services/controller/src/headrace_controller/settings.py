@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from headrace_core.config import from_key
+from headrace_core.config.server_keys import SERVER
+
 from .raft import RaftSettings
 
 #: Ticks of an election time-out, and from one heartbeat of a leader to the next. (Kafka's voters hear from their leader
@@ -17,12 +20,11 @@ _HEARTBEAT_TICKS = 3
 class QuorumSettings:
     """Kafka's keys; times in milliseconds."""
 
-    #: controller.quorum.election.timeout.ms: an election begins after once to twice that without a leader.
-    election_timeout_ms: float = 1_000
-    #: metadata.log.max.record.bytes.between.snapshots
-    snapshot_bytes: int = 20 * 1024 * 1024
-    #: metadata.log.max.snapshot.interval.ms; 0: never by time
-    snapshot_interval_ms: float = 3_600_000
+    #: An election begins after once to twice that without a leader.
+    election_timeout_ms: float = from_key(SERVER, "controller.quorum.election.timeout.ms")
+    snapshot_bytes: int = from_key(SERVER, "metadata.log.max.record.bytes.between.snapshots")
+    #: 0: never by time
+    snapshot_interval_ms: float = from_key(SERVER, "metadata.log.max.snapshot.interval.ms")
     #: controller.quorum.voters: where voters are whose addresses are not in the log, "host:port" by node id.
     voter_addresses: Mapping[int, str] = field(default_factory=dict)
     raft: RaftSettings = field(

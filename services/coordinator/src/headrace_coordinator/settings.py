@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from headrace_core.node.group_keys import ASSIGNORS
+from headrace_core.config import fields_from, from_key
+from headrace_core.config.server_keys import SERVER
 from headrace_core.records import Compression
 
 from .group.settings import GroupSettings
@@ -25,37 +26,19 @@ class CoordinatorSettings:
 
     groups: GroupSettings
     offsets: OffsetSettings
-    compression: Compression
-    append_timeout_s: float
-    load_bytes: int
-    session_timeout_ms: float
-    heartbeat_interval_ms: float
-    rack: str | None
+    compression: Compression = from_key(SERVER, "offsets.topic.compression.codec", Compression)
+    append_timeout_s: float = from_key(SERVER, "offsets.commit.timeout.ms", lambda ms: ms / 1_000)
+    load_bytes: int = from_key(SERVER, "offsets.load.buffer.size")
+    session_timeout_ms: float = from_key(SERVER, "broker.session.timeout.ms")
+    heartbeat_interval_ms: float = from_key(SERVER, "broker.heartbeat.interval.ms")
+    rack: str | None = from_key(SERVER, "broker.rack")
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> CoordinatorSettings:
         """Out of a node's values by name."""
-        asked = tuple(values["group.consumer.assignors"])
+        retention = RetentionSettings(**fields_from(RetentionSettings, values))
         return cls(
-            groups=GroupSettings(
-                session_timeout_ms=values["group.consumer.session.timeout.ms"],
-                heartbeat_interval_ms=values["group.consumer.heartbeat.interval.ms"],
-                connection_grace_ms=values["group.consumer.connection.grace.ms"],
-                assignment_interval_ms=values["group.consumer.assignment.interval.ms"],
-                max_size=values["group.consumer.max.size"],
-                assignors=(*asked, *(each for each in ASSIGNORS[-1:] if each not in asked)),
-            ),
-            compression=Compression(values["offsets.topic.compression.codec"]),
-            offsets=OffsetSettings(
-                metadata_bytes_max=values["offset.metadata.max.bytes"],
-                retention=RetentionSettings(
-                    retention_ms=values["offsets.retention.minutes"] * 60_000,
-                    check_interval_ms=values["offsets.retention.check.interval.ms"],
-                ),
-            ),
-            append_timeout_s=values["offsets.commit.timeout.ms"] / 1_000,
-            load_bytes=values["offsets.load.buffer.size"],
-            session_timeout_ms=values["broker.session.timeout.ms"],
-            heartbeat_interval_ms=values["broker.heartbeat.interval.ms"],
-            rack=values["broker.rack"],
+            groups=GroupSettings(**fields_from(GroupSettings, values)),
+            offsets=OffsetSettings(**fields_from(OffsetSettings, values), retention=retention),
+            **fields_from(cls, values),
         )

@@ -9,9 +9,9 @@ from .output import note
 
 def tell_notes(kind: str, keys: Iterable[str]) -> None:
     """On stderr; ``kind``: "topic" or "broker". What this release does not know, a newer cluster may."""
+    from headrace_core.config.server_keys import SERVER
+    from headrace_core.config.topic_keys import TOPIC
     from headrace_core.errors import InvalidConfigError
-    from headrace_core.log.config import TOPIC
-    from headrace_core.node.keys import SERVER
 
     declared = TOPIC if kind == "topic" else SERVER
     for key in keys:

@@ -59,7 +59,7 @@ def merged(there: Mapping[str, str], wanted: Mapping[str, str]) -> dict[str, str
         if value:
             result[key] = value
         elif not same:
-            from headrace_core.node.keys import SERVER
+            from headrace_core.config.server_keys import SERVER
 
             SERVER.key(key)
     return result

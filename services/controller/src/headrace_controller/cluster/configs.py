@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from headrace_core.config import ConfigDef, ConfigKey, Kind, Scope
+from headrace_core.config.server_keys import SERVER
+from headrace_core.config.topic_keys import TOPIC
 from headrace_core.errors import (
     HeadraceError,
     InvalidConfigError,
@@ -13,7 +15,6 @@ from headrace_core.errors import (
     PolicyViolationError,
     UnknownTopicOrPartitionError,
 )
-from headrace_core.log.config import TOPIC
 from headrace_core.metadata import ConfigRecord, ConfigResource, ConfigResourceType, MetadataImage, MetadataRecord
 from headrace_core.metadata.configs import (
     broker_topic_defaults,
@@ -22,7 +23,6 @@ from headrace_core.metadata.configs import (
     topic_config,
     topic_value,
 )
-from headrace_core.node.keys import SERVER
 
 from . import elections, internal_topics
 from .decision import Decision, View

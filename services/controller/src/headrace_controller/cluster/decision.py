@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from headrace_core.config import from_key
+from headrace_core.config.server_keys import SERVER
 from headrace_core.errors import HeadraceError
 from headrace_core.metadata import MetadataImage, MetadataRecord
 
@@ -18,32 +20,32 @@ from .sessions import BrokerSessions, Contact
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterSettings:
-    """The keys that decisions depend on; names are those of the properties file, with underscores."""
+    """The keys that decisions depend on."""
 
-    num_partitions: int = 1
-    default_replication_factor: int = 1
-    delete_topic_enable: bool = True
-    broker_session_timeout_ms: int = 9_000
-    broker_session_disconnect_grace_ms: int = 500
-    metadata_max_records_per_request: int = 10_000
+    num_partitions: int = from_key(SERVER, "num.partitions")
+    default_replication_factor: int = from_key(SERVER, "default.replication.factor")
+    delete_topic_enable: bool = from_key(SERVER, "delete.topic.enable")
+    broker_session_timeout_ms: int = from_key(SERVER, "broker.session.timeout.ms")
+    broker_session_disconnect_grace_ms: int = from_key(SERVER, "broker.session.disconnect.grace.ms")
+    metadata_max_records_per_request: int = from_key(SERVER, "metadata.max.records.per.request")
     #: What a new cluster's default is (headrace.metadata says what it is afterwards).
-    min_insync_replicas: int = 1
-    unclean_leader_election_enable: bool = False
-    unclean_leader_election_interval_ms: int = 300_000
-    auto_leader_rebalance_enable: bool = True
-    leader_imbalance_check_interval_seconds: int = 300
-    leader_imbalance_per_broker_percentage: int = 10
-    auto_rebalance_enable: bool = True
-    auto_rebalance_delay_ms: int = 30_000
-    auto_rebalance_threshold_percentage: int = 10
-    reassignment_partitions_per_broker: int = 10
-    offsets_topic_num_partitions: int = 50
-    offsets_topic_replication_factor: int = 3
-    offsets_topic_segment_bytes: int = 104_857_600
-    transaction_state_log_num_partitions: int = 50
-    transaction_state_log_replication_factor: int = 3
-    transaction_state_log_min_isr: int = 2
-    transaction_state_log_segment_bytes: int = 104_857_600
+    min_insync_replicas: int = from_key(SERVER, "min.insync.replicas")
+    unclean_leader_election_enable: bool = from_key(SERVER, "unclean.leader.election.enable")
+    unclean_leader_election_interval_ms: int = from_key(SERVER, "unclean.leader.election.interval.ms")
+    auto_leader_rebalance_enable: bool = from_key(SERVER, "auto.leader.rebalance.enable")
+    leader_imbalance_check_interval_seconds: int = from_key(SERVER, "leader.imbalance.check.interval.seconds")
+    leader_imbalance_per_broker_percentage: int = from_key(SERVER, "leader.imbalance.per.broker.percentage")
+    auto_rebalance_enable: bool = from_key(SERVER, "auto.rebalance.enable")
+    auto_rebalance_delay_ms: int = from_key(SERVER, "auto.rebalance.delay.ms")
+    auto_rebalance_threshold_percentage: int = from_key(SERVER, "auto.rebalance.threshold.percentage")
+    reassignment_partitions_per_broker: int = from_key(SERVER, "reassignment.partitions.per.broker")
+    offsets_topic_num_partitions: int = from_key(SERVER, "offsets.topic.num.partitions")
+    offsets_topic_replication_factor: int = from_key(SERVER, "offsets.topic.replication.factor")
+    offsets_topic_segment_bytes: int = from_key(SERVER, "offsets.topic.segment.bytes")
+    transaction_state_log_num_partitions: int = from_key(SERVER, "transaction.state.log.num.partitions")
+    transaction_state_log_replication_factor: int = from_key(SERVER, "transaction.state.log.replication.factor")
+    transaction_state_log_min_isr: int = from_key(SERVER, "transaction.state.log.min.isr")
+    transaction_state_log_segment_bytes: int = from_key(SERVER, "transaction.state.log.segment.bytes")
 
 
 @dataclass(slots=True)

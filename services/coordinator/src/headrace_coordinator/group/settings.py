@@ -4,6 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from headrace_core.config import from_key
+from headrace_core.config.coordinator_keys import ASSIGNORS
+from headrace_core.config.server_keys import SERVER
+
+
+def _with_sticky(asked: list[str]) -> tuple[str, ...]:
+    """The assignors that members may ask for: those configured, and "sticky" always."""
+    return (*asked, *(each for each in ASSIGNORS[-1:] if each not in asked))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSettings:
@@ -14,13 +23,13 @@ class GroupSettings:
     without a reader does not wait for it while members times partitions are below ``assignment_at_once_max``.
     """
 
-    session_timeout_ms: int = 45_000
-    heartbeat_interval_ms: int = 5_000
-    connection_grace_ms: int = 1_500
-    assignment_interval_ms: int = 1_000
+    session_timeout_ms: int = from_key(SERVER, "group.consumer.session.timeout.ms")
+    heartbeat_interval_ms: int = from_key(SERVER, "group.consumer.heartbeat.interval.ms")
+    connection_grace_ms: int = from_key(SERVER, "group.consumer.connection.grace.ms")
+    assignment_interval_ms: int = from_key(SERVER, "group.consumer.assignment.interval.ms")
     assignment_at_once_max: int = 100_000
-    max_size: int = 2**31 - 1
-    assignors: tuple[str, ...] = ("uniform", "range", "sticky")
+    max_size: int = from_key(SERVER, "group.consumer.max.size")
+    assignors: tuple[str, ...] = from_key(SERVER, "group.consumer.assignors", _with_sticky)
     name_bytes_max: int = 249
     topics_max: int = 5_000
     regex_bytes_max: int = 1_024

@@ -10,6 +10,8 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from headrace_core.config import from_key
+from headrace_core.config.server_keys import SERVER
 from headrace_core.errors import (
     GroupIdNotFoundError,
     GroupSubscribedToTopicError,
@@ -63,7 +65,7 @@ _ABSENT = CommittedOffset(NO_OFFSET)
 class OffsetSettings:
     """``offset.metadata.max.bytes``, and what of a batch a commit may fill: below max.message.bytes of the topic."""
 
-    metadata_bytes_max: int = 4_096
+    metadata_bytes_max: int = from_key(SERVER, "offset.metadata.max.bytes")
     commit_bytes_max: int = 1_000_000
     retention: RetentionSettings = field(default_factory=RetentionSettings)
 

@@ -15,6 +15,8 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
+from headrace_core.config import from_key
+from headrace_core.config.server_keys import SERVER
 from headrace_core.types import TopicPartition
 
 from ..state_machine import GroupStateMachine
@@ -28,10 +30,10 @@ REMOVALS_PER_TICK = 2_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionSettings:
-    """Milliseconds: ``offsets.retention.minutes``, ``offsets.retention.check.interval.ms``."""
+    """When offsets expire, and how often that is checked."""
 
-    retention_ms: int = 10_080 * 60_000
-    check_interval_ms: int = 600_000
+    retention_ms: int = from_key(SERVER, "offsets.retention.minutes", lambda minutes: minutes * 60_000)
+    check_interval_ms: int = from_key(SERVER, "offsets.retention.check.interval.ms")
 
 
 @dataclass(frozen=True, slots=True)

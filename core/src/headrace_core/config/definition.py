@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .errors import InvalidConfigError
+from ..errors import InvalidConfigError
 
 LONG_MAX = 2**63 - 1
 INT_MAX = 2**31 - 1
@@ -78,6 +78,8 @@ class ConfigKey:
     refusal: str | None = None
     scope: Scope = Scope.READ_ONLY
     source: str = "Kafka"
+    #: Of a topic's key: the server's key that gives its default to topics that do not set it.
+    server_key: str | None = None
 
     @property
     def dynamic(self) -> bool:
@@ -173,6 +175,28 @@ class ConfigKey:
     def _bounds(self) -> tuple[float, float]:
         widest = INT_MAX if self.kind is Kind.INT else LONG_MAX if self.kind is Kind.LONG else math.inf
         return (-widest if self.low is None else self.low, widest if self.high is None else self.high)
+
+
+_KINDS = {bool: Kind.BOOLEAN, int: Kind.INT, float: Kind.DOUBLE, str: Kind.STRING, list: Kind.LIST}
+
+
+def honoured(name: str, default: Any, doc: str, **more: Any) -> ConfigKey:
+    """Declare a key that does what its documentation says.
+
+    ``more``: further fields of ConfigKey. ``kind`` follows from the default (None: a string) unless it is given.
+    """
+    kind = more.pop("kind", None) or _KINDS.get(type(default), Kind.STRING)
+    return ConfigKey(name=name, kind=kind, default=default, doc=doc, **more)
+
+
+def accepted(name: str, default: Any, doc: str, note: str, **more: Any) -> ConfigKey:
+    """Declare a key of Kafka's that something else stands in for: ``note``."""
+    return honoured(name, default, doc, note=note, **more)
+
+
+def refused(name: str, default: Any, doc: str, refusal: str, **more: Any) -> ConfigKey:
+    """Declare a key of Kafka's that nothing stands in for: any value but the default is an error with ``refusal``."""
+    return honoured(name, default, doc, refusal=refusal, **more)
 
 
 def _number(value: float) -> str:

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..config import HEADRACE, INT_MAX, ConfigKey, CrossCheck, Kind, Scope, at_most
-from .declaring import accepted, honoured
+from .definition import HEADRACE, INT_MAX, ConfigKey, CrossCheck, Kind, Scope, accepted, at_most, honoured
 
 _CLASSIC = "has no effect: groups of the classic protocol are not served, only those of KIP-848"
 _THREADS = "has no effect: a coordinator is one process with one event loop; start more of them"

@@ -1,0 +1,45 @@
+"""Settings objects whose fields take their values from declared keys.
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogConfig:
+    segment_bytes: int = from_key(TOPIC, "segment.bytes")
+
+LogConfig()                                               every default, as the keys declare it
+LogConfig(**fields_from(LogConfig, TOPIC.parse(given)))   out of typed values by key
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from .definition import ConfigDef
+
+_KEY, _CONVERT = "config key", "conversion"
+
+
+def from_key(keys: ConfigDef, name: str, convert: Callable[[Any], Any] | None = None) -> Any:
+    """Declare a dataclass field with the value of the key ``name``, and the key's default as its own.
+
+    ``convert`` turns the key's value into the field's, such as minutes into milliseconds.
+    """
+    default = keys.keys[name].default
+    return dataclasses.field(
+        default=default if convert is None else convert(default), metadata={_KEY: name, _CONVERT: convert}
+    )
+
+
+def fields_from(settings: type, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a settings class that come from keys, out of typed ``values`` by key: keyword arguments of it."""
+    found = {}
+    for field in dataclasses.fields(settings):
+        if _KEY in field.metadata:
+            value, convert = values[field.metadata[_KEY]], field.metadata[_CONVERT]
+            found[field.name] = value if convert is None else convert(value)
+    return found
+
+
+def key_of(field: dataclasses.Field[Any]) -> str:
+    """The key that a field declared with from_key takes its value from."""
+    return str(field.metadata[_KEY])

@@ -1,0 +1,124 @@
+"""The keys of a server's properties file, for every role.
+
+As with Kafka, one file may configure a controller as well as a broker: each role reads its slice of ``SERVER`` and
+ignores the other's, but nobody ignores a key that does not exist. Names, defaults and ranges are Kafka's (4.x); keys of
+our own say so. A key whose scope is not read-only can be changed while brokers run (``headrace configs alter``).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from . import broker_keys, controller_keys, coordinator_keys, node_keys
+from .definition import INT_MAX, ConfigDef, ConfigKey, Conflict, Kind, Scope, at_most, honoured
+from .topic_keys import COARSE_DEFAULT_KEYS, TOPIC, TOPIC_DEFAULT_KEYS, server_hints
+
+
+def _topic_default(topic_key: str, name: str) -> ConfigKey:
+    key = TOPIC.keys[topic_key]
+    doc = f"Default of {topic_key} for topics that do not set it. {key.doc}"
+    return dataclasses.replace(key, name=name, server_key=None, scope=Scope.CLUSTER_WIDE, doc=doc)
+
+
+_COARSE = [
+    honoured(
+        name,
+        None,
+        f"{target}, in {name.rpartition('.')[2]}; {target} goes before it.",
+        kind=Kind.INT,
+        low={"log.roll.hours": 1, "log.roll.jitter.hours": 0}.get(name, -1),
+        high=INT_MAX,
+    )
+    for name, (target, _) in COARSE_DEFAULT_KEYS.items()
+]
+
+_TOPIC_DEFAULTS = [_topic_default(topic_key, name) for topic_key, name in TOPIC_DEFAULT_KEYS.items()]
+
+#: Every key of a server's properties file, in the groups of docs/configuration.md.
+SERVER_GROUPS: dict[str, tuple[ConfigKey, ...]] = {
+    "The node": node_keys.NODE,
+    "The cluster": controller_keys.CLUSTER,
+    "The broker": broker_keys.BROKER,
+    "Upkeep of the logs": broker_keys.UPKEEP,
+    "Defaults of topics": (*_TOPIC_DEFAULTS, *_COARSE),
+    "Network and threads": node_keys.NETWORK,
+    "Replication": broker_keys.REPLICATION,
+    "The controllers": controller_keys.QUORUM,
+    "Log files": broker_keys.LOGS,
+    "Offsets": coordinator_keys.OFFSETS,
+    "Groups": coordinator_keys.GROUPS,
+    "Transactions": coordinator_keys.TRANSACTIONS,
+    "Tiered storage": broker_keys.TIERED,
+    "Metrics": node_keys.METRICS,
+    "Security and what else is refused": node_keys.REFUSED,
+}
+
+#: A cleaner thread needs so much to remember keys (Kafka asks for the same).
+CLEANER_BUFFER_BYTES_MIN = 1_048_576
+
+
+def _room_for_cleaners(values: Mapping[str, Any]) -> Iterator[Conflict]:
+    buffer, threads = "log.cleaner.dedupe.buffer.size", "log.cleaner.threads"
+    least = values[threads] * CLEANER_BUFFER_BYTES_MIN
+    if values[buffer] < least:
+        message = (
+            f"{buffer}={values[buffer]} is too little for {threads}={values[threads]}: each thread needs 1 MiB, "
+            f"{least} in all"
+        )
+        yield Conflict((buffer, threads), message)
+
+
+_heartbeat_below_session = at_most(
+    "broker.heartbeat.interval.ms",
+    "broker.session.timeout.ms",
+    "a broker would be fenced between two heartbeats",
+    strictly=True,
+)
+
+
+def _heartbeats_in_time(values: Mapping[str, Any]) -> Iterable[Conflict]:
+    """A controller needs the session alone, and may be told nothing of heartbeats."""
+    return () if values["process.roles"] == ["controller"] else _heartbeat_below_session(values)
+
+
+SERVER = ConfigDef(
+    [key for group in SERVER_GROUPS.values() for key in group],
+    where="server",
+    hints=server_hints(),
+    checks=(
+        _heartbeats_in_time,
+        at_most("message.max.bytes", "socket.request.max.bytes", "such a batch would never arrive"),
+        at_most("replica.fetch.wait.max.ms", "replica.lag.time.max.ms", "followers of idle partitions would lag"),
+        at_most("replica.fetch.wait.max.ms", "replica.socket.timeout.ms", "a follower would give its leader up"),
+        at_most(
+            "log.cleaner.min.compaction.lag.ms",
+            "log.cleaner.max.compaction.lag.ms",
+            "a record would have to stay and to go at the same time",
+        ),
+        _room_for_cleaners,
+        *coordinator_keys.CHECKS,
+    ),
+)
+
+
+def effective(values: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """``values`` with the coarser spellings among ``given`` put into the keys in milliseconds that they stand for."""
+    settled = dict(values)
+    fixed = set(given)
+    for coarse, (fine, factor) in COARSE_DEFAULT_KEYS.items():  # finer spellings come first
+        value = given.get(coarse)
+        if isinstance(value, int) and fine not in fixed:
+            settled[fine] = value * factor if value >= 0 else value
+            fixed.add(fine)
+    return settled
+
+
+def topic_defaults(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The topic keys that a server's own settings (typed, only those given, not the defaults) set for its topics.
+
+    ``{"log.retention.hours": 1}`` -> ``{"retention.ms": 3600000}``.
+    """
+    named = effective(given, given)
+    return {topic_key: named[name] for topic_key, name in TOPIC_DEFAULT_KEYS.items() if name in named}

@@ -1,0 +1,363 @@
+"""The keys of a topic, and the names that servers have for their defaults (Kafka's ServerTopicConfigSynonyms).
+
+``TOPIC`` is what the controller validates topic configurations with and what the SDK shows; ``log.config.LogConfig`` is
+the slice of it that a log obeys. Names, defaults and ranges are Kafka's (4.x); ``log.flush`` is ours. A key whose
+machinery is not built yet is accepted, kept and described, and carries a note that says so.
+
+``server_key``: a broker gives a topic key its value when the topic does not: ``log.retention.ms`` stands for
+``retention.ms``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+from ..types import FlushPolicy
+from .definition import HEADRACE, LONG_MAX, ConfigDef, Kind, Scope, accepted, at_most, honoured, refused
+
+_NOT_YET = "accepted and kept, not in force yet"
+_COMPRESSION = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
+
+
+def _check_cleanup_policy(policies: list[str]) -> str | None:
+    return "must name at least one of delete, compact" if not policies else None
+
+
+def _check_throttled(replicas: list[str]) -> str | None:
+    if replicas == ["*"] or all(_REPLICA.fullmatch(replica) for replica in replicas):
+        return None
+    return "write partition:broker,partition:broker,..., or * for all"
+
+
+_REPLICA = re.compile(r"[0-9]{1,10}:[0-9]{1,10}")
+_NO_TIERS = "tiered storage is not built"
+
+_KEYS = (
+    honoured(
+        "cleanup.policy",
+        ["delete"],
+        "What becomes of old segments: delete (by time and size), compact (keep the last record of each key), or both.",
+        server_key="log.cleanup.policy",
+        choices=("delete", "compact"),
+        check=_check_cleanup_policy,
+    ),
+    honoured(
+        "compression.type",
+        "producer",
+        "How batches are compressed in the log. producer keeps them as they were sent; anything else compresses anew.",
+        server_key="compression.type",
+        choices=_COMPRESSION,
+    ),
+    honoured(
+        "compression.gzip.level",
+        -1,
+        "Level of compression.type=gzip: 1 to 9; -1 is zlib's own.",
+        server_key="compression.gzip.level",
+        low=-1,
+        high=9,
+        check=lambda level: None if level else "must be -1, or 1 to 9",
+        source="KIP-390",
+    ),
+    honoured(
+        "compression.lz4.level",
+        9,
+        "Level of compression.type=lz4.",
+        server_key="compression.lz4.level",
+        low=1,
+        high=17,
+        source="KIP-390",
+    ),
+    honoured(
+        "compression.zstd.level",
+        3,
+        "Level of compression.type=zstd.",
+        server_key="compression.zstd.level",
+        low=-131072,
+        high=22,
+        source="KIP-390",
+    ),
+    honoured(
+        "delete.retention.ms",
+        86_400_000,
+        "How long a compacted topic keeps tombstones.",
+        kind=Kind.LONG,
+        server_key="log.cleaner.delete.retention.ms",
+        low=0,
+    ),
+    honoured(
+        "file.delete.delay.ms",
+        60_000,
+        "How long a removed file stays on the disk (a full disk empties it at once).",
+        kind=Kind.LONG,
+        server_key="log.segment.delete.delay.ms",
+        low=0,
+    ),
+    honoured(
+        "flush.messages",
+        LONG_MAX,
+        "With log.flush=interval or os: force the log to disk after this many records, at the latest.",
+        kind=Kind.LONG,
+        server_key="log.flush.interval.messages",
+        low=1,
+    ),
+    honoured(
+        "flush.ms",
+        LONG_MAX,
+        "With log.flush=interval or os: force the log to disk after this time, at the latest.",
+        kind=Kind.LONG,
+        server_key="log.flush.interval.ms",
+        low=0,
+    ),
+    honoured(
+        "index.interval.bytes",
+        4096,
+        "Bytes of log between two entries of the offset index, about.",
+        server_key="log.index.interval.bytes",
+        low=0,
+    ),
+    honoured(
+        "log.flush",
+        FlushPolicy.COMMIT.value,
+        "When written records are forced to disk: commit (before they are acknowledged), interval (every flush.ms, "
+        "one second if unset), os (when the operating system likes; Kafka's way).",
+        kind=Kind.STRING,
+        server_key="log.flush",
+        choices=tuple(policy.value for policy in FlushPolicy),
+        source=HEADRACE,
+    ),
+    honoured(
+        "max.compaction.lag.ms",
+        LONG_MAX,
+        "The longest time that a record stays uncompacted.",
+        kind=Kind.LONG,
+        server_key="log.cleaner.max.compaction.lag.ms",
+        low=1,
+        source="KIP-354",
+    ),
+    honoured(
+        "max.message.bytes",
+        1_048_588,
+        "The largest record batch that is accepted, after compression.",
+        server_key="message.max.bytes",
+        low=0,
+    ),
+    honoured(
+        "message.timestamp.after.max.ms",
+        3_600_000,
+        "How far a CreateTime may lie ahead of the broker's clock.",
+        kind=Kind.LONG,
+        server_key="log.message.timestamp.after.max.ms",
+        low=0,
+        source="KIP-937",
+    ),
+    honoured(
+        "message.timestamp.before.max.ms",
+        LONG_MAX,
+        "How far a CreateTime may lie behind the broker's clock.",
+        kind=Kind.LONG,
+        server_key="log.message.timestamp.before.max.ms",
+        low=0,
+        source="KIP-937",
+    ),
+    honoured(
+        "message.timestamp.type",
+        "CreateTime",
+        "Whose time a record carries: the producer's (CreateTime) or the broker's at the append (LogAppendTime).",
+        server_key="log.message.timestamp.type",
+        choices=("CreateTime", "LogAppendTime"),
+    ),
+    honoured(
+        "min.cleanable.dirty.ratio",
+        0.5,
+        "Share of uncompacted bytes at which compaction starts.",
+        server_key="log.cleaner.min.cleanable.ratio",
+        low=0,
+        high=1,
+    ),
+    honoured(
+        "min.compaction.lag.ms",
+        0,
+        "The shortest time that a record stays uncompacted.",
+        kind=Kind.LONG,
+        server_key="log.cleaner.min.compaction.lag.ms",
+        low=0,
+    ),
+    honoured(
+        "min.insync.replicas",
+        1,
+        "How many replicas must be in sync for a write with acks=all.",
+        server_key="min.insync.replicas",
+        low=1,
+    ),
+    honoured(
+        "preallocate",
+        False,
+        "Reserve a segment's whole space on disk when it is created.",
+        server_key="log.preallocate",
+    ),
+    honoured(
+        "retention.bytes",
+        -1,
+        "The oldest segments go as long as those after them hold this many bytes; -1 is no limit.",
+        kind=Kind.LONG,
+        server_key="log.retention.bytes",
+        low=-1,
+    ),
+    honoured(
+        "retention.ms",
+        604_800_000,
+        "Segments go when all of their records are older than this; -1 is no limit.",
+        kind=Kind.LONG,
+        server_key="log.retention.ms",
+        low=-1,
+    ),
+    honoured(
+        "segment.bytes",
+        1_073_741_824,
+        "Size at which a new segment file is begun.",
+        server_key="log.segment.bytes",
+        low=14,
+    ),
+    honoured(
+        "segment.index.bytes",
+        10_485_760,
+        "Largest size of an index file; a full index begins a new segment.",
+        server_key="log.index.size.max.bytes",
+        low=12,
+    ),
+    honoured(
+        "segment.jitter.ms",
+        0,
+        "segment.ms is shortened by a random time up to this, so that segments do not all roll at once.",
+        kind=Kind.LONG,
+        server_key="log.roll.jitter.ms",
+        low=0,
+    ),
+    honoured(
+        "segment.ms",
+        604_800_000,
+        "A new segment is begun when the records of the old one span this much time, even if it is not full.",
+        kind=Kind.LONG,
+        server_key="log.roll.ms",
+        low=1,
+    ),
+    honoured(
+        "unclean.leader.election.enable",
+        False,
+        "May a replica that is not in sync become leader, losing records, when no other is left?",
+        server_key="unclean.leader.election.enable",
+        source="KIP-106",
+    ),
+    accepted(
+        "follower.replication.throttled.replicas",
+        [],
+        "Replicas whose catching up is throttled on the follower's side: partition:broker,..., or *.",
+        "has no effect: catching up is throttled where it is sent (leader.replication.throttled.replicas)",
+        check=_check_throttled,
+        source="KIP-73",
+    ),
+    honoured(
+        "leader.replication.throttled.replicas",
+        [],
+        "Replicas whose catching up is throttled on the leader's side: partition:broker,..., or *.",
+        check=_check_throttled,
+        source="KIP-73",
+    ),
+    accepted(
+        "local.retention.bytes",
+        -2,
+        "With tiered storage: bytes kept on local disk; -2 is retention.bytes.",
+        "has no effect: tiered storage is not built",
+        kind=Kind.LONG,
+        server_key="log.local.retention.bytes",
+        low=-2,
+        source="KIP-405",
+    ),
+    accepted(
+        "local.retention.ms",
+        -2,
+        "With tiered storage: time kept on local disk; -2 is retention.ms.",
+        "has no effect: tiered storage is not built",
+        kind=Kind.LONG,
+        server_key="log.local.retention.ms",
+        low=-2,
+        source="KIP-405",
+    ),
+    refused("remote.storage.enable", False, "Tiered storage for this topic.", _NO_TIERS, source="KIP-405"),
+    refused(
+        "remote.log.copy.disable", False, "With tiered storage: copy nothing more there.", _NO_TIERS, source="KIP-950"
+    ),
+    refused(
+        "remote.log.delete.on.disable",
+        False,
+        "With tiered storage: delete what is there when it is disabled.",
+        _NO_TIERS,
+        source="KIP-950",
+    ),
+    refused(
+        "message.format.version",
+        None,
+        "The format of records on disk (until Kafka 4).",
+        "batches are always of version 2; leave it out",
+    ),
+    refused(
+        "message.downconversion.enable",
+        True,
+        "Convert batches for old clients (until Kafka 4).",
+        "there are no clients that need it; leave it out",
+    ),
+    refused(
+        "message.timestamp.difference.max.ms",
+        LONG_MAX,
+        "How far a CreateTime may lie from the broker's clock (until Kafka 4).",
+        "message.timestamp.before.max.ms and message.timestamp.after.max.ms have taken its place",
+        kind=Kind.LONG,
+    ),
+)
+
+#: A topic's key -> the server's key that gives its default for topics that do not set it.
+TOPIC_DEFAULT_KEYS = {key.name: key.server_key for key in _KEYS if key.server_key is not None}
+
+#: Coarser spellings of a topic default, the finest first: key -> (the key in milliseconds, factor). The finest one
+#: that is given wins.
+COARSE_DEFAULT_KEYS: dict[str, tuple[str, int]] = {
+    "log.retention.minutes": ("log.retention.ms", 60_000),
+    "log.retention.hours": ("log.retention.ms", 3_600_000),
+    "log.roll.hours": ("log.roll.ms", 3_600_000),
+    "log.roll.jitter.hours": ("log.roll.jitter.ms", 3_600_000),
+}
+
+
+def _topic_hints() -> dict[str, str]:
+    """What to tell somebody who gives a topic one of the server's keys."""
+    topic_keys = {server: topic for topic, server in TOPIC_DEFAULT_KEYS.items()}
+    named = topic_keys | {coarse: topic_keys[fine] for coarse, (fine, _) in COARSE_DEFAULT_KEYS.items()}
+    return {
+        server: f"for a topic it is called {topic!r} ({server} is the brokers' default of it)"
+        for server, topic in named.items()
+        if server != topic
+    }
+
+
+def server_hints() -> dict[str, str]:
+    """What to tell somebody who gives a server one of a topic's keys."""
+    return {
+        topic: f"for a server it is called {server!r} (the default of topics that do not set {topic})"
+        for topic, server in TOPIC_DEFAULT_KEYS.items()
+        if server != topic
+    }
+
+
+TOPIC = ConfigDef(
+    (dataclasses.replace(key, scope=Scope.PER_TOPIC) for key in _KEYS),
+    where="topic",
+    hints=_topic_hints(),
+    checks=(
+        at_most(
+            "min.compaction.lag.ms",
+            "max.compaction.lag.ms",
+            "a record would have to stay and to go at the same time",
+        ),
+    ),
+)
