@@ -20,7 +20,7 @@ test: setup ## the whole suite but what needs Docker or Kafka's jars
 fuzz: setup ## the fuzz targets for a while (SECONDS=300 TARGETS="recovery swaps"); failures in build/fuzz
 	@$(PYTHON) tests/fuzz/run_fuzz.py --seconds $(or $(SECONDS),300) $(TARGETS)
 
-check: setup ## ruff, mypy, import contracts, fresh protos and configuration page, no breaking change of the protocol
+check: setup ## ruff, mypy, import contracts, fresh generated files, no breaking change of the protocol
 	@tools/check.sh
 
 proto: setup ## generate the protos' code anew, and record compatible additions

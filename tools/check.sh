@@ -24,6 +24,7 @@ check format $bin/ruff format --check --quiet .
 check mypy $bin/mypy
 check imports $bin/lint-imports --no-logo
 check protos $bin/python tools/proto_tool.py check
+check blocking $bin/python tools/blocking_admin.py check
 check configuration $bin/python tools/config_docs.py check
 
 if [ ${#failed[@]} -gt 0 ]; then

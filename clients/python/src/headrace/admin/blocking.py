@@ -1,4 +1,4 @@
-"""Admin: the blocking face of AsyncAdmin."""
+"""Admin: AsyncAdmin without async. Generated from aio.py by tools/blocking_admin.py generate: change aio.py."""
 
 from __future__ import annotations
 
@@ -45,8 +45,9 @@ class Admin(Face):
         with Admin(bootstrap_servers="127.0.0.1:9095") as admin:
             admin.create_topics([NewTopic("orders", partitions=6)])
 
-    Each method does what its twin in AsyncAdmin does, and waits for it. Time-outs are seconds; None means
-    ``default.api.timeout.ms``.
+    Every change is visible to the same client's next call, whichever node answers it (read your writes). Time-outs are
+    seconds; None means ``default.api.timeout.ms``. Errors: BootstrapError, RequestTimedOutError, and those of the
+    cluster (TopicAlreadyExistsError, InvalidConfigError, ...).
     """
 
     def __init__(self, config: Mapping[str, Any] | None = None, /, **settings: Unpack[AdminSettings]) -> None:
