@@ -35,7 +35,7 @@ from ..rpc.outage import Outage
 from ..rpc.status import error_from_rpc
 from .controllers import Controllers
 from .heartbeats import HeartbeatsGoTo, HeartbeatStream, LeadMovedError, SilentControllerError, wait_for_event
-from .pursuit import Pursuit
+from .leader_discovery import LeaderDiscovery
 
 #: How often a node that wants to stop asks whether it may.
 _SHUTDOWN_INTERVAL_S = 0.05
@@ -108,10 +108,10 @@ class NodeSession(abc.ABC, Generic[Registered]):
         Raises what trying again cannot cure: InconsistentClusterIdError, InvalidRequestError (a broker's directories of
         several brokers, or another id wanted), UnsupportedVersionError.
         """
-        pursuit, told, outage = Pursuit(self._controllers), False, Outage(self._logger, "registering")
+        discovery, told, outage = LeaderDiscovery(self._controllers), False, Outage(self._logger, "registering")
         backoff = Backoff()
         while True:
-            address = pursuit.address
+            address = discovery.address
             try:
                 sent_s = boottime_s()
                 self._registered = await self._register_at(address)
@@ -122,13 +122,13 @@ class NodeSession(abc.ABC, Generic[Registered]):
                 if not told:
                     self._logger.warning("%s", error)
                     told = True
-                pursuit.worked()
+                discovery.worked()
                 await asyncio.sleep(backoff.next_s())
             except HeadraceError as error:
                 if not error.retriable:
                     raise
                 outage.failed(address, error)
-                await pursuit.pause(pursuit.failed(error))
+                await discovery.pause(discovery.failed(error))
 
     async def run(self) -> None:
         """Heartbeat until cancelled, or until the controllers say that the node may stop.
@@ -136,17 +136,17 @@ class NodeSession(abc.ABC, Generic[Registered]):
         Raises StaleBrokerEpochError (another process has registered under this id) and BrokerIdNotRegisteredError (it
         was silent for too long, or was unregistered): this life of the node is over.
         """
-        pursuit, outage = Pursuit(self._controllers), Outage(self._logger, "heartbeats")
+        discovery, outage = LeaderDiscovery(self._controllers), Outage(self._logger, "heartbeats")
         while True:
-            address = pursuit.address
+            address = discovery.address
             channel = open_channel(address, ChannelPurpose.HEARTBEAT)
             try:
-                await self._heartbeats(channel, pursuit, outage)
+                await self._heartbeats(channel, discovery, outage)
                 return
             except (StaleBrokerEpochError, BrokerIdNotRegisteredError):
                 raise
             except LeadMovedError:
-                pursuit.follow()
+                discovery.follow()
                 continue
             except HeadraceError as failed:
                 error = failed
@@ -156,7 +156,7 @@ class NodeSession(abc.ABC, Generic[Registered]):
                 outage.failed(address, error)
             else:
                 self._logger.warning("heartbeats: %s", error)
-            await pursuit.pause(pursuit.failed(error))
+            await discovery.pause(discovery.failed(error))
 
     async def shut_down(self, timeout_s: float) -> bool:
         """Ask for what the node leads or owns to be given to others, wait until it may stop. False after ``timeout_s``:
@@ -182,12 +182,12 @@ class NodeSession(abc.ABC, Generic[Registered]):
         finally:
             await channel.close()
 
-    async def _heartbeats(self, channel: grpc.aio.Channel, pursuit: Pursuit, outage: Outage) -> None:
+    async def _heartbeats(self, channel: grpc.aio.Channel, discovery: LeaderDiscovery, outage: Outage) -> None:
         """Heartbeats over one stream. Returns when the node may stop; raises a HeadraceError when the stream ends, or
         LeadMovedError when another controller is known to lead."""
         stub = cluster_pb2_grpc.ClusterStub(channel)  # type: ignore[no-untyped-call]
         stream = HeartbeatStream(self._open_heartbeats(stub), on_end=self._nudge.set)
-        at = HeartbeatsGoTo(self._controllers, pursuit.address)
+        at = HeartbeatsGoTo(self._controllers, discovery.address)
 
         def changed() -> None:
             if at.has_been_left():
@@ -203,7 +203,7 @@ class NodeSession(abc.ABC, Generic[Registered]):
                 self._heard_s = sent_s
                 self._answered(answer)
                 at.answered()
-                pursuit.worked()
+                discovery.worked()
                 outage.over()
                 if self._may_stop.is_set():
                     await stream.done_writing()
@@ -219,7 +219,7 @@ class NodeSession(abc.ABC, Generic[Registered]):
             if at.has_been_left():
                 raise LeadMovedError from None
             if isinstance(lost, SilentControllerError):
-                pursuit.is_silent()
+                discovery.is_silent()
             raise
         finally:
             unsubscribe()

@@ -31,7 +31,7 @@ from headrace_core.errors import (
 )
 from headrace_core.membership.controllers import Controllers
 from headrace_core.membership.leader_calls import ask_while_it_leads, is_repeatable, outcome_unknown
-from headrace_core.membership.pursuit import Pursuit
+from headrace_core.membership.leader_discovery import LeaderDiscovery
 from headrace_core.rpc import ChannelPurpose, open_channel
 from headrace_core.rpc.status import error_of
 from headrace_protos.v1 import admin_pb2_grpc, cluster_pb2, cluster_pb2_grpc
@@ -201,10 +201,10 @@ class ControllerLink:
         sending: Sending,
     ) -> Any:
         deadline = self._clock.monotonic_ms() + timeout_ms
-        pursuit = Pursuit(self._controllers)
+        discovery = LeaderDiscovery(self._controllers)
         failure: HeadraceError = RequestTimedOutError(f"{method}: no controller answered within {timeout_ms} ms")
         while (left_ms := deadline - self._clock.monotonic_ms()) > 0:
-            address = pursuit.address
+            address = discovery.address
             try:
                 return await ask_while_it_leads(
                     getattr(stub(self._channel(address)), method),
@@ -222,11 +222,11 @@ class ControllerLink:
             except (NotControllerError, ServerShuttingDownError) as error:  # it has done nothing of it
                 failure = error
                 was_sent = True
-            pause_s = pursuit.failed(failure)
+            pause_s = discovery.failed(failure)
             if was_sent and sending is Sending.AT_MOST_ONCE:
                 raise failure
             left_ms = deadline - self._clock.monotonic_ms()
-            await pursuit.pause(min(pause_s, max(left_ms, 0) / 1_000))
+            await discovery.pause(min(pause_s, max(left_ms, 0) / 1_000))
         raise failure
 
     def _channel(self, address: str) -> grpc.aio.Channel:
