@@ -18,7 +18,7 @@ test: setup ## the whole suite but what needs Docker or Kafka's jars
 	@tools/test.sh
 
 fuzz: setup ## the fuzz targets for a while (SECONDS=300 TARGETS="recovery swaps"); failures in build/fuzz
-	@$(PYTHON) tests/fuzz/run_fuzz.py --seconds $(or $(SECONDS),300) $(TARGETS)
+	@$(PYTHON) -m tests.fuzz.run_fuzz --seconds $(or $(SECONDS),300) $(TARGETS)
 
 check: setup ## ruff, mypy, import contracts, fresh generated files, no breaking change of the protocol
 	@tools/check.sh
@@ -60,11 +60,11 @@ bench-metadata: setup ## 100,000 partitions in the metadata: create, decide, sna
 	@$(PYTHON) bench/metadata.py $(BENCH)
 
 sim: setup ## the simulator: SCHEDULES=10000 SEED=1; one schedule is told (SCHEDULES=1 SEED=4711 MUTANT=name)
-	@$(PYTHON) tests/simulation/run.py --schedules $(or $(SCHEDULES),1000) --seed $(or $(SEED),1) \
+	@$(PYTHON) -m tests.simulation.run --schedules $(or $(SCHEDULES),1000) --seed $(or $(SEED),1) \
 		$(if $(MUTANT),--mutant $(MUTANT)) $(SIM)
 
 soak: setup ## a cluster under load with a kill -9 a minute (MINUTES=120); lost records, memory growth (docs/soak.md)
-	@$(PYTHON) tests/system/soak/soak.py --minutes $(or $(MINUTES),5) $(SOAK)
+	@$(PYTHON) -m tests.system.soak.soak --minutes $(or $(MINUTES),5) $(SOAK)
 
 verify: setup ## everything, in shards that resume (state in build/verify)
 	@$(PYTHON) tools/verify.py

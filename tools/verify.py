@@ -61,7 +61,7 @@ SHARDS = (
     ),
     Shard("simulation", ("make", "--no-print-directory", "sim", "SCHEDULES=10000"), 3600),
     Shard("simulation-tests", ("tools/test.sh", "tests/simulation"), 600),
-    Shard("fuzz", (sys.executable, "tests/fuzz/run_fuzz.py", "--seconds", "600"), 1200),
+    Shard("fuzz", (sys.executable, "-m", "tests.fuzz.run_fuzz", "--seconds", "600"), 1200),
     Shard("system", ("env", "HEADRACE_FULL_KILLS=1", "tools/test.sh", "tests/system/test_controllers_fail.py"), 1200),
     # The fault programme in parts, so that a run that was stopped goes on in the midst of it.
     *(

@@ -165,10 +165,36 @@ def test_a_bare_sleep_would_be_found() -> None:
     assert _sleeps(ast.parse("while not done:\n    time.sleep(0.01)")) == []
 
 
-def test_modules_beside_tests_have_names_of_their_own():
-    """Tests import helpers by their bare names, from many folders: of two of one name, one would be the other's."""
-    names: dict[str, list[str]] = {}
-    for path in (ROOT / "tests").rglob("*.py"):
-        if path.name not in ("conftest.py", "__init__.py"):
-            names.setdefault(path.name, []).append(str(path.relative_to(ROOT)))
-    assert {name: paths for name, paths in names.items() if len(paths) > 1} == {}
+def test_tests_import_each_other_by_whole_names_and_patch_no_path() -> None:
+    """``from tests.worlds.x import …``: no conftest.py changes sys.path, and a bare name is a third party's."""
+    ours = {path.stem for path in (ROOT / "tests").rglob("*.py")}
+    offenders = []
+    for path in sorted((ROOT / "tests").rglob("*.py")):
+        offenders += [f"{path.relative_to(ROOT)}:{line}" for line in _bare_imports(ast.parse(path.read_text()), ours)]
+    assert offenders == []
+
+
+def test_a_bare_import_would_be_found() -> None:
+    found = "from raft_world import World\nimport raft_world\nsys.path.insert(0, x)\nsys.path[:0] = [x]"
+    assert _bare_imports(ast.parse(found), {"raft_world"}) == [1, 2, 3, 4]
+    assert _bare_imports(ast.parse("from tests.unit.raft_world import World"), {"raft_world"}) == []
+
+
+def _bare_imports(tree: ast.Module, ours: set[str]) -> list[int]:
+    """Lines that import one of ours by its bare name, or change sys.path."""
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            is_bare = any(alias.name in ours for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            is_bare = node.module in ours
+        elif isinstance(node, ast.Call):
+            is_bare = ast.unparse(node.func) in ("sys.path.insert", "sys.path.append")
+        elif isinstance(node, ast.Assign | ast.AugAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            is_bare = any(ast.unparse(target).startswith("sys.path") for target in targets)
+        else:
+            continue
+        if is_bare:
+            found.append(node.lineno)
+    return sorted(found)

@@ -7,10 +7,9 @@ import time
 from concurrent.futures import Future
 from typing import Any
 
-from stack import BOOTSTRAP, LIMIT_S, until
-
 from headrace import Admin, Consumer, Producer, TopicPartition
 from headrace_core.testing.verdicts import NotInTimeError
+from tests.compose.stack import BOOTSTRAP, LIMIT_S, until
 
 TOPIC = "orders"
 PARTITIONS = 12

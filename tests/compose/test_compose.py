@@ -14,11 +14,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from load import PARTITIONS, TOPIC, Load, check_nothing_lost, settings, stored
-from stack import FIGURES, LIMIT_S, PROJECT, ROOT, Stack, docker, logs_of, note, until
 
 from headrace import Admin, Consumer, NewTopic, Producer, TopicPartition
 from headrace.errors import HeadraceError, TopicAlreadyExistsError
+from tests.compose.load import PARTITIONS, TOPIC, Load, check_nothing_lost, settings, stored
+from tests.compose.stack import FIGURES, LIMIT_S, PROJECT, ROOT, Stack, docker, logs_of, note, until
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(600), pytest.mark.xdist_group("compose")]
 

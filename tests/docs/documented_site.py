@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import documented_pages as pages
+from tests.docs import documented_pages as pages
 
 #: What is typed -> what is run: views that never end look once. The doctor may find a fault of this machine's, and a
 #: move of twenty records is done before it can be cancelled; anything else that they complain of is a failure.

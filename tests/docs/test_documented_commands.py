@@ -6,7 +6,6 @@ from __future__ import annotations
 import ast
 import re
 
-import documented_pages as pages
 import pytest
 
 import headrace
@@ -14,6 +13,7 @@ import headrace.errors
 from headrace.errors import HeadraceError
 from headrace.settings import CONSUMER, PRODUCER, resolve
 from headrace_core.config.server_keys import SERVER
+from tests.docs import documented_pages as pages
 
 #: Their shell and Python blocks are run, or say why not.
 RUN = (

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import documented_pages as pages
 import pytest
-from documented_site import Site, about_disks
 
 from headrace_tools.local import ports
+from tests.docs import documented_pages as pages
+from tests.docs.documented_site import Site, about_disks
 
 pytestmark = pytest.mark.timeout(480)
 

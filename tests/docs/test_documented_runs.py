@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from xml.etree import ElementTree
 
-import documented_pages as pages
 import pytest
-from documented_site import Site, about_disks
 
 from headrace_tools.local import ports
+from tests.docs import documented_pages as pages
+from tests.docs.documented_site import Site, about_disks
 
 pytestmark = [pytest.mark.timeout(480)]
 

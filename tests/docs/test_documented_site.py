@@ -6,7 +6,8 @@ import re
 from pathlib import Path
 
 import pytest
-from documented_site import MAY_NAME, ONCE, Site
+
+from tests.docs.documented_site import MAY_NAME, ONCE, Site
 
 
 def followed(tmp_path: Path, said: str, code: int) -> str:

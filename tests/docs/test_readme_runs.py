@@ -8,9 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import documented_pages as pages
-
 from headrace_tools.local import ports
+from tests.docs import documented_pages as pages
 
 README = Path(__file__).parents[2] / "README.md"
 

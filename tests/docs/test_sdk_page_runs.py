@@ -7,9 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import documented_pages as pages
-
 from headrace import LocalCluster
+from tests.docs import documented_pages as pages
 
 PAGE = Path(__file__).parents[2] / "docs" / "sdk.md"
 

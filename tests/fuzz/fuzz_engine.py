@@ -213,7 +213,7 @@ def report(target: Target, data: bytes, error: BaseException, how: str) -> Failu
     return Failure(
         f"{target.name} ({how}): {type(error).__name__}: {str(error)[:700]}\n{where[-1500:]}\n"
         f"{len(small)} bytes (of {len(data)}), saved as {path}: {small[:200].hex()}\n"
-        f"run it again: python tests/fuzz/run_fuzz.py {target.name} --input {path}\n"
+        f"run it again: python -m tests.fuzz.run_fuzz {target.name} --input {path}\n"
         f"once understood, move it to tests/fuzz/corpus/{target.name}/what-it-was.bin"
     )
 

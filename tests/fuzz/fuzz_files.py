@@ -11,9 +11,6 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
-from fuzz_engine import Reader, Target
-from fuzz_seeds import logs, sealed_snapshot
-
 from headrace_controller.storage import MetadataStorage
 from headrace_core.errors import CorruptLogError, HeadraceError, InvalidConfigError
 from headrace_core.log import Append, LogConfig, LogDirectory, PartitionLog, format_directory
@@ -38,6 +35,8 @@ from headrace_core.records import decode_batch, iterate_headers, read_header
 from headrace_core.testing.clock import ManualClock
 from headrace_core.testing.crashing_fs import CrashingFileSystem, Loss
 from headrace_core.types import TopicPartition
+from tests.fuzz.fuzz_engine import Reader, Target
+from tests.fuzz.fuzz_seeds import logs, sealed_snapshot
 
 ROOT = "/data"
 TOPIC_ID = uuid.UUID(int=7)

@@ -16,14 +16,14 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import grpc
-from fuzz_engine import Target
-from fuzz_seeds import batches
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message_factory import GetMessageClass
 
 from headrace import Admin, LocalCluster
 from headrace_core.rpc.status import ERROR_CODE_KEY
 from headrace_tools.local.state import StateFile
+from tests.fuzz.fuzz_engine import Target
+from tests.fuzz.fuzz_seeds import batches
 
 TOPIC = "orders"
 #: A call that waits on purpose (a long poll, an offset that never comes) is given up after this.

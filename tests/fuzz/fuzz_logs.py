@@ -7,11 +7,6 @@ import random
 import struct
 from typing import Any
 
-from compaction_world import Batch, batches_of, committed, latest_values, transactions_of
-from fuzz_engine import Reader, Target, chunks
-from fuzz_records import outcome
-from fuzz_seeds import framed, logs, marker, rebased, sealed_after
-
 from headrace_core.errors import CorruptLogError, CorruptMessageError, HeadraceError
 from headrace_core.log import Append, LogConfig, PartitionLog
 from headrace_core.log.compaction import _cleaning, _pure
@@ -27,6 +22,10 @@ from headrace_core.records.batches import iterate_headers
 from headrace_core.testing.clock import ManualClock
 from headrace_core.testing.crashing_fs import CrashingFileSystem, Loss
 from headrace_core.types import TopicPartition
+from tests.fuzz.fuzz_engine import Reader, Target, chunks
+from tests.fuzz.fuzz_records import outcome
+from tests.fuzz.fuzz_seeds import framed, logs, marker, rebased, sealed_after
+from tests.property.log_compaction.compaction_world import Batch, batches_of, committed, latest_values, transactions_of
 
 ROOT = "/data"
 DIRECTORY = "/data/orders-0"

@@ -9,8 +9,6 @@ from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
-from fuzz_engine import Reader, Target, chunks
-from fuzz_seeds import batches, logs, sealed, sealed_after
 
 from headrace_core.errors import CorruptMessageError, HeadraceError, InvalidRecordError
 from headrace_core.records import (
@@ -33,6 +31,8 @@ from headrace_core.records import _arrow_pure as arrow_pure
 from headrace_core.records.arrow import decode_arrow, encode_arrow
 from headrace_core.records.compression import compress, decompress
 from headrace_core.testing.batches import resealed
+from tests.fuzz.fuzz_engine import Reader, Target, chunks
+from tests.fuzz.fuzz_seeds import batches, logs, sealed, sealed_after
 
 LIMITS = DecodeLimits(max_decompressed_bytes=1 << 20, max_records=2048, max_headers=64)
 BACKENDS: tuple[Any, Any] = (_pure, _compiled)

@@ -9,11 +9,7 @@ import random
 import struct
 from typing import Any
 
-from fuzz_engine import Target
-from fuzz_records import outcome
-from fuzz_seeds import batches, logs, sealed_after
 from google.protobuf.message import DecodeError
-from solo_broker import FakeStream, SoloBroker, fetch, produce
 
 from headrace.settings import ADMIN, CONSUMER, PRODUCER, resolve
 from headrace_broker.handlers.fetch import FetchStream
@@ -28,6 +24,10 @@ from headrace_core.records import check_batch, encode_batch, iterate_headers
 from headrace_core.testing.crashing_fs import CrashingFileSystem
 from headrace_core.types import TopicPartition
 from headrace_protos.v1 import fetch_pb2, produce_pb2
+from tests.fuzz.fuzz_engine import Target
+from tests.fuzz.fuzz_records import outcome
+from tests.fuzz.fuzz_seeds import batches, logs, sealed_after
+from tests.scenarios.broker.solo_broker import FakeStream, SoloBroker, fetch, produce
 
 # ---------------------------------------------------------------------------------------------- metadata
 

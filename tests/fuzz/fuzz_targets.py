@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import fuzz_files
-import fuzz_handlers
-import fuzz_logs
-import fuzz_records
-import fuzz_services
+from tests.fuzz import fuzz_files, fuzz_handlers, fuzz_logs, fuzz_records, fuzz_services
 
 TARGETS = {
     target.name: target

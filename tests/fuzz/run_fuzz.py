@@ -1,4 +1,4 @@
-"""Runs fuzz targets: `python tests/fuzz/run_fuzz.py [TARGET...] [--seconds S] [--seed N] [--input FILE] [--atheris]`.
+"""Runs fuzz targets: `python -m tests.fuzz.run_fuzz [TARGET...] [--seconds S] [--seed N] [--input FILE] [--atheris]`.
 
 Without a target all of them, S seconds in all. A failure is minimized, saved under build/fuzz, and ends with exit 1.
 `--input` runs one file. `--atheris` fuzzes one target with coverage (package atheris, which nothing else needs:
@@ -13,9 +13,6 @@ import random
 import sys
 import time
 from pathlib import Path
-
-for _directory in ("fuzz", "property/log_compaction", "scenarios/broker"):
-    sys.path.insert(0, str(Path(__file__).parents[1] / _directory))
 
 
 def main(arguments: list[str]) -> int:
@@ -32,10 +29,10 @@ def main(arguments: list[str]) -> int:
         with atheris.instrument_imports(
             include=["headrace", "headrace_core", "headrace_broker", "headrace_controller"]
         ):
-            from fuzz_targets import TARGETS
+            from tests.fuzz.fuzz_targets import TARGETS
     else:
-        from fuzz_targets import TARGETS
-    from fuzz_engine import Failure, burst, check, report
+        from tests.fuzz.fuzz_targets import TARGETS
+    from tests.fuzz.fuzz_engine import Failure, burst, check, report
 
     unknown = set(given.targets) - set(TARGETS)
     if unknown or ((given.atheris or given.input) and len(given.targets) != 1):
@@ -70,7 +67,8 @@ def main(arguments: list[str]) -> int:
 def _with_coverage(target, seconds: float, seed: int) -> int:  # type: ignore[no-untyped-def]
     """libFuzzer keeps what reaches new code in build/fuzz/<target>.corpus."""
     import atheris
-    from fuzz_engine import FOUND, Mutator, check, pool, report
+
+    from tests.fuzz.fuzz_engine import FOUND, Mutator, check, pool, report
 
     kept = FOUND / f"{target.name}.corpus"
     kept.mkdir(parents=True, exist_ok=True)

@@ -11,11 +11,11 @@ import random
 import time
 
 import pytest
-from fuzz_engine import CORPUS, Mutator, Target, burst, check, corpus_files, minimize, report
-from fuzz_seeds import batches, sealed
-from fuzz_targets import TARGETS
 
 from headrace_core.records import check_batch
+from tests.fuzz.fuzz_engine import CORPUS, Mutator, Target, burst, check, corpus_files, minimize, report
+from tests.fuzz.fuzz_seeds import batches, sealed
+from tests.fuzz.fuzz_targets import TARGETS
 
 SECONDS = float(os.environ.get("HEADRACE_FUZZ_SECONDS") or 0.4)
 
@@ -69,7 +69,7 @@ def test_mutations_repeat_with_their_seed(seed: int) -> None:
 
 
 def test_the_guard_stops_what_takes_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fuzz_engine.SECONDS_MAX", 0.05)
+    monkeypatch.setattr("tests.fuzz.fuzz_engine.SECONDS_MAX", 0.05)
 
     def endless(data: bytes) -> None:
         while True:
@@ -81,7 +81,7 @@ def test_the_guard_stops_what_takes_too_long(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_the_guard_sees_memory_that_an_input_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     peaks = iter([10 << 20, 900 << 20])
-    monkeypatch.setattr("fuzz_engine.peak_bytes", lambda: next(peaks))
+    monkeypatch.setattr("tests.fuzz.fuzz_engine.peak_bytes", lambda: next(peaks))
     error = check(Target("greedy", lambda data: None, list), b"xyz")
     assert isinstance(error, AssertionError)
     assert "3 bytes made the process grow by 890 MiB" in str(error)

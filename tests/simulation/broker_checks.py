@@ -12,22 +12,20 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any
 
-from broker_upkeep_checks import ANYWHERE, READ_BYTES, StartSeen, UpkeepChecks
-from sim_checks import Violation
-
 from headrace_controller.cluster.requests import AlterPartition
 from headrace_core.errors import CorruptLogError, HeadraceError
 from headrace_core.log import PartitionLog
 from headrace_core.metadata import MetadataDelta, MetadataImage
 from headrace_core.records import decode_batch, iterate_headers
 from headrace_core.types import NO_LEADER, TopicPartition
+from tests.simulation.broker_upkeep_checks import ANYWHERE, READ_BYTES, StartSeen, UpkeepChecks
+from tests.simulation.sim_checks import Violation
 
 if TYPE_CHECKING:
-    from broker_clients import ConsumerModel, ProducerModel
-    from broker_node import Broker, BrokerHost
-    from broker_sim_world import BrokerWorld
-
     from headrace_broker.partition import PartitionLeader
+    from tests.simulation.broker_clients import ConsumerModel, ProducerModel
+    from tests.simulation.broker_node import Broker, BrokerHost
+    from tests.simulation.broker_sim_world import BrokerWorld
 
 
 class Truth:

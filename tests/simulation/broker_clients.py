@@ -11,18 +11,17 @@ import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from broker_upkeep import earliest
-from sim_checks import Violation
-
 from headrace.consumer.read_epochs import ReadEpochs
 from headrace_core.errors import HeadraceError, InvalidProducerEpochError, OutOfOrderSequenceNumberError
 from headrace_core.records import BatchBuilder, iterate_headers
 from headrace_core.testing.node_clock import EPOCH_MS
 from headrace_core.types import TopicPartition
+from tests.simulation.broker_upkeep import earliest
+from tests.simulation.sim_checks import Violation
 
 if TYPE_CHECKING:
-    from broker_node import BrokerHost
-    from broker_sim_world import BrokerWorld
+    from tests.simulation.broker_node import BrokerHost
+    from tests.simulation.broker_sim_world import BrokerWorld
 
 IN_FLIGHT_MAX = 5
 REQUEST_TIMEOUT_MS = 350.0

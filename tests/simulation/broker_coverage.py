@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from broker_plan import KINDS, STORIES
+from tests.simulation.broker_plan import KINDS, STORIES
 
 #: (category, name), as they are counted in the world.
 BROKERS_LISTED: tuple[tuple[str, str], ...] = (

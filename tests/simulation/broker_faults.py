@@ -12,10 +12,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from broker_node import ROOT, BrokerHost
-from broker_stories import STORIES, StoryTeller
-from sim_plan import Fault
-
 from headrace_controller.cluster.ledger_requests import AlterPartitionReassignments, Reassignment
 from headrace_controller.cluster.requests import (
     AlterConfigs,
@@ -29,9 +25,12 @@ from headrace_core.errors import HeadraceError
 from headrace_core.metadata import ConfigResourceType, PartitionImage
 from headrace_core.testing.crashing_fs import Loss, SimulatedCrash, TraceEntry
 from headrace_core.types import NO_LEADER
+from tests.simulation.broker_node import ROOT, BrokerHost
+from tests.simulation.broker_stories import STORIES, StoryTeller
+from tests.simulation.sim_plan import Fault
 
 if TYPE_CHECKING:
-    from broker_sim_world import BrokerWorld
+    from tests.simulation.broker_sim_world import BrokerWorld
 
 CONTROLLER = -1
 #: That share of the faults that come in the midst of a story wait for its end.

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sim_checks import Violation
+from tests.simulation.sim_checks import Violation
 
 if TYPE_CHECKING:
-    from broker_node import BrokerHost
-    from broker_sim_world import BrokerWorld
+    from tests.simulation.broker_node import BrokerHost
+    from tests.simulation.broker_sim_world import BrokerWorld
 
 #: Within so much virtual time writes go through again: a heartbeat (150 ms) and an election, with time to spare.
 FULL_MS = 1_500.0

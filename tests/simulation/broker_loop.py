@@ -21,7 +21,7 @@ from headrace_core.testing.crashing_fs import SimulatedCrash
 from headrace_core.testing.scheduler import Planned
 
 if TYPE_CHECKING:
-    from broker_node import BrokerHost
+    from tests.simulation.broker_node import BrokerHost
 
 
 #: Tasks whose handler awaits them, and answers with their error.

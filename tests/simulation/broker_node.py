@@ -11,11 +11,6 @@ from collections.abc import Collection, Mapping
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from broker_clients import PRODUCER_EXPIRATION_MS
-from broker_loop import SimLoop
-from broker_upkeep import begin_upkeep
-from sim_checks import Violation
-
 from headrace_broker.assignments import DirectoryAssignments
 from headrace_broker.controller_link import DirectoriesTold, IsrAnswer, IsrRequest, ReplicaKey
 from headrace_broker.handlers.replication import ReplicationService
@@ -54,9 +49,13 @@ from headrace_core.telemetry import CorruptionFound, Emitter, Metrics
 from headrace_core.testing.crashing_fs import CrashingFileSystem, Loss
 from headrace_core.testing.node_clock import NodeClock
 from headrace_core.types import TopicPartition
+from tests.simulation.broker_clients import PRODUCER_EXPIRATION_MS
+from tests.simulation.broker_loop import SimLoop
+from tests.simulation.broker_upkeep import begin_upkeep
+from tests.simulation.sim_checks import Violation
 
 if TYPE_CHECKING:
-    from broker_sim_world import BrokerWorld, Connection
+    from tests.simulation.broker_sim_world import BrokerWorld, Connection
 
 ROOT = "/data"
 CLUSTER = "cluster-one"

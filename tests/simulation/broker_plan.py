@@ -10,9 +10,8 @@ import random
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from sim_plan import FAULTS_MAX, FAULTS_MIN, Fault, Period
-
 from headrace_core.testing.network import GOOD, Quality
+from tests.simulation.sim_plan import FAULTS_MAX, FAULTS_MIN, Fault, Period
 
 #: What ``broker_stories`` tells: kind -> how much it weighs.
 STORIES: dict[str, float] = {

@@ -18,17 +18,6 @@ from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
-from broker_checks import BrokerChecks
-from broker_clients import ConsumerModel, ProducerModel
-from broker_liveness import prove_while_a_disk_is_full
-from broker_loop import SimWriter
-from broker_node import CLUSTER, Broker, BrokerHost, LeaderEnd, converse, heartbeats_ended
-from broker_plan import BrokerPlan
-from broker_upkeep import TICK_S, Aside, Deleter, observing_starts
-from sim_checks import Violation
-from sim_plan import Fault
-from sim_story import Story
-
 from headrace_broker import storage as storage_module
 from headrace_broker.replication import follower_replica, follower_streams
 from headrace_broker.upkeep import cleaners, retention
@@ -42,6 +31,16 @@ from headrace_core.rpc.backoff import Backoff
 from headrace_core.testing.crashing_fs import Loss
 from headrace_core.testing.network import GOOD, Quality
 from headrace_core.testing.scheduler import Scheduler
+from tests.simulation.broker_checks import BrokerChecks
+from tests.simulation.broker_clients import ConsumerModel, ProducerModel
+from tests.simulation.broker_liveness import prove_while_a_disk_is_full
+from tests.simulation.broker_loop import SimWriter
+from tests.simulation.broker_node import CLUSTER, Broker, BrokerHost, LeaderEnd, converse, heartbeats_ended
+from tests.simulation.broker_plan import BrokerPlan
+from tests.simulation.broker_upkeep import TICK_S, Aside, Deleter, observing_starts
+from tests.simulation.sim_checks import Violation
+from tests.simulation.sim_plan import Fault
+from tests.simulation.sim_story import Story
 
 TOPIC = "orders"
 #: The controllers' address in links.
@@ -441,7 +440,7 @@ class BrokerWorld:
                 setattr(where, name, before)
 
     def _run(self) -> None:
-        from broker_faults import BrokerFaults
+        from tests.simulation.broker_faults import BrokerFaults
 
         faults = BrokerFaults(self)
         for period in self.plan.periods:

@@ -14,20 +14,19 @@ import random
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any
 
-from broker_checks import damage_in
-from broker_node import ROOT, BrokerHost, heartbeats_ended
-from sim_plan import Fault
-
 from headrace_controller.cluster.ledger_requests import AlterPartitionReassignments, Reassignment
 from headrace_controller.cluster.requests import ElectionType, ElectLeaders
 from headrace_core.metadata import PartitionImage
 from headrace_core.testing.crashing_fs import Loss
 from headrace_core.types import TopicPartition
+from tests.simulation.broker_checks import damage_in
+from tests.simulation.broker_node import ROOT, BrokerHost, heartbeats_ended
+from tests.simulation.sim_plan import Fault
 
 if TYPE_CHECKING:
-    from broker_clients import Client
-    from broker_faults import BrokerFaults
-    from broker_sim_world import BrokerWorld
+    from tests.simulation.broker_clients import Client
+    from tests.simulation.broker_faults import BrokerFaults
+    from tests.simulation.broker_sim_world import BrokerWorld
 
 Steps = Generator[float, None, None]
 #: Sees every message on a follower's stream before the network does: (sender, receiver, message); True: it is lost.

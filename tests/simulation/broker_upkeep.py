@@ -30,8 +30,8 @@ from headrace_core.types import TopicPartition
 from headrace_protos.v1 import offsets_pb2
 
 if TYPE_CHECKING:
-    from broker_node import Broker
-    from broker_sim_world import BrokerWorld
+    from tests.simulation.broker_node import Broker
+    from tests.simulation.broker_sim_world import BrokerWorld
 
 RETENTION_MS = 120
 CLEANER_PAUSE_MS = 150.0

@@ -11,17 +11,16 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sim_checks import Violation
-
 from headrace_core.errors import CorruptLogError
 from headrace_core.log import PartitionLog
 from headrace_core.records import decode_batch, iterate_headers
 from headrace_core.types import TopicPartition
+from tests.simulation.sim_checks import Violation
 
 if TYPE_CHECKING:
-    from broker_checks import Truth
-    from broker_node import Broker, BrokerHost
-    from broker_sim_world import BrokerWorld
+    from tests.simulation.broker_checks import Truth
+    from tests.simulation.broker_node import Broker, BrokerHost
+    from tests.simulation.broker_sim_world import BrokerWorld
 
 READ_BYTES = 1 << 20
 #: Of what supersedes a record: anything that is committed.

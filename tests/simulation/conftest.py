@@ -1,14 +1,9 @@
-"""Lets the tests in this directory import the simulator under importlib mode."""
+"""The simulator takes the process's log for itself: each test gives it back."""
 
 import logging
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-
-HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE), str(HERE / "mutants"), str(HERE.parent / "unit" / "controller")]
 
 
 @pytest.fixture(autouse=True)

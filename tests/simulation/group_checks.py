@@ -10,11 +10,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from group_hosts import SESSION_MS
-from group_log import LoggedRecord, LogPartition
-from group_members import Attempt
-from sim_checks import Violation
-
 from headrace.group.member import Part, Parts
 from headrace_coordinator.group.groups import Groups
 from headrace_coordinator.group.reconciling import Current
@@ -27,10 +22,14 @@ from headrace_coordinator.shard_state_machine import ShardStateMachine
 from headrace_coordinator.state_machine import RecordKind, kind_of
 from headrace_core.errors import HeadraceError
 from headrace_core.metadata.shards import shard_of
+from tests.simulation.group_hosts import SESSION_MS
+from tests.simulation.group_log import LoggedRecord, LogPartition
+from tests.simulation.group_members import Attempt
+from tests.simulation.sim_checks import Violation
 
 if TYPE_CHECKING:
-    from group_members import Caller, SimMember
-    from group_sim_world import GroupWorld
+    from tests.simulation.group_members import Caller, SimMember
+    from tests.simulation.group_sim_world import GroupWorld
 
 #: Refusals of a state machine: nothing was written, so no effect may ever be seen. (All others may have had one.)
 DEFINITE = frozenset(

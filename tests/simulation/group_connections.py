@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 from headrace_core.errors import HeadraceError, NetworkError
 
 if TYPE_CHECKING:
-    from group_hosts import Coordinator, SimServerStream
-    from group_members import Caller, SimMember
-    from group_sim_world import GroupWorld
-
     from headrace_coordinator.handlers.membership import MembershipStream
+    from tests.simulation.group_hosts import Coordinator, SimServerStream
+    from tests.simulation.group_members import Caller, SimMember
+    from tests.simulation.group_sim_world import GroupWorld
 
 
 class Pipe:
@@ -182,7 +181,7 @@ class CallPipe:
         number = next(self.world.numbers)
         self.waiting[number] = answered
         self._up.send((number, method, request))
-        from group_members import REQUEST_TIMEOUT_MS
+        from tests.simulation.group_members import REQUEST_TIMEOUT_MS
 
         self.world.scheduler.after(REQUEST_TIMEOUT_MS, self._too_late, number)
 

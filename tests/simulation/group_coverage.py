@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from group_plan import KINDS
+from tests.simulation.group_plan import KINDS
 
 #: (category, name), as they are counted in the world.
 GROUPS_LISTED: tuple[tuple[str, str], ...] = (

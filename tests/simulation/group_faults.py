@@ -8,18 +8,17 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from group_hosts import APPEND_TIMEOUT_S, GRACE_MS, SESSION_MS
-from group_log import LOGS
-from group_members import Attempt, Caller, SimMember
-from sim_plan import Fault
-
 from headrace_controller.cluster.requests import CreatePartitions, CreateTopics, DeleteTopics, MorePartitions, NewTopic
 from headrace_core.errors import HeadraceError
 from headrace_protos.v1 import groups_pb2
+from tests.simulation.group_hosts import APPEND_TIMEOUT_S, GRACE_MS, SESSION_MS
+from tests.simulation.group_log import LOGS
+from tests.simulation.group_members import Attempt, Caller, SimMember
+from tests.simulation.sim_plan import Fault
 
 if TYPE_CHECKING:
-    from group_hosts import CoordinatorHost
-    from group_sim_world import GroupWorld
+    from tests.simulation.group_hosts import CoordinatorHost
+    from tests.simulation.group_sim_world import GroupWorld
 
 CONTROLLERS = "controllers"
 PARTITIONS_MAX, MEMBERS_MAX = 8, 6

@@ -9,9 +9,6 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from broker_loop import SimLoop
-from group_log import SimBrokers, SimShardLog
-
 from headrace_controller.cluster.ledger_requests import (
     CoordinatorHeartbeat,
     CoordinatorRegistered,
@@ -34,10 +31,12 @@ from headrace_core.errors import (
 from headrace_core.metadata import BrokerEndpoint, MetadataDelta, MetadataImage
 from headrace_core.testing.node_clock import NodeClock
 from headrace_core.types import TopicPartition
+from tests.simulation.broker_loop import SimLoop
+from tests.simulation.group_log import SimBrokers, SimShardLog
 
 if TYPE_CHECKING:
-    from group_connections import MemberConnection
-    from group_sim_world import GroupWorld
+    from tests.simulation.group_connections import MemberConnection
+    from tests.simulation.group_sim_world import GroupWorld
 
 CLUSTER = "simulated-cluster-0001"
 #: Of a coordinator at the controllers, in ms.

@@ -29,8 +29,8 @@ from headrace_core.types import TopicPartition
 from headrace_protos.v1 import produce_pb2
 
 if TYPE_CHECKING:
-    from group_hosts import CoordinatorHost
-    from group_sim_world import GroupWorld
+    from tests.simulation.group_hosts import CoordinatorHost
+    from tests.simulation.group_sim_world import GroupWorld
 
 LOGS = "logs"
 #: Records that a read brings at once.

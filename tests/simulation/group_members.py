@@ -24,9 +24,9 @@ from headrace_core.errors import (
 from headrace_protos.v1 import groups_pb2
 
 if TYPE_CHECKING:
-    from group_connections import MemberConnection
-    from group_hosts import Coordinator
-    from group_sim_world import GroupWorld
+    from tests.simulation.group_connections import MemberConnection
+    from tests.simulation.group_hosts import Coordinator
+    from tests.simulation.group_sim_world import GroupWorld
 
 #: Of a client, in ms: an answer is waited for so long; a commit or a fetch is given up after so long.
 REQUEST_TIMEOUT_MS, GIVE_UP_MS = 600.0, 700.0

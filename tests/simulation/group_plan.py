@@ -10,10 +10,9 @@ import random
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from sim_plan import FAULTS_MAX, FAULTS_MIN, Fault, Period
-
 from headrace_coordinator.runtime.shard import GATHERED_BYTES_MAX
 from headrace_core.testing.network import GOOD, Quality
+from tests.simulation.sim_plan import FAULTS_MAX, FAULTS_MIN, Fault, Period
 
 #: So many times as often come the faults that are hardest on a guard, in the schedules that have to miss it.
 HARDEST = 8.0

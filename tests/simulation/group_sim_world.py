@@ -17,17 +17,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from group_checks import GroupChecks
-from group_connections import CallPipe, MemberConnection
-from group_faults import GroupFaults
-from group_hosts import CLUSTER, GRACE_MS, SESSION_MS, Coordinator, CoordinatorHost, HowFar
-from group_log import LOGS, LogPartition
-from group_members import Caller, Committer, SimMember, host_of
-from group_plan import GroupPlan
-from sim_checks import Violation
-from sim_plan import Fault
-from sim_story import Story
-
 from headrace.group import membership
 from headrace_controller.cluster.core import ClusterCore
 from headrace_controller.cluster.decision import ClusterSettings
@@ -48,6 +37,16 @@ from headrace_core.metadata.shards import OFFSETS_TOPIC, owner_of, shard_of, vac
 from headrace_core.rpc.backoff import Backoff
 from headrace_core.testing.network import GOOD, Quality
 from headrace_core.testing.scheduler import Scheduler
+from tests.simulation.group_checks import GroupChecks
+from tests.simulation.group_connections import CallPipe, MemberConnection
+from tests.simulation.group_faults import GroupFaults
+from tests.simulation.group_hosts import CLUSTER, GRACE_MS, SESSION_MS, Coordinator, CoordinatorHost, HowFar
+from tests.simulation.group_log import LOGS, LogPartition
+from tests.simulation.group_members import Caller, Committer, SimMember, host_of
+from tests.simulation.group_plan import GroupPlan
+from tests.simulation.sim_checks import Violation
+from tests.simulation.sim_plan import Fault
+from tests.simulation.sim_story import Story
 
 CONTROLLERS = "controllers"
 EVENTS_MAX = 200_000

@@ -1,13 +1,13 @@
 """``make sim``: many schedules, and the mutants that they have to kill.
 
-    tests/simulation/run.py --schedules 10000 --seed 1        seeds 1 to 10000, and the mutants
-    tests/simulation/run.py --schedules 1 --seed 4711         one again, told like a story
-    tests/simulation/run.py ... --mutants none | all | NAME,NAME
-    tests/simulation/run.py ... --half controllers | brokers | groups   only these; else odd seeds are of the
-                                                                 controllers, even ones of the brokers, and beside each
-                                                                 five of them comes one of groups
-    tests/simulation/run.py --schedules 1 ... --keep 3,7 --until 2500   only some of its faults: a shrunk schedule
-    tests/simulation/run.py --schedules 1 ... --mutant NAME             with a guard removed
+    python -m tests.simulation.run --schedules 10000 --seed 1    seeds 1 to 10000, and the mutants
+    python -m tests.simulation.run --schedules 1 --seed 4711     one again, told like a story
+    ... --mutants none | all | NAME,NAME
+    ... --half controllers | brokers | groups                    only these; else odd seeds are of the controllers, even
+                                                                 ones of the brokers, and beside each five of them comes
+                                                                 one of groups
+    ... --schedules 1 --keep 3,7 --until 2500                    only some of its faults: a shrunk schedule
+    ... --schedules 1 --mutant NAME                              with a guard removed
 
 Progress goes to stderr, tables to stdout, and the last line is one JSON object (docs/simulation.md). Exit 1: a promise
 was broken, a mutant survived, or too little happened to prove anything.
@@ -30,27 +30,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE / "mutants"), str(HERE.parent / "unit" / "controller")]
-
-from broker_coverage import BROKERS_LISTED, brokers_missing  # noqa: E402
-from broker_plan import BrokerPlan, make_broker_plan  # noqa: E402
-from broker_sim_world import BrokerWorld  # noqa: E402
-from cluster_histories import Broken  # noqa: E402
-from group_coverage import GROUPS_LISTED, groups_missing  # noqa: E402
-from group_plan import GroupPlan, make_group_plan  # noqa: E402
-from group_sim_world import GroupWorld  # noqa: E402
-from mutant import Mutant  # noqa: E402
-from scoreboard import MUTANTS  # noqa: E402
-from sim_checks import Violation  # noqa: E402
-from sim_coverage import LISTED, missing  # noqa: E402
-from sim_histories import run_histories  # noqa: E402
-from sim_plan import REQUIRED, Plan, make_plan  # noqa: E402
-from sim_world import World, listen_to_the_log, take_what_was_logged  # noqa: E402
-
-from headrace_core.errors import HeadraceError  # noqa: E402
-from headrace_core.testing.histories import HistoryViolation  # noqa: E402
-from headrace_core.testing.shrinking import shortest, shrink  # noqa: E402
+from headrace_core.errors import HeadraceError
+from headrace_core.testing.histories import HistoryViolation
+from headrace_core.testing.shrinking import shortest, shrink
+from tests.simulation.broker_coverage import BROKERS_LISTED, brokers_missing
+from tests.simulation.broker_plan import BrokerPlan, make_broker_plan
+from tests.simulation.broker_sim_world import BrokerWorld
+from tests.simulation.group_coverage import GROUPS_LISTED, groups_missing
+from tests.simulation.group_plan import GroupPlan, make_group_plan
+from tests.simulation.group_sim_world import GroupWorld
+from tests.simulation.mutants.mutant import Mutant
+from tests.simulation.mutants.scoreboard import MUTANTS
+from tests.simulation.sim_checks import Violation
+from tests.simulation.sim_coverage import LISTED, missing
+from tests.simulation.sim_histories import run_histories
+from tests.simulation.sim_plan import REQUIRED, Plan, make_plan
+from tests.simulation.sim_world import World, listen_to_the_log, take_what_was_logged
+from tests.unit.controller.cluster_histories import Broken
 
 #: A mutant that lives as long as this has survived.
 MUTANT_SCHEDULES_MAX = 2_000
@@ -67,7 +63,7 @@ _CHUNK = 20
 _MUTANT_CHUNK = 20
 _SHRINK_S_MAX = 60.0
 _STORIES_MAX = 3
-BUILD = HERE.parents[1] / "build" / "sim"
+BUILD = Path(__file__).resolve().parents[2] / "build" / "sim"
 
 
 class Failure(NamedTuple):
@@ -367,7 +363,7 @@ def explain(seed: int, failure: Failure, mutant: str = "", half: str = "both") -
         f"seed {seed}: {found[0]}: {found[1]}",
         f"  again:  make sim SCHEDULES=1 SEED={seed}"
         + (f" MUTANT={mutant}" if mutant else f' SIM="--half {half}"' if half == GROUPS else ""),
-        f"  shrunk: .venv/bin/python tests/simulation/run.py --schedules 1 --seed {seed}{keep}{name}",
+        f"  shrunk: .venv/bin/python -m tests.simulation.run --schedules 1 --seed {seed}{keep}{name}",
         f"  {len(plan.faults)} of {len(whole.faults)} faults are needed, in {length_ms / 1_000:.1f} s:",
     ]
     story = [f"    {line}" for line in world.story.lines()]

@@ -8,8 +8,6 @@ import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from sim_checks import decoded
-
 from headrace_controller.cluster.requests import (
     AssignDirectories,
     Heartbeat,
@@ -38,10 +36,11 @@ from headrace_core.metadata import (
     MetadataDelta,
     MetadataImage,
 )
+from tests.simulation.sim_checks import decoded
 
 if TYPE_CHECKING:
-    from sim_controllers import ControllerHost
-    from sim_world import World
+    from tests.simulation.sim_controllers import ControllerHost
+    from tests.simulation.sim_world import World
 
 HEARTBEAT_MS = 400.0
 FOLLOW_MS = 300.0
@@ -52,7 +51,7 @@ class SimulatedBroker:
     """See the module. A *life* begins with a registration; what an earlier one has under way still arrives."""
 
     def __init__(self, world: World, number: int) -> None:
-        from sim_world import BROKER_ADDRESS
+        from tests.simulation.sim_world import BROKER_ADDRESS
 
         self.world = world
         self.number = number

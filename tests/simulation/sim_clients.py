@@ -10,8 +10,6 @@ import random
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any
 
-from sim_checks import Violation
-
 from headrace_controller.cluster.requests import (
     AlterConfigs,
     AlterResource,
@@ -34,10 +32,11 @@ from headrace_core.metadata import (
     RemoveTopicRecord,
     TopicRecord,
 )
+from tests.simulation.sim_checks import Violation
 
 if TYPE_CHECKING:
-    from sim_controllers import ControllerHost
-    from sim_world import World
+    from tests.simulation.sim_controllers import ControllerHost
+    from tests.simulation.sim_world import World
 
 #: A request without an answer is given up after this.
 TIMEOUT_MS = 1_500.0
@@ -91,7 +90,7 @@ class AdminClient:
     """One after the other, a few at once, each time to the controller it takes for the leader."""
 
     def __init__(self, world: World, number: int) -> None:
-        from sim_world import CLIENT_ADDRESS
+        from tests.simulation.sim_world import CLIENT_ADDRESS
 
         self.world = world
         self.number = number

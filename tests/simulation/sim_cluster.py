@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from cluster_invariants import check_step
-from sim_checks import Violation
-
 from headrace_core.metadata import (
     BrokerChangeRecord,
     MetadataDelta,
@@ -16,9 +13,11 @@ from headrace_core.metadata import (
     PartitionChangeRecord,
     RegisterBrokerRecord,
 )
+from tests.simulation.cluster_invariants import check_step
+from tests.simulation.sim_checks import Violation
 
 if TYPE_CHECKING:
-    from sim_world import World
+    from tests.simulation.sim_world import World
 
 
 class ClusterWatch:

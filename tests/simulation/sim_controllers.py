@@ -12,9 +12,6 @@ import uuid
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from sim_checks import Violation
-from sim_disk import ROOT, DiskRecord, ObservedStorage, flip_something
-
 from headrace_controller.cluster.core import ClusterCore
 from headrace_controller.quorum_controller import QuorumController
 from headrace_controller.raft import Message, ReplicaKey, Role, VoterSet
@@ -34,10 +31,12 @@ from headrace_core.testing.crashing_fs import CrashingFileSystem, Loss, Simulate
 from headrace_core.testing.histories import HistoryViolation
 from headrace_core.testing.node_clock import NodeClock
 from headrace_core.testing.scheduler import Planned
+from tests.simulation.sim_checks import Violation
+from tests.simulation.sim_disk import ROOT, DiskRecord, ObservedStorage, flip_something
 
 if TYPE_CHECKING:
-    from sim_plan import Fault
-    from sim_world import World
+    from tests.simulation.sim_plan import Fault
+    from tests.simulation.sim_world import World
 
 
 def disk_identity(node_id: int, disk_number: int) -> ReplicaKey:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from sim_plan import KINDS
+from tests.simulation.sim_plan import KINDS
 
 #: (category, name), as they are counted in the world.
 LISTED: tuple[tuple[str, str], ...] = (

@@ -11,16 +11,15 @@ import random
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from sim_checks import ShadowLog, Violation
-
 from headrace_controller.raft import Entry, HardState, ReplicaKey, SnapshotId, VoterSet
 from headrace_controller.storage import MetadataStorage
 from headrace_core.errors import CorruptMessageError, DiskFullError
 from headrace_core.records import HEADER_BYTES, BatchHeader, iterate_headers
 from headrace_core.testing.crashing_fs import CrashingFileSystem
+from tests.simulation.sim_checks import ShadowLog, Violation
 
 if TYPE_CHECKING:
-    from sim_checks import SafetyChecks
+    from tests.simulation.sim_checks import SafetyChecks
 
 ROOT = "/metadata"
 

@@ -15,16 +15,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from sim_plan import Fault
-from sim_stories import STORIES
-
 from headrace_controller.raft import EntryKind
 from headrace_core.testing.crashing_fs import Loss
 from headrace_core.testing.network import Quality
+from tests.simulation.sim_plan import Fault
+from tests.simulation.sim_stories import STORIES
 
 if TYPE_CHECKING:
-    from sim_controllers import ControllerHost
-    from sim_world import World
+    from tests.simulation.sim_controllers import ControllerHost
+    from tests.simulation.sim_world import World
 
 _HOUR_MS = 3_600_000.0
 

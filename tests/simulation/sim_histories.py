@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from cluster_histories import PROFILES, Broken, Histories
-from ledger_histories import LedgerHistories
-
 from headrace_controller.cluster.requests import AlteredPartition, AlterPartition, Request
 from headrace_core.metadata import MetadataImage
+from tests.unit.controller.cluster_histories import PROFILES, Broken, Histories
+from tests.unit.controller.ledger_histories import LedgerHistories
 
 STEPS = 400
 #: The history with moves, coordinators and levels takes three times as long: every so many-th schedule has one.

@@ -11,9 +11,6 @@ import random
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ledger_invariants import Promises, check_ledger_step
-from sim_checks import Violation
-
 from headrace_controller.cluster.ledger_requests import (
     AllocateProducerIds,
     AlterPartitionReassignments,
@@ -46,10 +43,12 @@ from headrace_core.metadata import (
     MetadataImage,
     MetadataRecord,
 )
+from tests.simulation.ledger_invariants import Promises, check_ledger_step
+from tests.simulation.sim_checks import Violation
 
 if TYPE_CHECKING:
-    from sim_controllers import ControllerHost
-    from sim_world import World
+    from tests.simulation.sim_controllers import ControllerHost
+    from tests.simulation.sim_world import World
 
 EVERY_MS = 180.0
 HEARTBEAT_MS = 400.0

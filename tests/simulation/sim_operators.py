@@ -10,8 +10,8 @@ from headrace_controller.raft import ReplicaKey, VoterSet
 from headrace_core.errors import HeadraceError
 
 if TYPE_CHECKING:
-    from sim_controllers import ControllerHost
-    from sim_world import World
+    from tests.simulation.sim_controllers import ControllerHost
+    from tests.simulation.sim_world import World
 
 EVERY_MS = 150.0
 VOTERS_MAX = 5

@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from sim_checks import Violation
-
 from headrace_controller.raft import Role
 from headrace_core.testing.crashing_fs import Loss
+from tests.simulation.sim_checks import Violation
 
 if TYPE_CHECKING:
-    from sim_world import World
+    from tests.simulation.sim_world import World
 
 #: After the faults: so long may it take until everything is well.
 RECOVERY_MS_MAX = 30_000.0

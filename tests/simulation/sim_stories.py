@@ -11,10 +11,6 @@ import random
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING
 
-from sim_checks import Violation
-from sim_clients import Read
-from sim_plan import Fault
-
 from headrace_controller.raft import (
     AppendRequest,
     EntryKind,
@@ -25,10 +21,13 @@ from headrace_controller.raft import (
 )
 from headrace_core.testing.crashing_fs import Loss
 from headrace_core.testing.network import Quality
+from tests.simulation.sim_checks import Violation
+from tests.simulation.sim_clients import Read
+from tests.simulation.sim_plan import Fault
 
 if TYPE_CHECKING:
-    from sim_controllers import ControllerHost
-    from sim_world import World
+    from tests.simulation.sim_controllers import ControllerHost
+    from tests.simulation.sim_world import World
 
 Trap = Callable[["ControllerHost", Message], bool]
 Story = Callable[["World", random.Random], Generator[float, None, None]]

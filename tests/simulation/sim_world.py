@@ -14,17 +14,6 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from sim_brokers import SimulatedBroker
-from sim_checks import SafetyChecks, Violation
-from sim_clients import AdminClient, Read, marks_of
-from sim_cluster import ClusterWatch
-from sim_controllers import ControllerHost, disk_identity
-from sim_movers import Movers
-from sim_operators import Operator
-from sim_plan import Fault, Plan
-from sim_stories import StoryTeller
-from sim_story import Story
-
 from headrace_controller.cluster.decision import ClusterSettings
 from headrace_controller.cluster.requests import Request
 from headrace_controller.quorum_controller import QuorumSettings
@@ -43,6 +32,16 @@ from headrace_controller.raft import (
 from headrace_core.testing.crashing_fs import Loss
 from headrace_core.testing.network import SimulatedNetwork
 from headrace_core.testing.scheduler import Scheduler
+from tests.simulation.sim_brokers import SimulatedBroker
+from tests.simulation.sim_checks import SafetyChecks, Violation
+from tests.simulation.sim_clients import AdminClient, Read, marks_of
+from tests.simulation.sim_cluster import ClusterWatch
+from tests.simulation.sim_controllers import ControllerHost, disk_identity
+from tests.simulation.sim_movers import Movers
+from tests.simulation.sim_operators import Operator
+from tests.simulation.sim_plan import Fault, Plan
+from tests.simulation.sim_stories import StoryTeller
+from tests.simulation.sim_story import Story
 
 #: Addresses: controllers have their node ids, brokers and clients come behind these.
 BROKER_ADDRESS, CLIENT_ADDRESS = 100, 200
@@ -416,8 +415,8 @@ class World:
 
     def run(self) -> None:
         """The schedule, the recovery, the proof. Raises Violation."""
-        from sim_faults import Faults
-        from sim_recovery import Recovery
+        from tests.simulation.sim_faults import Faults
+        from tests.simulation.sim_recovery import Recovery
 
         faults = Faults(self)
         recovery = Recovery(self)

@@ -6,15 +6,15 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from broker_checks import batches_of
-from broker_plan import make_broker_plan
-from broker_sim_world import BrokerWorld
-from sim_checks import Violation
-from sim_plan import Period
 
 from headrace_core.errors import HeadraceError
 from headrace_core.log import Append, PartitionLog
 from headrace_core.records import BatchBuilder, iterate_headers
+from tests.simulation.broker_checks import batches_of
+from tests.simulation.broker_plan import make_broker_plan
+from tests.simulation.broker_sim_world import BrokerWorld
+from tests.simulation.sim_checks import Violation
+from tests.simulation.sim_plan import Period
 
 Damage = Callable[[list[PartitionLog]], None]
 

@@ -16,20 +16,20 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import run
-from broker_checks import BrokerChecks
-from broker_coverage import BROKERS_LISTED, brokers_missing
-from broker_plan import KINDS, STORIES, UNCLEAN, BrokerPlan, make_broker_plan
-from broker_sim_world import BrokerWorld
-from broker_stories import STORIES as TOLD
-from scoreboard import MUTANTS
-from sim_checks import Violation
-from sim_plan import FAULTS_MAX, FAULTS_MIN, REQUIRED, Fault, Period
 
 from headrace_core.log.producer_state import ProducerTable
 from headrace_core.records import BatchBuilder
+from tests.simulation import run
+from tests.simulation.broker_checks import BrokerChecks
+from tests.simulation.broker_coverage import BROKERS_LISTED, brokers_missing
+from tests.simulation.broker_plan import KINDS, STORIES, UNCLEAN, BrokerPlan, make_broker_plan
+from tests.simulation.broker_sim_world import BrokerWorld
+from tests.simulation.broker_stories import STORIES as TOLD
+from tests.simulation.mutants.scoreboard import MUTANTS
+from tests.simulation.sim_checks import Violation
+from tests.simulation.sim_plan import FAULTS_MAX, FAULTS_MIN, REQUIRED, Fault, Period
 
-HERE = Path(__file__).resolve().parent
+ROOT = Path(__file__).resolve().parents[2]
 SCHEDULES = 12
 
 
@@ -45,17 +45,17 @@ def test_no_schedule_of_brokers_breaks_a_promise(part: int) -> None:
 
 def test_a_seed_of_brokers_is_one_history_in_every_process_whatever_its_hashes_are() -> None:
     script = (
-        "import logging, run; logging.disable(logging.CRITICAL)\n"
+        "import logging; from tests.simulation import run; logging.disable(logging.CRITICAL)\n"
         "for seed in (4, 8, 22): world, error = run.run_one(run.plan_of(seed)); "
         "print(world.digest, world.scheduler.events, error)"
     )
-    path = [str(HERE), str(HERE / "mutants"), str(HERE.parent / "unit" / "controller")]
-    path += [each for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each]
     told = set()
     for hashes in ("0", "4711"):
-        environment = {**os.environ, "PYTHONHASHSEED": hashes, "PYTHONPATH": os.pathsep.join(path)}
+        environment = {**os.environ, "PYTHONHASHSEED": hashes}
         told.add(
-            subprocess.run([sys.executable, "-c", script], env=environment, check=True, capture_output=True).stdout
+            subprocess.run(
+                [sys.executable, "-c", script], cwd=ROOT, env=environment, check=True, capture_output=True
+            ).stdout
         )
     assert len(told) == 1, told
 

@@ -15,23 +15,23 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import run
-from group_checks import GroupChecks
-from group_coverage import GROUPS_LISTED, groups_missing
-from group_hosts import SESSION_MS
-from group_members import Attempt
-from group_plan import KINDS, make_group_plan
-from group_sim_world import GroupWorld
-from scoreboard import MUTANTS
-from sim_checks import Violation
-from sim_plan import FAULTS_MAX, FAULTS_MIN
-from sim_world import listen_to_the_log
 
 from headrace.group import membership
 from headrace.group.member import Part
 from headrace_core.errors import UnknownMemberIdError
+from tests.simulation import run
+from tests.simulation.group_checks import GroupChecks
+from tests.simulation.group_coverage import GROUPS_LISTED, groups_missing
+from tests.simulation.group_hosts import SESSION_MS
+from tests.simulation.group_members import Attempt
+from tests.simulation.group_plan import KINDS, make_group_plan
+from tests.simulation.group_sim_world import GroupWorld
+from tests.simulation.mutants.scoreboard import MUTANTS
+from tests.simulation.sim_checks import Violation
+from tests.simulation.sim_plan import FAULTS_MAX, FAULTS_MIN
+from tests.simulation.sim_world import listen_to_the_log
 
-HERE = Path(__file__).resolve().parent
+ROOT = Path(__file__).resolve().parents[2]
 SCHEDULES = 24
 
 
@@ -49,17 +49,17 @@ def test_no_schedule_of_groups_breaks_a_promise(part: int) -> None:
 
 def test_a_seed_of_groups_is_one_history_in_every_process_whatever_its_hashes_are() -> None:
     script = (
-        "import logging, run; logging.disable(logging.CRITICAL)\n"
+        "import logging; from tests.simulation import run; logging.disable(logging.CRITICAL)\n"
         "for seed in (4, 14, 31): world, error = run.run_one(run.plan_of(seed, 'groups')); "
         "print(world.digest, world.scheduler.events, error)"
     )
-    path = [str(HERE), str(HERE / "mutants"), str(HERE.parent / "unit" / "controller")]
-    path += [each for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each]
     told = set()
     for hashes in ("0", "4711"):
-        environment = {**os.environ, "PYTHONHASHSEED": hashes, "PYTHONPATH": os.pathsep.join(path)}
+        environment = {**os.environ, "PYTHONHASHSEED": hashes}
         told.add(
-            subprocess.run([sys.executable, "-c", script], env=environment, check=True, capture_output=True).stdout
+            subprocess.run(
+                [sys.executable, "-c", script], cwd=ROOT, env=environment, check=True, capture_output=True
+            ).stdout
         )
     assert len(told) == 1, told
 

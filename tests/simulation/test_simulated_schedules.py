@@ -12,14 +12,15 @@ import zlib
 from pathlib import Path
 
 import pytest
-import run
-from mutant import Mutant
-from scoreboard import MUTANTS
-from seeds import FOUND
-from sim_plan import FAULTS_MAX, FAULTS_MIN, KINDS, make_plan
-from sim_world import listen_to_the_log
 
-HERE = Path(__file__).resolve().parent
+from tests.simulation import run
+from tests.simulation.mutants.mutant import Mutant
+from tests.simulation.mutants.scoreboard import MUTANTS
+from tests.simulation.seeds import FOUND
+from tests.simulation.sim_plan import FAULTS_MAX, FAULTS_MIN, KINDS, make_plan
+from tests.simulation.sim_world import listen_to_the_log
+
+ROOT = Path(__file__).resolve().parents[2]
 SCHEDULES = 24
 
 
@@ -43,27 +44,19 @@ def test_what_was_found_stays_found(found: object) -> None:
 def test_a_seed_is_one_history_in_every_process_whatever_its_hashes_are() -> None:
     """No set, dictionary or id that depends on the process has a say in what happens."""
     script = (
-        "import sys, run; from sim_plan import make_plan; run.listen_to_the_log()\n"
+        "from tests.simulation import run; from tests.simulation.sim_plan import make_plan; run.listen_to_the_log()\n"
         "for seed in (3, 7, 24): world, error = run.run_one(make_plan(seed)); "
         "print(world.digest, world.scheduler.events, error)"
     )
     told = set()
     for hashes in ("0", "1", "4711"):
-        environment = {
-            **os.environ,
-            "PYTHONHASHSEED": hashes,
-            "PYTHONPATH": os.pathsep.join(
-                [str(HERE), str(HERE / "mutants"), str(HERE.parent / "unit" / "controller"), *_own_path()]
-            ),
-        }
+        environment = {**os.environ, "PYTHONHASHSEED": hashes}
         told.add(
-            subprocess.run([sys.executable, "-c", script], env=environment, check=True, capture_output=True).stdout
+            subprocess.run(
+                [sys.executable, "-c", script], cwd=ROOT, env=environment, check=True, capture_output=True
+            ).stdout
         )
     assert len(told) == 1, told
-
-
-def _own_path() -> list[str]:
-    return [each for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each]
 
 
 def test_plans_are_what_they_are_said_to_be() -> None:

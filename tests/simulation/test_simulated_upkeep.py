@@ -6,15 +6,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import run
-from broker_checks import BrokerChecks
-from broker_plan import UPKEEP, make_broker_plan
-from broker_sim_world import BrokerWorld
-from broker_upkeep import Aside
-from sim_checks import Violation
 
 from headrace_core.records import encode_batch
 from headrace_core.types import TopicPartition
+from tests.simulation import run
+from tests.simulation.broker_checks import BrokerChecks
+from tests.simulation.broker_plan import UPKEEP, make_broker_plan
+from tests.simulation.broker_sim_world import BrokerWorld
+from tests.simulation.broker_upkeep import Aside
+from tests.simulation.sim_checks import Violation
 
 SEEN = {
     "retention": "retention",

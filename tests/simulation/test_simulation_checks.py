@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable
 
 import pytest
-from sim_checks import SafetyChecks, ShadowLog, Violation
 
 from headrace_controller.raft import (
     AppendResponse,
@@ -21,6 +20,7 @@ from headrace_controller.raft import (
 )
 from headrace_core.metadata import ClusterRecord, MetadataImage
 from headrace_core.metadata.codec import encode_decision
+from tests.simulation.sim_checks import SafetyChecks, ShadowLog, Violation
 
 ONE, TWO, THREE = (ReplicaKey(number, bytes([number]) * 16) for number in (1, 2, 3))
 ALL = VoterSet.of([ONE, TWO, THREE])

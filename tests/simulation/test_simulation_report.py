@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import run
-from scoreboard import MUTANTS
-from sim_coverage import LISTED
-from sim_plan import REQUIRED
 
 from headrace_broker.upkeep.retention import Retention
 from headrace_controller.raft import RaftNode
 from headrace_coordinator.runtime.shard import Shard
 from headrace_core.log.producer_state import ProducerTable
+from tests.simulation import run
+from tests.simulation.mutants.scoreboard import MUTANTS
+from tests.simulation.sim_coverage import LISTED
+from tests.simulation.sim_plan import REQUIRED
 
 
 def tally(**changes: object) -> run.Tally:

@@ -21,8 +21,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import failing_fsync
-
 from headrace import Admin, NewTopic, TopicPartition
 from headrace.errors import HeadraceError
 from headrace.models import PartitionDescription
@@ -32,6 +30,7 @@ from headrace_core.testing.verdicts import NotInTimeError, SafetyViolation
 from headrace_tools.local import ports
 from headrace_tools.local.directory import ClusterDirectory, Topology
 from headrace_tools.local.state import Life, Node
+from tests.system import failing_fsync
 
 #: By how much bounds on time are longer in CI, whose machine is slow, and shared.
 SLOW_MACHINE = 3 if os.environ.get("CI") == "true" else 1

@@ -6,10 +6,10 @@ With one copy of each partition, so that nothing but the broker's own disk can b
 from __future__ import annotations
 
 import pytest
-from faulty_cluster import eventually
-from scenarios import Run, scenario
 
 from headrace_core.testing.power_loss import Loss
+from tests.system.faulty_cluster import eventually
+from tests.system.scenarios import Run, scenario
 
 ONE_COPY = {"min.insync.replicas": "1"}
 

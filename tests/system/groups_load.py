@@ -13,26 +13,20 @@ down what they read, what was acknowledged, and which partitions came and went. 
 from __future__ import annotations
 
 import itertools
-import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from faulty_cluster import FaultyCluster, eventually
-from process_reader import ProcessReader
-
 from headrace_core.metadata.shards import OFFSETS_TOPIC, shard_of
 from headrace_protos.v1 import metadata_pb2, metadata_pb2_grpc
+from tests.system.faulty_cluster import FaultyCluster, eventually
+from tests.system.process_reader import ProcessReader
 
 import grpc  # isort: skip
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "scenarios" / "groups"))
-
-from readers import Change, Commit, Feed, Read, Reader, Readers, Watcher, new_name
-
 from headrace_core.testing.verdicts import NotInTimeError, SafetyViolation
+from tests.scenarios.groups.readers import Change, Commit, Feed, Read, Reader, Readers, Watcher, new_name
 
 COMMIT_EVERY_S = 0.1
 #: Many members in few processes: they need not be told of each record by itself.

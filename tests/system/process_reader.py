@@ -1,6 +1,6 @@
 """A member of a group in a process of its own, which can be killed, frozen and cut off by itself.
 
-    process_reader.py '{"bootstrap", "group", "topic", "commit_every_s", "settings"}'
+    python -m tests.system.process_reader '{"bootstrap", "group", "topic", "commit_every_s", "settings"}'
 
 The process prints what its ``Reader`` (tests/scenarios/groups) writes down, a JSON list a line; it ends when its
 standard input does. What it had not printed when it was killed is not known to have been read by anybody.
@@ -17,10 +17,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "scenarios" / "groups"))
+from tests.scenarios.groups.readers import LONG_S, Change, Commit, Read, Reader
 
-from readers import LONG_S, Change, Commit, Read, Reader
-
+ROOT = Path(__file__).resolve().parents[2]
 PACE_S = 0.01
 
 
@@ -34,7 +33,11 @@ class ProcessReader:
         self.commits: list[Commit] = []
         self.partitions: frozenset[int] = frozenset()
         self.process = subprocess.Popen(
-            [sys.executable, __file__, json.dumps(asked)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-m", "tests.system.process_reader", json.dumps(asked)],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
         self._was_killed = False
         self._thread = threading.Thread(target=self._listen, daemon=True)

@@ -16,13 +16,13 @@ from typing import Any
 
 import psutil
 import pytest
-from faulty_cluster import PATIENCE_S, SLOW_MACHINE, FaultyCluster, eventually
-from workload import Load, verdict
 
 from headrace import Producer, TopicPartition
 from headrace.errors import HeadraceError
 from headrace_core.testing.kafka_history import Mark
 from headrace_core.testing.power_loss import Loss
+from tests.system.faulty_cluster import PATIENCE_S, SLOW_MACHINE, FaultyCluster, eventually
+from tests.system.workload import Load, verdict
 
 #: What a cluster acknowledges at least during a fault that it must tolerate.
 DURING_FAULT = 100

@@ -17,15 +17,15 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-import flush_scenarios  # noqa: F401 (it registers its scenario)
 import pytest
-from faulty_cluster import FaultyCluster
-from scenarios import SCENARIOS, Run, Scenario
-from workload import Load, verdict
 
 from headrace_core.testing import verdicts
 from headrace_core.testing.kafka_history import Kind
 from headrace_core.testing.power_loss import Loss
+from tests.system import flush_scenarios  # noqa: F401 (it registers its scenario)
+from tests.system.faulty_cluster import FaultyCluster
+from tests.system.scenarios import SCENARIOS, Run, Scenario
+from tests.system.workload import Load, verdict
 
 WHICH = os.environ.get("HEADRACE_FAULTS", "")
 SECONDS = float(os.environ.get("HEADRACE_FAULTS_SECONDS", "60" if WHICH else "0"))

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import pytest
-from groups_load import Change, Commit, Read, anomalies
+
+from tests.system.groups_load import Change, Commit, Read, anomalies
 
 
 @dataclass

@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from faulty_cluster import SLOW_MACHINE, FaultyCluster, eventually
-from groups_load import GroupsLoad
 
 from headrace_core.testing import verdicts
+from tests.system.faulty_cluster import SLOW_MACHINE, FaultyCluster, eventually
+from tests.system.groups_load import GroupsLoad
 
 WHICH = os.environ.get("HEADRACE_FAULTS", "")
 FULL = WHICH == "full"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from workload import Silences
+from tests.system.workload import Silences
 
 
 def test_it_is_the_longest_of_any_one_partition() -> None:

@@ -14,12 +14,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from faulty_cluster import PATIENCE_S, FaultyCluster, eventually
-
 from headrace import Consumer, Producer, TopicPartition
 from headrace.errors import DeliveryTimeoutError, HeadraceError, NotEnoughReplicasError, UnknownOutcomeError
 from headrace_core.testing.kafka_history import Anomaly, History, Mark, Seen
 from headrace_core.testing.verdicts import NotInTimeError, SafetyViolation
+from tests.system.faulty_cluster import PATIENCE_S, FaultyCluster, eventually
 
 #: Of one producer and partition, at a time: a partition that is stuck holds nobody else up.
 IN_FLIGHT_MAX = 32

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from broker_world import Cluster, Topic
+from tests.integration.broker.broker_world import Cluster, Topic
 
 _numbers = itertools.count()
 

@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-from broker_world import Node, Stream, batch, fetch_partition, fetch_request, produce_partition, produce_request, until
-from broker_world import values_of as values_in
 
 from headrace_core.node.meta_properties import format_directories
 from headrace_core.rpc.channel import COMMON_OPTIONS
@@ -28,6 +26,17 @@ from headrace_protos.v1 import (
     produce_pb2,
     produce_pb2_grpc,
 )
+from tests.integration.broker.broker_world import (
+    Node,
+    Stream,
+    batch,
+    fetch_partition,
+    fetch_request,
+    produce_partition,
+    produce_request,
+    until,
+)
+from tests.integration.broker.broker_world import values_of as values_in
 
 #: For what a slow machine with other tests on it may need.
 LONG_S = 90.0

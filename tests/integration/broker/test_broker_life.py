@@ -11,7 +11,11 @@ import threading
 
 import grpc
 import pytest
-from broker_world import (
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from headrace_core import errors
+from headrace_core.log import checkpoints
+from tests.integration.broker.broker_world import (
     WAIT_S,
     Cluster,
     Node,
@@ -24,10 +28,6 @@ from broker_world import (
     produce_stream,
     until,
 )
-from grpc_health.v1 import health_pb2, health_pb2_grpc
-
-from headrace_core import errors
-from headrace_core.log import checkpoints
 
 
 def test_acknowledged_records_survive_kill_9_and_offsets_go_on(make_cluster):

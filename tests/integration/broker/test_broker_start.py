@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 
 import grpc
-from broker_world import WAIT_S, Cluster
 
 from headrace_broker.app import Broker
 from headrace_core.metadata import MetadataDelta, MetadataImage
 from headrace_core.node.config import NodeConfig
 from headrace_core.types import TopicPartition
 from headrace_protos.v1 import admin_pb2, admin_pb2_grpc
+from tests.integration.broker.broker_world import WAIT_S, Cluster
 
 ORDERS = TopicPartition("orders", 0)
 

@@ -9,10 +9,10 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from broker_world import Cluster, until
 
 from headrace import Admin, ConfigResource, Consumer, NewTopic, Producer, Record, TopicPartition
 from headrace_core.testing.verdicts import NotInTimeError
+from tests.integration.broker.broker_world import Cluster, until
 
 #: Everything that waits does so for a moment.
 QUICK = {

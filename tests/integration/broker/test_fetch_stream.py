@@ -6,7 +6,11 @@ import time
 
 import grpc
 import pytest
-from broker_world import (
+
+from headrace_core import errors
+from headrace_core.records import split_batches
+from headrace_protos.v1 import admin_pb2
+from tests.integration.broker.broker_world import (
     batch,
     fetch_partition,
     fetch_request,
@@ -16,10 +20,6 @@ from broker_world import (
     produce_stream,
     values_of,
 )
-
-from headrace_core import errors
-from headrace_core.records import split_batches
-from headrace_protos.v1 import admin_pb2
 
 #: A wait that a test must never sit out: longer than the call's own deadline.
 FOREVER_MS = 600_000

@@ -6,7 +6,6 @@ import random
 
 import grpc
 import pytest
-from broker_world import Cluster, batch, produce_partition, produce_request, produce_stream
 
 from headrace_core import errors
 from headrace_protos.v1 import (
@@ -16,6 +15,7 @@ from headrace_protos.v1 import (
     offsets_pb2,
     produce_pb2,
 )
+from tests.integration.broker.broker_world import Cluster, batch, produce_partition, produce_request, produce_stream
 
 SERVICES = [
     module.DESCRIPTOR.services_by_name[name]

@@ -14,7 +14,6 @@ from typing import Any
 
 import grpc
 import pytest
-from broker_world import WAIT_S, Cluster, Topic, until
 
 from headrace import Admin, TopicPartition, TopicPartitionReplica
 from headrace_core.errors import (
@@ -31,6 +30,7 @@ from headrace_core.membership.metadata_follower import MetadataFollower
 from headrace_core.metadata import MetadataImage
 from headrace_core.node.meta_properties import read_meta
 from headrace_protos.v1 import admin_pb2, admin_pb2_grpc, metadata_pb2
+from tests.integration.broker.broker_world import WAIT_S, Cluster, Topic, until
 
 HEADRACE = str(Path(sys.executable).with_name("headrace"))
 

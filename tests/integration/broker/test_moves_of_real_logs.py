@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from broker_world import Cluster, Topic, until
-from disk_world import Load, check_nothing_lost, directory_of
 
 from headrace_core.log.moving import MARKER
 from headrace_protos.v1 import admin_pb2
+from tests.integration.broker.broker_world import Cluster, Topic, until
+from tests.integration.broker.disk_world import Load, check_nothing_lost, directory_of
 
 MIB = 1024 * 1024
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from broker_world import WAIT_S, batch
 
 from headrace_core import errors
 from headrace_protos.v1 import offsets_pb2
+from tests.integration.broker.broker_world import WAIT_S, batch
 
 
 def delete_before(cluster, topic: str, offset: int, partition: int = 0):

@@ -6,7 +6,13 @@ import time
 
 import grpc
 import pytest
-from broker_world import (
+
+from headrace_core import errors
+from headrace_core.records import Compression, decode_batch, split_batches
+from headrace_core.records.batches import assemble_batch
+from headrace_core.testing.batches import patched
+from headrace_protos.v1 import produce_pb2, produce_pb2_grpc
+from tests.integration.broker.broker_world import (
     WAIT_S,
     batch,
     produce_partition,
@@ -14,12 +20,6 @@ from broker_world import (
     produce_stream,
     until,
 )
-
-from headrace_core import errors
-from headrace_core.records import Compression, decode_batch, split_batches
-from headrace_core.records.batches import assemble_batch
-from headrace_core.testing.batches import patched
-from headrace_protos.v1 import produce_pb2, produce_pb2_grpc
 
 
 def code(result) -> int:

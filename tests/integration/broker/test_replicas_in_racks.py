@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from broker_world import Node, Stream, fetch_partition, fetch_request, until, values_of
-from fleet_world import LONG_S, Fleet, Load, ReplicatedTopic
 
 from headrace_protos.v1 import admin_pb2, fetch_pb2_grpc
+from tests.integration.broker.broker_world import Node, Stream, fetch_partition, fetch_request, until, values_of
+from tests.integration.broker.fleet_world import LONG_S, Fleet, Load, ReplicatedTopic
 
 #: Well above what a replica may be behind on the live lane.
 FAR_BEHIND_BYTES = 24 * 1024 * 1024

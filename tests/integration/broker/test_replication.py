@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from broker_world import until
-from fleet_world import LONG_S, Fleet, Load, check_nothing_lost, wait_gone
 
 from headrace_protos.v1 import admin_pb2
+from tests.integration.broker.broker_world import until
+from tests.integration.broker.fleet_world import LONG_S, Fleet, Load, check_nothing_lost, wait_gone
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 
 import grpc
 import pytest
-from broker_world import WAIT_S, Cluster, Stream, Topic, batch, produce_request, produce_stream, until
 
 from headrace_core.metadata.shards import OFFSETS_TOPIC, shard_of
 from headrace_core.records import encode_batch
@@ -23,6 +22,16 @@ from headrace_protos.v1 import (
     offsets_pb2,
     produce_pb2,
     produce_pb2_grpc,
+)
+from tests.integration.broker.broker_world import (
+    WAIT_S,
+    Cluster,
+    Stream,
+    Topic,
+    batch,
+    produce_request,
+    produce_stream,
+    until,
 )
 
 GROUP = "orders"

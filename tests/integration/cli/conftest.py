@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,11 +11,8 @@ from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from warm_headrace import PROGRAM, WarmHeadrace
-
 from headrace import LocalCluster
+from tests.integration.warm_headrace import PROGRAM, WarmHeadrace
 
 _warm = WarmHeadrace()
 

@@ -7,8 +7,9 @@ import signal
 from collections.abc import Iterator
 
 import pytest
-from broker_world import batch, produce_partition, produce_request, produce_stream, until
-from coordinator_world import LONG_S, GroupsCluster, Member, commit, fetch
+
+from tests.integration.broker.broker_world import batch, produce_partition, produce_request, produce_stream, until
+from tests.integration.coordinator.coordinator_world import LONG_S, GroupsCluster, Member, commit, fetch
 
 import grpc  # isort: skip
 

@@ -13,12 +13,12 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import pytest
-from kafka_peer import jars
 
 from headrace_core.config import ConfigDef, Kind, Status
 from headrace_core.config.client_keys import ADMIN, CONSUMER, PRODUCER
 from headrace_core.config.server_keys import SERVER
 from headrace_core.config.topic_keys import TOPIC
+from tests.integration.interop.kafka_peer import jars
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from coordinator_world import GroupsCluster, Member
 
 from headrace_coordinator.group.messages import Topic, TopicsChanged
 from headrace_coordinator.offsets.codec import decode_key, decode_value
@@ -29,6 +28,7 @@ from headrace_core.log import LogConfig, PartitionLog, RealFileSystem
 from headrace_core.records import encode_batch
 from headrace_core.types import TopicPartition
 from headrace_protos.v1 import groups_pb2
+from tests.integration.coordinator.coordinator_world import GroupsCluster, Member
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(600)]
 

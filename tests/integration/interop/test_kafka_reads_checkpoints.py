@@ -8,13 +8,13 @@ import uuid
 from pathlib import Path
 
 import pytest
-from kafka_peer import jars
 
 from headrace_core.clock import SystemClock
 from headrace_core.log import LogConfig, LogDirectory, RealFileSystem, format_directory
 from headrace_core.log.checkpoints import encode_id
 from headrace_core.records import encode_batch
 from headrace_core.types import TopicPartition
+from tests.integration.interop.kafka_peer import jars
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(600)]
 

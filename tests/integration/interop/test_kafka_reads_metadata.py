@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kafka_peer import jars
 
 from headrace_controller.control_records import encode_control
 from headrace_controller.raft import Entry, EntryKind, HardState, Place, ReplicaKey, VoterSet
@@ -23,6 +22,7 @@ from headrace_core.metadata.codec import encode_decision
 from headrace_core.node.ids import id_to_text
 from headrace_core.node.meta_properties import format_directories
 from headrace_core.testing.clock import ManualClock
+from tests.integration.interop.kafka_peer import jars
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from groups_machine import GroupsMachine
 from hypothesis import settings
+
+from tests.unit.coordinator.groups_machine import GroupsMachine
 
 TestGroups = GroupsMachine.TestCase
 TestGroups.settings = settings(max_examples=100, stateful_step_count=50)

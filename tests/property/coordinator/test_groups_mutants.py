@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from groups_machine import GroupsMachine
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from headrace_coordinator.group import checks, groups, rebalancing
 from headrace_coordinator.group.reconciling import advance
+from tests.unit.coordinator.groups_machine import GroupsMachine
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 

@@ -15,7 +15,6 @@ from unittest import mock
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from offsets_world import DAY_MS, NOW_MS, Group, GroupsByHand
 
 from headrace_coordinator.group.messages import Topic, TopicsChanged
 from headrace_coordinator.offsets.book import OffsetBook
@@ -32,6 +31,7 @@ from headrace_coordinator.shard_state_machine import ShardStateMachine
 from headrace_coordinator.state_machine import Decision, ShardRecord
 from headrace_core.errors import HeadraceError
 from headrace_core.types import TopicPartition
+from tests.unit.coordinator.offsets_world import DAY_MS, NOW_MS, Group, GroupsByHand
 
 GROUPS = ("g", "h")
 TOPICS = ("s", "t")

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from unittest import mock
 
 import pytest
-from shard_sim import History, Partition
 
 from headrace_coordinator.runtime.shard import Answer, Shard
 from headrace_core.errors import HeadraceError
+from tests.property.coordinator.shard_sim import History, Partition
 
 HISTORIES, STEPS = 150, 300
 

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from itertools import chain
 
 import pytest
-from damage_world import ORDERS, Image, Outcome, judge_log, judge_start, make_image, open_directory, said
 
 from headrace_core.log import reading
 from headrace_core.log.index import IndexEntry, OffsetIndex
@@ -19,6 +18,16 @@ from headrace_core.log.reading import LogReader
 from headrace_core.log.segment import LogSegment
 from headrace_core.records import SLICE_EXACT
 from headrace_core.testing.crashing_fs import CrashingFileSystem
+from tests.property.log.damage_world import (
+    ORDERS,
+    Image,
+    Outcome,
+    judge_log,
+    judge_start,
+    make_image,
+    open_directory,
+    said,
+)
 
 CLEAN, UNCLEAN = "after a clean stop", "after a kill"
 MASKS = (0x01, 0x80, 0xFF, 0x10)

@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 
 import pytest
-from compaction_world import Counts, run_history
+
+from tests.property.log_compaction.compaction_world import Counts, run_history
 
 IS_FULL = os.environ.get("HEADRACE_FULL_COMPACTION", "0") not in ("", "0")
 CHUNKS = 40 if IS_FULL else 4

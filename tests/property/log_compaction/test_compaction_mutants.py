@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import pytest
-from compaction_world import Counts, run_history
 
 from headrace_core.errors import HeadraceError
 from headrace_core.log.compaction import cleaner, swap, transactions
@@ -17,6 +16,7 @@ from headrace_core.log.files import FileSystem
 from headrace_core.log.partition_log import PartitionLog
 from headrace_core.log.segment import LOG_SUFFIX, segment_name
 from headrace_core.records import BatchHeader
+from tests.property.log_compaction.compaction_world import Counts, run_history
 
 #: The first three find mutants that the others need many for.
 HISTORIES = (16, 47, 101, *range(16), *range(17, 60))

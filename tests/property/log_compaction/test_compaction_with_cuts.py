@@ -10,10 +10,19 @@ import os
 from dataclasses import replace
 
 import pytest
-from compaction_world import PARTITION, Batch, Counts, Known, World, batches_of, known_of, producers_of
 
 from headrace_core.log.compaction.cleaner import Cleaner, CleaningReport
 from headrace_core.log.producer_state import ProducerTable
+from tests.property.log_compaction.compaction_world import (
+    PARTITION,
+    Batch,
+    Counts,
+    Known,
+    World,
+    batches_of,
+    known_of,
+    producers_of,
+)
 
 IS_FULL = os.environ.get("HEADRACE_FULL_COMPACTION", "0") not in ("", "0")
 HISTORIES = 400 if IS_FULL else 12

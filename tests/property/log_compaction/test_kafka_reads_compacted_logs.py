@@ -12,9 +12,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from compaction_world import DIRECTORY, Batch, Counts, World, batches_of
 
 from headrace_core.records import Compression
+from tests.property.log_compaction.compaction_world import DIRECTORY, Batch, Counts, World, batches_of
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(600)]
 

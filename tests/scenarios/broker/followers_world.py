@@ -6,8 +6,6 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from solo_broker import BROKER_ID, SoloBroker
-
 from headrace_broker.partition.messages import Ack, Ended, Join, Joined, Lane, News, Push
 from headrace_broker.replication.follower_replica import FollowerReplica
 from headrace_core import errors
@@ -22,6 +20,7 @@ from headrace_core.metadata.records import (
 from headrace_core.records import encode_batch
 from headrace_core.testing.crashing_fs import CrashingFileSystem
 from headrace_core.types import TopicPartition
+from tests.scenarios.broker.solo_broker import BROKER_ID, SoloBroker
 
 OTHER = 2
 #: Too much for a turn of the writer in the event loop: a thread does it, and its disk may stall.

@@ -7,8 +7,6 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from solo_broker import BROKER_ID, FakeStream, SoloBroker, batch
-
 from headrace_broker.handlers.replication import LeaderStream, ReplicationService
 from headrace_broker.partition.messages import Ack, Hello, Join, Lane, Request, Response
 from headrace_broker.replication import wire
@@ -22,6 +20,7 @@ from headrace_core.metadata.records import (
     TopicRecord,
 )
 from headrace_core.types import TopicPartition
+from tests.scenarios.broker.solo_broker import BROKER_ID, FakeStream, SoloBroker, batch
 
 FOLLOWER = 2
 WINDOW = 8 << 20

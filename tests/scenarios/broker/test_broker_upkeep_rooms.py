@@ -11,7 +11,6 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from solo_broker import BROKER_ID, SoloBroker, fetch, produce
 
 from headrace_broker.handlers.offsets import OffsetsService
 from headrace_broker.settings import LiveSettings
@@ -27,6 +26,7 @@ from headrace_core.telemetry import Emitter, LogCleaned, LogUncleanable, Metrics
 from headrace_core.testing.crashing_fs import CrashingFileSystem
 from headrace_core.types import TopicPartition
 from headrace_protos.v1 import offsets_pb2
+from tests.scenarios.broker.solo_broker import BROKER_ID, SoloBroker, fetch, produce
 
 CLEANERS = {"log.cleaner.dedupe.buffer.size": 1 << 20, "log.cleaner.backoff.ms": 20}
 

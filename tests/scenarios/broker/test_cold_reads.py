@@ -6,11 +6,10 @@ import asyncio
 import threading
 from typing import Any
 
-from solo_broker import SoloBroker, batch, fetch
-
 from headrace_core import errors
 from headrace_core.testing.crashing_fs import CrashingFileSystem
 from headrace_core.types import TopicPartition
+from tests.scenarios.broker.solo_broker import SoloBroker, batch, fetch
 
 
 class ColdFileSystem(CrashingFileSystem):

@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Mapping
 
-from solo_broker import BROKER_ID, SoloBroker, batch
-
 from headrace_broker.assignments import DirectoryAssignments
 from headrace_broker.controller_link import DirectoriesTold, ReplicaKey
 from headrace_core import errors
 from headrace_core.metadata import EMPTY_IMAGE, LOST_DIRECTORY, PartitionChangeRecord
 from headrace_core.testing.crashing_fs import CrashingFileSystem
 from headrace_core.types import TopicPartition
+from tests.scenarios.broker.solo_broker import BROKER_ID, SoloBroker, batch
 
 
 class Told:

@@ -7,7 +7,6 @@ import errno
 import uuid
 
 import pytest
-from solo_broker import SoloBroker, batch, fetch
 
 from headrace_core import errors
 from headrace_core.log import format_directory
@@ -15,6 +14,7 @@ from headrace_core.log.checkpoints import META_PROPERTIES
 from headrace_core.telemetry import LogDirectoryFailed
 from headrace_core.testing.crashing_fs import CrashingFileSystem
 from headrace_core.types import TopicPartition
+from tests.scenarios.broker.solo_broker import SoloBroker, batch, fetch
 
 STORAGE_ERROR = errors.StorageError.number
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import errno
 
-from solo_broker import SoloBroker, StallingFileSystem, batch, fetch, produce
-
 from headrace_core import errors
 from headrace_core.log.checkpoints import CLEAN_SHUTDOWN
 from headrace_core.telemetry import LogDirectoryFailed, PartitionFailed
 from headrace_core.testing.crashing_fs import BLOCK_BYTES, CrashingFileSystem
 from headrace_protos.v1 import produce_pb2
+from tests.scenarios.broker.solo_broker import SoloBroker, StallingFileSystem, batch, fetch, produce
 
 
 def test_a_failed_fsync_takes_its_directory_offline_and_no_other():

@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import errno
 
-from solo_broker import SoloBroker, StallingFileSystem, batch, produce
-
 from headrace_core import errors
 from headrace_core.testing.crashing_fs import CrashingFileSystem
+from tests.scenarios.broker.solo_broker import SoloBroker, StallingFileSystem, batch, produce
 
 
 def test_no_partition_of_a_turn_is_acknowledged_before_every_file_is_forced():

@@ -10,8 +10,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from followers_world import LARGE, ORDERS, OTHER, Leader, World, batches, change, log_of
-from solo_broker import BROKER_ID, SoloBroker, StallingFileSystem
 
 from headrace_broker.partition import PartitionFollower
 from headrace_broker.partition.messages import Divergence, Lane
@@ -26,6 +24,8 @@ from headrace_core.metadata.records import (
 )
 from headrace_core.testing.crashing_fs import CrashingFileSystem
 from headrace_core.types import TopicPartition
+from tests.scenarios.broker.followers_world import LARGE, ORDERS, OTHER, Leader, World, batches, change, log_of
+from tests.scenarios.broker.solo_broker import BROKER_ID, SoloBroker, StallingFileSystem
 
 
 def test_what_is_pushed_is_acknowledged_when_it_is_on_the_disk_and_stands_there_as_the_leader_has_it() -> None:

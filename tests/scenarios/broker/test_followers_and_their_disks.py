@@ -9,10 +9,10 @@ import asyncio
 import errno
 
 import pytest
-from followers_world import ORDERS, World, batches, log_of
 
 from headrace_core import errors
 from headrace_core.testing.crashing_fs import CrashingFileSystem
+from tests.scenarios.broker.followers_world import ORDERS, World, batches, log_of
 
 
 def test_a_full_disk_stops_the_acknowledgements_and_goes_on_by_itself_when_there_is_room() -> None:

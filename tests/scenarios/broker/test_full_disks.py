@@ -6,7 +6,6 @@ import asyncio
 import errno
 
 import pytest
-from solo_broker import SoloBroker, batch, produce
 
 from headrace_core import errors
 from headrace_core.log.checkpoints import RECOVERY_POINTS, read_offsets
@@ -16,6 +15,7 @@ from headrace_core.telemetry import LogDirectoryFull
 from headrace_core.testing.clock import ManualClock
 from headrace_core.testing.crashing_fs import CrashingFileSystem
 from headrace_core.types import TopicPartition
+from tests.scenarios.broker.solo_broker import SoloBroker, batch, produce
 
 DISK_FULL = errors.DiskFullError.number
 

@@ -6,8 +6,6 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from solo_broker import BROKER_ID, FakeStream, SoloBroker, produce
-
 from headrace_broker.handlers.produce import ProduceStream
 from headrace_broker.partition import PartitionLeader
 from headrace_core import errors
@@ -22,6 +20,7 @@ from headrace_core.records import encode_batch
 from headrace_core.testing.crashing_fs import CrashingFileSystem
 from headrace_core.types import TopicPartition
 from headrace_protos.v1 import produce_pb2
+from tests.scenarios.broker.solo_broker import BROKER_ID, FakeStream, SoloBroker, produce
 
 ORDERS = TopicPartition("orders", 0)
 TOPIC_ID = b"orders".ljust(16, b".")

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
-from solo_broker import SoloBroker, batch, fetch, produce
-
 from headrace_broker.context import BrokerLimits
 from headrace_core import errors
 from headrace_core.log import PartitionLog
 from headrace_core.testing.crashing_fs import CrashingFileSystem
 from headrace_core.types import TopicPartition
+from tests.scenarios.broker.solo_broker import SoloBroker, batch, fetch, produce
 
 
 def test_a_leader_that_lost_its_leadership_names_the_new_one():

@@ -10,7 +10,6 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
-from solo_broker import SoloBroker, StallingFileSystem, batch, produce
 
 from headrace_core import errors
 from headrace_core.log.descriptors import DescriptorCache
@@ -20,6 +19,7 @@ from headrace_core.metadata import MetadataImage
 from headrace_core.metadata.records import ConfigRecord, PartitionRecord, RemoveTopicRecord, TopicRecord
 from headrace_core.testing.crashing_fs import CrashingFileSystem, Loss, TraceEntry
 from headrace_core.types import TopicPartition
+from tests.scenarios.broker.solo_broker import SoloBroker, StallingFileSystem, batch, produce
 
 ORDERS = TopicPartition("orders", 0)
 PAYMENTS = TopicPartition("payments", 0)

@@ -6,8 +6,6 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from solo_broker import BROKER_ID, SoloBroker, batch, fetch
-
 from headrace_broker.handlers.fetch import NEARER_LOOK_MS
 from headrace_broker.handlers.offsets import OffsetsService
 from headrace_broker.partition.messages import Joined, Push
@@ -24,6 +22,7 @@ from headrace_core.records import with_base
 from headrace_core.testing.crashing_fs import CrashingFileSystem
 from headrace_core.types import TopicPartition
 from headrace_protos.v1 import offsets_pb2
+from tests.scenarios.broker.solo_broker import BROKER_ID, SoloBroker, batch, fetch
 
 OTHER = 2
 ORDERS = TopicPartition("orders", 0)

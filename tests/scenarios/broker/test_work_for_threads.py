@@ -8,12 +8,12 @@ import threading
 import time
 
 import pytest
-from solo_broker import SoloBroker, batch, produce
 
 from headrace_core.log import appending
 from headrace_core.records import Compression, encode_batch, split_batches
 from headrace_core.testing.crashing_fs import CrashingFileSystem, TraceEntry
 from headrace_core.types import TopicPartition
+from tests.scenarios.broker.solo_broker import SoloBroker, batch, produce
 
 ORDERS = TopicPartition("orders", 0)
 

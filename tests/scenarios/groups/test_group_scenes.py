@@ -16,9 +16,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from readers import LONG_S, Crash, Feed, Reader, Readers, Watcher, gaps, new_name, new_topic, send, until
 
 from headrace import Admin, Consumer, LocalCluster, NewTopic, TopicPartition
+from tests.scenarios.groups.readers import (
+    LONG_S,
+    Crash,
+    Feed,
+    Reader,
+    Readers,
+    Watcher,
+    gaps,
+    new_name,
+    new_topic,
+    send,
+    until,
+)
 
 STORM_MEMBERS = int(os.environ.get("HEADRACE_STORM", "6"))
 #: Of a partition that stays where it is, in any rebalance. (What is measured is in docs/performance.md; here it is what

@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
-from log_world import NOW_MS, ORDERS, PAYMENTS, ROOT, TOPIC_ID, batch, formatted, open_directory, values_of
 
 from headrace_core.clock import SystemClock
 from headrace_core.errors import (
@@ -25,6 +24,17 @@ from headrace_core.log import AppendInfo, DirectoryWriter, LogConfig, PartitionL
 from headrace_core.testing.clock import ManualClock
 from headrace_core.testing.crashing_fs import CrashingFileSystem, TraceEntry
 from headrace_core.types import FlushPolicy
+from tests.scenarios.log.log_world import (
+    NOW_MS,
+    ORDERS,
+    PAYMENTS,
+    ROOT,
+    TOPIC_ID,
+    batch,
+    formatted,
+    open_directory,
+    values_of,
+)
 
 Given = tuple[CrashingFileSystem, DirectoryWriter, PartitionLog]
 

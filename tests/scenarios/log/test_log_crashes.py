@@ -7,7 +7,6 @@ import random
 from dataclasses import dataclass, field
 
 import pytest
-from log_world import NOW_MS, ORDERS, PAYMENTS, ROOT, TOPIC_ID, batch, formatted, log_files, open_directory, values_of
 
 from headrace_core.errors import CorruptLogError
 from headrace_core.log import DirectoryWriter, LogConfig, PartitionLog
@@ -15,6 +14,18 @@ from headrace_core.records import split_batches
 from headrace_core.testing.clock import ManualClock
 from headrace_core.testing.crashing_fs import CrashingFileSystem, Loss, SimulatedCrash
 from headrace_core.types import TopicPartition
+from tests.scenarios.log.log_world import (
+    NOW_MS,
+    ORDERS,
+    PAYMENTS,
+    ROOT,
+    TOPIC_ID,
+    batch,
+    formatted,
+    log_files,
+    open_directory,
+    values_of,
+)
 
 #: Small segments and an index entry for nearly every batch, so that a short run rolls and indexes.
 TINY = LogConfig(segment_bytes=700, index_interval_bytes=100, segment_index_bytes=120)

@@ -9,7 +9,6 @@ import uuid
 from pathlib import Path
 
 import pytest
-from log_world import NOW_MS, ORDERS, PAYMENTS, ROOT, TOPIC_ID, batch, formatted, open_directory, values_of
 
 from headrace_core.config import LONG_MAX
 from headrace_core.config.topic_keys import TOPIC
@@ -29,6 +28,17 @@ from headrace_core.log.writer import DirectoryWriter
 from headrace_core.testing.clock import ManualClock
 from headrace_core.testing.crashing_fs import CrashingFileSystem
 from headrace_core.types import FlushPolicy, TimestampType, TopicPartition
+from tests.scenarios.log.log_world import (
+    NOW_MS,
+    ORDERS,
+    PAYMENTS,
+    ROOT,
+    TOPIC_ID,
+    batch,
+    formatted,
+    open_directory,
+    values_of,
+)
 
 
 def test_directory_that_was_not_formatted_is_refused_with_the_cure() -> None:

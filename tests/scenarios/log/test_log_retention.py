@@ -7,13 +7,23 @@ import random
 from dataclasses import replace
 
 import pytest
-from log_world import NOW_MS, ORDERS, PAYMENTS, ROOT, TOPIC_ID, batch, formatted, open_directory, values_of
 
 from headrace_core.errors import OffsetOutOfRangeError, ServerBusyError
 from headrace_core.log import LogConfig, LogDirectory, PartitionLog
 from headrace_core.records import encode_batch
 from headrace_core.testing.clock import ManualClock
 from headrace_core.testing.crashing_fs import CrashingFileSystem, Loss, SimulatedCrash
+from tests.scenarios.log.log_world import (
+    NOW_MS,
+    ORDERS,
+    PAYMENTS,
+    ROOT,
+    TOPIC_ID,
+    batch,
+    formatted,
+    open_directory,
+    values_of,
+)
 
 HOUR_MS = 3_600_000
 #: A segment holds two of the batches below.

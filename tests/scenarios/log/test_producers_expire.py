@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from log_world import ORDERS, TOPIC_ID, formatted, open_directory
-from producer_world import NOW_MS, append, idempotent, log_of
 
 from headrace_core.errors import HeadraceError
 from headrace_core.log import Append, AppendInfo, LogConfig, LogDirectory, PartitionLog
 from headrace_core.testing.clock import ManualClock
 from headrace_core.testing.crashing_fs import CrashingFileSystem
 from headrace_core.types import TimestampType
+from tests.scenarios.log.log_world import ORDERS, TOPIC_ID, formatted, open_directory
+from tests.scenarios.log.producer_world import NOW_MS, append, idempotent, log_of
 
 EXPIRATION_MS = 86_400_000
 #: producer.id.expiration.check.interval.ms.

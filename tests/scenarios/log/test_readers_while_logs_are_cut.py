@@ -14,7 +14,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from log_world import ORDERS, TOPIC_ID
 
 from headrace_core.clock import SystemClock
 from headrace_core.errors import (
@@ -30,6 +29,7 @@ from headrace_core.log.descriptors import DescriptorCache
 from headrace_core.log.files import RealFileSystem
 from headrace_core.log.scrubbing import scrub_segment
 from headrace_core.records import encode_batch
+from tests.scenarios.log.log_world import ORDERS, TOPIC_ID
 
 SECONDS = 2.0
 DELETE = LogConfig(segment_bytes=1500, index_interval_bytes=200, segment_index_bytes=200)

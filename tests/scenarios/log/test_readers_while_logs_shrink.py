@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from log_world import ORDERS, TOPIC_ID
 
 from headrace_core.clock import SystemClock
 from headrace_core.errors import OffsetOutOfRangeError
@@ -21,6 +20,7 @@ from headrace_core.log.compaction.planning import CleanerConfig
 from headrace_core.log.descriptors import DescriptorCache
 from headrace_core.log.files import FileSystem, RealFileSystem
 from headrace_core.records import decode_batch, encode_batch, split_batches
+from tests.scenarios.log.log_world import ORDERS, TOPIC_ID
 
 SECONDS = 0.7
 READERS = 3

@@ -6,7 +6,6 @@ import errno
 import random
 
 import pytest
-from log_world import NOW_MS, ORDERS, TOPIC_ID, formatted, open_directory
 
 from headrace_core.errors import CorruptMessageError, DiskFullError, HeadraceError
 from headrace_core.log import Append, AppendInfo, LogConfig, LogDirectory, PartitionLog
@@ -19,6 +18,7 @@ from headrace_core.log.replicated import (
 )
 from headrace_core.records import encode_batch, split_batches
 from headrace_core.testing.crashing_fs import CrashingFileSystem, Loss, SimulatedCrash
+from tests.scenarios.log.log_world import NOW_MS, ORDERS, TOPIC_ID, formatted, open_directory
 
 
 def sent(offset: int, count: int = 1, *, epoch: int = 0, pad: int = 0) -> bytes:

@@ -14,7 +14,6 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
-from log_world import NOW_MS, ORDERS, ROOT, TOPIC_ID, formatted, open_directory
 
 from headrace_broker.handlers.replication import ReplicationService
 from headrace_broker.partition.leader import PartitionLeader
@@ -44,6 +43,7 @@ from headrace_core.metadata.configs import min_insync_replicas
 from headrace_core.records import Compression, decode_batch, encode_batch, read_header, split_batches
 from headrace_core.testing.clock import ManualClock
 from headrace_core.types import TimestampType
+from tests.scenarios.log.log_world import NOW_MS, ORDERS, ROOT, TOPIC_ID, formatted, open_directory
 
 HOUR_MS = 3_600_000
 #: Text that every codec makes smaller, and a higher level smaller still.

@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from mutant import Mutant, Patch
-from shell_mutants import scan_and_trust_the_cache
-
 from headrace_broker import roles
 from headrace_broker.partition import isr
 from headrace_broker.partition.follower import Follow, FollowerState, PartitionFollower, Truncate
@@ -28,6 +25,8 @@ from headrace_core.log.producer_state import Check, ProducerTable
 from headrace_core.metadata import PartitionImage
 from headrace_core.testing.node_clock import EPOCH_MS
 from headrace_core.types import NO_LEADER
+from tests.simulation.mutants.mutant import Mutant, Patch
+from tests.simulation.mutants.shell_mutants import scan_and_trust_the_cache
 
 REPLICAS = "replicas"
 

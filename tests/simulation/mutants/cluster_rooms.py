@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import cluster_mutants
-import ledger_mutants
-from mutant import Mutant, Patch
+from tests.simulation.mutants.mutant import Mutant, Patch
+from tests.unit.controller import cluster_mutants, ledger_mutants
 
 
 def _of(room: Any, part: str) -> tuple[Mutant, ...]:

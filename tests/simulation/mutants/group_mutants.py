@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from mutant import Mutant, Patch
-
 from headrace.group.member import Member
 from headrace_coordinator.group import checks, groups, rebalancing, timing
 from headrace_coordinator.group.messages import Heartbeat, RemovalReason
@@ -18,6 +16,7 @@ from headrace_coordinator.runtime.shard import Answer, Replay, Shard, ShardState
 from headrace_coordinator.runtime.shards import Shards
 from headrace_coordinator.state_machine import Decision, ShardRecord
 from headrace_core.log import fencing
+from tests.simulation.mutants.mutant import Mutant, Patch
 
 GROUPS = "groups"
 

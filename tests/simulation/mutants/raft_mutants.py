@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from mutant import Mutant, Patch
-from raft_without_guards import (
+from headrace_controller import quorum_controller
+from headrace_controller.raft import RaftNode
+from tests.simulation.mutants.mutant import Mutant, Patch
+from tests.unit.controller.raft_without_guards import (
     AnswersBeforeItsDisk,
     ChangesVotersWhileTheyChange,
     CommitsWhatItHasNotCompared,
@@ -28,9 +30,6 @@ from raft_without_guards import (
     VotesForAnybody,
     VotesTwice,
 )
-
-from headrace_controller import quorum_controller
-from headrace_controller.raft import RaftNode
 
 #: The classes that break a promise which schedules can see. (What only wastes time, such as a chunk that is sent twice,
 #: is told by stories in tests/unit/controller.)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import broker_mutants
-import cluster_rooms
-import group_mutants
-import raft_mutants
-import shell_mutants
-import upkeep_mutants
-from mutant import Mutant
+from tests.simulation.mutants import (
+    broker_mutants,
+    cluster_rooms,
+    group_mutants,
+    raft_mutants,
+    shell_mutants,
+    upkeep_mutants,
+)
+from tests.simulation.mutants.mutant import Mutant
 
 MUTANTS: dict[str, Mutant] = {
     each.name: each

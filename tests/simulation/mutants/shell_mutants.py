@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from mutant import Mutant, Patch
-
 from headrace_controller import quorum_state, snapshots
 from headrace_controller.applying import Applier
 from headrace_controller.cluster.core import ClusterCore
@@ -18,6 +16,7 @@ from headrace_core.log import opening
 from headrace_core.log.files import FileSystem
 from headrace_core.log.partition_log import PartitionLog
 from headrace_core.log.recovery import Scan
+from tests.simulation.mutants.mutant import Mutant, Patch
 
 
 def _write_carelessly(fs: FileSystem, path: str, data: bytes) -> None:

@@ -10,8 +10,6 @@ import functools
 from dataclasses import replace
 from typing import Any
 
-from mutant import Mutant, Patch
-
 from headrace_broker.low_watermarks import LowWatermarks
 from headrace_broker.partition.follower import PartitionFollower
 from headrace_broker.partition.leader import PartitionLeader
@@ -25,6 +23,7 @@ from headrace_core.log.directory import LOG_STARTS, LogDirectory
 from headrace_core.log.epochs import LeaderEpochs
 from headrace_core.log.turns import Turn
 from headrace_core.log.writer import DirectoryWriter, TurnResult
+from tests.simulation.mutants.mutant import Mutant, Patch
 
 REPLICAS = "replicas"
 

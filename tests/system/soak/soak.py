@@ -4,7 +4,7 @@ Shows that nothing acknowledged is lost, doubled or reordered, and that no proce
 judged. Leaves in build/soak: samples.csv, summary.json, soak.png, the nodes' logs, and after a miss the data. The last
 line of the output is the summary. Exit code 1 on a miss; nothing is tried twice.
 
-    .venv/bin/python tests/system/soak/soak.py --minutes 120 [--seed 1] [--save]
+    .venv/bin/python -m tests.system.soak.soak --minutes 120 [--seed 1] [--save]
 """
 
 from __future__ import annotations
@@ -21,16 +21,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-import soak_clients
-from soak_clients import COMPACTED, RATES, TOPICS
-from soak_history import Anomalies, judge, judge_compacted
-from soak_picture import draw, write_page
-from soak_samples import Process, Sampler, beyond_bounds, compare
-
 from headrace import Admin, LocalCluster, NewTopic
 from headrace.errors import HeadraceError
+from tests.system.soak import soak_clients
+from tests.system.soak.soak_clients import COMPACTED, RATES, TOPICS
+from tests.system.soak.soak_history import Anomalies, judge, judge_compacted
+from tests.system.soak.soak_picture import draw, write_page
+from tests.system.soak.soak_samples import Process, Sampler, beyond_bounds, compare
 
 ROOT = Path(__file__).resolve().parents[3]
 OUT = ROOT / "build" / "soak"
@@ -78,7 +75,7 @@ class ClientProcess:
         self.name = name
         self._log = (OUT / "clients" / f"{name}.log").open("w")
         self._process = subprocess.Popen(
-            [sys.executable, "-P", soak_clients.__file__, name, bootstrap, str(seed)],
+            [sys.executable, "-m", soak_clients.__name__, name, bootstrap, str(seed)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,

@@ -1,6 +1,6 @@
 """The soak's client processes: each works until a line arrives on its standard input, then prints one JSON document.
 
-    python soak_clients.py producers|readers|group|admin BOOTSTRAP SEED
+    python -m tests.system.soak.soak_clients producers|readers|group|admin BOOTSTRAP SEED
 
 They live as long as the run, so that what a client leaks is seen too.
 """
@@ -17,17 +17,13 @@ import traceback
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-if __name__ == "__main__":  # run as a program, with -P
-    sys.path.insert(0, str(Path(__file__).parent))
-
 import pyarrow as pa
-from soak_history import Claims, Follower, GroupCover, Mark, mark_of, value_of
 
 from headrace import Admin, Consumer, NewTopic, Producer, TopicPartition
 from headrace.errors import HeadraceError
+from tests.system.soak.soak_history import Claims, Follower, GroupCover, Mark, mark_of, value_of
 
 #: Partitions of each topic.
 TOPICS = {"soak-objects": 3, "soak-many": 4, "soak-arrow": 4, "soak-compacted": 2}

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from soak_samples import EARLY, JUDGED, Sample, windows
+from tests.system.soak.soak_samples import EARLY, JUDGED, Sample, windows
 
 BEGIN, END = "<!-- soak: begin, written by --save -->", "<!-- soak: end -->"
 #: One point for so many minutes: the median of its samples.

@@ -6,10 +6,20 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from soak_clients import CLIENTS
-from soak_history import Anomalies, Claims, Follower, GroupCover, Mark, judge, judge_compacted, value_of
-from soak_picture import BEGIN, END, draw, write_page
-from soak_samples import AGE_MIN_S, Sample, beyond_bounds, compare, windows
+
+from tests.system.soak.soak_clients import CLIENTS
+from tests.system.soak.soak_history import (
+    Anomalies,
+    Claims,
+    Follower,
+    GroupCover,
+    Mark,
+    judge,
+    judge_compacted,
+    value_of,
+)
+from tests.system.soak.soak_picture import BEGIN, END, draw, write_page
+from tests.system.soak.soak_samples import AGE_MIN_S, Sample, beyond_bounds, compare, windows
 
 MINUTES = 120.0
 

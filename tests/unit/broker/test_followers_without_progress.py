@@ -6,14 +6,13 @@ from __future__ import annotations
 
 import asyncio
 
-from test_isr_keeper import FOLLOWER, LONG_MS, World, join, now_ms, until
-from test_partition_leader_isr import LAG_MS, Leader
-
 from headrace_broker.partition.isr import JOIN_MS, REJOIN_MS
 from headrace_broker.partition.messages import Request
 from headrace_broker.replication import wire
 from headrace_broker.replication.following import FollowerLane
 from headrace_core.telemetry import IsrShrunk
+from tests.unit.broker.test_isr_keeper import FOLLOWER, LONG_MS, World, join, now_ms, until
+from tests.unit.broker.test_partition_leader_isr import LAG_MS, Leader
 
 
 def test_the_leader_asks_for_an_in_sync_set_without_it_at_once() -> None:

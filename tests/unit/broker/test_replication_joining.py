@@ -4,10 +4,10 @@ follower says."""
 from __future__ import annotations
 
 import pytest
-from replication_leaders import FOLLOWER, LEADER, OTHER, LeadingBroker, acked, drain, join, said
 
 from headrace_broker.partition.messages import Ack, Divergence, Lane
 from headrace_core import errors
+from tests.unit.broker.replication_leaders import FOLLOWER, LEADER, OTHER, LeadingBroker, acked, drain, join, said
 
 MIB = 1024 * 1024
 

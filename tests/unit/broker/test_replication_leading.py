@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import random
 
-from replication_leaders import FOLLOWER, LEADER, OTHER, Batch, LeadingBroker, acked, drain, join, said
-
 from headrace_broker.partition.messages import Ack, Lane
 from headrace_broker.replication.follows import State
 from headrace_broker.replication.leading import (
@@ -16,6 +14,17 @@ from headrace_broker.replication.leading import (
     SHARE_BYTES_MIN,
 )
 from headrace_core import errors
+from tests.unit.broker.replication_leaders import (
+    FOLLOWER,
+    LEADER,
+    OTHER,
+    Batch,
+    LeadingBroker,
+    acked,
+    drain,
+    join,
+    said,
+)
 
 KIB = 1024
 MIB = 1024 * KIB

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Iterator
 
 import pytest
-from groups_standin import World, member, serving
 
 from headrace import Admin, AsyncAdmin, GroupListing, OffsetAndMetadata, TopicPartition
 from headrace.errors import (
@@ -21,6 +20,7 @@ from headrace.errors import (
     UnknownTopicOrPartitionError,
 )
 from headrace_protos.v1 import groups_pb2
+from tests.unit.client.groups_standin import World, member, serving
 
 O0, O1, C0 = TopicPartition("orders", 0), TopicPartition("orders", 1), TopicPartition("clicks", 0)
 

@@ -9,12 +9,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from test_group_consumer import LIMIT_S, T0, Coordinator, Make, make, parties, run
 
 from headrace import AsyncConsumer, TopicPartition
 from headrace.consumer import aio
 from headrace.consumer.inbox import Slice
 from headrace_core.records import encode_batch
+from tests.unit.client.test_group_consumer import LIMIT_S, T0, Coordinator, Make, make, parties, run
 
 __all__ = ["make", "parties"]
 

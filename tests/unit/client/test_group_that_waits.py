@@ -6,12 +6,12 @@ import logging
 from typing import Any
 
 import pytest
-from test_group_consumer import Coordinator, Make, Party, joined, make, parties, run
 
 from headrace.group import consumer as group_consumer
 from headrace.group.driving import drive_async
 from headrace_core.errors import CoordinatorNotAvailableError
 from headrace_tools.cli import consume_group
+from tests.unit.client.test_group_consumer import Coordinator, Make, Party, joined, make, parties, run
 
 __all__ = ["make", "parties"]
 

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from groups_standin import World, member, serving
 
 from headrace.errors import CoordinatorLoadInProgressError, UnknownServerError
 from headrace_protos.v1 import groups_pb2
 from headrace_tools.cli import coordinated, watching
 from headrace_tools.cli.app import run
+from tests.unit.client.groups_standin import World, member, serving
 
 Captured = pytest.CaptureFixture[str]
 

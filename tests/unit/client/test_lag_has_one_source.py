@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from groups_standin import World, member, serving
 
 from headrace import Admin
 from headrace_protos.v1 import groups_pb2
@@ -14,6 +13,7 @@ from headrace_tools.cli.app import run
 from headrace_tools.doctor.data_rules import group_lag
 from headrace_tools.doctor.facts import Facts
 from headrace_tools.doctor.gathering import Gathering
+from tests.unit.client.groups_standin import World, member, serving
 
 
 @pytest.fixture

@@ -6,13 +6,13 @@ import time
 from collections.abc import Callable
 
 import pytest
-from test_group_consumer import T0, Make, joined, make, parties, run  # noqa: F401 - fixtures
 
 from headrace.consumer.inbox import Slice
 from headrace.group.driving import drive_async
 from headrace_core import clock
 from headrace_core.clock import SystemClock, boottime_s
 from headrace_core.records import RecordIterator
+from tests.unit.client.test_group_consumer import T0, Make, joined, make, parties, run  # noqa: F401 - fixtures
 
 
 @pytest.fixture

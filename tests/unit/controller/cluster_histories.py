@@ -13,9 +13,6 @@ import random
 from dataclasses import dataclass, field
 from typing import Any
 
-from cluster_invariants import check_image, check_step
-from cluster_world import CLUSTER, World, id16
-
 from headrace_controller.cluster.decision import Decision
 from headrace_controller.cluster.ledger_requests import AlterPartitionReassignments, Reassignment
 from headrace_controller.cluster.requests import (
@@ -48,6 +45,8 @@ from headrace_core.metadata import (
 from headrace_core.metadata.codec import decode_batches, encode_decision
 from headrace_core.metadata.configs import min_insync_replicas, topic_value
 from headrace_core.testing.verdicts import SafetyViolation
+from tests.simulation.cluster_invariants import check_image, check_step
+from tests.unit.controller.cluster_world import CLUSTER, World, id16
 
 Key = tuple[bytes, int]
 

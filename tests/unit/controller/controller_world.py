@@ -7,8 +7,6 @@ import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from cluster_world import CLUSTER, id16
-
 from headrace_controller.cluster.core import ClusterCore
 from headrace_controller.cluster.decision import ClusterSettings
 from headrace_controller.cluster.requests import Heartbeat, RegisterBroker, Registered
@@ -19,6 +17,7 @@ from headrace_core.metadata import BrokerEndpoint
 from headrace_core.node.meta_properties import format_directories
 from headrace_core.testing.clock import ManualClock
 from headrace_core.testing.crashing_fs import CrashingFileSystem
+from tests.unit.controller.cluster_world import CLUSTER, id16
 
 ROOT = "/data"
 LOG = f"{ROOT}/__cluster_metadata-0/00000000000000000000.log"

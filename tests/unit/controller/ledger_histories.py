@@ -7,10 +7,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from cluster_histories import Broken, Histories, Machine
-from cluster_world import CLUSTER, id16
-from ledger_invariants import Promises, check_ledger_end, check_ledger_step
-
 from headrace_controller.cluster.decision import Decision
 from headrace_controller.cluster.ledger_requests import (
     AllocateProducerIds,
@@ -39,6 +35,9 @@ from headrace_core.metadata import (
     MetadataImage,
     QueuedReassignmentRecord,
 )
+from tests.simulation.ledger_invariants import Promises, check_ledger_end, check_ledger_step
+from tests.unit.controller.cluster_histories import Broken, Histories, Machine
+from tests.unit.controller.cluster_world import CLUSTER, id16
 
 COPIES_MAX = 1
 RATE = 1_000_000

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from cluster_mutants import Mutant, Patch
-
 from headrace_controller.cluster import balancing, brokers, core, features, moves, producer_ids, reassignment, shards
 from headrace_controller.cluster.coordinator_sessions import CoordinatorSessions
 from headrace_core.errors import BrokerIdNotRegisteredError
 from headrace_core.metadata import CoordinatorImage, MetadataImage, ShardImage, ShardRecord, ledger
+from tests.unit.controller.cluster_mutants import Mutant, Patch
 
 
 def _without(owner: Any, name: str, value: Any = lambda *_, **__: None) -> Callable[[Patch], None]:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from cluster_world import World
-
 from headrace_controller.cluster.ledger_requests import AlterPartitionReassignments, Reassignment
 from headrace_controller.cluster.reassignment import listed
 from headrace_controller.cluster.requests import AlteredPartition, AlterPartition, HeartbeatsEnded, Registered
 from headrace_core.errors import HeadraceError
 from headrace_core.metadata import ConfigResourceType, MetadataRecord, PartitionImage
+from tests.unit.controller.cluster_world import World
 
 
 class MovesWorld(World):

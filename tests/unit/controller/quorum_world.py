@@ -17,8 +17,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from cluster_world import CLUSTER, id16
-
 from headrace_controller.cluster.core import ClusterCore
 from headrace_controller.cluster.decision import ClusterSettings
 from headrace_controller.cluster.requests import CreateTopics, Heartbeat, NewTopic, RegisterBroker, Request
@@ -31,6 +29,7 @@ from headrace_core.metadata import BrokerEndpoint, MetadataDelta, MetadataImage
 from headrace_core.node.meta_properties import format_directories, read_meta
 from headrace_core.testing.clock import ManualClock
 from headrace_core.testing.crashing_fs import CrashingFileSystem, Loss, SimulatedCrash
+from tests.unit.controller.cluster_world import CLUSTER, id16
 
 ROOT = "/data"
 TICK_MS = 100

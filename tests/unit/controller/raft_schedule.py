@@ -7,10 +7,9 @@ import random
 from collections import Counter
 from typing import NoReturn
 
-from raft_world import Replica, World, key, voters
-
 from headrace_controller.raft import Entry, RaftNode, RaftSettings, ReplicaKey, Role
 from headrace_core.errors import HeadraceError, NotControllerError
+from tests.unit.controller.raft_world import Replica, World, key, voters
 
 #: What may happen, and what it may weigh: each schedule draws its own weights, so that some are all elections, some all
 #: loss, some nearly quiet (swarm testing; Groce and others, 2012). What is drawn as 0 does not happen in that schedule.

@@ -23,8 +23,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable
 
-from raft_world import Replica, World, key, voters
-
 from headrace_controller.raft import (
     AppendRequest,
     AppendResponse,
@@ -44,6 +42,7 @@ from headrace_controller.raft import (
     VoterSet,
 )
 from headrace_core.errors import HeadraceError
+from tests.unit.controller.raft_world import Replica, World, key, voters
 
 
 class TellingWorld(World):

@@ -6,8 +6,6 @@ import random
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 
-from cluster_world import CLUSTER, id16
-
 from headrace_controller.cluster.rebalance import Move
 from headrace_core.metadata import (
     EMPTY_IMAGE,
@@ -22,6 +20,7 @@ from headrace_core.metadata import (
     RegisterBrokerRecord,
     TopicRecord,
 )
+from tests.unit.controller.cluster_world import CLUSTER, id16
 
 
 def applied(image: MetadataImage, records: Sequence[MetadataRecord]) -> MetadataImage:

@@ -4,7 +4,6 @@ nobody else can."""
 from __future__ import annotations
 
 import pytest
-from cluster_world import World, id16
 
 from headrace_controller.cluster.leadership import EVERYWHERE, CannotLead
 from headrace_controller.cluster.requests import (
@@ -17,6 +16,7 @@ from headrace_controller.cluster.requests import (
 )
 from headrace_core.errors import InvalidRequestError, PreferredLeaderNotAvailableError
 from headrace_core.metadata import PartitionImage
+from tests.unit.controller.cluster_world import World, id16
 
 FULL = (CannotLead(EVERYWHERE, "DISK_FULL"),)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from cluster_world import CLUSTER, World, id16
 
 from headrace_controller.cluster.requests import Heartbeat, HeartbeatsEnded, RegisterBroker, Registered
 from headrace_core.errors import (
@@ -17,6 +16,7 @@ from headrace_core.errors import (
     StaleBrokerEpochError,
 )
 from headrace_core.metadata import BrokerEndpoint
+from tests.unit.controller.cluster_world import CLUSTER, World, id16
 
 REQUEST = RegisterBroker(
     cluster_id=CLUSTER,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from cluster_world import World
 
 from headrace_controller.cluster import configs
 from headrace_controller.cluster.decision import Decision
@@ -27,6 +26,7 @@ from headrace_core.errors import (
     UnknownTopicOrPartitionError,
 )
 from headrace_core.metadata import ConfigRecord, ConfigResource, ConfigResourceType
+from tests.unit.controller.cluster_world import World
 
 TOPIC: ConfigResource = (ConfigResourceType.TOPIC, "t")
 BROKER: ConfigResource = (ConfigResourceType.BROKER, "1")

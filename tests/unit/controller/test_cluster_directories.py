@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 
 import pytest
-from cluster_world import CLUSTER, World, id16
 
 from headrace_controller.cluster.requests import (
     AssignDirectories,
@@ -29,6 +28,7 @@ from headrace_core.errors import (
 from headrace_core.metadata import EMPTY_IMAGE, LOST_DIRECTORY, UNASSIGNED_DIRECTORY, BrokerEndpoint
 from headrace_core.metadata.codec import decode_batches, encode_decision
 from headrace_core.types import NO_LEADER
+from tests.unit.controller.cluster_world import CLUSTER, World, id16
 
 ONE, TWO, THREE = id16(71), id16(72), id16(73)
 

@@ -6,8 +6,6 @@ import time
 from typing import Any
 
 import pytest
-from cluster_invariants import check_image
-from cluster_world import CLUSTER, World, id16
 
 from headrace_controller.cluster.requests import (
     AlterConfigs,
@@ -39,6 +37,8 @@ from headrace_core.metadata import (
     PartitionRecord,
     TopicRecord,
 )
+from tests.simulation.cluster_invariants import check_image
+from tests.unit.controller.cluster_world import CLUSTER, World, id16
 
 
 class Cluster:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from cluster_world import CLUSTER, World, id16
-from moves_world import MovesWorld
 
 from headrace_controller.cluster.ledger_requests import (
     AllocateProducerIds,
@@ -35,6 +33,8 @@ from headrace_core.metadata import (
 )
 from headrace_core.metadata.features import SUPPORTED_FEATURES, level_needed
 from headrace_core.metadata.snapshot import image_records
+from tests.unit.controller.cluster_world import CLUSTER, World, id16
+from tests.unit.controller.moves_world import MovesWorld
 
 OLD = (FeatureRange(METADATA_VERSION_FEATURE, 1, 1),)
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from cluster_world import World
 
 from headrace_controller.cluster.requests import HeartbeatsEnded, Registered
 from headrace_controller.cluster.sessions import FIRST_HEARTBEAT_MS
 from headrace_core.errors import DuplicateBrokerRegistrationError
+from tests.unit.controller.cluster_world import World
 
 
 def world_of(count: int = 3, **settings: int) -> tuple[World, list[Registered]]:

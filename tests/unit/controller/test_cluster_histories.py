@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from cluster_histories import Histories
 
 from headrace_controller.cluster.requests import CreateTopics, DeleteTopics, NewTopic
 from headrace_core.types import NO_LEADER
+from tests.unit.controller.cluster_histories import Histories
 
 SEEDS = 60
 STEPS = 400

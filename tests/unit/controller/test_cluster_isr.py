@@ -7,8 +7,6 @@ import random
 from typing import Any
 
 import pytest
-from cluster_invariants import check_image
-from cluster_world import World, id16
 
 from headrace_controller.cluster.requests import (
     AlterConfigs,
@@ -37,6 +35,8 @@ from headrace_core.errors import (
     UnknownTopicOrPartitionError,
 )
 from headrace_core.metadata import ConfigResourceType
+from tests.simulation.cluster_invariants import check_image
+from tests.unit.controller.cluster_world import World, id16
 
 
 class Three:

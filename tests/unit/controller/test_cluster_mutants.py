@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from cluster_histories import PROFILES, Histories
-from cluster_mutants import MUTANTS, Mutant
 
 from headrace_core.errors import HeadraceError
+from tests.unit.controller.cluster_histories import PROFILES, Histories
+from tests.unit.controller.cluster_mutants import MUTANTS, Mutant
 
 SCHEDULES_MAX = 2_000
 STEPS = 400

@@ -5,11 +5,11 @@ from __future__ import annotations
 import random
 
 import pytest
-from cluster_world import World
 
 from headrace_controller.cluster.ledger_requests import AllocateProducerIds, ProducerIdBlock
 from headrace_core.errors import BrokerIdNotRegisteredError, StaleBrokerEpochError, UnknownServerError
 from headrace_core.metadata import ProducerIdsRecord
+from tests.unit.controller.cluster_world import World
 
 
 def test_blocks_follow_each_other_also_those_in_flight() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from moves_world import MovesWorld, with_replicas
 
 from headrace_controller.cluster.ledger_requests import AlterPartitionReassignments, DrainBroker, Reassignment
 from headrace_controller.cluster.reassignment import listed
@@ -16,6 +15,7 @@ from headrace_core.errors import (
     PolicyViolationError,
     UnknownTopicOrPartitionError,
 )
+from tests.unit.controller.moves_world import MovesWorld, with_replicas
 
 RATE = "leader.replication.throttled.rate"
 FOLLOWER_RATE = "follower.replication.throttled.rate"

@@ -7,7 +7,11 @@ from collections import Counter
 from collections.abc import Collection
 
 import pytest
-from rebalance_world import (
+
+from headrace_controller.cluster.placement import Placer
+from headrace_controller.cluster.rebalance import Move, _Planner, plan
+from headrace_core.metadata import BrokerChangeRecord, MetadataImage, PartitionChangeRecord
+from tests.unit.controller.rebalance_world import (
     after_moves,
     applied,
     cluster,
@@ -17,10 +21,6 @@ from rebalance_world import (
     replica_counts,
     with_topic,
 )
-
-from headrace_controller.cluster.placement import Placer
-from headrace_controller.cluster.rebalance import Move, _Planner, plan
-from headrace_core.metadata import BrokerChangeRecord, MetadataImage, PartitionChangeRecord
 
 SCHEDULES = range(300)
 ENOUGH = 1_000

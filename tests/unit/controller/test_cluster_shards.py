@@ -7,10 +7,8 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from cluster_world import CLUSTER, id16
 from hypothesis import given
 from hypothesis import strategies as st
-from moves_world import MovesWorld
 
 from headrace_controller.cluster.decision import Decision
 from headrace_controller.cluster.ledger_requests import (
@@ -29,6 +27,8 @@ from headrace_core.errors import (
     StaleBrokerEpochError,
 )
 from headrace_core.metadata import BrokerEndpoint, RemoveTopicRecord
+from tests.unit.controller.cluster_world import CLUSTER, id16
+from tests.unit.controller.moves_world import MovesWorld
 
 GROUPS, TRANSACTIONS = "__consumer_offsets", "__transaction_state"
 

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Iterator
 
 import pytest
-from cluster_world import CLUSTER, World, id16
 
 from headrace_controller.cluster.core import ClusterCore
 from headrace_controller.cluster.decision import ClusterSettings
@@ -40,6 +39,7 @@ from headrace_core.metadata import (
     MetadataRecord,
 )
 from headrace_core.metadata.codec import decode_batches, encode_decision
+from tests.unit.controller.cluster_world import CLUSTER, World, id16
 
 
 def test_nothing_decided_is_seen_before_it_is_committed() -> None:

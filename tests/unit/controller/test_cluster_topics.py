@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from cluster_world import World
 
 from headrace_controller.cluster.requests import (
     CreatePartitions,
@@ -28,6 +27,7 @@ from headrace_core.errors import (
     UnknownTopicOrPartitionError,
 )
 from headrace_core.metadata import ConfigResourceType
+from tests.unit.controller.cluster_world import World
 
 
 def live(brokers: int = 1, **settings: Any) -> World:

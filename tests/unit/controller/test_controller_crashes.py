@@ -8,7 +8,6 @@ import random
 from dataclasses import dataclass, field
 
 import pytest
-from controller_world import LOG, QUORUM_STATE, ROOT, formatted, live_broker, new_driver, open_storage, running
 
 from headrace_controller import storage
 from headrace_controller.cluster.requests import CreateTopics, DeleteTopics, NewTopic
@@ -16,6 +15,16 @@ from headrace_controller.raft import HardState
 from headrace_core.errors import CorruptLogError, DiskFullError, HeadraceError, InvalidConfigError, StorageError
 from headrace_core.metadata import MetadataImage
 from headrace_core.testing.crashing_fs import CrashingFileSystem, Loss, SimulatedCrash
+from tests.unit.controller.controller_world import (
+    LOG,
+    QUORUM_STATE,
+    ROOT,
+    formatted,
+    live_broker,
+    new_driver,
+    open_storage,
+    running,
+)
 
 
 @dataclass

@@ -7,7 +7,6 @@ import errno
 import threading
 
 import pytest
-from controller_world import formatted, live_broker, running
 
 from headrace_controller.cluster.requests import CreateTopics, FenceSilentBrokers, NewTopic
 from headrace_controller.raft import HeartbeatResponse, Message, ReplicaKey
@@ -23,6 +22,7 @@ from headrace_core.errors import (
 from headrace_core.metadata import MetadataDelta, MetadataImage
 from headrace_core.metadata.codec import decode_batches
 from headrace_core.testing.clock import ManualClock
+from tests.unit.controller.controller_world import formatted, live_broker, running
 
 
 def topic(name: str) -> CreateTopics:

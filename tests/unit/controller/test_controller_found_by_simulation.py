@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import random
 
-from quorum_world import QuorumWorld
-
 from headrace_controller.cluster.requests import HeartbeatsEnded
 from headrace_controller.quorum_controller import QuorumController, QuorumSettings
 from headrace_controller.raft import Role
+from tests.unit.controller.quorum_world import QuorumWorld
 
 
 def _elected(world: QuorumWorld) -> QuorumController:

@@ -6,7 +6,6 @@ import random
 from itertools import pairwise
 
 import pytest
-from quorum_world import QuorumWorld, create, followers
 
 from headrace_controller.cluster.requests import FenceSilentBrokers
 from headrace_controller.raft import AppendRequest, AppendResponse, Message, Role
@@ -19,6 +18,7 @@ from headrace_core.errors import (
     UnknownServerError,
     VoterNotFoundError,
 )
+from tests.unit.controller.quorum_world import QuorumWorld, create, followers
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ import random
 from itertools import pairwise
 
 import pytest
-from quorum_world import ROOT, QuorumWorld, create, followers
 
 from headrace_controller.raft import AppendRequest, ReplicaKey, Role, SnapshotRequest
 from headrace_controller.settings import QuorumSettings
@@ -20,6 +19,7 @@ from headrace_core.errors import (
     ReplicaNotCaughtUpError,
 )
 from headrace_core.testing.crashing_fs import CrashingFileSystem, Loss
+from tests.unit.controller.quorum_world import ROOT, QuorumWorld, create, followers
 
 DISK_BYTES = 20_000_000
 FILLER = f"{ROOT}/somebody-elses-file"

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import random
 
-from quorum_world import QuorumWorld, followers
-
 from headrace_core.errors import RequestTimedOutError
+from tests.unit.controller.quorum_world import QuorumWorld, followers
 
 
 def _led(rng: random.Random) -> QuorumWorld:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from controllers_world import Controller, with_controllers
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from headrace_controller.raft import RaftNode
@@ -18,6 +17,7 @@ from headrace_core.errors import HeadraceError, NotControllerError
 from headrace_core.log.files import RealFile
 from headrace_core.rpc import ChannelPurpose, open_channel
 from headrace_protos.v1 import admin_pb2
+from tests.unit.controller.controllers_world import Controller, with_controllers
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 

@@ -12,7 +12,6 @@ import random
 from collections.abc import Collection, Mapping
 
 import pytest
-from cluster_world import World, id16
 
 from headrace_broker.assignments import DirectoryAssignments
 from headrace_broker.controller_link import DirectoriesTold, ReplicaKey
@@ -21,6 +20,7 @@ from headrace_core.errors import NetworkError
 from headrace_core.metadata import EMPTY_IMAGE, LOST_DIRECTORY, UNASSIGNED_DIRECTORY, MetadataImage
 from headrace_core.rpc.backoff import Backoff
 from headrace_core.types import NO_LEADER, TopicPartition
+from tests.unit.controller.cluster_world import World, id16
 
 DISKS = (id16(71), id16(72), id16(73))
 HISTORIES = 400

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 
 import pytest
-from cluster_world import CLUSTER, id16
 
 from headrace_controller.cluster.core import ClusterCore
 from headrace_controller.cluster.decision import ClusterSettings
@@ -23,6 +22,7 @@ from headrace_core.metadata import (
     RegisterBrokerRecord,
     TopicRecord,
 )
+from tests.unit.controller.cluster_world import CLUSTER, id16
 
 BROKERS, TOPICS, PARTITIONS = 30, 1_000, 100
 SESSION_MS = 9_000

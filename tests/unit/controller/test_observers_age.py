@@ -14,12 +14,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
-from quorum_world import Asked, QuorumWorld
 
 from headrace_controller.cluster.requests import AlterConfigs, AlterResource, ConfigOp, OpKind
 from headrace_controller.raft import Role
 from headrace_core.metadata import ConfigResourceType
 from headrace_core.metadata.freshness import Freshness
+from tests.unit.controller.quorum_world import Asked, QuorumWorld
 
 STEPS = 600
 

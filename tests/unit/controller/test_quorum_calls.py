@@ -11,8 +11,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from controllers_world import CLUSTER, Controller, ids, with_controllers
-from test_raft_traps import world_of
 
 from headrace_controller.handlers.quorum import QuorumCalls
 from headrace_controller.quorum_view import QuorumView
@@ -27,6 +25,8 @@ from headrace_core.errors import (
     VoterNotFoundError,
 )
 from headrace_protos.v1 import admin_pb2
+from tests.unit.controller.controllers_world import CLUSTER, Controller, ids, with_controllers
+from tests.unit.controller.test_raft_traps import world_of
 
 
 async def refused(kind: type[HeadraceError], says: str, call: Awaitable[Any]) -> None:

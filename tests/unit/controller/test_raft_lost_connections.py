@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from raft_world import World, key, voters
 
 from headrace_controller.raft import AppendRequest, RaftSettings, Role, VoteRequest
 from headrace_controller.raft.progress import Mode
+from tests.unit.controller.raft_world import World, key, voters
 
 SETTINGS = RaftSettings(election_ticks=10)
 

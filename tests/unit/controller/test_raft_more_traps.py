@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from raft_world import World, key, voters
-from test_raft_traps import SETTINGS, cut_off, lead_again, world_of
 
 from headrace_controller.raft import (
     AppendRequest,
@@ -22,6 +20,8 @@ from headrace_controller.raft import (
     quorum_status,
 )
 from headrace_core.errors import CorruptLogError, NotControllerError
+from tests.unit.controller.raft_world import World, key, voters
+from tests.unit.controller.test_raft_traps import SETTINGS, cut_off, lead_again, world_of
 
 CHUNKS = RaftSettings(election_ticks=5, snapshot_chunk_bytes=3)
 

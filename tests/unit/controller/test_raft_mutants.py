@@ -7,12 +7,15 @@ import os
 from collections.abc import Callable
 
 import pytest
-import raft_world
-import test_raft_lost_connections as connections
-import test_raft_more_traps as more
-import test_raft_traps as stories
-from raft_schedule import Schedule
-from raft_without_guards import (
+
+from headrace_controller.raft import HeartbeatResponse, RaftNode
+from headrace_core.errors import CorruptLogError
+from tests.unit.controller import raft_world
+from tests.unit.controller import test_raft_lost_connections as connections
+from tests.unit.controller import test_raft_more_traps as more
+from tests.unit.controller import test_raft_traps as stories
+from tests.unit.controller.raft_schedule import Schedule
+from tests.unit.controller.raft_without_guards import (
     AnswersBeforeItsDisk,
     ChangesVotersWhileItHandsOver,
     ChangesVotersWhileTheyChange,
@@ -45,9 +48,6 @@ from raft_without_guards import (
     VotesOnlyWhenItKnowsThatItMay,
     VotesTwice,
 )
-
-from headrace_controller.raft import HeartbeatResponse, RaftNode
-from headrace_core.errors import CorruptLogError
 
 SCHEDULES_MAX = int(os.environ.get("HEADRACE_RAFT_SCHEDULES", "400"))
 

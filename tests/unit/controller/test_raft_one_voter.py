@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from raft_world import Disk, World, key, voters
 
 from headrace_controller.raft import EntryKind, HardState, Place, RaftNode, Role, SnapshotId, Stored
 from headrace_core.errors import NotControllerError
+from tests.unit.controller.raft_world import Disk, World, key, voters
 
 ONE = SnapshotId(Place(0, 0), voters(1))
 NEW = HardState()

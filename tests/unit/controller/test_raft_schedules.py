@@ -11,7 +11,8 @@ import os
 from collections import Counter
 
 import pytest
-from raft_schedule import Schedule
+
+from tests.unit.controller.raft_schedule import Schedule
 
 SCHEDULES = int(os.environ.get("HEADRACE_RAFT_SCHEDULES", "150"))
 ONE = os.environ.get("HEADRACE_RAFT_SEED")

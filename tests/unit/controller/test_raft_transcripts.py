@@ -10,7 +10,8 @@ import os
 from pathlib import Path
 
 import pytest
-from raft_teller import Teller
+
+from tests.unit.controller.raft_teller import Teller
 
 HERE = Path(__file__).parent / "raft_transcripts"
 

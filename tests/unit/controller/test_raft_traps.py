@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from raft_world import World, key, voters
 
 from headrace_controller.raft import (
     AppendRequest,
@@ -29,6 +28,7 @@ from headrace_core.errors import (
     VoterChangeInProgressError,
     VoterNotFoundError,
 )
+from tests.unit.controller.raft_world import World, key, voters
 
 SETTINGS = RaftSettings(election_ticks=5, learner_lag_max=50)
 

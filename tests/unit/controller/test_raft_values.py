@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from raft_world import World, control, key, voters
 
 from headrace_controller.raft import EntryKind, VoterSet
+from tests.unit.controller.raft_world import World, control, key, voters
 
 ADDRESSES = {1: "a:1", 2: "b:2", 3: "c:3"}
 

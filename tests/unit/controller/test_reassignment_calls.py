@@ -9,7 +9,6 @@ from typing import Any
 
 import grpc
 import pytest
-from test_quorum_calls import CLUSTER, Controller, with_controllers
 
 from headrace_core.errors import (
     BrokerIdNotRegisteredError,
@@ -22,6 +21,7 @@ from headrace_core.metadata import EMPTY_IMAGE, METADATA_VERSION
 from headrace_core.metadata.codec import decode_batches
 from headrace_core.rpc import ChannelPurpose, error_from_rpc, open_channel
 from headrace_protos.v1 import admin_pb2, cluster_pb2, cluster_pb2_grpc, common_pb2
+from tests.unit.controller.test_quorum_calls import CLUSTER, Controller, with_controllers
 
 WAIT_S = 60
 

@@ -9,7 +9,11 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from storage_world import (
+
+from headrace_controller.raft import HardState, VoterSet
+from headrace_core.errors import HeadraceError
+from headrace_core.testing.crashing_fs import CrashingFileSystem, Loss, TraceEntry
+from tests.unit.controller.storage_world import (
     KEYS,
     Model,
     Voter,
@@ -23,10 +27,6 @@ from storage_world import (
     topic,
     voters_change,
 )
-
-from headrace_controller.raft import HardState, VoterSet
-from headrace_core.errors import HeadraceError
-from headrace_core.testing.crashing_fs import CrashingFileSystem, Loss, TraceEntry
 
 Story = Callable[[Voter, random.Random], None]
 

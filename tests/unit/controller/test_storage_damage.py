@@ -9,7 +9,21 @@ from dataclasses import replace
 
 import msgspec
 import pytest
-from storage_world import (
+
+from headrace_controller.raft import HardState, SnapshotChunk, SnapshotId, VoterSet
+from headrace_controller.storage import MetadataStorage, write_first_voters
+from headrace_core.errors import (
+    CorruptLogError,
+    CorruptMessageError,
+    DiskFullError,
+    InvalidConfigError,
+    OffsetOutOfRangeError,
+)
+from headrace_core.metadata import EMPTY_IMAGE, ClusterRecord
+from headrace_core.metadata.snapshot import encode_snapshot, snapshot_name
+from headrace_core.testing.clock import ManualClock
+from headrace_core.testing.crashing_fs import CrashingFileSystem, Loss
+from tests.unit.controller.storage_world import (
     DIRECTORY,
     FIRST_TERM,
     KEYS,
@@ -28,20 +42,6 @@ from storage_world import (
     some_entries,
     topic,
 )
-
-from headrace_controller.raft import HardState, SnapshotChunk, SnapshotId, VoterSet
-from headrace_controller.storage import MetadataStorage, write_first_voters
-from headrace_core.errors import (
-    CorruptLogError,
-    CorruptMessageError,
-    DiskFullError,
-    InvalidConfigError,
-    OffsetOutOfRangeError,
-)
-from headrace_core.metadata import EMPTY_IMAGE, ClusterRecord
-from headrace_core.metadata.snapshot import encode_snapshot, snapshot_name
-from headrace_core.testing.clock import ManualClock
-from headrace_core.testing.crashing_fs import CrashingFileSystem, Loss
 
 NOBODY = VoterSet.of([])
 FIRST_VOTERS = f"{DIRECTORY}/{snapshot_name(0, 0)}"

@@ -12,10 +12,20 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-from storage_world import KEYS, Model, Voter, history, leader_change, open_storage, small_segments, some_entries, topic
 
 from headrace_controller.raft import HardState
 from headrace_core.testing.crashing_fs import Loss, SimulatedCrash
+from tests.unit.controller.storage_world import (
+    KEYS,
+    Model,
+    Voter,
+    history,
+    leader_change,
+    open_storage,
+    small_segments,
+    some_entries,
+    topic,
+)
 
 
 @pytest.fixture(autouse=True)

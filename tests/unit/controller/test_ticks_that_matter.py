@@ -12,15 +12,15 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from cluster_world import World
-from quorum_world import QuorumWorld
-from raft_schedule import Schedule
 
 from headrace_controller.cluster.decision import ClusterSettings
 from headrace_controller.cluster.requests import HeartbeatsEnded
 from headrace_controller.quorum_controller import PATIENCE_MS, QuorumController, QuorumSettings
 from headrace_controller.raft import HeartbeatRequest, Message, RaftNode, Role
 from headrace_controller.raft.types import VoteRequest
+from tests.unit.controller.cluster_world import World
+from tests.unit.controller.quorum_world import QuorumWorld
+from tests.unit.controller.raft_schedule import Schedule
 
 HEARTBEAT_MS = 300
 STEP_MS = 10

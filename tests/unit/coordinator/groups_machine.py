@@ -5,7 +5,6 @@ partitions are read.
 
 from __future__ import annotations
 
-from group_world import GROUP, Client, Shard, topics
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -13,6 +12,7 @@ from headrace_coordinator.group.groups import Groups
 from headrace_coordinator.group.messages import Heartbeat, Leave
 from headrace_coordinator.group.settings import GroupSettings
 from headrace_core.errors import HeadraceError
+from tests.unit.coordinator.group_world import GROUP, Client, Shard, topics
 
 names = st.sampled_from(["a", "b", "c", "d", "e"])
 GRACE_MS, SESSION_MS, REBALANCE_MS = 500, 45_000, 60_000

@@ -7,7 +7,6 @@ import time
 from typing import Any
 
 import pytest
-from group_world import Shard as World
 
 from headrace_coordinator.runtime.claims import Claim
 from headrace_coordinator.runtime.runner import ShardRunner
@@ -15,6 +14,7 @@ from headrace_coordinator.runtime.shard import Shard
 from headrace_coordinator.state_machine import ClockSet, Decision
 from headrace_core.clock import Clock, SystemClock
 from headrace_core.testing.clock import ManualClock
+from tests.unit.coordinator.group_world import Shard as World
 
 
 @pytest.mark.parametrize("by_ms", [1_000, -1_000])

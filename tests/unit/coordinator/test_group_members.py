@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from group_world import GROUP, Client, Shard, parts, topic_id, topics
 
 from headrace_coordinator.group.messages import (
     Disconnected,
@@ -32,6 +31,7 @@ from headrace_core.errors import (
     UnreleasedInstanceIdError,
     UnsupportedAssignorError,
 )
+from tests.unit.coordinator.group_world import GROUP, Client, Shard, parts, topic_id, topics
 
 # -- joining, moving, leaving -----------------------------------------------------------------------------------------
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from group_world import Client, Shard, parts
-
 from headrace_coordinator.state_machine import OwnershipAsked, OwnershipProven
+from tests.unit.coordinator.group_world import Client, Shard, parts
 
 
 def test_who_does_not_let_go_in_time_is_gone_and_told_so() -> None:

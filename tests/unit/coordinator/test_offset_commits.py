@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from offsets_world import NOW_MS, Group, OffsetsWorld
 
 from headrace_coordinator.group.messages import Topic, TopicsChanged
 from headrace_coordinator.offsets.codec import decode_value
@@ -24,6 +23,7 @@ from headrace_core.errors import (
     UnknownMemberIdError,
 )
 from headrace_core.types import TopicPartition
+from tests.unit.coordinator.offsets_world import NOW_MS, Group, OffsetsWorld
 
 OLD_ID, NEW_ID = bytes(15) + b"\x01", bytes(15) + b"\x02"
 

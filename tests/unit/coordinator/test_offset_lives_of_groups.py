@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from offsets_world import DAY_MS, NOW_MS
 
 from headrace_coordinator.group.groups import Groups
 from headrace_coordinator.group.messages import (
@@ -32,6 +31,7 @@ from headrace_core.errors import (
     UnknownMemberIdError,
 )
 from headrace_core.types import TopicPartition
+from tests.unit.coordinator.offsets_world import DAY_MS, NOW_MS
 
 CHECK_MS = 600_000
 TOPIC_ID = bytes(range(16))

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from offsets_world import DAY_MS, HOUR_MS, NOW_MS, Group, OffsetsWorld
-
 from headrace_coordinator.offsets.codec import CommittedOffset, encode_key, encode_value
 from headrace_coordinator.offsets.messages import OffsetToCommit
 from headrace_coordinator.offsets.retention import REMOVALS_PER_TICK
 from headrace_core.types import TopicPartition
+from tests.unit.coordinator.offsets_world import DAY_MS, HOUR_MS, NOW_MS, Group, OffsetsWorld
 
 CHECK_MS = 600_000
 

@@ -8,7 +8,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from group_world import Shard as World
 
 from headrace_coordinator.handlers.membership import Members, MembershipStream
 from headrace_coordinator.runtime import runner as runner_module
@@ -19,6 +18,7 @@ from headrace_coordinator.state_machine import Decision, OwnershipAsked, Ownersh
 from headrace_core.errors import NotCoordinatorError, UnreleasedInstanceIdError
 from headrace_core.testing.clock import ManualClock
 from headrace_protos.v1 import groups_pb2
+from tests.unit.coordinator.group_world import Shard as World
 
 
 @pytest.fixture

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from cleaning_world import Ledger
 
 from headrace_core.errors import CorruptLogError
 from headrace_core.log.files import read_file
+from tests.unit.log_compaction.cleaning_world import Ledger
 
 
 @pytest.mark.parametrize("which", [0, 2, -1])

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from cleaning_world import Ledger
 
 from headrace_core.errors import CorruptLogError
 from headrace_core.log.compaction.swap import finish_swaps
 from headrace_core.testing.crashing_fs import CrashingFileSystem, TraceEntry
+from tests.unit.log_compaction.cleaning_world import Ledger
 
 
 class PowerLost(BaseException):

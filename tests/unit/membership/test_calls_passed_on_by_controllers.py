@@ -7,12 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from follow_world import until
-from test_calls_to_the_leader import Controller, lead, three
 
 from headrace_controller.handlers.forwarding import LeaderLink
 from headrace_core.errors import NotControllerError, RequestTimedOutError, TopicAlreadyExistsError
 from headrace_protos.v1 import admin_pb2
+from tests.unit.membership.follow_world import until
+from tests.unit.membership.test_calls_to_the_leader import Controller, lead, three
 
 
 class Driver:

@@ -6,13 +6,13 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from follow_world import CLUSTER, Member, Quorum, running, serving
 
 from headrace_core.errors import UnsupportedVersionError
 from headrace_core.membership.metadata_follower import REPLAY_STEP_RECORDS, MetadataFollower
 from headrace_core.metadata import METADATA_VERSION, METADATA_VERSION_FEATURE, FeatureLevelRecord, PartitionRecord
 from headrace_core.metadata.codec import encode_decision
 from headrace_core.metadata.records import TopicRecord
+from tests.unit.membership.follow_world import CLUSTER, Member, Quorum, running, serving
 
 TOPIC = b"t" * 16
 

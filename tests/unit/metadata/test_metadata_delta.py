@@ -5,8 +5,6 @@ from __future__ import annotations
 import random
 import time
 
-from any_history import any_history
-
 from headrace_core.metadata import (
     EMPTY_IMAGE,
     ImageBuilder,
@@ -17,6 +15,7 @@ from headrace_core.metadata import (
     TopicRecord,
 )
 from headrace_core.metadata.snapshot import decode_snapshot, encode_snapshot
+from tests.unit.metadata.any_history import any_history
 
 
 def from_snapshot(image: MetadataImage) -> MetadataImage:

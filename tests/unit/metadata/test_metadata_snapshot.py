@@ -9,7 +9,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from any_history import LEVEL, RECORD_CLASSES, any_history
 
 from headrace_core.errors import CorruptLogError, UnsupportedVersionError
 from headrace_core.metadata import (
@@ -31,6 +30,7 @@ from headrace_core.metadata.snapshot import (
     snapshot_name,
 )
 from headrace_core.records import iterate_headers
+from tests.unit.metadata.any_history import LEVEL, RECORD_CLASSES, any_history
 
 VOTERS = (
     SnapshotVoter(1, b"1" * 16, "one:9093"),

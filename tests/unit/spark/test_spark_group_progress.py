@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
-from spark_fakes import FakeCluster, options, partition
 
 from headrace_core.errors import ClosedError, UnknownMemberIdError
 from headrace_core.types import TopicPartition
@@ -19,6 +18,7 @@ from headrace_spark.group_progress import PAUSE_S, REPEAT_S, GroupProgress
 from headrace_spark.offset_reader import OffsetReader
 from headrace_spark.schema import RECORD
 from headrace_spark.stream import HeadraceStreamReader
+from tests.unit.spark.spark_fakes import FakeCluster, options, partition
 
 T0, T1 = partition(0), partition(1)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 
 import pytest
-from spark_fakes import FakeCluster, options, partition
 
 from headrace_core.errors import (
     InvalidConfigError,
@@ -18,6 +17,7 @@ from headrace_spark.errors import DataLossError
 from headrace_spark.offset_reader import OffsetReader
 from headrace_spark.options import parse_options
 from headrace_spark.planning import OffsetRange
+from tests.unit.spark.spark_fakes import FakeCluster, options, partition
 
 T0, T1, U0 = partition(0), partition(1), partition(0, "u")
 

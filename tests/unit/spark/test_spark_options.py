@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from spark_fakes import options
 
 from headrace_core.errors import InvalidConfigError, InvalidTopicError
 from headrace_core.types import TopicPartition
 from headrace_spark.options import Limit, parse_duration_ms, parse_options
+from tests.unit.spark.spark_fakes import options
 
 
 def test_defaults_are_the_kafka_sources() -> None:

@@ -8,11 +8,11 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from spark_fakes import partition
 
 from headrace_core.errors import InvalidConfigError
 from headrace_spark.offsets import from_json, start_within, to_json, with_start
 from headrace_spark.planning import OffsetRange, check_covers, offsets_waiting, plan_ranges, rate_limit, split_ranges
+from tests.unit.spark.spark_fakes import partition
 
 sizes = st.lists(st.integers(0, 5_000), min_size=1, max_size=12)
 

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from spark_fakes import FakeCluster, partition
 
 from headrace_core.errors import RequestTimedOutError, UnknownTopicOrPartitionError
 from headrace_spark.errors import DataLossError
 from headrace_spark.planning import OffsetRange
 from headrace_spark.range_reader import next_available, read_range
+from tests.unit.spark.spark_fakes import FakeCluster, partition
 
 T0 = partition(0)
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from spark_fakes import options
 
 from headrace_core.errors import HeadraceError, InvalidConfigError
 from headrace_spark.sink_options import parse_sink_options
+from tests.unit.spark.spark_fakes import options
 
 
 def sink(**given: object) -> dict[str, str]:

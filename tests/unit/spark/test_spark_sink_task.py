@@ -9,7 +9,6 @@ import pyarrow as pa
 import pytest
 from pyspark import cloudpickle
 from pyspark.sql.types import StringType, StructField, StructType
-from spark_fakes import options
 
 from headrace.models import ManyMetadata, RecordRange
 from headrace_core.errors import HeadraceError, RecordTooLargeError, UnknownOutcomeError
@@ -17,6 +16,7 @@ from headrace_spark.errors import NullTopicError, SaveModeError, SinkWriteError
 from headrace_spark.sink import HeadraceBatchWriter, HeadraceStreamWriter
 from headrace_spark.sink_columns import SinkColumns
 from headrace_spark.sink_task import PartitionWritten, SinkCommit, gathered, told_of_written, write_rows
+from tests.unit.spark.spark_fakes import options
 
 VALUE = SinkColumns(("value",), by_row=False, ignored=())
 BY_ROW = SinkColumns(("value",), by_row=True, ignored=())

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
-from spark_fakes import FakeCluster, options, partition
 
 from headrace_spark.errors import DataLossError
 from headrace_spark.offset_reader import OffsetReader
 from headrace_spark.schema import RECORD
 from headrace_spark.stream import HeadraceStreamReader
+from tests.unit.spark.spark_fakes import FakeCluster, options, partition
 
 T0, T1 = partition(0), partition(1)
 Offsets = dict[str, Any]

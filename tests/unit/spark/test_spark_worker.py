@@ -12,7 +12,6 @@ import pytest
 from pyspark import cloudpickle
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import IntegerType, StructField, StructType
-from spark_fakes import options
 
 import headrace_spark
 from headrace_core.errors import InvalidConfigError
@@ -23,6 +22,7 @@ from headrace_spark.schema import RECORD, RECORD_WITH_HEADERS, arrow_schema, che
 from headrace_spark.source import HeadraceBatchReader, HeadraceDataSource
 from headrace_spark.stream import HeadraceStreamReader
 from headrace_spark.tasks import RangePartition
+from tests.unit.spark.spark_fakes import options
 
 
 def test_columns_are_the_kafka_sources() -> None:
