@@ -11,6 +11,7 @@ import grpc
 import pytest
 
 from headrace import Producer
+from headrace.accumulator import SendBatch, TopicQueues
 from headrace.errors import DeliveryTimeoutError, HeadraceError, UnknownOutcomeError, UnsupportedVersionError
 from headrace_core.records import check_batch
 
@@ -48,15 +49,13 @@ def test_batches_are_numbered_in_one_row_by_every_way_of_sending(fake: Any, comp
     assert values(fake) == [b"%d" % number for number in range(7)]
 
 
-def test_plain_python_numbers_as_the_compiled_path_does(fake: Any) -> None:
-    from headrace.accumulator import _pure
-
+def test_a_stamp_changes_the_number_and_the_checksum_with_it(fake: Any) -> None:
     with producer(fake) as out:
         out.send("t", b"0").result(60)
         core = out._core
         accumulator = core.accumulator
-        queues = _pure.TopicQueues(accumulator, "t", 1, 1 << 20)
-        batch = _pure.SendBatch(queues.queues[0], None, fake.logs["t", 0][0], 1)
+        queues = TopicQueues(accumulator, "t", 1, 1 << 20)
+        batch = SendBatch(queues.queues[0], None, fake.logs["t", 0][0], 1)
         batch.stamp(5, 3, 9)
         header = check_batch(batch.data, 0)
     assert (header.producer_id, header.producer_epoch, header.base_sequence) == (5, 3, 9)

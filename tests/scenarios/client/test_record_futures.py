@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import copy
-import importlib
 import pickle
 import random
 import threading
@@ -15,20 +14,21 @@ from typing import Any
 import pytest
 
 from headrace import Producer, RecordMetadata
+from headrace.accumulator import Accumulator, NativeProducer, TopicQueues
 from headrace.errors import HeadraceError, IllegalStateError, NetworkError
 
 
 class Batches:
     """An accumulator whose sender is the test: one record to a batch."""
 
-    def __init__(self, backend: Any) -> None:
-        self.acc = backend.Accumulator(batch_bytes=100, buffer_bytes=1 << 30, wake=lambda: None, slow=lambda *_: None)
-        self.topic = self.acc.topics["t"] = backend.TopicQueues(self.acc, "t", 1, 1 << 20)
+    def __init__(self) -> None:
+        self.acc = Accumulator(batch_bytes=100, buffer_bytes=1 << 30, wake=lambda: None, slow=lambda *_: None)
+        self.topic = self.acc.topics["t"] = TopicQueues(self.acc, "t", 1, 1 << 20)
         self.sent = 0
 
     def send(self) -> tuple[Any, Any]:
         """A future and its batch."""
-        future = self.acc.send("t", b"x" * 60)
+        future = NativeProducer(self.acc).send("t", b"x" * 60)
         return future, self.acc.take(self.topic.queues[0], partial=True)
 
     def finish(self, batch: Any, error: HeadraceError | None = None) -> None:
@@ -38,12 +38,9 @@ class Batches:
         self.sent += 1
 
 
-@pytest.fixture(params=["_native", "_pure"])
-def batches(request: pytest.FixtureRequest) -> Batches:
-    try:
-        return Batches(importlib.import_module(f"headrace.accumulator.{request.param}"))
-    except ImportError:
-        pytest.skip("not compiled")
+@pytest.fixture
+def batches() -> Batches:
+    return Batches()
 
 
 def in_thread(call: Any) -> concurrent.futures.Future[Any]:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-import headrace.producer.core as producer_core
 from headrace import AsyncProducer, Producer
 from headrace.errors import (
     BufferTimeoutError,
@@ -38,17 +36,6 @@ BAD: dict[str, tuple[Any, type[HeadraceError]]] = {
 }
 
 
-@pytest.fixture(params=["_native", "_pure"])
-def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
-    try:
-        twin = importlib.import_module(f"headrace.accumulator.{request.param}")
-    except ImportError:
-        pytest.skip("not compiled")
-    for name in ("Accumulator", "TopicQueues"):
-        monkeypatch.setattr(producer_core, name, getattr(twin, name))
-    return request.param
-
-
 def producer(cluster: Any, **settings: Any) -> Producer:
     return Producer(bootstrap_servers=cluster.bootstrap_servers, max_request_size=4_096, **settings)
 
@@ -58,7 +45,7 @@ def values_of(cluster: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_bad_record_at_any_place_leaves_nothing_written(fake: Any, backend: str, name: str) -> None:
+def test_bad_record_at_any_place_leaves_nothing_written(fake: Any, name: str) -> None:
     bad, error = BAD[name]
     good = [b"1", (b"k", b"2"), (None, b"3", {"h": b"1"}), b"4" * 200, bytearray(b"5")]
     with producer(fake) as out:
@@ -74,7 +61,7 @@ def test_bad_record_at_any_place_leaves_nothing_written(fake: Any, backend: str,
     assert values_of(fake) == [b"1", b"2", b"3", b"4" * 200, b"5"]
 
 
-def test_generator_that_fails_leaves_nothing_written(fake: Any, backend: str) -> None:
+def test_generator_that_fails_leaves_nothing_written(fake: Any) -> None:
     def records() -> Iterator[bytes]:
         yield from [b"1", b"2"]
         raise LookupError("the source is gone")
@@ -86,7 +73,7 @@ def test_generator_that_fails_leaves_nothing_written(fake: Any, backend: str) ->
     assert values_of(fake) == []
 
 
-def test_serializer_and_partitioner_that_fail_in_the_middle_leave_nothing_written(fake: Any, backend: str) -> None:
+def test_serializer_and_partitioner_that_fail_in_the_middle_leave_nothing_written(fake: Any) -> None:
     def refuses_three(topic: str, value: Any) -> bytes:
         if value == 3:
             raise ValueError("not three")
@@ -109,7 +96,7 @@ def test_serializer_and_partitioner_that_fail_in_the_middle_leave_nothing_writte
     assert values_of(fake) == [b"5", b"6"]
 
 
-def test_partition_that_does_not_exist_leaves_nothing_written(fake: Any, backend: str) -> None:
+def test_partition_that_does_not_exist_leaves_nothing_written(fake: Any) -> None:
     with producer(fake) as out, pytest.raises(InvalidArgumentError, match="there is no 1"):
         out.send_many("t", [b"v"] * 3, partition=1)
     with producer(fake, partitioner_class=lambda topic, key, value, count: 7 if value == b"7" else 0) as out:
@@ -119,7 +106,7 @@ def test_partition_that_does_not_exist_leaves_nothing_written(fake: Any, backend
     assert values_of(fake) == []
 
 
-def test_list_that_is_changed_afterwards_is_sent_as_it_was(fake: Any, backend: str) -> None:
+def test_list_that_is_changed_afterwards_is_sent_as_it_was(fake: Any) -> None:
     records: list[Any] = [bytearray(b"1"), (b"k", b"2", [("h", b"3")])]
     with producer(fake, linger_ms=50) as out:
         future = out.send_many("t", records)
@@ -131,7 +118,7 @@ def test_list_that_is_changed_afterwards_is_sent_as_it_was(fake: Any, backend: s
     assert found[1].headers == [("h", b"3")]
 
 
-def test_time_out_in_the_middle_of_a_list_says_how_much_is_sent(fake: Any, backend: str) -> None:
+def test_time_out_in_the_middle_of_a_list_says_how_much_is_sent(fake: Any) -> None:
     fake.hold_answers(True)
     with producer(fake, buffer_memory=20_000, batch_size=1_000, max_block_ms=100) as out:
         with pytest.raises(BufferTimeoutError, match=r"the first \d+ of 500 records are being sent"):
@@ -143,7 +130,7 @@ def test_time_out_in_the_middle_of_a_list_says_how_much_is_sent(fake: Any, backe
     assert len(values_of(fake)) == queued
 
 
-def test_asyncio_twin_sends_all_or_nothing_too(fake: Any, backend: str) -> None:
+def test_asyncio_twin_sends_all_or_nothing_too(fake: Any) -> None:
     async def run() -> None:
         async with AsyncProducer(bootstrap_servers=fake.bootstrap_servers) as out:
             with pytest.raises(InvalidTypeError, match="record 1: "):

@@ -1,39 +1,32 @@
-"""The producer's hot path, both twins: what is gathered, when it is announced, and what its futures say."""
+"""The producer's hot path, what is gathered, when it is announced, and what its futures say."""
 
 from __future__ import annotations
 
-import importlib
 import random
 from collections import Counter
 from typing import Any
 
 import pytest
 
-from headrace.accumulator import _pure
+from headrace import accumulator
 from headrace.errors import NetworkError, RecordTooLargeError
 from headrace_core.records import decode_batch
-
-BACKENDS = ["_pure"]
-try:
-    importlib.import_module("headrace.accumulator._native")
-    BACKENDS.append("_native")
-except ImportError:
-    pass
 
 
 class Harness:
     """An accumulator whose sender is the test."""
 
-    def __init__(self, backend: Any, *, partitions: int = 1, max_batch: int = 1 << 20, **settings: Any) -> None:
-        self.backend = backend
+    def __init__(self, *, partitions: int = 1, max_batch: int = 1 << 20, **settings: Any) -> None:
         self.wakes = 0
         self.slow: list[tuple[Any, ...]] = []
-        self.acc = backend.Accumulator(
+        self.acc = accumulator.Accumulator(
             **{"batch_bytes": 1_000, "buffer_bytes": 100_000, **settings}, wake=self._wake, slow=self._slow
         )
-        self.topic = backend.TopicQueues(self.acc, "t", partitions, max_batch)
+        self.topic = accumulator.TopicQueues(self.acc, "t", partitions, max_batch)
         self.acc.topics["t"] = self.topic
         self.queue = self.topic.queues[0]
+        self.send = accumulator.NativeProducer(self.acc).send
+        self.send_async = accumulator.NativeAsyncProducer(self.acc).send
 
     def _wake(self) -> None:
         self.wakes += 1
@@ -51,22 +44,9 @@ class Harness:
         return [record.value for record in decode_batch(batch.data)]
 
 
-@pytest.fixture(params=BACKENDS)
-def backend(request: pytest.FixtureRequest) -> Any:
-    return importlib.import_module(f"headrace.accumulator.{request.param}")
-
-
-def test_both_twins_have_the_same_names(backend: Any) -> None:
-    for name in ("Accumulator", "TopicQueues", "PartitionQueue", "SendBatch", "RecordFuture", "AsyncRecordFuture"):
-        ours = {n for n in dir(getattr(backend, name)) if not n.startswith("_")}
-        theirs = {n for n in dir(getattr(_pure, name)) if not n.startswith("_")} - {"next_sequence", "queue_for"}
-        theirs -= {"set_exception", "set_result", "set_running_or_notify_cancel"}  # of concurrent.futures.Future
-        assert theirs <= ours, name
-
-
-def test_records_share_a_batch_and_keep_their_order(backend: Any) -> None:
-    h = Harness(backend)
-    futures = [h.acc.send("t", b"%d" % n, b"k", [("h", b"x")], None, 1_000 + n) for n in range(5)]
+def test_records_share_a_batch_and_keep_their_order() -> None:
+    h = Harness()
+    futures = [h.send("t", b"%d" % n, b"k", [("h", b"x")], None, 1_000 + n) for n in range(5)]
     batch = h.take()
     assert [(r.value, r.key, r.headers, r.timestamp_ms) for r in decode_batch(batch.data)] == [
         (b"%d" % n, b"k", [("h", b"x")], 1_000 + n) for n in range(5)
@@ -76,13 +56,13 @@ def test_records_share_a_batch_and_keep_their_order(backend: Any) -> None:
     assert [tuple(f.result()) for f in futures] == [("t", 0, 70 + n, 1_000 + n) for n in range(5)]
 
 
-def test_sender_hears_of_a_list_when_it_ends_so_that_its_first_record_does_not_go_alone(backend: Any) -> None:
+def test_sender_hears_of_a_list_when_it_ends_so_that_its_first_record_does_not_go_alone() -> None:
     def harness() -> tuple[Any, list[int]]:
         woken_at: list[int] = []
-        acc = backend.Accumulator(
+        acc = accumulator.Accumulator(
             batch_bytes=100_000, buffer_bytes=1 << 20, wake=lambda: woken_at.append(acc.records_appended), slow=print
         )
-        acc.topics["t"] = backend.TopicQueues(acc, "t", 1, 1 << 20)
+        acc.topics["t"] = accumulator.TopicQueues(acc, "t", 1, 1 << 20)
         return acc, woken_at
 
     acc, woken_at = harness()
@@ -99,30 +79,30 @@ def test_sender_hears_of_a_list_when_it_ends_so_that_its_first_record_does_not_g
     assert woken_at == [3], "what was in before the bad record is sent"
 
 
-def test_sender_is_woken_when_it_sleeps_and_there_is_something_new(backend: Any) -> None:
-    h = Harness(backend)
-    h.acc.send("t", b"a")
-    h.acc.send("t", b"b")
+def test_sender_is_woken_when_it_sleeps_and_there_is_something_new() -> None:
+    h = Harness()
+    h.send("t", b"a")
+    h.send("t", b"b")
     assert h.wakes == 1
     assert h.acc.take_ready() == [h.queue]
-    h.acc.send("t", b"c")
+    h.send("t", b"c")
     assert h.wakes == 1  # the queue is listed, and its batch is not full: an answer or a timer is what it waits for
     for _ in range(20):
-        h.acc.send("t", b"x" * 100)
+        h.send("t", b"x" * 100)
     assert h.wakes == 2  # a batch is full
     assert h.acc.take_ready() == []
     while h.take() is not None:
         pass
     assert h.acc.leave_if_empty(h.queue)
-    h.acc.send("t", b"d")
+    h.send("t", b"d")
     assert h.wakes == 3
 
 
-def test_full_batches_are_sealed_and_taken_oldest_first(backend: Any) -> None:
-    h = Harness(backend)
+def test_full_batches_are_sealed_and_taken_oldest_first() -> None:
+    h = Harness()
     sent = [b"%03d" % n + b"x" * 97 for n in range(30)]
     for value in sent:
-        h.acc.send("t", value)
+        h.send("t", value)
     got = []
     while (batch := h.take(partial=False)) is not None:
         assert len(batch.data) <= 1_000
@@ -133,10 +113,10 @@ def test_full_batches_are_sealed_and_taken_oldest_first(backend: Any) -> None:
     assert got == sent
 
 
-def test_failed_batches_go_back_in_front(backend: Any) -> None:
-    h = Harness(backend)
+def test_failed_batches_go_back_in_front() -> None:
+    h = Harness()
     for n in range(30):
-        h.acc.send("t", b"%03d" % n + b"x" * 97)
+        h.send("t", b"%03d" % n + b"x" * 97)
     first, second = h.take(partial=False), h.take(partial=False)
     h.queue.requeue([first, second])
     assert h.take() is first
@@ -144,9 +124,9 @@ def test_failed_batches_go_back_in_front(backend: Any) -> None:
     assert first.sequence < second.sequence
 
 
-def test_buffered_bytes_count_what_has_no_outcome(backend: Any) -> None:
-    h = Harness(backend, buffer_bytes=1_500)
-    while h.acc.send("t", b"x" * 100) is not None:
+def test_buffered_bytes_count_what_has_no_outcome() -> None:
+    h = Harness(buffer_bytes=1_500)
+    while h.send("t", b"x" * 100) is not None:
         pass
     assert len(h.slow) == 1
     assert h.acc.buffered_bytes >= 1_500
@@ -159,94 +139,94 @@ def test_buffered_bytes_count_what_has_no_outcome(backend: Any) -> None:
     assert h.queue.bytes == 0
     assert h.acc.unfinished == set()
     assert not h.acc.add_space_waiter(lambda: None)
-    assert h.acc.send("t", b"again") is not None
+    assert h.send("t", b"again") is not None
 
 
-def test_unknown_topic_and_callbacks_take_the_slow_way(backend: Any) -> None:
-    h = Harness(backend)
-    h.acc.send("other", b"v")
-    h.acc.send("t", b"v", None, None, None, None, print)
-    h.acc.send("t", b"v", partition=5)
+def test_unknown_topic_and_callbacks_take_the_slow_way() -> None:
+    h = Harness()
+    h.send("other", b"v")
+    h.send("t", b"v", None, None, None, None, print)
+    h.send("t", b"v", partition=5)
     assert [(item[0], item[-1]) for item in h.slow] == [("other", None), ("t", print), ("t", None)]
 
 
-def test_record_that_no_batch_may_hold_is_refused_and_leaves_no_trace(backend: Any) -> None:
-    h = Harness(backend, max_batch=500)
+def test_record_that_no_batch_may_hold_is_refused_and_leaves_no_trace() -> None:
+    h = Harness(max_batch=500)
     with pytest.raises(RecordTooLargeError, match="larger than topic 't' takes"):
-        h.acc.send("t", b"x" * 500)
+        h.send("t", b"x" * 500)
     assert h.acc.buffered_bytes == 0
     assert h.acc.unfinished == set()
-    future = h.acc.send("t", b"fits")
+    future = h.send("t", b"fits")
     with pytest.raises(RecordTooLargeError):
-        h.acc.send("t", b"x" * 500)
+        h.send("t", b"x" * 500)
     h.take().finish(0, -1, None)
     assert future.result().offset == 0
 
 
-def test_value_that_is_not_bytes_is_a_type_error_and_leaves_no_trace(backend: Any) -> None:
-    h = Harness(backend)
-    h.acc.send("t", b"before")
+def test_value_that_is_not_bytes_is_a_type_error_and_leaves_no_trace() -> None:
+    h = Harness()
+    h.send("t", b"before")
     for value in ("text", 5, object()):
         with pytest.raises(TypeError, match=r"a value must be bytes or None, not \w+: set value\.serializer"):
-            h.acc.send("t", value)
+            h.send("t", value)
     with pytest.raises(TypeError, match="a key must be bytes or None, not str"):
-        h.acc.send("t", b"v", "text")
+        h.send("t", b"v", "text")
     for fits in (None, b"v", bytearray(b"w"), memoryview(b"x")):
-        h.acc.send("t", fits)
+        h.send("t", fits)
     assert h.values(h.take()) == [b"before", None, b"v", b"w", b"x"]
 
 
 @pytest.mark.parametrize("headers", [["h"], "headers", [("h", "text")], [(b"h", b"1")], [("h", b"1", 2)], [7]])
-def test_headers_of_another_shape_are_a_type_error_that_shows_them(backend: Any, headers: Any) -> None:
-    h = Harness(backend)
+def test_headers_of_another_shape_are_a_type_error_that_shows_them(headers: Any) -> None:
+    h = Harness()
     with pytest.raises(TypeError, match="header 0 must be a pair of a str and bytes"):
-        h.acc.send("t", b"value", headers=headers)
+        h.send("t", b"value", headers=headers)
     assert h.acc.buffered_bytes == 0
 
 
-def test_headers_may_be_a_dict(backend: Any) -> None:
-    h = Harness(backend)
-    h.acc.send("t", b"value", headers={"a": b"1", "b": None})
+def test_headers_may_be_a_dict() -> None:
+    h = Harness()
+    h.send("t", b"value", headers={"a": b"1", "b": None})
     (record,) = decode_batch(h.take().data)
     assert record.headers == [("a", b"1"), ("b", None)]
 
 
-def test_keys_choose_the_partition_and_ignore_keys_does_not(backend: Any) -> None:
-    h = Harness(backend, partitions=6)
+def test_keys_choose_the_partition_and_ignore_keys_does_not() -> None:
+    h = Harness(partitions=6)
     for n in range(100):
-        h.acc.send("t", b"v", b"key-%d" % n)
+        h.send("t", b"v", b"key-%d" % n)
     for number, queue in enumerate(h.topic.queues):
         while (batch := h.take(queue=queue)) is not None:
-            assert {backend.murmur2(r.key) % 2**31 % 6 for r in decode_batch(batch.data)} == {number}
-    h = Harness(backend, partitions=6, ignore_keys=True)
+            assert {accumulator.murmur2(r.key) % 2**31 % 6 for r in decode_batch(batch.data)} == {number}
+    h = Harness(partitions=6, ignore_keys=True)
     for n in range(100):
-        h.acc.send("t", b"v", b"key-%d" % n)
+        h.send("t", b"v", b"key-%d" % n)
     assert sum(queue.open is not None for queue in h.topic.queues) == 1
 
 
-def test_sticky_partition_stays_until_a_batch_is_through_and_spreads_evenly(backend: Any) -> None:
-    h = Harness(backend, partitions=6, batch_bytes=20_000, buffer_bytes=1 << 30)
+def test_sticky_partition_stays_until_a_batch_is_through_and_spreads_evenly() -> None:
+    h = Harness(partitions=6, batch_bytes=20_000, buffer_bytes=1 << 30)
     for _ in range(100):
-        h.acc.send("t", b"v" * 100)
+        h.send("t", b"v" * 100)
     assert sum(queue.open is not None for queue in h.topic.queues) == 1
     for _ in range(60_000):
-        h.acc.send("t", b"v" * 100)
+        h.send("t", b"v" * 100)
     counts = [queue.bytes for queue in h.topic.queues]
     assert min(counts) > 0.5 * max(counts)
 
 
-def test_sticky_partition_changes_at_low_rates_too(backend: Any) -> None:
-    h = Harness(backend, partitions=6, batch_bytes=1 << 20)
+def test_sticky_partition_changes_at_low_rates_too() -> None:
+    h = Harness(partitions=6, batch_bytes=1 << 20)
     seen: Counter[int] = Counter()
     for _ in range(3_000):
-        seen[h.acc.send("t", b"v" * 1_000) and h.topic.sticky] += 1
+        seen[h.send("t", b"v" * 1_000) and h.topic.sticky] += 1
         h.take(queue=h.topic.queues[h.topic.sticky]).finish(0, -1, None)
     assert set(seen) == set(range(6))
     assert min(seen.values()) > 200
 
 
-def test_sticky_choice_avoids_partitions_without_a_leader_and_long_queues(backend: Any) -> None:
-    h = Harness(backend, partitions=4)
+def test_sticky_choice_avoids_partitions_without_a_leader_and_long_queues() -> None:
+    h = Harness(partitions=4)
     h.topic.available = [1, 3]
     chosen = set()
     for _ in range(50):
@@ -255,7 +235,7 @@ def test_sticky_choice_avoids_partitions_without_a_leader_and_long_queues(backen
     assert chosen == {1, 3}
     h.topic.available = [0, 1, 2, 3]
     for n in range(3):
-        h.acc.send("t", b"x" * 900, partition=n)
+        h.send("t", b"x" * 900, partition=n)
     picks = Counter()
     for _ in range(400):
         h.topic.choose_sticky()
@@ -263,8 +243,8 @@ def test_sticky_choice_avoids_partitions_without_a_leader_and_long_queues(backen
     assert picks[3] > max(picks[0], picks[1], picks[2])
 
 
-def test_many_values_in_one_call(backend: Any) -> None:
-    h = Harness(backend)
+def test_many_values_in_one_call() -> None:
+    h = Harness()
     runs: list[Any] = []
     values = [b"%03d" % n + b"x" * 97 for n in range(30)]
     assert h.acc.append_many("t", values, 0, None, 5, runs) == 30
@@ -284,8 +264,8 @@ def test_many_values_in_one_call(backend: Any) -> None:
         h.acc.append_many("t", [(b"k",)], 0, None, 5, runs)
 
 
-def test_many_values_stop_where_the_buffer_is_full(backend: Any) -> None:
-    h = Harness(backend, buffer_bytes=2_000)
+def test_many_values_stop_where_the_buffer_is_full() -> None:
+    h = Harness(buffer_bytes=2_000)
     runs: list[Any] = []
     values = [b"x" * 100] * 100
     stopped = h.acc.append_many("t", values, 0, None, 5, runs)
@@ -293,18 +273,18 @@ def test_many_values_stop_where_the_buffer_is_full(backend: Any) -> None:
     assert h.acc.append_many("t", values, stopped, None, 5, runs) == stopped
 
 
-def test_encoded_batch_goes_behind_what_is_open(backend: Any) -> None:
-    h = Harness(backend)
-    h.acc.send("t", b"first")
+def test_encoded_batch_goes_behind_what_is_open() -> None:
+    h = Harness()
+    h.send("t", b"first")
     batch = h.acc.append_encoded("t", 0, b"d" * 300, 3)
     assert (batch.count, batch.size) == (3, 300)
     assert h.values(h.take()) == [b"first"]
     assert h.take() is batch
 
 
-def test_outcome_is_set_once(backend: Any) -> None:
-    h = Harness(backend)
-    future = h.acc.send("t", b"v")
+def test_outcome_is_set_once() -> None:
+    h = Harness()
+    future = h.send("t", b"v")
     assert not future.done()
     with pytest.raises(TimeoutError, match="still being sent"):
         future.result(0.01)
@@ -323,32 +303,32 @@ def test_outcome_is_set_once(backend: Any) -> None:
     assert h.acc.buffered_bytes == 0
 
 
-def test_log_append_time_replaces_the_records_time(backend: Any) -> None:
-    h = Harness(backend)
-    future = h.acc.send("t", b"v", timestamp_ms=5)
+def test_log_append_time_replaces_the_records_time() -> None:
+    h = Harness()
+    future = h.send("t", b"v", timestamp_ms=5)
     h.take().finish(3, 999, None)
     assert future.result().timestamp_ms == 999
 
 
-def test_seal_all_returns_all_that_is_unfinished(backend: Any) -> None:
-    h = Harness(backend, partitions=3)
+def test_seal_all_returns_all_that_is_unfinished() -> None:
+    h = Harness(partitions=3)
     for number in range(3):
-        h.acc.send("t", b"v", partition=number)
+        h.send("t", b"v", partition=number)
     assert len(h.acc.seal_all()) == 3
     assert all(queue.open is None for queue in h.topic.queues)
 
 
-def test_open_batch_that_expires_takes_no_more_records(backend: Any) -> None:
-    h = Harness(backend)
-    lost = h.acc.send("t", b"old")
+def test_open_batch_that_expires_takes_no_more_records() -> None:
+    h = Harness()
+    lost = h.send("t", b"old")
     h.queue.open.finish(-1, -1, NetworkError("too late"))
-    h.acc.send("t", b"new")
+    h.send("t", b"new")
     assert lost.exception().message == "too late"
     assert h.values(h.take()) == [b"new"]
 
 
-def test_random_use_loses_and_doubles_nothing(backend: Any, rng: random.Random) -> None:
-    h = Harness(backend, partitions=3, buffer_bytes=5_000, batch_bytes=700)
+def test_random_use_loses_and_doubles_nothing(rng: random.Random) -> None:
+    h = Harness(partitions=3, buffer_bytes=5_000, batch_bytes=700)
     sent: dict[int, list[bytes]] = {0: [], 1: [], 2: []}
     got: dict[int, list[bytes]] = {0: [], 1: [], 2: []}
     futures = []
@@ -356,7 +336,7 @@ def test_random_use_loses_and_doubles_nothing(backend: Any, rng: random.Random) 
         if rng.random() < 0.6:
             partition = rng.randrange(3)
             value = b"%d" % step + b"x" * rng.randrange(200)
-            future = h.acc.append(backend.RecordFuture, "t", value, None, None, partition, step)
+            future = h.acc.append(accumulator.RecordFuture, "t", value, None, None, partition, step)
             if future is not None:
                 sent[partition].append(value)
                 futures.append(future)

@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import importlib
-from typing import Any
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.accumulator import _pure
+from headrace import accumulator
 from headrace.errors import InvalidConfigError
 from headrace.partitioners import PriorityPartitioner, key_partition, partitioner
-
-BACKENDS = [_pure]
-with contextlib.suppress(ImportError):
-    BACKENDS.append(importlib.import_module("headrace.accumulator._native"))
 
 #: From Kafka's own test (org.apache.kafka.common.utils.UtilsTest.testMurmur2), as signed 32-bit numbers.
 JAVA = {
@@ -29,20 +21,18 @@ JAVA = {
 }
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_murmur2_is_javas(backend: Any) -> None:
+def test_murmur2_is_javas() -> None:
     for key, expected in JAVA.items():
-        assert backend.murmur2(key) == expected & 0xFFFFFFFF
+        assert accumulator.murmur2(key) == expected & 0xFFFFFFFF
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
 @given(key=st.binary(max_size=70))
-def test_murmur2_is_that_of_other_python_clients(backend: Any, key: bytes) -> None:
+def test_murmur2_is_that_of_other_python_clients(key: bytes) -> None:
     from aiokafka.partitioner import murmur2 as aiokafkas
     from kafka.partitioner.default import murmur2 as kafka_pythons
 
-    assert backend.murmur2(key) == aiokafkas(key) & 0xFFFFFFFF
-    assert backend.murmur2(key) == kafka_pythons(key) & 0xFFFFFFFF
+    assert accumulator.murmur2(key) == aiokafkas(key) & 0xFFFFFFFF
+    assert accumulator.murmur2(key) == kafka_pythons(key) & 0xFFFFFFFF
 
 
 @given(key=st.binary(max_size=70), count=st.integers(1, 1000))
@@ -53,9 +43,8 @@ def test_key_partition_is_that_of_aiokafka(key: bytes, count: int) -> None:
     assert key_partition(key, count) == DefaultPartitioner()(key, everywhere, everywhere)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
 @given(keys=st.lists(st.none() | st.binary(max_size=20), max_size=40), skip=st.integers(0, 10))
-def test_arrow_keys_go_where_single_keys_go(backend: Any, keys: list[bytes | None], skip: int) -> None:
+def test_arrow_keys_go_where_single_keys_go(keys: list[bytes | None], skip: int) -> None:
     import struct
 
     import pyarrow as pa
@@ -63,7 +52,7 @@ def test_arrow_keys_go_where_single_keys_go(backend: Any, keys: list[bytes | Non
     array = pa.array(keys, pa.large_binary())[skip:]
     validity, offsets, data = array.buffers()
     out = bytearray(4 * len(array))
-    backend.key_partitions(
+    accumulator.key_partitions(
         offsets.address if offsets else 0,
         data.address if data else 0,
         validity.address if validity else 0,

@@ -8,15 +8,10 @@ import pickle
 import pytest
 
 from headrace import RecordMetadata
-from headrace.accumulator import BACKEND
-from headrace.accumulator._pure_metadata import RecordMetadata as PureRecordMetadata
-
-BOTH = pytest.mark.parametrize("metadata_class", [RecordMetadata, PureRecordMetadata])
 
 
-@BOTH
-def test_says_where_the_record_went(metadata_class):
-    metadata = metadata_class("orders", 3, 2**40, 1_700_000_000_000)
+def test_says_where_the_record_went():
+    metadata = RecordMetadata("orders", 3, 2**40, 1_700_000_000_000)
     topic, partition, offset, timestamp_ms = metadata
     assert (topic, partition, offset, timestamp_ms) == ("orders", 3, 2**40, 1_700_000_000_000)
     assert (metadata.topic, metadata.partition) == ("orders", 3)
@@ -27,24 +22,21 @@ def test_says_where_the_record_went(metadata_class):
     )
 
 
-@BOTH
-def test_equal_by_value_and_never_to_another_place(metadata_class):
-    metadata = metadata_class("orders", 3, 7, 1)
-    assert metadata == metadata_class("orders", 3, 7, 1)
-    assert hash(metadata) == hash(metadata_class("orders", 3, 7, 1))
+def test_equal_by_value_and_never_to_another_place():
+    metadata = RecordMetadata("orders", 3, 7, 1)
+    assert metadata == RecordMetadata("orders", 3, 7, 1)
+    assert hash(metadata) == hash(RecordMetadata("orders", 3, 7, 1))
     others = [("orderz", 3, 7, 1), ("orders", 4, 7, 1), ("orders", 3, 8, 1), ("orders", 3, 7, 2)]
-    assert all(metadata != metadata_class(*other) for other in others)
+    assert all(metadata != RecordMetadata(*other) for other in others)
     assert metadata != "orders"
 
 
-@BOTH
-def test_cannot_be_changed_and_survives_pickling(metadata_class):
-    metadata = metadata_class("orders", 3, 7, 1)
+def test_cannot_be_changed_and_survives_pickling():
+    metadata = RecordMetadata("orders", 3, 7, 1)
     with pytest.raises(AttributeError):
         metadata.offset = 8
     assert pickle.loads(pickle.dumps(metadata)) == metadata
 
 
-@pytest.mark.skipif(BACKEND != "native", reason="only the compiled one is made by the hundred thousand")
 def test_costs_the_garbage_collector_nothing():
     assert not gc.is_tracked(RecordMetadata("orders", 3, 7, 1))

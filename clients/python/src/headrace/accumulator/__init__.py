@@ -1,53 +1,29 @@
-"""Picks the producer's hot path, once: the compiled one where it is built, else the reference in plain Python.
+"""The producer's hot path: batches, queues, futures, ``send``. It is compiled, and exists in no other form."""
 
-``HEADRACE_PURE_PYTHON=1`` forces the reference; ``BACKEND`` says which one it is.
-"""
+from ._checks import Headers, NoSuchPartition, header_list
 
-from __future__ import annotations
+try:
+    from ._native import (
+        Accumulator,
+        AsyncRecordFuture,
+        NativeAsyncProducer,
+        NativeProducer,
+        PartitionQueue,
+        RecordFuture,
+        RecordMetadata,
+        SendBatch,
+        TopicQueues,
+        key_partitions,
+        murmur2,
+    )
+except ModuleNotFoundError as error:
+    raise ImportError(
+        f"headrace is not compiled here ({error}): install a wheel, or build it with a C compiler and Python's headers "
+        "(`pip install headrace`; in a checkout `make setup`)"
+    ) from error
 
-import os
-from typing import TYPE_CHECKING
-
-from ._checks import Headers as Headers
-from ._checks import NoSuchPartition as NoSuchPartition
-
-BACKEND: str
-
-if TYPE_CHECKING:
-    from . import _pure_futures as _futures
-    from ._checks import header_list as header_list
-    from ._pure import Accumulator as Accumulator
-    from ._pure import PartitionQueue as PartitionQueue
-    from ._pure import SendBatch as SendBatch
-    from ._pure import TopicQueues as TopicQueues
-    from ._pure import key_partitions as key_partitions
-    from ._pure import murmur2 as murmur2
-    from ._pure_metadata import RecordMetadata as RecordMetadata
-
-    AsyncRecordFuture = _futures.AsyncRecordFuture
-    RecordFuture = _futures.RecordFuture
-else:
-    if os.environ.get("HEADRACE_PURE_PYTHON", "0") not in ("", "0"):
-        from . import _pure as _chosen
-
-        BACKEND = "pure"
-    else:
-        try:
-            from . import _native as _chosen
-
-            BACKEND = "native"
-        except ImportError:
-            from . import _pure as _chosen
-
-            BACKEND = "pure"
-
-    Accumulator = _chosen.Accumulator
-    AsyncRecordFuture = _chosen.AsyncRecordFuture
-    PartitionQueue = _chosen.PartitionQueue
-    RecordFuture = _chosen.RecordFuture
-    RecordMetadata = _chosen.RecordMetadata
-    SendBatch = _chosen.SendBatch
-    TopicQueues = _chosen.TopicQueues
-    header_list = _chosen.header_list
-    key_partitions = _chosen.key_partitions
-    murmur2 = _chosen.murmur2
+__all__ = [
+    "Accumulator", "AsyncRecordFuture", "Headers", "NativeAsyncProducer", "NativeProducer", "NoSuchPartition",
+    "PartitionQueue", "RecordFuture", "RecordMetadata", "SendBatch", "TopicQueues", "header_list", "key_partitions",
+    "murmur2",
+]  # fmt: skip

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""Batches on their way, and the queues they wait in. See _pure.py, and _native.pyx for the rules about the GIL."""
+"""Batches on their way, and the queues they wait in. See _native.pyi, and _native.pyx for the rules about the GIL."""
 
 from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
 

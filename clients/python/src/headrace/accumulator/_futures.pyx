@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""The futures of a send: a batch and an index. See _pure_futures.py."""
+"""The futures of a send: a batch and an index. See _native.pyi."""
 
 cimport cython
 

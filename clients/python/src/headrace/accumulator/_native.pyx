@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""The producer's hot path, compiled. ``_pure.py`` is the reference: names, arguments and meaning are the same.
+"""The producer's hot path. ``_native.pyi`` says what each method does; tests/property has a model of it.
 
 **No lock.** Whatever must happen as one step is C code that keeps the GIL: appending to a batch, sealing it, taking it
 away, setting an outcome. Inside such a step nothing may run Python code, or another thread could get in between: no
@@ -43,7 +43,7 @@ cdef extern from "Python.h":
     int PyGC_Disable()
     int PyGC_Enable()
 
-# A cimported type is no name of the module by itself; these are the same names that _pure has.
+# A cimported type is no name of the module by itself.
 globals().update(
     AsyncRecordFuture=_futures.AsyncRecordFuture,
     PartitionQueue=_batches.PartitionQueue,
@@ -160,56 +160,6 @@ cdef class Accumulator(Ledger):
         self.yield_us = 50
 
     # --- callers ---------------------------------------------------------------------------------------------------
-
-    def send(
-        self, topic, value=None, key=None, headers=None, partition=None, timestamp_ms=None, on_delivery=None
-    ):
-        cdef RecordFuture future
-        cdef SendBatch batch
-        cdef int index = 0
-        cdef long long when = 0
-        if on_delivery is None:
-            try:
-                batch = self._append(topic, value, key, headers, partition, timestamp_ms, &index, &when)
-            except NoSuchPartition:  # the slow way asks again
-                batch = None
-            if batch is not None:
-                future = RecordFuture.__new__(RecordFuture)
-                future._batch = batch
-                future._index = index
-                future._timestamp_ms = when
-                if self.breathe:
-                    # A batch has just become full. The I/O thread may have waited for the GIL since; a thread that
-                    # never sleeps would keep it for another 5 ms (sys.getswitchinterval).
-                    self.breathe = False
-                    if self.yield_us:
-                        with nogil:
-                            usleep(self.yield_us)
-                return future
-        return self._slow(topic, value, key, headers, partition, timestamp_ms, on_delivery)
-
-    def send_async(self, topic, value=None, key=None, headers=None, partition=None, timestamp_ms=None):
-        cdef Sent sent
-        cdef AsyncRecordFuture future
-        cdef SendBatch batch
-        cdef int index = 0
-        cdef long long when = 0
-        if self.breathe:
-            self.breathe = False
-        else:
-            try:
-                batch = self._append(topic, value, key, headers, partition, timestamp_ms, &index, &when)
-            except NoSuchPartition:
-                batch = None
-            if batch is not None:
-                future = AsyncRecordFuture.__new__(AsyncRecordFuture)
-                future._batch = batch
-                future._index = index
-                future._timestamp_ms = when
-                sent = <Sent>Sent.__new__(Sent)
-                sent._result = future
-                return sent
-        return self._slow(topic, value, key, headers, partition, timestamp_ms, None)
 
     def append(self, future_class, topic, value, key, headers, partition, timestamp_ms):
         cdef int index = 0
@@ -529,3 +479,112 @@ cdef class Accumulator(Ledger):
                 self._seal(batch.queue)
         self._wake_sender()
         return unfinished
+
+
+def _not_made(producer):
+    return TypeError(f"{type(producer).__name__}.__init__ did not call that of its base class")
+
+
+cdef class NativeProducer:
+    """The part of Producer that is compiled: ``send``, without a Python frame for each record."""
+
+    cdef Accumulator _accumulator
+
+    def __init__(self, Accumulator accumulator not None):
+        self._accumulator = accumulator
+
+    @cython.annotation_typing(False)
+    def send(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        headers: Headers | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        on_delivery: OnDelivery | None = None,
+    ) -> RecordFuture:
+        """Queue one record; its future tells where it went.
+
+        ``value`` and ``key`` are bytes or None, or what the serializers take; ``timestamp_ms`` is now by default.
+        ``on_delivery(metadata, error)`` is called on the I/O thread, where nothing may wait: ``flush``, ``close`` and
+        ``result`` raise IllegalStateError there, and a send into a full buffer BufferTimeoutError at once.
+
+        Raises RecordTooLargeError, SerializationError,
+        InvalidArgumentError (no such partition), UnknownTopicOrPartitionError, BufferTimeoutError, BootstrapError,
+        ClosedError; what happens later is in the future.
+        """
+        cdef Accumulator accumulator = self._accumulator
+        cdef RecordFuture future
+        cdef SendBatch batch
+        cdef int index = 0
+        cdef long long when = 0
+        if accumulator is None:
+            raise _not_made(self)
+        if on_delivery is None:
+            try:
+                batch = accumulator._append(topic, value, key, headers, partition, timestamp_ms, &index, &when)
+            except NoSuchPartition:  # the slow way asks again
+                batch = None
+            if batch is not None:
+                future = RecordFuture.__new__(RecordFuture)
+                future._batch = batch
+                future._index = index
+                future._timestamp_ms = when
+                if accumulator.breathe:
+                    # A batch has just become full. The I/O thread may have waited for the GIL since; a thread that
+                    # never sleeps would keep it for another 5 ms (sys.getswitchinterval).
+                    accumulator.breathe = False
+                    if accumulator.yield_us:
+                        with nogil:
+                            usleep(accumulator.yield_us)
+                return future
+        return accumulator._slow(topic, value, key, headers, partition, timestamp_ms, on_delivery)
+
+
+cdef class NativeAsyncProducer:
+    """The part of AsyncProducer that is compiled: ``send``."""
+
+    cdef Accumulator _accumulator
+
+    def __init__(self, Accumulator accumulator not None):
+        self._accumulator = accumulator
+
+    @cython.annotation_typing(False)
+    def send(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        headers: Headers | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> Awaitable[AsyncRecordFuture]:
+        """Await it to queue one record; that gives a future, which is awaited for the record's metadata.
+
+        Arguments and errors are those of Producer.send; for a callback use the future's add_done_callback.
+        """
+        cdef Accumulator accumulator = self._accumulator
+        cdef Sent sent
+        cdef AsyncRecordFuture future
+        cdef SendBatch batch
+        cdef int index = 0
+        cdef long long when = 0
+        if accumulator is None:
+            raise _not_made(self)
+        if accumulator.breathe:
+            accumulator.breathe = False
+        else:
+            try:
+                batch = accumulator._append(topic, value, key, headers, partition, timestamp_ms, &index, &when)
+            except NoSuchPartition:
+                batch = None
+            if batch is not None:
+                future = AsyncRecordFuture.__new__(AsyncRecordFuture)
+                future._batch = batch
+                future._index = index
+                future._timestamp_ms = when
+                sent = <Sent>Sent.__new__(Sent)
+                sent._result = future
+                return sent
+        return accumulator._slow(topic, value, key, headers, partition, timestamp_ms, None)

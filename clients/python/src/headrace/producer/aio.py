@@ -5,13 +5,20 @@ from __future__ import annotations
 import asyncio
 import time
 import weakref
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Self, Unpack
 
 from headrace_core.errors import HeadraceError
 
 from .. import arguments
-from ..accumulator import AsyncRecordFuture, Headers, NoSuchPartition, RecordMetadata, header_list
+from ..accumulator import (
+    AsyncRecordFuture,
+    Headers,
+    NativeAsyncProducer,
+    NoSuchPartition,
+    RecordMetadata,
+    header_list,
+)
 from ..accumulator._checks import partition_number, timestamp_of
 from ..awaitable import AwaitableDict
 from ..faces import Face
@@ -21,11 +28,8 @@ from .blocking import ArrowData, OnDelivery
 from .core import ProducerCore, deadline_error
 from .futures import ManyFuture
 
-if TYPE_CHECKING:
-    pass
 
-
-class AsyncProducer(Face):
+class AsyncProducer(Face, NativeAsyncProducer):
     """Writes records to topics, from asyncio.
 
         async with AsyncProducer(bootstrap_servers="127.0.0.1:9095") as producer:
@@ -40,31 +44,12 @@ class AsyncProducer(Face):
         values = resolve(PRODUCER, config, settings)
         slow = _Slow()
         core = self._core = slow.core = ProducerCore(values, slow)
-        if type(self).send is AsyncProducer.send:
-            self.__dict__["send"] = core.accumulator.send_async
+        super().__init__(core.accumulator)
         self._finalizer = weakref.finalize(self, core.abandon)
         self._finalizer.atexit = False
 
     def _shown(self) -> list[str]:
         return self._core.shown()
-
-    def send(
-        self,
-        topic: str,
-        value: Any = None,
-        key: Any = None,
-        headers: Headers | None = None,
-        partition: int | None = None,
-        timestamp_ms: int | None = None,
-    ) -> Awaitable[AsyncRecordFuture]:
-        """Await it to queue one record; that gives a future, which is awaited for the record's metadata.
-
-        Arguments and errors are those of Producer.send; for a callback use the future's add_done_callback.
-        """
-        sent: Awaitable[AsyncRecordFuture] = self._core.accumulator.send_async(
-            topic, value, key, headers, partition, timestamp_ms
-        )
-        return sent
 
     async def send_and_wait(
         self,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias, Unpack
 from headrace_core.errors import HeadraceError
 
 from .. import arguments
-from ..accumulator import Headers, NoSuchPartition, RecordFuture, RecordMetadata, header_list
+from ..accumulator import NativeProducer, NoSuchPartition, RecordFuture, RecordMetadata, header_list
 from ..accumulator._checks import partition_number, timestamp_of
 from ..callbacks import check_callback, refuse_to_wait
 from ..faces import Face
@@ -40,7 +40,7 @@ ArrowData: TypeAlias = "pa.Table | pa.RecordBatch | pa.RecordBatchReader | Arrow
 OnDelivery = Callable[[RecordMetadata | None, HeadraceError | None], object]
 
 
-class Producer(Face):
+class Producer(Face, NativeProducer):
     """Writes records to topics.
 
         with Producer(bootstrap_servers="127.0.0.1:9095", acks="all") as producer:
@@ -50,44 +50,19 @@ class Producer(Face):
     Configuration: Kafka's dotted names in a dict, or snake_case keywords (InvalidConfigError with a "did you mean").
     Threads may share one. Nothing connects before the first call. A send waits (up to ``max.block.ms``) when the buffer
     is full, and never fails for that reason at once; ``close``, or leaving the ``with``, sends what is left.
+    ``send`` is compiled (``NativeProducer.send``).
     """
 
     def __init__(self, config: Mapping[str, Any] | None = None, /, **settings: Unpack[ProducerSettings]) -> None:
         values = resolve(PRODUCER, config, settings)
         slow = _Slow()
         core = self._core = slow.core = ProducerCore(values, slow.send)
-        if type(self).send is Producer.send:  # straight to the compiled method: no Python frame per record
-            self.__dict__["send"] = core.accumulator.send
+        super().__init__(core.accumulator)
         self._finalizer = weakref.finalize(self, core.abandon)
         self._finalizer.atexit = False  # the core has its own, which waits
 
     def _shown(self) -> list[str]:
         return self._core.shown()
-
-    def send(
-        self,
-        topic: str,
-        value: Any = None,
-        key: Any = None,
-        headers: Headers | None = None,
-        partition: int | None = None,
-        timestamp_ms: int | None = None,
-        on_delivery: OnDelivery | None = None,
-    ) -> RecordFuture:
-        """Queue one record; its future tells where it went.
-
-        ``value`` and ``key`` are bytes or None, or what the serializers take; ``timestamp_ms`` is now by default.
-        ``on_delivery(metadata, error)`` is called on the I/O thread, where nothing may wait: ``flush``, ``close`` and
-        ``result`` raise IllegalStateError there, and a send into a full buffer BufferTimeoutError at once.
-
-        Raises RecordTooLargeError, SerializationError,
-        InvalidArgumentError (no such partition), UnknownTopicOrPartitionError, BufferTimeoutError, BootstrapError,
-        ClosedError; what happens later is in the future.
-        """
-        future: RecordFuture = self._core.accumulator.send(
-            topic, value, key, headers, partition, timestamp_ms, on_delivery
-        )
-        return future
 
     def send_many(
         self, topic: str, values: Iterable[Any], *, partition: int | None = None, timestamp_ms: int | None = None

@@ -42,6 +42,7 @@ from headrace_core.errors import (
 from headrace_core.records import Compression
 from headrace_protos.v1 import produce_pb2
 
+from ..accumulator import Accumulator, AsyncRecordFuture, PartitionQueue, SendBatch
 from ..callbacks import run_callback
 from ..engine.client import Engine
 from ..engine.metadata import Snapshot
@@ -80,13 +81,13 @@ class QueueNotes:
 
     __slots__ = ("failed", "in_flight", "last_error", "leader_epoch", "link", "moved_at", "retry_at", "sequences")
 
-    def __init__(self, sequences: PartitionSequences[Any] | None) -> None:
+    def __init__(self, sequences: PartitionSequences[SendBatch] | None) -> None:
         self.sequences = sequences
         self.leader_epoch = -1
         self.moved_at = float("inf")  # since when another than ``link``'s broker leads, while batches are in flight
         self.link: BrokerLink | None = None  # where its batches go, or went last
         self.in_flight = 0
-        self.failed: list[Any] = []  # to be tried again once nothing is in flight
+        self.failed: list[SendBatch] = []  # to be tried again once nothing is in flight
         self.retry_at = 0.0
         self.last_error: HeadraceError | None = None
 
@@ -96,7 +97,7 @@ class Sender:
 
     def __init__(self, engine: Engine, config: dict[str, Any], metrics: Metrics) -> None:
         self.engine = engine
-        self.accumulator: Any = None  # set by the core before the first wake
+        self.accumulator: Accumulator  # set by the core before the first wake
         self.metrics = metrics
         self.acks = _ACKS[config["acks"]]
         self.linger_s: float = config["linger.ms"] / 1000
@@ -113,10 +114,10 @@ class Sender:
         self.identity: ProducerIdentity | None = None
         if config["enable.idempotence"]:
             self.identity = ProducerIdentity(engine, self._identity_renewed, self._identity_refused)
-        self._nameless: dict[Any, None] = {}  # queues that wait for a producer id, or for a new epoch
-        self._orphans: dict[Any, None] = {}  # queues whose partition has no leader that we know
+        self._nameless: dict[PartitionQueue, None] = {}  # queues that wait for a producer id, or for a new epoch
+        self._orphans: dict[PartitionQueue, None] = {}  # queues whose partition has no leader that we know
         self._sweeper: asyncio.Task[None] | None = None
-        self._compressing: dict[Any, asyncio.Future[None]] = {}
+        self._compressing: dict[SendBatch, asyncio.Future[None]] = {}
         self._topic_ids: dict[str, bytes] = {}
         self._closed = False
         engine.metadata.listeners.append(self._on_snapshot)
@@ -143,7 +144,7 @@ class Sender:
         for link in self.links.values():
             link.nudge()
 
-    def _route(self, queue: Any) -> BrokerLink | None:
+    def _route(self, queue: PartitionQueue) -> BrokerLink | None:
         """Put the queue on its leader's list; None (and an orphan) while no leader is known."""
         snapshot = self.engine.metadata.snapshot
         info = snapshot.topics.get(queue.topic.name)
@@ -159,7 +160,7 @@ class Sender:
             self.links[leader] = link  # first: retiring gives batches back, which are routed at once
             if old is not None:
                 old.retire()
-        notes = queue.sender
+        notes: QueueNotes = queue.sender
         if notes.in_flight and notes.link is not link:  # order: the old leader must have answered first
             self._orphans[queue] = None
             return None
@@ -190,12 +191,12 @@ class Sender:
                 self._orphans[queue] = None
         self.adopt_orphans()
 
-    def leader_of(self, queue: Any) -> int:
+    def leader_of(self, queue: PartitionQueue) -> int:
         """As far as we know; -1: nobody."""
         info = self.engine.metadata.snapshot.topics.get(queue.topic.name)
         return info.partitions[queue.partition].leader if info and queue.partition < len(info.partitions) else -1
 
-    def _has_news(self, queue: Any, link: BrokerLink) -> bool:
+    def _has_news(self, queue: PartitionQueue, link: BrokerLink) -> bool:
         """Another broker leads, or the same one anew."""
         info = self.engine.metadata.snapshot.topics.get(queue.topic.name)
         if info is None or queue.partition >= len(info.partitions):
@@ -204,7 +205,7 @@ class Sender:
         known: int = queue.sender.leader_epoch
         return bool(part.leader != link.broker_id or part.leader_epoch > known)
 
-    def orphan(self, queues: Iterable[Any]) -> None:
+    def orphan(self, queues: Iterable[PartitionQueue]) -> None:
         """These have lost their link; they are routed again with the next metadata."""
         self._orphans.update(dict.fromkeys(queues))
 
@@ -218,7 +219,7 @@ class Sender:
             if link is not None:
                 link.nudge()
 
-    async def compressed(self, batch: Any) -> None:
+    async def compressed(self, batch: SendBatch) -> None:
         """Have the batch's bytes, made on a worker thread: once, also when the link that asked first is gone."""
         work = self._compressing.get(batch)
         if work is None:
@@ -234,10 +235,10 @@ class Sender:
 
     # --- producer id and numbers -----------------------------------------------------------------------------------
 
-    def may_go(self, queue: Any, batch: Any, now: float) -> bool:
+    def may_go(self, queue: PartitionQueue, batch: SendBatch, now: float) -> bool:
         """May the queue's next batch be sent now? Otherwise its link hears when it is worth asking again."""
-        notes = queue.sender
-        sequences: PartitionSequences[Any] | None = notes.sequences
+        notes: QueueNotes = queue.sender
+        sequences = notes.sequences
         if sequences is None or batch.done:
             return True
         if sequences.may_send(batch, notes.in_flight, now):
@@ -255,7 +256,7 @@ class Sender:
         self.identity.ask()
         return False
 
-    def _regroup(self, queue: Any) -> None:
+    def _regroup(self, queue: PartitionQueue) -> None:
         for batch in queue.sender.sequences.regroup():
             gap = OutOfOrderSequenceNumberError("the broker does not know the batches before it any more")
             self.fail(batch, self._unknown(batch, queue.sender.last_error or gap))
@@ -272,7 +273,7 @@ class Sender:
                 self.fail(batch, type(error)(error.message))
         self.nudge_all()
 
-    def too_large(self, batch: Any) -> RecordTooLargeError | None:
+    def too_large(self, batch: SendBatch) -> RecordTooLargeError | None:
         """The error for a batch whose bytes are more than its topic takes; None: they are not."""
         topic, size = batch.queue.topic.name, len(batch.data or b"")
         info = self.engine.metadata.snapshot.topics.get(topic)
@@ -287,7 +288,7 @@ class Sender:
 
     # --- outcomes --------------------------------------------------------------------------------------------------
 
-    def succeed(self, batch: Any, base_offset: int, log_append_time_ms: int) -> None:
+    def succeed(self, batch: SendBatch, base_offset: int, log_append_time_ms: int) -> None:
         count, sequences = batch.count, batch.queue.sender.sequences
         if sequences is not None:
             sequences.acknowledged(batch, time.monotonic())
@@ -295,17 +296,18 @@ class Sender:
         finish(batch, base_offset, log_append_time_ms, None)
         self.metrics["record-send"].record(count, count)
 
-    def fail(self, batch: Any, error: HeadraceError) -> None:
+    def fail(self, batch: SendBatch, error: HeadraceError) -> None:
         """The batch has its outcome: ``error``, whatever may be answered later."""
         self.metrics["record-error"].record(batch.count, batch.count)
-        notes = batch.queue.sender
+        notes: QueueNotes | None = batch.queue.sender
         if notes is not None and notes.sequences is not None:
             notes.sequences.give_up(batch, in_flight=batch.in_flight)
         finish(batch, -1, -1, error)
 
-    def settle(self, batch: Any, error: HeadraceError, *, unknown: bool) -> None:
+    def settle(self, batch: SendBatch, error: HeadraceError, *, unknown: bool) -> None:
         """A batch in flight failed: try again, or give it this error. ``unknown``: it may have been written."""
-        queue, notes = batch.queue, batch.queue.sender
+        queue = batch.queue
+        notes: QueueNotes = queue.sender
         batch.in_flight = False
         batch.maybe_written = batch.maybe_written or unknown
         notes.last_error = error
@@ -328,9 +330,9 @@ class Sender:
         else:
             self.fail(batch, type(error)(f"{queue.topic.name}-{queue.partition}: {_reason(queue, error)}"))
 
-    def release(self, queue: Any) -> None:
+    def release(self, queue: PartitionQueue) -> None:
         """One batch of the queue has its answer. Once all have, failed ones go back, oldest first."""
-        notes = queue.sender
+        notes: QueueNotes = queue.sender
         notes.in_flight -= 1
         if notes.in_flight:
             return
@@ -348,7 +350,7 @@ class Sender:
             if link is not None:
                 link.nudge()
 
-    def _unknown(self, batch: Any, error: HeadraceError) -> UnknownOutcomeError:
+    def _unknown(self, batch: SendBatch, error: HeadraceError) -> UnknownOutcomeError:
         queue = batch.queue
         why = f"the last failure: {error.code}: {_reason(queue, error)}"
         if self.leader_of(queue) < 0:
@@ -391,10 +393,10 @@ class Sender:
                 link.moved(now)
                 link.nudge()  # a batch that was given up may have held others back
 
-    def _why(self, queue: Any) -> str:
+    def _why(self, queue: PartitionQueue) -> str:
         if queue.topic.name not in self.engine.metadata.snapshot.topics:
             return f"topic {queue.topic.name!r} does not exist any more"
-        notes = queue.sender
+        notes: QueueNotes = queue.sender
         if self.leader_of(queue) < 0:
             return self._leaderless(queue)
         if queue in self._nameless and self.identity is not None and self.identity.last_error is not None:
@@ -405,7 +407,7 @@ class Sender:
             return f"the last failure: {notes.link.last_error.message}"
         return "the broker is slower than the producer"
 
-    def _leaderless(self, queue: Any) -> str:
+    def _leaderless(self, queue: PartitionQueue) -> str:
         last = self.engine.metadata.last_leaders.get((queue.topic.name, queue.partition))
         if last is None:
             return f"{queue.topic.name}-{queue.partition} has no leader"
@@ -427,9 +429,9 @@ class Sender:
         await asyncio.gather(*(link.close() for link in links))
 
 
-def finish(batch: Any, base_offset: int, log_append_time_ms: int, error: HeadraceError | None) -> None:
+def finish(batch: SendBatch, base_offset: int, log_append_time_ms: int, error: HeadraceError | None) -> None:
     """Give a batch its outcome, and tell those who wait for it, each in the way it wants to be told."""
-    loops: dict[Any, list[Any]] = {}
+    loops: dict[asyncio.AbstractEventLoop, list[AsyncRecordFuture]] = {}
     for waiter in batch.finish(base_offset, log_append_time_ms, error):
         if isinstance(waiter, tuple):
             future, callback = waiter
@@ -443,11 +445,11 @@ def finish(batch: Any, base_offset: int, log_append_time_ms: int, error: Headrac
             logger.debug("the event loop of %d waiting sends is closed", len(waiters))
 
 
-def _reason(queue: Any, error: HeadraceError) -> str:
+def _reason(queue: PartitionQueue, error: HeadraceError) -> str:
     """Why, without the partition's name before it, which brokers mostly give and our messages begin with."""
     return error.message.removeprefix(f"{queue.topic.name}-{queue.partition}: ")
 
 
-def _run_all(waiters: Iterable[Any]) -> None:
+def _run_all(waiters: Iterable[AsyncRecordFuture]) -> None:
     for waiter in waiters:
         waiter.run_callbacks()
