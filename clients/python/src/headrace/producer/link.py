@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Iterable
-from typing import Any, Protocol
+from collections.abc import Iterable, Sequence
+from typing import Protocol
 
 from headrace_core.errors import HeadraceError, NetworkError, RequestTimedOutError, from_number
 from headrace_core.records import Compression
@@ -14,6 +14,7 @@ from headrace_core.rpc.duplex import Duplex
 from headrace_core.rpc.limits import PARTITIONS_MAX, REQUEST_RECORDS_BYTES
 from headrace_protos.v1 import produce_pb2
 
+from ..accumulator import Accumulator, PartitionQueue, SendBatch
 from ..engine.client import Engine
 from ..engine.connections import SILENT_S, pause
 from ..metrics import Metrics
@@ -53,9 +54,9 @@ class LinkOwner(Protocol):
     """What a link needs of who routes queues to it and decides what a failure means (the Sender)."""
 
     engine: Engine
-    accumulator: Any
+    accumulator: Accumulator
     metrics: Metrics
-    acks: Any
+    acks: produce_pb2.Acks
     linger_s: float
     request_timeout_s: float
     max_request_bytes: int
@@ -63,21 +64,21 @@ class LinkOwner(Protocol):
     compression: Compression
     flushing: int
 
-    def orphan(self, queues: Iterable[Any]) -> None: ...
+    def orphan(self, queues: Iterable[PartitionQueue]) -> None: ...
 
-    async def compressed(self, batch: Any) -> None: ...
+    async def compressed(self, batch: SendBatch) -> None: ...
 
-    def may_go(self, queue: Any, batch: Any, now: float) -> bool: ...
+    def may_go(self, queue: PartitionQueue, batch: SendBatch, now: float) -> bool: ...
 
-    def leader_of(self, queue: Any) -> int: ...
+    def leader_of(self, queue: PartitionQueue) -> int: ...
 
-    def too_large(self, batch: Any) -> HeadraceError | None: ...
+    def too_large(self, batch: SendBatch) -> HeadraceError | None: ...
 
-    def succeed(self, batch: Any, base_offset: int, log_append_time_ms: int) -> None: ...
+    def succeed(self, batch: SendBatch, base_offset: int, log_append_time_ms: int) -> None: ...
 
-    def settle(self, batch: Any, error: HeadraceError, *, unknown: bool) -> None: ...
+    def settle(self, batch: SendBatch, error: HeadraceError, *, unknown: bool) -> None: ...
 
-    def release(self, queue: Any) -> None: ...
+    def release(self, queue: PartitionQueue) -> None: ...
 
 
 class Request:
@@ -85,10 +86,10 @@ class Request:
 
     __slots__ = ("batches", "correlation_id", "sent_at", "size", "was_sent")
 
-    def __init__(self, correlation_id: int, batches: list[Any], size: int) -> None:
+    def __init__(self, correlation_id: int, batches: Sequence[SendBatch], size: int) -> None:
         self.was_sent = False
         self.correlation_id = correlation_id
-        self.batches = batches
+        self.batches: list[SendBatch | None] = list(batches)  # None: it went to another leader meanwhile
         self.size = size
         self.sent_at = time.monotonic()
 
@@ -100,7 +101,7 @@ class BrokerLink:
         self.sender = sender
         self.broker_id = broker_id
         self.address = address
-        self.pending: dict[Any, None] = {}  # queues with something to send, in the order of their turns
+        self.pending: dict[PartitionQueue, None] = {}  # queues with something to send, in the order of their turns
         self.in_flight: dict[int, Request] = {}
         self.last_error: HeadraceError | None = None
         self._failures = 0  # in a row, of which the pause before the next stream depends
@@ -237,7 +238,7 @@ class BrokerLink:
         sender, now = self.sender, time.monotonic()
         if len(self.in_flight) >= sender.max_in_flight:
             return None
-        batches: list[Any] = []
+        batches: list[SendBatch] = []
         size, wake_at = 0, float("inf")
         most = min(sender.max_request_bytes, REQUEST_RECORDS_BYTES)
         take, leave_if_empty = sender.accumulator.take, sender.accumulator.leave_if_empty
@@ -290,7 +291,7 @@ class BrokerLink:
             return None
         return request
 
-    def _refused_here(self, batch: Any) -> bool:
+    def _refused_here(self, batch: SendBatch) -> bool:
         """Fail a batch that is too large after compression: brokers refuse such a request unread, with its stream."""
         error = self.sender.too_large(batch)
         if error is not None:
@@ -298,7 +299,7 @@ class BrokerLink:
             self.sender.release(batch.queue)
         return error is not None
 
-    def _may_send_partial(self, queue: Any, now: float) -> float:
+    def _may_send_partial(self, queue: PartitionQueue, now: float) -> float:
         """When the queue's open batch may be sent: a time of time.monotonic(), the past for now."""
         sender = self.sender
         if sender.flushing or queue.open is None:
@@ -308,7 +309,7 @@ class BrokerLink:
             return born + sender.linger_s
         return born + max(GATHER_S, sender.linger_s) if self.in_flight else 0.0
 
-    async def _build(self, batches: list[Any]) -> None:
+    async def _build(self, batches: list[SendBatch]) -> None:
         sender = self.sender
         for batch in batches:
             if batch.data is None:
@@ -327,7 +328,7 @@ class BrokerLink:
         )
         records = wire_bytes = 0
         now = time.monotonic()
-        for batch in request.batches:
+        for batch in filter(None, request.batches):
             data = batch.data or b""  # it may have expired meanwhile
             message.partitions.add(topic=batch.queue.topic.name, partition=batch.queue.partition, records=data)
             records += batch.count
@@ -368,7 +369,7 @@ class BrokerLink:
         sender = self.sender
         sender.metrics["request-latency"].record((time.monotonic() - request.sent_at) * 1000)
         for batch, result in zip(request.batches, response.results, strict=True):
-            if batch is None:  # it went to another leader meanwhile
+            if batch is None:
                 continue
             if not result.error.code:
                 self.last_error = None
@@ -390,7 +391,7 @@ class BrokerLink:
 
     def _answered_by_nobody(self, request: Request) -> None:
         self.in_flight.pop(request.correlation_id, None)
-        for batch in request.batches:
+        for batch in filter(None, request.batches):
             self.sender.succeed(batch, -1, -1)
             self.sender.release(batch.queue)
 
@@ -406,7 +407,7 @@ class BrokerLink:
                 self.sender.release(batch.queue)
 
 
-def first_batch(queue: Any) -> Any:
+def first_batch(queue: PartitionQueue) -> SendBatch | None:
     """The batch that ``take`` would give."""
     try:
         return queue.sealed[0]
@@ -414,13 +415,13 @@ def first_batch(queue: Any) -> Any:
         return queue.open
 
 
-def first_size(queue: Any) -> int:
+def first_size(queue: PartitionQueue) -> int:
     """Bytes of that batch."""
     batch = first_batch(queue)
     return batch.size if batch is not None else 0
 
 
-def build(batch: Any, compression: Compression, level: int | None) -> None:
+def build(batch: SendBatch, compression: Compression, level: int | None) -> None:
     """Turn a sealed batch's builder into bytes (on a worker thread when compressing)."""
     builder = batch.builder
     if builder is not None and batch.data is None:
