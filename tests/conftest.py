@@ -10,6 +10,7 @@ import gc
 import os
 import random
 import signal
+import sys
 import zlib
 from collections.abc import Generator
 from typing import Any
@@ -136,6 +137,24 @@ def pytest_runtest_makereport(
     finally:
         if was_collecting:
             gc.enable()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None]:
+    """An in-process cluster stops with its file: it would run with the classes that the next file patches."""
+    yield
+    if nextitem is None or nextitem.path != item.path:
+        running = _clusters_in_here()
+        assert not running, f"{item.path.name} leaves a cluster running within this process: {running}"
+
+
+def _clusters_in_here() -> list[object]:
+    """Clusters of mode "inprocess" that run; one that nobody holds any more is collected first."""
+    io_thread = sys.modules.get("headrace.engine.io_thread")
+    if io_thread is None or not io_thread._last_to_leave:
+        return []
+    gc.collect()
+    return list(io_thread._last_to_leave)
 
 
 @pytest.fixture

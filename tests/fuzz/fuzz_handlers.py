@@ -8,7 +8,6 @@ waiting when its time is over; no answer says UNKNOWN_SERVER_ERROR; and the node
 
 from __future__ import annotations
 
-import atexit
 import importlib
 import random
 from collections.abc import Callable, Iterator
@@ -64,10 +63,25 @@ def calls(role: str) -> tuple[Call, ...]:
 
 
 @cache
+def _cluster() -> LocalCluster:
+    return LocalCluster(brokers=1, controllers=1, coordinators=1, mode="inprocess").start()
+
+
+def stop_nodes() -> None:
+    """Stop the cluster if there is one: its nodes share this process with whatever test comes next."""
+    if not _cluster.cache_info().currsize:
+        return
+    for channel in channels().values():
+        channel.close()
+    _cluster().stop()
+    channels.cache_clear()
+    _cluster.cache_clear()
+
+
+@cache
 def channels() -> dict[tuple[str, str], grpc.Channel]:
-    """To each listener of a cluster that lives as long as this process."""
-    cluster = LocalCluster(brokers=1, controllers=1, coordinators=1, mode="inprocess").start()
-    atexit.register(cluster.stop)
+    """To each listener of a cluster that lives until ``stop_nodes``, or as long as this process."""
+    cluster = _cluster()
     with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
         admin.create_topics([TOPIC])
     nodes = StateFile(cluster.directory).read().nodes

@@ -9,15 +9,24 @@ from __future__ import annotations
 import os
 import random
 import time
+from collections.abc import Iterator
 
 import pytest
 
 from headrace_core.records import check_batch
 from tests.fuzz.fuzz_engine import CORPUS, Mutator, Target, burst, check, corpus_files, minimize, report
+from tests.fuzz.fuzz_handlers import stop_nodes
 from tests.fuzz.fuzz_seeds import batches, sealed
 from tests.fuzz.fuzz_targets import TARGETS
 
 SECONDS = float(os.environ.get("HEADRACE_FUZZ_SECONDS") or 0.4)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _nodes_are_stopped() -> Iterator[None]:
+    yield
+    stop_nodes()
+
 
 every_target = pytest.mark.parametrize("name", TARGETS)
 

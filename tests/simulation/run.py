@@ -2,7 +2,7 @@
 
     python -m tests.simulation.run --schedules 10000 --seed 1    seeds 1 to 10000, and the mutants
     python -m tests.simulation.run --schedules 1 --seed 4711     one again, told like a story
-    ... --mutants none | all | NAME,NAME
+    ... --mutants none | all | 2/4 | NAME,NAME                   2/4: the second of four parts of all of them
     ... --half controllers | brokers | groups                    only these; else odd seeds are of the controllers, even
                                                                  ones of the brokers, and beside each five of them comes
                                                                  one of groups
@@ -507,11 +507,24 @@ def replay(arguments: argparse.Namespace) -> int:
     return 1 if tally.failures else 0
 
 
+def mutants_named(wanted: str, half: str = "both") -> list[str]:
+    """Names of mutants: "all" or "auto", "none", "2/4" (every fourth, from the second on), or the names themselves."""
+    names = [name for name, mutant in MUTANTS.items() if half != GROUPS or mutant.part == GROUPS]
+    if wanted in ("all", "auto"):
+        return names
+    if wanted == "none":
+        return []
+    part, is_part, parts = wanted.partition("/")
+    return names[int(part) - 1 :: int(parts)] if is_part else wanted.split(",")
+
+
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--schedules", type=int, default=1_000)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--mutants", default="auto", help="all, none, names; auto: all, with 500 schedules or more")
+    parser.add_argument(
+        "--mutants", default="auto", help="all, none, 2/4 (a part of all), names; auto: all, with 500 schedules or more"
+    )
     parser.add_argument(
         "--mutant", default="", choices=["", *MUTANTS], help="run the schedules with this guard removed"
     )
@@ -525,14 +538,11 @@ def main(argv: list[str]) -> int:
         return replay(arguments)
     if arguments.mutant or arguments.keep is not None or arguments.until is not None:
         parser.error("--mutant, --keep and --until are for a single schedule: --schedules 1")
-    names = [name for name, mutant in MUTANTS.items() if arguments.half != GROUPS or mutant.part == GROUPS]
-    if arguments.mutants == "none" or (arguments.mutants == "auto" and arguments.schedules < 500):
-        names = []
-    elif arguments.mutants not in ("all", "auto"):
-        names = arguments.mutants.split(",")
-        unknown = [name for name in names if name not in MUTANTS]
-        if unknown:
-            parser.error(f"no such mutants: {', '.join(unknown)}; there are {', '.join(MUTANTS)}")
+    wanted = "none" if arguments.mutants == "auto" and arguments.schedules < 500 else arguments.mutants
+    names = mutants_named(wanted, arguments.half)
+    unknown = [name for name in names if name not in MUTANTS]
+    if unknown:
+        parser.error(f"no such mutants: {', '.join(unknown)}; there are {', '.join(MUTANTS)}")
     began = time.monotonic()
     print(f"sim: seeds {arguments.seed} to {arguments.seed + arguments.schedules - 1}, {len(names)} mutants, "
           f"{arguments.workers} processes", file=sys.stderr)  # fmt: skip

@@ -28,6 +28,13 @@ def tally(**changes: object) -> run.Tally:
     return run.Tally(**{**fields, "scores": {"VotesTwice": killed}, **changes})  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("half", ["both", "groups"])
+def test_four_days_run_every_mutant_once(half: str) -> None:
+    parts = [run.mutants_named(f"{part}/4", half) for part in range(1, 5)]
+    assert sorted(name for part in parts for name in part) == sorted(run.mutants_named("all", half))
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+
+
 def test_a_run_in_which_all_is_well_passes(capsys: pytest.CaptureFixture[str]) -> None:
     assert run.report(tally(), is_measured=True) == []
     assert "VotesTwice" in capsys.readouterr().out
