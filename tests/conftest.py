@@ -32,13 +32,13 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-#: Files whose tests share a session of Spark.
-_ONE_WORKERS = ("tests/integration/spark/test_spark_s",)
+#: Whatever starts Spark goes to one worker: two of its drivers at once take all processors from everything else.
+_SPARK = ("tests/integration/spark/", "tests/docs/test_documented_spark")
 #: Tests that wait for processes more than they compute; tests that do nothing else; what takes longest, of both.
 _WAIT = ("tests/docs/", "tests/integration/", "tests/system/", "tests/scenarios/cli/", "tests/scenarios/controller/")
 _COMPUTE = ("tests/property/", "tests/simulation/", "tests/scenarios/log/", "tests/scenarios/broker/", "tests/fuzz/")
 _LONG = (
-    "tests/integration/spark/",
+    *_SPARK,
     "tests/docs/test_documented_runs",
     "tests/integration/cli/test_cli_quorum",
     "tests/system/",
@@ -59,17 +59,16 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """For ``--dist loadfile``: whose start is dear, and shared by files, is started in one worker."""
+    """For ``--dist loadfile``: all that starts Spark is one worker's."""
     if config.getoption("dist") != "loadfile":
         return None
     from xdist.scheduler import LoadFileScheduling
 
-    class BySharedWorld(LoadFileScheduling):
+    class OneForSpark(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            file = nodeid.split("::", 1)[0]
-            return next((shared for shared in _ONE_WORKERS if file.startswith(shared)), file)
+            return "spark" if nodeid.startswith(_SPARK) else str(super()._split_scope(nodeid))
 
-    return BySharedWorld(config, log)
+    return OneForSpark(config, log)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

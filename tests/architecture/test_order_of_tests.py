@@ -19,7 +19,11 @@ def _starts(path: Path) -> str:
 def test_every_name_in_the_order_is_that_of_some_file(request: pytest.FixtureRequest) -> None:
     order: Any = request.config.pluginmanager.get_plugin(str(ROOT / "tests" / "conftest.py"))
     files = [_starts(path) for path in (ROOT / "tests").rglob("test_*.py")]
-    named = (*order._ONE_WORKERS, *order._WAIT, *order._COMPUTE, *order._LONG)
+    starts_spark = [
+        name for name in files if "pytest.mark.spark" in (ROOT / name).read_text() and "test_order_of" not in name
+    ]
+    assert [name for name in starts_spark if not name.startswith(order._SPARK)] == [], "one worker has all of Spark"
+    named = (*order._SPARK, *order._WAIT, *order._COMPUTE, *order._LONG)
     assert [name for name in named if not any(file.startswith(name) for file in files)] == []
 
 

@@ -73,34 +73,3 @@ def test_the_pictures_are_what_our_commands_show_of_a_cluster(site: Site, tmp_pa
         assert re.findall(r"https?://[^\"]+", text) == ["http://www.w3.org/2000/svg"], "a picture calls nobody"
         assert len(text) < 40_000
         assert f"pictures/{path.name})" in pages_text, "a picture that no page shows"
-
-
-@pytest.mark.spark
-def test_the_blocks_of_spark(site: Site, tmp_path: Path) -> None:
-    """In one session: what the page reads from, and writes, is made here."""
-    (first_minutes,) = [block for block in pages.blocks("README.md") if "headrace_spark" in block.text]
-    script = [first_minutes.text]
-    found = [block for block in pages.blocks("docs/spark.md") if not block.not_run]
-    for block in found:
-        text = block.text.replace("/data/checkpoints", str(tmp_path / "checkpoints"))
-        if block.language == "python":
-            script.append(re.sub(r"^\(stream\.", "query = (stream.", text, flags=re.MULTILINE))
-        else:
-            script.append(f"subprocess.run({text!r}, shell=True, check=True)")
-        if "spark.dataSource.register" in text:
-            script.append("frame = spark.createDataFrame([('a', 'one')], ['key', 'value'])")
-        if "hourly-report" in text and block.language == "python":
-            script.append(
-                "stream = orders.select('key', 'value')\n"
-                "stream.writeStream.format('noop').trigger(availableNow=True)"
-                f".option('checkpointLocation', {str(tmp_path / 'noop')!r}).start().awaitTermination()"
-            )
-        if "(stream." in text:
-            script.append("query.processAllAvailable(); query.stop()")
-    program = "import subprocess\n" + "\n".join(script).replace("127.0.0.1:9095", site.address)
-    (tmp_path / "page.py").write_text(program)
-    told = site.bash(f"python {tmp_path / 'page.py'}\nheadrace consume -t alarms -e -q\nheadrace topics list")
-    assert "order 7" in told
-    assert re.search(r"^hourly-report +orders", told, re.MULTILINE)
-    assert re.search(r"^one$", told, re.MULTILINE)
-    assert "orders-copy" in told

