@@ -69,9 +69,9 @@ def offset_index(data: bytes) -> None:
     assert [(100 + offset, position) for offset, position in zip(offsets, positions, strict=True)] == entries
     assert all(a[0] < b[0] and a[1] < b[1] for a, b in pairwise(entries))
     for offset in (0, 99, 100, *(each + step for each, _ in entries[:20] for step in (-1, 0, 1))):
-        assert index.lookup(offset) == max((at for each, at in entries if each <= offset), default=0)
+        assert index.entry_below(offset).position == max((at for each, at in entries if each <= offset), default=0)
     for position in (0, *(at + step for _, at in entries[:20] for step in (-1, 0, 1))):
-        assert index.position_floor(position) == max((at for _, at in entries if at <= position), default=0)
+        assert index.entry_before(position).position == max((at for _, at in entries if at <= position), default=0)
 
 
 def time_index(data: bytes) -> None:
@@ -85,7 +85,9 @@ def time_index(data: bytes) -> None:
     entries = [(ms, 100 + offset) for ms, offset in TIME_ENTRY.iter_unpack(data)]
     assert all(a[0] < b[0] and a[1] < b[1] for a, b in pairwise(entries))
     for ms in (-1, 0, *(each + step for each, _ in entries[:20] for step in (-1, 0, 1))):
-        assert tuple(index.lookup(ms)) == max((entry for entry in entries if entry[0] <= ms), default=(-1, 100))
+        assert tuple(index.entries_around(ms)[1]) == max(
+            (entry for entry in entries if entry[0] <= ms), default=(-1, 100)
+        )
 
 
 # ---------------------------------------------------------------------------------------------- indexes beside a log

@@ -29,19 +29,6 @@ class TopicPartition(NamedTuple):
         return f"{self.topic}-{self.partition}"
 
 
-class Acks(enum.IntEnum):
-    """Who must hold a record before it is acknowledged (Kafka's numbers)."""
-
-    ALL = -1
-    NONE = 0
-    LEADER = 1
-
-
-class IsolationLevel(enum.IntEnum):
-    READ_UNCOMMITTED = 0
-    READ_COMMITTED = 1
-
-
 class TimestampType(enum.IntEnum):
     CREATE_TIME = 0
     LOG_APPEND_TIME = 1

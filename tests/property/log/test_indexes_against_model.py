@@ -121,13 +121,13 @@ class IndexMachine(RuleBasedStateMachine):
     def look_up(self, share: float, step: int) -> None:
         offset = BASE + int((self.end - BASE) * share) + step
         below = [position for last, position in self.places if last <= offset]
-        assert self.offset_index.lookup(offset) == (below[-1] if below else 0)
+        assert self.offset_index.entry_below(offset).position == (below[-1] if below else 0)
         position = int(self.position * share) + step
         floors = [at for _, at in self.places if at <= position]
-        assert self.offset_index.position_floor(position) == (floors[-1] if floors else 0)
+        assert self.offset_index.entry_before(position).position == (floors[-1] if floors else 0)
         time_ms = int(self.time_ms * share) + step
         at = bisect_right(self.times, time_ms, key=lambda entry: entry[0]) - 1
-        assert tuple(self.time_index.lookup(time_ms)) == (self.times[at] if at >= 0 else (-1, BASE))
+        assert tuple(self.time_index.entries_around(time_ms)[1]) == (self.times[at] if at >= 0 else (-1, BASE))
 
     @invariant()
     def the_ends_agree(self) -> None:

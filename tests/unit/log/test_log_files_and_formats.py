@@ -16,7 +16,7 @@ from headrace_core.log.checkpoints import (
     DirectoryMeta,
     decode_id,
     encode_id,
-    read_checkpoint,
+    load_checkpoint,
     read_clean_shutdown,
     read_meta,
     read_offsets,
@@ -127,13 +127,15 @@ def test_offset_index_finds_the_entry_at_or_below() -> None:
         index.append(offset, position)
     assert len(index) == 3, "a full index ignores what comes"
     assert index.is_full
-    assert [index.lookup(offset) for offset in (0, 1000, 1003, 1004, 1008, 1009, 9999)] == [0, 0, 0, 100, 100, 200, 300]
-    assert [index.position_floor(position) for position in (0, 99, 100, 250, 999)] == [0, 0, 100, 200, 300]
+    assert [index.entry_below(offset).position for offset in (0, 1000, 1003, 1004, 1008, 1009, 9999)] == [
+        0, 0, 0, 100, 100, 200, 300,
+    ]  # fmt: skip
+    assert [index.entry_before(position).position for position in (0, 99, 100, 250, 999)] == [0, 0, 100, 200, 300]
     index.truncate_to(1009)
     assert (len(index), index.last_position()) == (1, 100)
     index.file.write()
     index.unload()
-    assert index.lookup(1010) == 100, "from the file"
+    assert index.entry_below(1010).position == 100, "from the file"
 
 
 def test_time_index_keeps_the_last_entry_for_the_seal() -> None:
@@ -145,7 +147,7 @@ def test_time_index_keeps_the_last_entry_for_the_seal() -> None:
     assert times.last_entry() == TimestampOffset(20, 4)
     times.maybe_append(30, 5, sealing=True)
     assert times.last_entry() == TimestampOffset(30, 5)
-    assert [times.lookup(ms).offset for ms in (9, 10, 19, 20, 99)] == [0, 1, 1, 4, 5]
+    assert [times.entries_around(ms)[1].offset for ms in (9, 10, 19, 20, 99)] == [0, 1, 1, 4, 5]
 
 
 @pytest.mark.parametrize("data", [bytes(7), bytes(16), b"\0\0\0\2\0\0\0\1\0\0\0\1\0\0\0\2"])
@@ -153,7 +155,7 @@ def test_what_cannot_be_an_index_is_refused_by_name(data: bytes) -> None:
     fs = CrashingFileSystem()
     fs.replace("/i", data)
     with pytest.raises(CorruptLogError, match="/i"):
-        OffsetIndex(fs, "/i", 0, 1000).lookup(0)
+        OffsetIndex(fs, "/i", 0, 1000).entry_below(0)
 
 
 # ---------------------------------------------------------------------------------------------- checkpoints
@@ -183,7 +185,8 @@ def test_torn_checkpoint_reads_as_nothing_at_every_length() -> None:
     data = fs.files()["/c"]
     for size in range(len(data)):
         fs.replace("/c", data[:size])
-        assert read_checkpoint(fs, "/c") is None
+        found = load_checkpoint(fs, "/c")
+        assert found is None or found.rows is None
         assert read_offsets(fs, "/c") == {}
     for garbage in (b"1\n0\n", b"0\n1\norders x 1\n", b"0\n1\norders 1\n", b"\xff\xfe\n0\n"):
         fs.replace("/c", garbage)

@@ -132,12 +132,6 @@ def write_checkpoint(fs: FileSystem, path: str, lines: Sequence[str], *, has_che
     write_file_atomically(fs, path, encode_checkpoint(lines, has_checksum=has_checksum))
 
 
-def read_checkpoint(fs: FileSystem, path: str) -> list[list[str]] | None:
-    """The fields of each entry; None when the file is missing, empty (as Kafka makes it) or damaged: that is logged."""
-    found = load_checkpoint(fs, path)
-    return None if found is None else found.rows
-
-
 def load_checkpoint(fs: FileSystem, path: str) -> Checkpoint | None:
     """None when the file is missing, or empty (as Kafka makes it). Damage is logged."""
     try:

@@ -6,7 +6,8 @@
 All big-endian; offsets are relative to the segment's base offset. As Kafka writes them:
 
 * an offset entry is (last offset of a batch, position where that batch starts), one for about every
-  ``index.interval.bytes`` of log, so ``lookup(offset)`` gives a place at or before the batch that holds the offset;
+  ``index.interval.bytes`` of log, so ``entry_below(offset)`` gives a place at or before the batch that
+  holds the offset;
 * a time entry is (largest timestamp so far, last offset of the batch that has it), written along with an offset entry
   and once more when the segment is sealed, only while the timestamp grows. A sealed segment's last entry is therefore
   its largest timestamp.
@@ -256,12 +257,8 @@ class OffsetIndex:
 
     # ---- questions
 
-    def lookup(self, offset: int) -> int:
-        """The position of a batch at or before the one that holds ``offset``; 0 when no entry is that low."""
-        return self.entry_below(offset).position
-
     def entry_below(self, offset: int) -> IndexEntry:
-        """The last entry at or below ``offset``: as ``lookup``, with what the log has to bear out."""
+        """The last entry at or below ``offset``, as yet unchecked against the log; (0, -1) when there is none."""
         offsets, positions = self.loaded()
         found = bisect_right(offsets, offset - self.base_offset) - 1 if offset >= self.base_offset else -1
         return IndexEntry(positions[found], self.base_offset + offsets[found]) if found >= 0 else _NO_ENTRY
@@ -272,10 +269,6 @@ class OffsetIndex:
         # The writer publishes a position before its offset: what has no offset yet is not there.
         found = bisect_right(positions, position, 0, len(offsets)) - 1
         return IndexEntry(positions[found], self.base_offset + offsets[found]) if found >= 0 else _NO_ENTRY
-
-    def position_floor(self, position: int) -> int:
-        """The largest indexed position that is not above ``position``; 0 when there is none."""
-        return self.entry_before(position).position
 
     def last_position(self) -> int:
         """The position of the last entry; 0 when there is none."""
@@ -354,16 +347,9 @@ class TimeIndex:
         self._entries = (timestamps[:keep], offsets[:keep])
         self.file.truncate(keep)
 
-    def lookup(self, timestamp_ms: int) -> TimestampOffset:
-        """The last entry with a timestamp below or at ``timestamp_ms``; (-1, base offset) when there is none."""
-        timestamps, offsets = self.loaded()
-        found = bisect_right(timestamps, timestamp_ms) - 1
-        if found < 0:
-            return TimestampOffset(-1, self.base_offset)
-        return TimestampOffset(timestamps[found], self.base_offset + offsets[found])
-
     def entries_around(self, timestamp_ms: int) -> tuple[TimestampOffset, TimestampOffset]:
-        """The entry that ``lookup`` finds, behind the one before it."""
+        """The last entry at or below ``timestamp_ms``, behind the one before it; (-1, base offset) for one that is not
+        there."""
         timestamps, offsets = self.loaded()
         found = bisect_right(timestamps, timestamp_ms) - 1
         none = TimestampOffset(-1, self.base_offset)

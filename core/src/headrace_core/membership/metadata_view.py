@@ -7,10 +7,10 @@ one of them rebuilds one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from headrace_protos.v1 import common_pb2, metadata_pb2
+from headrace_protos.v1 import metadata_pb2
 
 from ..errors import (
     CoordinatorNotAvailableError,
@@ -288,11 +288,6 @@ def concerns(
             return True
         touched.add(name)
     return bool(touched) if request.all_topics else not touched.isdisjoint(request.topics if topics is None else topics)
-
-
-def endpoints_to_proto(endpoints: Iterable[tuple[str, str, int]]) -> list[common_pb2.Endpoint]:
-    """(listener, host, port) of each endpoint, for RegisterBrokerRequest."""
-    return [common_pb2.Endpoint(listener=listener, host=host, port=port) for listener, host, port in endpoints]
 
 
 def _partition_message(

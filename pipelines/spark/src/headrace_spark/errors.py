@@ -41,12 +41,6 @@ class JavaNotFoundError(ClientError):
     code = "JAVA_NOT_FOUND"
 
 
-class ExecutorPackageError(ClientError, ImportError):
-    """A Spark worker runs a Python that lacks this package, or another version of it."""
-
-    code = "EXECUTOR_PACKAGE_MISSING"
-
-
 _LOST = (
     "Records may have been lost because they are no longer in the log: they aged out, were deleted, or their topic was "
     "deleted before all of it was read."

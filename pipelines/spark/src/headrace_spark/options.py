@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from headrace_core.errors import InvalidConfigError
 from headrace_core.types import TopicPartition, check_topic_name
 
-from .offsets import EARLIEST, LATEST, PartitionOffsets, parse_offsets, parse_partitions, parse_timestamps
+from .offsets import EARLIEST, LATEST, parse_offsets, parse_partitions, parse_timestamps
 
 STRATEGIES = ("subscribe", "subscribePattern", "assign")
 KNOWN = (
@@ -288,8 +288,3 @@ def unknown_notes(options: Mapping[str, str], known_names: Iterable[str], *, whe
         hint = f"; did you mean {known[near[0]]}?" if near else ""
         notes.append(f"option {name!r} is not known to the {where} and is ignored{hint}")
     return notes
-
-
-def specific_offsets(limit: OffsetLimit) -> PartitionOffsets:
-    """A copy of what ``limit`` says by partition."""
-    return dict(limit.values)

@@ -19,7 +19,6 @@ from headrace_core.errors import (
     LeaderNotAvailableError,
     NotLeaderOrFollowerError,
     StorageError,
-    UnknownTopicIdError,
     UnknownTopicOrPartitionError,
 )
 from headrace_core.log import LogConfig, PartitionLog
@@ -95,14 +94,6 @@ class Replicas:
         if replica is None:
             raise self._why_not(partition)
         return replica
-
-    def leader_by_id(self, topic_id: bytes, partition: int) -> Replica:
-        """As ``leader``; UnknownTopicIdError when no topic has the id (here, yet)."""
-        topic = self._roles.image.topics.get(topic_id)
-        if topic is None:
-            self.check_serving()
-            raise UnknownTopicIdError(f"no topic with the id {topic_id.hex()} is known here")
-        return self.leader(TopicPartition(topic.name, partition))
 
     def readable(self, partition: TopicPartition) -> Readable:
         """The replica here that a consumer may read, up to its high watermark: the one that leads, or one that follows

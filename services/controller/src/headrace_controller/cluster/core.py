@@ -34,7 +34,6 @@ from headrace_core.metadata import (
     MetadataImage,
     MetadataRecord,
 )
-from headrace_core.metadata.codec import MetadataBatch
 
 from . import (
     balancing,
@@ -177,12 +176,6 @@ class ClusterCore:
         assert not self._in_flight, "replaying while decisions are in flight"
         assert image.next_offset >= self.committed.next_offset, "replaying backwards"
         self.committed = self.speculative = image
-
-    def replay_batch(self, batch: MetadataBatch) -> MetadataDelta:
-        """One committed batch that this node did not decide in this life."""
-        image, delta = self.committed.apply_with_delta(batch.records, batch.next_offset, batch.epoch)
-        self.replay(image)
-        return delta
 
     # -- leading ------------------------------------------------------------------------------------------------------
 

@@ -233,9 +233,3 @@ class Rebalance(NamedTuple):
     moved: int
     moves: tuple[Move, ...]
     ended_ms: int = -1
-
-
-#: All that ``Groups.handle`` takes.
-REQUESTS = (
-    Heartbeat, Leave, Disconnected, TopicsChanged, GroupConfigChanged, DescribeGroup, ListGroups, ExplainGroup,
-)  # fmt: skip
