@@ -1,4 +1,4 @@
-"""House rules that no linter knows: what tracked files may be called, how long they may be, what they must not hold."""
+"""House rules that no linter knows: what tracked files may be called, and what they must not hold."""
 
 from __future__ import annotations
 
@@ -11,9 +11,6 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-LINES_MAX = 700
-#: One unit of compilation, so that the compiler inlines across it.
-LINES_MAX_CYTHON = 1000
 GENERATED = re.compile(r"_pb2(_grpc)?\.pyi?$")
 TEXT = {
     ".py",
@@ -49,16 +46,6 @@ def tracked() -> tuple[Path, ...]:
 
 def texts() -> list[tuple[Path, str]]:
     return [(p.relative_to(ROOT), p.read_text()) for p in tracked() if p.suffix in TEXT]
-
-
-def test_no_source_file_is_too_long() -> None:
-    long = {
-        str(path): lines
-        for path, text in texts()
-        if path.suffix in {".py", ".pyx", ".sh", ".java"} and not GENERATED.search(path.name)
-        if (lines := text.count("\n")) > (LINES_MAX_CYTHON if path.suffix == ".pyx" else LINES_MAX)
-    }
-    assert long == {}, f"over {LINES_MAX} lines: find the second thing in there and give it a name"
 
 
 def test_no_room_without_a_name() -> None:

@@ -13,9 +13,9 @@ from headrace_core.log.compaction import _cleaning, _pure
 from headrace_core.log.compaction.cleaner import Cleaner
 from headrace_core.log.compaction.planning import CleanerConfig
 from headrace_core.log.compaction.planning import Target as CleaningTarget
-from headrace_core.log.compaction.swap import finish_swaps
 from headrace_core.log.compaction.transactions import TransactionHistory, TransactionJudge
 from headrace_core.log.dump import Problem, dump
+from headrace_core.log.swap import finish_swaps
 from headrace_core.log.verify import verify
 from headrace_core.records import HEADER_BYTES, check_batch, decode_batch, read_header
 from headrace_core.records.batches import iterate_headers

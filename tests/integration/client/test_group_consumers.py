@@ -667,7 +667,7 @@ def test_a_loop_goes_on_after_its_consumer_was_out(make_world: Callable[..., Wor
     for record in member:
         offsets.append(record.offset)
         if len(offsets) == 1:
-            until(lambda: member._core.inbox.alarm)  # (he handles the first one for too long)
+            until(lambda: member._core.reading.inbox.alarm)  # (he handles the first one for too long)
         if record.offset == 1:
             break
     assert offsets == [0, 0, 1]  # nothing was committed

@@ -9,13 +9,13 @@ import pytest
 from headrace_core.errors import HeadraceError
 from headrace_core.log.compaction import cleaner, swap, transactions
 from headrace_core.log.compaction.cleaner import CleaningReport
-from headrace_core.log.compaction.horizon import ABORT, Verdict
+from headrace_core.log.compaction.horizon import Verdict
 from headrace_core.log.compaction.manager import CleanerManager
 from headrace_core.log.compaction.transactions import TransactionHistory, TransactionJudge
 from headrace_core.log.files import FileSystem
 from headrace_core.log.partition_log import PartitionLog
 from headrace_core.log.segment import LOG_SUFFIX, segment_name
-from headrace_core.records import BatchHeader
+from headrace_core.records import ABORT, BatchHeader
 from tests.property.log_compaction.compaction_world import Counts, run_history
 
 #: Tried when the history that has found a mutant before does not find it any more.

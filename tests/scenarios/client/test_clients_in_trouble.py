@@ -91,7 +91,7 @@ def test_loop_that_ended_while_a_poll_waited_harms_nobody(fake: Any, until: Any)
 
     asyncio.run(stuck())
     fill(fake, 3)
-    until(lambda: inp._core.inbox.slices)
+    until(lambda: inp._core.reading.inbox.slices)
     fill(fake, 3)
     assert [asyncio.run(after()), asyncio.run(after())] == [3, 3]
     asyncio.run(inp.close())
@@ -133,7 +133,7 @@ def test_broker_that_moves_is_followed_while_its_old_address_still_answers(fake_
         until(lambda: out._core.engine.metadata.snapshot.brokers[1].port != old_port)
         pending.append(out.send("t", b"while its answers are awaited", partition=0))
         until(lambda: all(f":{old_port}" not in link.address for link in out._core.sender.links.values()))
-        until(lambda: all(f":{old_port}" not in link.address for link in inp._core.fetcher.links.values()))
+        until(lambda: all(f":{old_port}" not in link.address for link in inp._core.reading.fetcher.links.values()))
         cluster.hold_answers(False)
         for future in pending:
             future.result(60)

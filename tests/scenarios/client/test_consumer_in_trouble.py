@@ -53,7 +53,7 @@ def test_partition_paused_while_it_is_placed_is_not_fetched(fake: Any, until: An
         fill(fake, 1, topic="u")
         assert len(read(inp, 1)) == 1
         inp.poll(0.2)
-        assert T0 not in {tp for link in inp._core.fetcher.links.values() for tp in link.members}
+        assert T0 not in {tp for link in inp._core.reading.fetcher.links.values() for tp in link.members}
         inp.resume(T0)
         assert len(read(inp, 10)) == 10
 
@@ -69,15 +69,15 @@ def test_pausing_and_resuming_over_and_over_keeps_memory_bounded(fake: Any, unti
             records += inp.poll(2, max_records=1)
             until(
                 lambda: (
-                    core.inbox.fetcher_waits
-                    or core.inbox.queued_bytes > 500_000
-                    or core.fetcher.tracked[T0].fetch_at == 600
+                    core.reading.inbox.fetcher_waits
+                    or core.reading.inbox.queued_bytes > 500_000
+                    or core.reading.fetcher.tracked[T0].fetch_at == 600
                 )
             )
             inp.pause(T0)
             assert inp.poll(0) == []
-            held = sum(len(item[0].data) for queue in core._held.values() for item in queue)
-            seen = max(seen, held + core.inbox.queued_bytes)
+            held = sum(len(item[0].data) for queue in core.reading._held.values() for item in queue)
+            seen = max(seen, held + core.reading.inbox.queued_bytes)
             inp.resume(T0)
         assert seen < 2_500_000
         records += read(inp, 600 - len(records))
@@ -136,7 +136,7 @@ def test_a_thousand_partitions_are_placed_with_a_handful_of_questions(fake: Any,
     with consumer(fake) as inp:
         inp.assign([TopicPartition("wide", number) for number in range(1_000)])
         inp.poll(0)
-        until(lambda: sum(len(link.members) for link in inp._core.fetcher.links.values()) == 1_000)
+        until(lambda: sum(len(link.members) for link in inp._core.reading.fetcher.links.values()) == 1_000)
     assert len(fake.metadata_asked) <= 3
     assert len(asked) <= 10
 
@@ -183,7 +183,7 @@ def test_async_fetch_arrow_that_is_cancelled_loses_nothing(fake: Any, until: Any
             inp.assign([T0])
             core: Any = inp._core
             assert await inp.poll(5, max_records=3)
-            inside, go_on, take = threading.Event(), threading.Event(), core.take_arrow
+            inside, go_on, take = threading.Event(), threading.Event(), core.reading.take_arrow
 
             def slow(*arguments: Any) -> Any:
                 taken = take(*arguments)
@@ -191,7 +191,7 @@ def test_async_fetch_arrow_that_is_cancelled_loses_nothing(fake: Any, until: Any
                 go_on.wait(60)
                 return taken
 
-            core.take_arrow = slow
+            core.reading.take_arrow = slow
             task = asyncio.create_task(inp.fetch_arrow(5))
             await asyncio.to_thread(inside.wait, 10)
             task.cancel()
@@ -199,7 +199,7 @@ def test_async_fetch_arrow_that_is_cancelled_loses_nothing(fake: Any, until: Any
             go_on.set()
             with pytest.raises(asyncio.CancelledError):
                 await task
-            core.take_arrow = take
+            core.reading.take_arrow = take
             return list((await inp.fetch_arrow(5))["offset"].to_pylist())
 
     assert asyncio.run(scenario()) == list(range(3, 10))
@@ -228,13 +228,13 @@ def test_what_the_io_thread_finds_never_writes_the_callers_position(fake: Any, u
     fill(fake, 10)
     with consumer(fake) as inp:
         inp.assign([T0])
-        assigned = inp._core.partitions[T0]
+        assigned = inp._core.reading.partitions[T0]
         inp.poll(0)
         until(lambda: assigned.found)
         assert assigned.position is None  # a seek may be writing it just now
         assert inp.position(T0) == 0
         inp.seek_to_end(T0)
-        assert inp._core.known_position(T0) is None  # what was found is of the time before
+        assert inp._core.reading.known_position(T0) is None  # what was found is of the time before
         inp.seek(T0, 7)
         assert inp.position(T0) == 7
         assert [record.offset for record in read(inp, 3)] == [7, 8, 9]

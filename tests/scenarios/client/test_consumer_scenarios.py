@@ -130,8 +130,8 @@ def test_queue_is_bounded_by_bytes(fake: Any, until: Any) -> None:
         inp.assign([T0])
         inp.poll(0, max_records=1)
         core = inp._core
-        until(lambda: core.inbox.fetcher_waits)
-        assert core.inbox.queued_bytes <= 500_000 + 101_100
+        until(lambda: core.reading.inbox.fetcher_waits)
+        assert core.reading.inbox.queued_bytes <= 500_000 + 101_100
         assert offsets(read(inp, 4_000 - inp.position(T0)))[-1] == 3_999
 
 

@@ -101,9 +101,9 @@ def test_broker_that_stood_still_while_it_was_connected_to_is_used_when_it_is_ba
             until(lambda: taken, 60)
             if what == "consumer":
                 core = inp._core
-                until(lambda: any(link._stream is not None for link in core.fetcher.links.values()), 60)
+                until(lambda: any(link._stream is not None for link in core.reading.fetcher.links.values()), 60)
                 core.engine.io.call(
-                    lambda: [link._stream.cancel() for link in core.fetcher.links.values()]
+                    lambda: [link._stream.cancel() for link in core.reading.fetcher.links.values()]
                 )  # as its watchdog does
             else:
                 core = out._core

@@ -24,13 +24,13 @@ RECORDS = 1_000
 def filled(consumer: AsyncConsumer, *, slices: int = 1) -> None:
     """Records are queued: no poll has to wait."""
     core = consumer._core
-    assigned = core.partitions[T0]
+    assigned = core.reading.partitions[T0]
     if assigned.position is None:
         assigned.position = 0
     for number in range(slices):
         base = number * RECORDS
         data = encode_batch([(1, None, b"v", None)] * RECORDS, base_offset=base)
-        core.inbox.put(Slice(assigned, assigned.generation, base, base + RECORDS, data))
+        core.reading.inbox.put(Slice(assigned, assigned.generation, base, base + RECORDS, data))
 
 
 def handle() -> None:
@@ -234,7 +234,7 @@ def test_a_callback_of_a_close_that_is_cancelled_runs_to_its_end(make: Make) -> 
         may_end.set()
         await asyncio.wait_for(consumer.close(LIMIT_S), LIMIT_S)
         assert told == [[T0]]
-        assert consumer._core.state == "closed"
+        assert consumer._core.reading.state == "closed"
         assert any(request.HasField("leave") for stream in coordinator.streams for request in stream.said)
 
     run(scenario)
@@ -248,6 +248,6 @@ def test_a_callback_may_close_its_consumer_and_poll_does_not_wait_for_itself(mak
         consumer, _ = in_group(make, on_assigned=assigned)
         async with asyncio.timeout(LIMIT_S):
             await consumer.poll(LIMIT_S)
-        assert consumer._core.state == "closed"
+        assert consumer._core.reading.state == "closed"
 
     run(scenario)

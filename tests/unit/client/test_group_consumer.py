@@ -14,9 +14,9 @@ import pytest
 
 from headrace import OffsetAndMetadata, TopicPartition
 from headrace.consumer.core import ConsumerCore
+from headrace.consumer.driving import drive_async
+from headrace.consumer.group import Callbacks, GroupConsumer
 from headrace.consumer.inbox import Slice
-from headrace.group.consumer import Callbacks, GroupConsumer
-from headrace.group.driving import drive_async
 from headrace.group.member import Subscription
 from headrace.settings import CONSUMER, resolve
 from headrace_core.clock import boottime_s
@@ -214,7 +214,7 @@ class Party:
                 await asyncio.sleep(0.001)
 
     def read_up_to(self, position: int) -> None:
-        for assigned in self.core.partitions.values():
+        for assigned in self.core.reading.partitions.values():
             assigned.position = position
 
     def is_thrown_out(self) -> None:
@@ -258,7 +258,7 @@ def make(parties: list[Party]) -> Make:
 async def joined(make: Make, *gives: int, **settings: Any) -> Party:
     party = make(Coordinator(*gives), **settings)
     party.subscribe()
-    await party.until(lambda: len(party.core.partitions) == len(gives))
+    await party.until(lambda: len(party.core.reading.partitions) == len(gives))
     return party
 
 
@@ -271,7 +271,7 @@ def test_who_comes_back_while_he_is_evicted_reads_nothing_and_joins_after_the_go
         coordinator = party.coordinator
         coordinator.may_answer_leave.clear()
         await party.away_until(lambda: coordinator.goodbyes == 1)
-        assert party.core.inbox.alarm, "others have what it had from the goodbye on"
+        assert party.core.reading.inbox.alarm, "others have what it had from the goodbye on"
         for _ in range(20):  # he is there again, and the goodbye is not answered yet
             await party.comes_back()
             await asyncio.sleep(0.001)
@@ -302,11 +302,11 @@ def test_who_is_evicted_while_nobody_knew_whether_he_might_read_reads_when_he_is
         await party.away_until(lambda: not party.group._membership.member._is_connected)
         party.group._membership.member._broken_at = boottime_s() - 100.0
         party.group._membership.nudge()
-        await party.away_until(lambda: party.core.inbox.shut)
+        await party.away_until(lambda: party.core.reading.inbox.shut)
         await party.is_evicted()
         found.set()
         await party.until(lambda: [what for what, _ in party.told] == ["assigned", "lost", "assigned"])
-        assert not party.core.inbox.shut
+        assert not party.core.reading.inbox.shut
         await drive_async(party.group.leave_steps(), party.io)
 
     run(scenario)
@@ -321,7 +321,7 @@ def test_an_iteration_goes_on_after_an_eviction_by_itself(make: Make) -> None:
         await party.comes_back()
         assert party.told[-1] == ("lost", [T0])
         await party.away_until(lambda: party.owned == {0})
-        assert await party.core.inbox.wait_async(time.monotonic() + LIMIT_S)
+        assert await party.core.reading.inbox.wait_async(time.monotonic() + LIMIT_S)
         await drive_async(party.group.leave_steps(), party.io)
 
     run(scenario)
@@ -357,16 +357,16 @@ def test_what_was_lost_is_not_committed_in_the_name_of_the_next_membership(make:
                 refused.append(str(error))
 
         party.subscribe(on_lost=lost)
-        await party.until(lambda: party.core.partitions)
+        await party.until(lambda: party.core.reading.partitions)
         party.read_up_to(12)
         party.is_thrown_out()
         await party.away_until(lambda: party.owned == {0} and party.coordinator.joins == 2)
         with pytest.raises(UnknownMemberIdError, match=r"who\?"):
-            await party.group.commit_work(party.core.offsets_to_commit(None))
+            await party.group.commit_work(party.core.reading.offsets_to_commit(None))
         await party.until(lambda: len(party.told) == 2)
         assert len(refused) == 1
         assert party.coordinator.commits == []
-        await party.group.commit_work(party.core.offsets_to_commit(None))
+        await party.group.commit_work(party.core.reading.offsets_to_commit(None))
         assert [(each.offset, asked.member_epoch) for asked in party.coordinator.commits for each in asked.offsets] == [
             (10, 2)
         ]
@@ -380,15 +380,18 @@ def test_reading_that_goes_on_is_told_to_who_waits_in_the_middle_of_a_slice(make
         party = await joined(make, 0, enable_auto_commit=False)
         core = party.core
         begun = RecordIterator([b""], topic="t", partition=0, start_offset=10, check_crc=True)
-        core.current = (Slice(core.partitions[T0], core.partitions[T0].generation, 10, 11, b""), begun)
-        core.shut(True)
-        assert core.next_iterator() is None
-        waiting = asyncio.ensure_future(core.inbox.wait_async(time.monotonic() + LIMIT_S))
+        core.reading.current = (
+            Slice(core.reading.partitions[T0], core.reading.partitions[T0].generation, 10, 11, b""),
+            begun,
+        )
+        core.reading.shut(True)
+        assert core.reading.next_iterator() is None
+        waiting = asyncio.ensure_future(core.reading.inbox.wait_async(time.monotonic() + LIMIT_S))
         await asyncio.sleep(0)
-        core.shut(False)
+        core.reading.shut(False)
         assert await waiting
         await party.comes_back()
-        assert core.next_iterator() is begun
+        assert core.reading.next_iterator() is begun
         await drive_async(party.group.leave_steps(), party.io)
 
     run(scenario)
@@ -467,7 +470,7 @@ def test_whose_poll_is_cancelled_in_a_commit_is_told_of_the_revocation_by_the_ne
         party = await joined(make, 0)
         party.coordinator.may_commit.clear()
         party.coordinator.push()
-        await party.away_until(lambda: party.core.inbox.alarm)
+        await party.away_until(lambda: party.core.reading.inbox.alarm)
         poll = asyncio.ensure_future(party.comes_back())
         await party.away_until(lambda: party.coordinator.commits)
         poll.cancel()
@@ -521,7 +524,7 @@ def test_who_unsubscribes_within_a_callback_is_asked_once_more_at_most(make: Mak
             await drive_async(party.group.leave_steps(), party.io)
 
         party.subscribe(on_revoked=stops)
-        await party.until(lambda: party.core.partitions)
+        await party.until(lambda: party.core.reading.partitions)
         party.coordinator.push()
         await party.until(lambda: revoked)
         assert len(revoked) <= 2
@@ -584,8 +587,8 @@ def test_where_nobody_answers_at_all_the_caller_is_told(make: Make) -> None:
         party.group._coordinators.address = address  # type: ignore[method-assign]
         party.subscribe()
         with pytest.raises(BootstrapError, match="refused"):
-            await party.until(lambda: party.core.partitions)
-        await party.until(lambda: party.core.partitions)
+            await party.until(lambda: party.core.reading.partitions)
+        await party.until(lambda: party.core.reading.partitions)
         await drive_async(party.group.leave_steps(), party.io)
 
     run(scenario)

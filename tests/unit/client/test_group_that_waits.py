@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from headrace.group import consumer as group_consumer
-from headrace.group.driving import drive_async
+from headrace.consumer import group as group_consumer
+from headrace.consumer.driving import drive_async
 from headrace_core.errors import CoordinatorNotAvailableError
 from headrace_tools.cli import consume_group
 from tests.unit.client.test_group_consumer import Coordinator, Make, Party, joined, make, parties, run
@@ -40,7 +40,7 @@ def test_a_pause_is_logged_once_by_poll_and_shown_by_metrics(make: Make, caplog:
         membership.member.session_s = 0.0  # (as if it had passed without an answer)
         membership.nudge()
         await party.away_until(lambda: party.group.paused)
-        assert party.core.inbox.alarm, "a poll that waits is woken"
+        assert party.core.reading.inbox.alarm, "a poll that waits is woken"
         assert not warnings(caplog, "stops reading"), "it is poll that logs it"
         for _ in range(3):
             await party.comes_back()

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
+from headrace.consumer.driving import drive_async
 from headrace.consumer.inbox import Slice
-from headrace.group.driving import drive_async
 from headrace_core import clock
 from headrace_core.clock import SystemClock, boottime_s
 from headrace_core.records import RecordIterator
@@ -53,13 +53,16 @@ def test_a_member_hands_out_nothing_after_a_suspension_although_its_timers_are_l
         party = await joined(make, 0, enable_auto_commit=False)
         core, member = party.core, party.group._membership.member
         begun = RecordIterator([b""], topic="t", partition=0, start_offset=10, check_crc=True)
-        core.current = (Slice(core.partitions[T0], core.partitions[T0].generation, 10, 11, b""), begun)
-        assert core.next_iterator() is begun
+        core.reading.current = (
+            Slice(core.reading.partitions[T0], core.reading.partitions[T0].generation, 10, 11, b""),
+            begun,
+        )
+        assert core.reading.next_iterator() is begun
         sleep(member.session_s + 1)
         assert not member.is_suspended, "no timer has ticked yet"
-        assert core.next_iterator() is None
-        assert core.take_arrow(1 << 20, None, False) == []
-        await party.until(lambda: core.next_iterator() is begun)  # once the coordinator has answered
+        assert core.reading.next_iterator() is None
+        assert core.reading.take_arrow(1 << 20, None, False) == []
+        await party.until(lambda: core.reading.next_iterator() is begun)  # once the coordinator has answered
         await drive_async(party.group.leave_steps(), party.io)
 
     run(scenario)

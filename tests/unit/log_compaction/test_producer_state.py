@@ -9,11 +9,11 @@ import pytest
 from crc32c import crc32c
 
 from headrace_core.errors import CorruptLogError
-from headrace_core.log.compaction.transactions import LastRecord
 from headrace_core.log.producer_state import (
     BATCHES_KEPT,
     SEQUENCE_MAX,
     Check,
+    LastRecord,
     ProducerBatch,
     ProducerEntry,
     ProducerTable,

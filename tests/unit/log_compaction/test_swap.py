@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headrace_core.errors import CorruptLogError
-from headrace_core.log.compaction.swap import finish_swaps
+from headrace_core.log.swap import finish_swaps
 from headrace_core.testing.crashing_fs import CrashingFileSystem, TraceEntry
 from tests.unit.log_compaction.cleaning_world import Ledger
 

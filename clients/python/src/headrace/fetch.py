@@ -74,19 +74,23 @@ class RangeReader(Face):
             raise InvalidArgumentError("two ranges of one partition: read them with two readers")
         core.assign(wanted)
         for tp, item in wanted.items():
-            core.seek(tp, item.start)
-            core.partitions[tp].end_offset = item.end
+            core.reading.seek(tp, item.start)
+            core.reading.partitions[tp].end_offset = item.end
         self._left = set(wanted)
 
     def _shown(self) -> list[str]:
-        return [*self._core.shown()[:-1], f"{len(self._left)} of {len(self._ranges)} ranges left", self._core.state]
+        return [
+            *self._core.shown()[:-1],
+            f"{len(self._left)} of {len(self._ranges)} ranges left",
+            self._core.reading.state,
+        ]
 
     def slices(self) -> Iterator[RangeSlice]:
         """Raw bytes, partitions interleaved as they come, each partition's in order."""
         core = self._core
         while self._left:
             core.begin_poll()
-            found = core.next_slice()
+            found = core.reading.next_slice()
             if found is None:
                 self._wait()
                 continue
@@ -113,7 +117,7 @@ class RangeReader(Face):
             core.begin_poll()
             taken: dict[TopicPartition, list[RangeSlice]] = {}
             size = 0
-            while size < max_bytes and (found := core.next_slice()) is not None:
+            while size < max_bytes and (found := core.reading.next_slice()) is not None:
                 item = self._range_slice(found[0])
                 taken.setdefault(TopicPartition(item.topic, item.partition), []).append(item)
                 size += len(item.records)
@@ -128,7 +132,7 @@ class RangeReader(Face):
                     end_offset=items[0].end,
                     columns=columns,
                     include_headers=include_headers,
-                    check_crc=core.check_crcs,
+                    check_crc=core.reading.check_crcs,
                 ):
                     if batch.num_rows:
                         yield batch
@@ -141,17 +145,17 @@ class RangeReader(Face):
     def _wait(self) -> None:
         core = self._core
         deadline = time.monotonic() + core.engine.api_timeout_s
-        while not core.inbox.wait(min(deadline, time.monotonic() + 1)):
-            core.check_open()
+        while not core.reading.inbox.wait(min(deadline, time.monotonic() + 1)):
+            core.reading.check_open()
             for tp in self._left:
-                assigned = core.partitions[tp]
+                assigned = core.reading.partitions[tp]
                 position = assigned.position or 0
                 if 0 <= assigned.high_watermark <= position and assigned.end_offset is not None:
                     raise OffsetOutOfRangeError(
                         f"{tp}: the range ends at {assigned.end_offset}, but the log ends at {assigned.high_watermark}"
                     )
             if time.monotonic() > deadline:
-                waiting = ", ".join(f"{tp} at {core.partitions[tp].position}" for tp in sorted(self._left)[:5])
+                waiting = ", ".join(f"{tp} at {core.reading.partitions[tp].position}" for tp in sorted(self._left)[:5])
                 raise RequestTimedOutError(
                     f"no records within default.api.timeout.ms={core.config['default.api.timeout.ms']}: {waiting}"
                 )

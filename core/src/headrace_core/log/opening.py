@@ -20,15 +20,22 @@ from itertools import pairwise
 
 from ..errors import CorruptLogError
 from ..types import NO_EPOCH
-from .compaction.swap import SWAP, finish_swaps
 from .config import LogConfig
 from .epochs import EpochStart, LeaderEpochs, with_epoch
 from .files import NO_SPACE, FileSystem
 from .producer_files import snapshots_in
 from .progress import OpeningMeter
 from .recovery import Scan, Verdict, is_cut_short, judge, scan
-from .segment import AHEAD_FROM_BYTES, INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, LogSegment, segment_name
-from .walking import show_compaction
+from .segment import (
+    AHEAD_FROM_BYTES,
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    LogSegment,
+    segment_name,
+    show_compaction,
+)
+from .swap import SWAP, finish_swaps
 
 _SEGMENT_FILE = re.compile(r"(\d{20})(\.log|\.index|\.timeindex)\Z")
 

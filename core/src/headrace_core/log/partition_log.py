@@ -28,7 +28,6 @@ from ..clock import Clock
 from ..errors import OffsetOutOfRangeError, ServerBusyError
 from ..types import FlushPolicy, TopicPartition
 from .appender import LogAppender
-from .compaction.swap import TXN_INDEX_SUFFIX
 from .config import LogConfig
 from .epochs import EpochEnd, EpochStart, LeaderEpochs
 from .files import NO_SPACE, FileSystem, write_files_atomically
@@ -38,6 +37,7 @@ from .producer_state import SNAPSHOT_SUFFIX, ProducerTable
 from .progress import OpeningMeter
 from .retention import Expired, SegmentFacts, expired, is_waiting_for_compaction, time_of_segment
 from .segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, LogSegment
+from .swap import TXN_INDEX_SUFFIX
 
 logger = logging.getLogger(__name__)
 

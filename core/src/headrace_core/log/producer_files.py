@@ -30,8 +30,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 
 from ..errors import CorruptLogError, CorruptMessageError, HeadraceError, InvalidRecordError, ServerBusyError
-from ..records import BatchHeader, decode_batch, without_position
-from .compaction.horizon import ABORT, COMMIT
+from ..records import ABORT, COMMIT, BatchHeader, decode_batch, without_position
 from .files import NO_SPACE, File, FileSystem, read_file, write_file_atomically
 from .producer_state import BATCHES_KEPT, SNAPSHOT_SUFFIX, ProducerBatch, ProducerEntry, ProducerTable, sequence_after
 from .segment import LogSegment, segment_name

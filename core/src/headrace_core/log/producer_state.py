@@ -31,7 +31,6 @@ from crc32c import crc32c
 
 from ..errors import CorruptLogError
 from ..records import BatchHeader, Buffer
-from .compaction.transactions import LastRecord
 
 SNAPSHOT_SUFFIX = ".snapshot"
 SNAPSHOT_VERSION = 1
@@ -49,6 +48,13 @@ _ENTRY = struct.Struct(">qhiqiqiq")
 def sequence_after(sequence: int, count: int = 1) -> int:
     """Sequences go from 0 to 2^31 - 1 and begin again."""
     return (sequence + count) & SEQUENCE_MAX
+
+
+class LastRecord(NamedTuple):
+    """Of an active producer: the last offset of its last batch of data (None: only a marker is left), its epoch."""
+
+    last_data_offset: int | None
+    producer_epoch: int
 
 
 class ProducerBatch(NamedTuple):

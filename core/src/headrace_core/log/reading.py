@@ -42,8 +42,7 @@ from ..records import (
 from ..types import TopicPartition
 from .epochs import EpochStart
 from .index import TimestampOffset
-from .segment import LogSegment
-from .walking import IndexMismatchError, Place, show_compaction
+from .segment import IndexMismatchError, LogSegment, Place, show_compaction
 
 logger = logging.getLogger(__name__)
 

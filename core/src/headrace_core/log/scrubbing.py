@@ -15,8 +15,7 @@ from ..records import check_slice, iterate_headers, read_header, slice_fault, wh
 from .files import FileSystem, read_file, write_file_atomically
 from .index import OFFSET_ENTRY, TIME_ENTRY, parse_offset_entries, parse_time_entries
 from .partition_log import PartitionLog
-from .segment import RETIRED_SUFFIX, LogSegment
-from .walking import Place
+from .segment import RETIRED_SUFFIX, LogSegment, Place
 
 WINDOW_BYTES = 256 * 1024
 _OFFSET_MAX = 2**63 - 1

@@ -3,9 +3,8 @@
 Services only: this room needs msgspec, which the SDK does not install. ``codec`` is imported from its own module.
 """
 
-from .delta import MetadataDelta
 from .entities import BrokerImage, BrokerLoad, ConfigResource, PartitionImage, TopicImage
-from .image import EMPTY_IMAGE, ImageBuilder, MetadataImage
+from .image import EMPTY_IMAGE, ImageBuilder, MetadataDelta, MetadataImage
 from .ledger import ControllerImage, CoordinatorImage, Ledger, QueuedReassignment, ShardImage, Throttle
 from .records import (
     LOST_DIRECTORY,

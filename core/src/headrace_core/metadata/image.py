@@ -15,12 +15,11 @@ Offsets: ``next_offset`` is the first offset that the image has *not* seen; "app
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from ..errors import CorruptLogError, UnsupportedVersionError
-from .delta import MetadataDelta, changed_coordinators, changed_shards
 from .entities import BrokerImage, BrokerLoad, ConfigResource, PartitionImage, TopicImage
 from .ledger import EMPTY_LEDGER, LEDGER_RECORDS, Ledger, LedgerBuilder
 from .records import (
@@ -41,6 +40,9 @@ from .records import (
     UnregisterBrokerRecord,
 )
 from .sorted_map import SortedMap
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 _NO_CONFIG: Mapping[str, str] = {}
 
@@ -126,6 +128,92 @@ class MetadataImage(msgspec.Struct, frozen=True):
 EMPTY_IMAGE = MetadataImage()
 
 
+class MetadataDelta(msgspec.Struct, frozen=True):
+    """What changed between two images.
+
+    ``partitions``: those new or changed, by topic id. ``removed_topics``: topics as they were, by id; a topic deleted
+    and created anew under its name is in both. ``configs``: resources with any entry set or removed.
+    ``coordinators``: those that came, changed or went. ``shards``: (topic id, partition) of those with a new owner or
+    epoch, and of those that went with their topic.
+    """
+
+    from_offset: int
+    next_offset: int
+    brokers: frozenset[int] = frozenset()
+    partitions: Mapping[bytes, frozenset[int]] = msgspec.field(default_factory=dict)
+    created_topics: frozenset[bytes] = frozenset()
+    removed_topics: Mapping[bytes, TopicImage] = msgspec.field(default_factory=dict)
+    configs: frozenset[ConfigResource] = frozenset()
+    coordinators: frozenset[int] = frozenset()
+    shards: frozenset[tuple[bytes, int]] = frozenset()
+
+    @property
+    def empty(self) -> bool:
+        """Nothing that anybody could react to; the offset may have moved."""
+        return not (
+            self.brokers or self.partitions or self.removed_topics or self.configs or self.coordinators or self.shards
+        )
+
+    @classmethod
+    def between(cls, old: MetadataImage, new: MetadataImage) -> MetadataDelta:
+        """What differs between two images of one cluster that were not made from each other by records: one of them was
+        loaded from a snapshot. Only what really differs is named; tables that both share cost nothing."""
+        partitions: dict[bytes, frozenset[int]] = {}
+        created: set[bytes] = set()
+        removed: dict[bytes, TopicImage] = {}
+        for topic_id in sorted(SortedMap.of(old.topics).differing(SortedMap.of(new.topics))):
+            before, after = old.topics.get(topic_id), new.topics.get(topic_id)
+            if before is not None and (after is None or len(after.partitions) < len(before.partitions)):
+                removed[topic_id] = before  # (partitions never become fewer: it would be another topic of that id)
+                before = None
+            if after is None:
+                continue
+            if before is None:
+                created.add(topic_id)
+                partitions[topic_id] = frozenset(range(len(after.partitions)))
+            elif changed := _changed_partitions(before, after):
+                partitions[topic_id] = changed
+        return cls(
+            from_offset=old.next_offset,
+            next_offset=new.next_offset,
+            brokers=frozenset(_differing(old.brokers, new.brokers)),
+            partitions=partitions,
+            created_topics=frozenset(created),
+            removed_topics=removed,
+            configs=frozenset(_differing(old.configs, new.configs)),
+            coordinators=_changed_coordinators(old.ledger, new.ledger),
+            shards=_changed_shards(old.ledger, new.ledger),
+        )
+
+
+def _changed_coordinators(old: Ledger, new: Ledger) -> frozenset[int]:
+    """Who came, changed or went."""
+    return frozenset(_differing(old.coordinators, new.coordinators))
+
+
+def _changed_shards(old: Ledger, new: Ledger) -> frozenset[tuple[bytes, int]]:
+    """Shards that came, changed hands or went."""
+    return frozenset(_differing(old.shards, new.shards))
+
+
+def _changed_partitions(before: TopicImage, after: TopicImage) -> frozenset[int]:
+    known = before.partitions
+    return frozenset(
+        number
+        for number, partition in enumerate(after.partitions)
+        if number >= len(known) or (partition is not known[number] and partition != known[number])
+    )
+
+
+def _differing(old: Mapping[K, V], new: Mapping[K, V]) -> set[K]:
+    """Keys with other values, or in one of the two only."""
+    if old is new:
+        return set()
+    if not (isinstance(old, SortedMap) and isinstance(new, SortedMap)):
+        return {key for key in {*old, *new} if old.get(key) != new.get(key)}
+    return {key for key in old.differing(new) if old.get(key) != new.get(key)}
+
+
 class ImageBuilder:
     """Collects changes on top of an image. Not shared; used once: ``finish`` ends its life."""
 
@@ -178,8 +266,8 @@ class ImageBuilder:
             created_topics=frozenset(self._created),
             removed_topics=self._removed,
             configs=frozenset(self._changed_configs),
-            coordinators=changed_coordinators(base.ledger, image.ledger),
-            shards=changed_shards(base.ledger, image.ledger),
+            coordinators=_changed_coordinators(base.ledger, image.ledger),
+            shards=_changed_shards(base.ledger, image.ledger),
         )
         return image, delta
 

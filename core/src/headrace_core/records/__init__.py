@@ -24,6 +24,8 @@ from .batches import (
     without_position,
 )
 from .types import (
+    ABORT,
+    COMMIT,
     DEFAULT_LIMITS,
     HEADER_BYTES,
     NO_TIMESTAMP,
@@ -65,7 +67,9 @@ split_batches = _backend.split_batches
 validate_batches = _backend.validate_batches
 
 __all__ = [
+    "ABORT",
     "BACKEND",
+    "COMMIT",
     "DEFAULT_LIMITS",
     "HEADER_BYTES",
     "NO_TIMESTAMP",

@@ -56,6 +56,8 @@ COMPRESSION_MASK = 0x07
 TIMESTAMP_TYPE_BIT = 0x08
 TRANSACTIONAL_BIT = 0x10
 CONTROL_BIT = 0x20
+#: Types of the records that end transactions, in control batches; the key is version int16, type int16 (KIP-98).
+ABORT, COMMIT = 0, 1
 
 
 class Compression(enum.IntEnum):

@@ -6,11 +6,9 @@ spark.readStream.format("headrace").option("headrace.bootstrap.servers", ...).op
 """
 
 from .errors import DataLossError, JavaNotFoundError
-
-__version__ = "0.1.0"
-
 from .java import find_java
 from .session import session
+from .shipping import VERSION as __version__
 from .source import HeadraceDataSource
 
 __all__ = ["DataLossError", "HeadraceDataSource", "JavaNotFoundError", "__version__", "find_java", "session"]

@@ -9,8 +9,12 @@ package, and explains.
 from __future__ import annotations
 
 import pickle
+import sys
 from collections.abc import Callable
 from typing import Any
+
+#: Of this package; driver and workers must have the same.
+VERSION = "0.1.0"
 
 
 def _open(module: str, name: str, state: bytes, version: str, driver: str) -> Any:
@@ -44,9 +48,5 @@ _open.__module__ = "__main__"
 
 def ship(instance: object, state: dict[str, Any]) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     """What ``__reduce__`` of a reader returns; ``state`` becomes its ``__dict__``."""
-    import sys
-
-    from . import __version__
-
     kind = type(instance)
-    return _open, (kind.__module__, kind.__qualname__, pickle.dumps(state), __version__, sys.executable)
+    return _open, (kind.__module__, kind.__qualname__, pickle.dumps(state), VERSION, sys.executable)

@@ -18,13 +18,13 @@ from .. import arguments
 from ..awaitable import DONE, AwaitableDict, AwaitableSet, Done
 from ..callbacks import check_callback, run_callback
 from ..faces import Face
-from ..group.consumer import Callback, Callbacks
-from ..group.driving import AsyncSteps, committed_of, drive_async
 from ..models import GroupMetadata, OffsetAndMetadata, OffsetAndTimestamp
 from ..settings import CONSUMER, resolve
 from ..typed_settings import ConsumerSettings
 from .blocking import ARROW_BYTES
 from .core import ConsumerCore, deadline_after, deadline_passed
+from .driving import AsyncSteps, committed_of, drive_async
+from .group import Callback, Callbacks
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -100,18 +100,18 @@ class AsyncConsumer(Face):
     async def unsubscribe(self) -> None:
         """Let go of all partitions, and leave the group."""
         core = self._core
-        core.check_open()
+        core.reading.check_open()
         if core.group is not None:
             if self._steps.is_under_way:
                 await self._steps.finish()
             await self._steps.take(core.group.leave_steps(), core.engine.io)
-        core.clear_assignment()
+        core.reading.clear_assignment()
 
     async def commit(self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | Record | None = None) -> None:
         """Commit to the group: the positions of what was handed out, or these offsets (see Consumer.commit)."""
         core = self._core
         group = core.in_group("commit")
-        await core.engine.io.run_async(group.commit_work(core.offsets_to_commit(offsets)))
+        await core.engine.io.run_async(group.commit_work(core.reading.offsets_to_commit(offsets)))
 
     def commit_async(
         self,
@@ -123,7 +123,7 @@ class AsyncConsumer(Face):
         core = self._core
         check_callback("callback", callback)
         group = core.in_group("commit")
-        wanted = core.offsets_to_commit(offsets)
+        wanted = core.reading.offsets_to_commit(offsets)
         future = asyncio.wrap_future(core.engine.io.submit(group.commit_work(wanted)))
         future.add_done_callback(lambda done: done.cancelled() or done.exception())  # forgotten: nobody warns of it
         if callback is not None:
@@ -165,36 +165,36 @@ class AsyncConsumer(Face):
 
     def assignment(self) -> AwaitableSet[TopicPartition]:
         """The partitions assigned."""
-        return AwaitableSet(self._core.partitions)
+        return AwaitableSet(self._core.reading.partitions)
 
     def seek(self, partition: TopicPartition, offset: int) -> Done:
         """Go on at ``offset``."""
-        self._core.seek(arguments.partition(partition), offset)
+        self._core.reading.seek(arguments.partition(partition), offset)
         return DONE
 
     def seek_to_beginning(self, *partitions: TopicPartition | Iterable[TopicPartition]) -> Done:
         """Go on at the first record there is (of all partitions, if none is named); found at the next poll."""
-        self._core.seek_to(partitions, "earliest")
+        self._core.reading.seek_to(partitions, "earliest")
         return DONE
 
     def seek_to_end(self, *partitions: TopicPartition | Iterable[TopicPartition]) -> Done:
         """Go on after the last record there is (of all partitions, if none is named); found at the next poll."""
-        self._core.seek_to(partitions, "latest")
+        self._core.reading.seek_to(partitions, "latest")
         return DONE
 
     def pause(self, *partitions: TopicPartition | Iterable[TopicPartition]) -> Done:
         """Hand out nothing of these partitions, and fetch nothing, until resume."""
-        self._core.pause(partitions)
+        self._core.reading.pause(partitions)
         return DONE
 
     def resume(self, *partitions: TopicPartition | Iterable[TopicPartition]) -> Done:
         """Undo pause."""
-        self._core.resume(partitions)
+        self._core.reading.resume(partitions)
         return DONE
 
     def paused(self) -> AwaitableSet[TopicPartition]:
         """The partitions that are paused."""
-        return AwaitableSet(tp for tp, assigned in self._core.partitions.items() if assigned.paused)
+        return AwaitableSet(tp for tp, assigned in self._core.reading.partitions.items() if assigned.paused)
 
     async def poll(self, timeout: float = 1.0, max_records: int | None = None) -> list[Record]:
         """Records, as soon as there are any; an empty list after ``timeout`` seconds.
@@ -206,13 +206,13 @@ class AsyncConsumer(Face):
         timeout, most = arguments.polling(timeout, max_records)
         await asyncio.sleep(0)  # before records are taken, which a cancelled poll would lose
         await self._begin_poll()
-        limit = core.max_poll_records if most is None else most
-        records = core.drain(limit)
+        limit = core.reading.max_poll_records if most is None else most
+        records = core.reading.drain(limit)
         if records or timeout <= 0:
             return records
         deadline = deadline_after(timeout)
         while await self._wait(deadline):
-            records = core.drain(limit)
+            records = core.reading.drain(limit)
             if records:
                 return records
         return []
@@ -225,23 +225,23 @@ class AsyncConsumer(Face):
             core.begin_poll()
         if core.group is not None and core.group.has_work:
             await self._steps.take(core.group.steps(), core.engine.io)
-            core.sync()
+            core.reading.sync()
 
     async def _wait(self, deadline: float) -> bool:
         """Until there may be something to hand out; False at ``deadline``."""
         core, group = self._core, self._core.group
         if group is None:
-            if await core.inbox.wait_async(deadline):
-                core.check_open()
+            if await core.reading.inbox.wait_async(deadline):
+                core.reading.check_open()
                 return True
             return False
-        while core.state == "open":  # (a callback may have closed it)
+        while core.reading.state == "open":  # (a callback may have closed it)
             group.is_here = True
             try:
-                has_some = await core.inbox.wait_async(group.wake_at(deadline))
+                has_some = await core.reading.inbox.wait_async(group.wake_at(deadline))
             finally:
                 group.is_here = False
-            if core.state != "open":
+            if core.reading.state != "open":
                 return False
             await self._begin_poll()
             if has_some:
@@ -257,12 +257,12 @@ class AsyncConsumer(Face):
         began = monotonic()
         turn_ends = began + TURN_S
         untimed = before = 1  # records until the clock is read again
-        while core.state == "open":
-            iterator = core.next_iterator()
+        while core.reading.state == "open":
+            iterator = core.reading.next_iterator()
             if iterator is None:
                 await self._wait(deadline_after(None))
             else:
-                records = core.iterate_ready(iterator)
+                records = core.reading.iterate_ready(iterator)
                 while True:
                     record: Record | None = None
                     for record in islice(records, untimed):
@@ -281,7 +281,7 @@ class AsyncConsumer(Face):
                         untimed = max(1, untimed // 2)
                     elif untimed < UNTIMED_RECORDS:
                         untimed *= 2
-            if core.state == "open":
+            if core.reading.state == "open":
                 await self._begin_poll()
 
     async def fetch_arrow(
@@ -303,14 +303,16 @@ class AsyncConsumer(Face):
         await self._begin_poll()
         deadline = deadline_after(timeout)
         while True:
-            work = asyncio.ensure_future(asyncio.to_thread(core.take_arrow, max_bytes, columns, include_headers))
+            work = asyncio.ensure_future(
+                asyncio.to_thread(core.reading.take_arrow, max_bytes, columns, include_headers)
+            )
             try:
                 batches = await asyncio.shield(work)
             except asyncio.CancelledError:
                 while not work.done():  # a thread cannot be cancelled, but what it took can go back
                     with contextlib.suppress(asyncio.CancelledError):
                         await asyncio.wait([work])
-                core.give_back()
+                core.reading.give_back()
                 raise
             if batches or not await self._wait(deadline):
                 break
@@ -319,11 +321,11 @@ class AsyncConsumer(Face):
     async def position(self, partition: TopicPartition, timeout: float | None = None) -> int:
         """The offset of the next record to be handed out."""
         core, tp = self._core, arguments.partition(partition)
-        core.check_open()
-        found = core.known_position(tp)
+        core.reading.check_open()
+        found = core.reading.known_position(tp)
         if found is None:
-            found = await core.engine.io.run_async(core.find_position(tp, core.assigned(tp).reset, timeout))
-            core.seek(tp, found)
+            found = await core.engine.io.run_async(core.find_position(tp, core.reading.assigned(tp).reset, timeout))
+            core.reading.seek(tp, found)
         return found
 
     async def beginning_offsets(
@@ -345,21 +347,21 @@ class AsyncConsumer(Face):
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """The first record at or after each time; None where no record is that late."""
         core = self._core
-        core.check_open()
+        core.reading.check_open()
         found = await core.engine.io.run_async(core.offsets(arguments.times(timestamps_ms), timeout))
         return {tp: None if item.offset < 0 else item for tp, item in found.items()}
 
     async def partitions_for(self, topic: str, timeout: float | None = None) -> list[int]:
         """The topic's partition numbers; UnknownTopicOrPartitionError when there is no such topic."""
         core = self._core
-        core.check_open()
+        core.reading.check_open()
         return await core.engine.io.run_async(core.partition_numbers(topic, timeout))
 
     async def _offsets(
         self, partitions: Iterable[TopicPartition], timestamp: int, timeout: float | None
     ) -> dict[TopicPartition, OffsetAndTimestamp]:
         core = self._core
-        core.check_open()
+        core.reading.check_open()
         return await core.engine.io.run_async(
             core.offsets(dict.fromkeys(arguments.partitions(partitions), timestamp), timeout)
         )
@@ -388,7 +390,7 @@ class AsyncConsumer(Face):
     async def _close_whole(self, timeout: float, *, commits: bool) -> None:
         core, limit = self._core, None
         try:
-            if core.state == "open" and core.group is not None:
+            if core.reading.state == "open" and core.group is not None:
                 async with asyncio.timeout(timeout) as limit:
                     if self._steps.is_under_way:
                         await self._finish_last_steps()

@@ -13,12 +13,12 @@ from headrace_core.types import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicParti
 from .. import arguments
 from ..callbacks import check_callback, refuse_to_wait, run_callback
 from ..faces import Face
-from ..group.consumer import Callback, Callbacks
-from ..group.driving import committed_of, drive
 from ..models import GroupMetadata, OffsetAndMetadata, OffsetAndTimestamp
 from ..settings import CONSUMER, resolve
 from ..typed_settings import ConsumerSettings
 from .core import ConsumerCore, deadline_after, deadline_passed
+from .driving import committed_of, drive
+from .group import Callback, Callbacks
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -99,11 +99,11 @@ class Consumer(Face):
     def unsubscribe(self) -> None:
         """Let go of all partitions, and leave the group."""
         core = self._core
-        core.check_open()
+        core.reading.check_open()
         refuse_to_wait()
         if core.group is not None:
             drive(core.group.leave_steps(), core.engine.io)
-        core.clear_assignment()
+        core.reading.clear_assignment()
 
     def commit(self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | Record | None = None) -> None:
         """Commit to the group: the positions of what was handed out, or these offsets (each the next record to read).
@@ -114,7 +114,7 @@ class Consumer(Face):
         """
         core = self._core
         group = core.in_group("commit")
-        core.engine.io.run(group.commit_work(core.offsets_to_commit(offsets)))
+        core.engine.io.run(group.commit_work(core.reading.offsets_to_commit(offsets)))
 
     def commit_async(
         self,
@@ -126,7 +126,7 @@ class Consumer(Face):
         core = self._core
         check_callback("callback", callback)
         group = core.in_group("commit")
-        wanted = core.offsets_to_commit(offsets)
+        wanted = core.reading.offsets_to_commit(offsets)
         future = core.engine.io.submit(group.commit_work(wanted))
         if callback is not None:
             future.add_done_callback(
@@ -164,31 +164,31 @@ class Consumer(Face):
 
     def assignment(self) -> set[TopicPartition]:
         """The partitions assigned, by hand or by the group."""
-        return set(self._core.partitions)
+        return set(self._core.reading.partitions)
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
         """Go on at ``offset``."""
-        self._core.seek(arguments.partition(partition), offset)
+        self._core.reading.seek(arguments.partition(partition), offset)
 
     def seek_to_beginning(self, *partitions: TopicPartition | Iterable[TopicPartition]) -> None:
         """Go on at the first record there is (of all partitions, if none is named); found at the next poll."""
-        self._core.seek_to(partitions, "earliest")
+        self._core.reading.seek_to(partitions, "earliest")
 
     def seek_to_end(self, *partitions: TopicPartition | Iterable[TopicPartition]) -> None:
         """Go on after the last record there is (of all partitions, if none is named); found at the next poll."""
-        self._core.seek_to(partitions, "latest")
+        self._core.reading.seek_to(partitions, "latest")
 
     def pause(self, *partitions: TopicPartition | Iterable[TopicPartition]) -> None:
         """Hand out nothing of these partitions, and fetch nothing, until resume."""
-        self._core.pause(partitions)
+        self._core.reading.pause(partitions)
 
     def resume(self, *partitions: TopicPartition | Iterable[TopicPartition]) -> None:
         """Undo pause."""
-        self._core.resume(partitions)
+        self._core.reading.resume(partitions)
 
     def paused(self) -> set[TopicPartition]:
         """The partitions that are paused."""
-        return {tp for tp, assigned in self._core.partitions.items() if assigned.paused}
+        return {tp for tp, assigned in self._core.reading.partitions.items() if assigned.paused}
 
     # --- reading ---------------------------------------------------------------------------------------------------
 
@@ -200,13 +200,13 @@ class Consumer(Face):
         core = self._core
         timeout, most = arguments.polling(timeout, max_records)
         self._begin_poll()
-        limit = core.max_poll_records if most is None else most
-        records = core.drain(limit)
+        limit = core.reading.max_poll_records if most is None else most
+        records = core.reading.drain(limit)
         if records or timeout <= 0:
             return records
         deadline = deadline_after(timeout)
         while self._wait(deadline):
-            records = core.drain(limit)
+            records = core.reading.drain(limit)
             if records:
                 return records
         return []
@@ -217,23 +217,23 @@ class Consumer(Face):
         core.begin_poll()
         if core.group is not None and core.group.has_work:
             drive(core.group.steps(), core.engine.io)
-            core.sync()
+            core.reading.sync()
 
     def _wait(self, deadline: float) -> bool:
         """Until there may be something to hand out; False at ``deadline``."""
         core, group = self._core, self._core.group
         if group is None:
-            if core.inbox.wait(deadline):
-                core.check_open()
+            if core.reading.inbox.wait(deadline):
+                core.reading.check_open()
                 return True
             return False
-        while core.state == "open":  # (a callback may have closed it)
+        while core.reading.state == "open":  # (a callback may have closed it)
             group.is_here = True
             try:
-                has_some = core.inbox.wait(group.wake_at(deadline))
+                has_some = core.reading.inbox.wait(group.wake_at(deadline))
             finally:
                 group.is_here = False
-            if core.state != "open":
+            if core.reading.state != "open":
                 return False
             self._begin_poll()
             if has_some:
@@ -246,13 +246,13 @@ class Consumer(Face):
         """Records for ever, waiting for new ones. A seek or pause in the loop takes effect at the next record."""
         core = self._core
         self._begin_poll()
-        while core.state == "open":
-            iterator = core.next_iterator()
+        while core.reading.state == "open":
+            iterator = core.reading.next_iterator()
             if iterator is not None:
-                yield from core.iterate_ready(iterator)
-                if core.state == "open":
+                yield from core.reading.iterate_ready(iterator)
+                if core.reading.state == "open":
                     self._begin_poll()
-            elif not self._wait(deadline_after(None)) and core.state == "open":
+            elif not self._wait(deadline_after(None)) and core.reading.state == "open":
                 self._begin_poll()
 
     def __next__(self) -> Record:
@@ -289,7 +289,7 @@ class Consumer(Face):
         self._begin_poll()
         deadline = deadline_after(timeout)
         while True:
-            batches = core.take_arrow(max_bytes, columns, include_headers)
+            batches = core.reading.take_arrow(max_bytes, columns, include_headers)
             if batches or not self._wait(deadline):
                 break
         return pa.Table.from_batches(batches, schema=schema)
@@ -299,12 +299,12 @@ class Consumer(Face):
     def position(self, partition: TopicPartition, timeout: float | None = None) -> int:
         """The offset of the next record to be handed out."""
         core, tp = self._core, arguments.partition(partition)
-        core.check_open()
-        found = core.known_position(tp)
+        core.reading.check_open()
+        found = core.reading.known_position(tp)
         if found is None:
-            assigned = core.assigned(tp)
+            assigned = core.reading.assigned(tp)
             found = core.engine.io.run(core.find_position(tp, assigned.reset, timeout))
-            core.seek(tp, found)
+            core.reading.seek(tp, found)
         return found
 
     def beginning_offsets(
@@ -324,21 +324,21 @@ class Consumer(Face):
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """The first record at or after each time; None where no record is that late."""
         core = self._core
-        core.check_open()
+        core.reading.check_open()
         found = core.engine.io.run(core.offsets(arguments.times(timestamps_ms), timeout))
         return {tp: None if item.offset < 0 else item for tp, item in found.items()}
 
     def partitions_for(self, topic: str, timeout: float | None = None) -> list[int]:
         """The topic's partition numbers; UnknownTopicOrPartitionError when there is no such topic."""
         core = self._core
-        core.check_open()
+        core.reading.check_open()
         return core.engine.io.run(core.partition_numbers(topic, timeout))
 
     def _offsets(
         self, partitions: Iterable[TopicPartition], timestamp: int, timeout: float | None
     ) -> dict[TopicPartition, OffsetAndTimestamp]:
         core = self._core
-        core.check_open()
+        core.reading.check_open()
         return core.engine.io.run(core.offsets(dict.fromkeys(arguments.partitions(partitions), timestamp), timeout))
 
     def metrics(self) -> dict[str, float]:
@@ -355,7 +355,7 @@ class Consumer(Face):
         timeout = arguments.seconds(timeout)
         self._finalizer.detach()
         try:
-            if core.state == "open" and core.group is not None:
+            if core.reading.state == "open" and core.group is not None:
                 drive(core.group.leave_steps(timeout, commits=commits), core.engine.io, timeout)
         finally:
             if core.begin_close():

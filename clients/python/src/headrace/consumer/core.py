@@ -1,87 +1,35 @@
-"""The caller's side of a consumer, without waiting: assignment, positions, and handing out what the inbox holds.
-
-Records are decoded here, in the caller's thread, slice by slice, as they are asked for. A position is the offset after
-the last record handed out.
-"""
+"""A consumer, without waiting: what it reads, its group, questions to the cluster, and its end."""
 
 from __future__ import annotations
 
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping
+from typing import Any
 
-from headrace_core.errors import (
-    HeadraceError,
-    IllegalStateError,
-    SerializationError,
-)
-from headrace_core.records import Record, RecordIterator, iterate_headers
+from headrace_core.errors import IllegalStateError
 from headrace_core.types import TopicPartition
 
 from .. import arguments
 from ..engine.client import Engine
-from ..engine.io_thread import closed_error, forget, forked_error
+from ..engine.io_thread import forget
 from ..engine.offsets import ISOLATION, list_offsets
 from ..faces import several, where
-from ..group.consumer import Callbacks, GroupConsumer, check_group, not_both, subscription_of
-from ..metrics import Metrics
-from ..models import OffsetAndMetadata, OffsetAndTimestamp
-from ..serializers import deserializer
-from .fetcher import Fetcher
-from .inbox import Assigned, Inbox, Slice
+from ..models import OffsetAndTimestamp
+from .group import Callbacks, GroupConsumer, check_group, not_both, subscription_of
 from .offsets import reset_timestamp
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-#: Partitions as callers name them: ``pause(a, b)`` and ``pause([a, b])`` are the same.
-Named = Iterable["TopicPartition | Iterable[TopicPartition]"]
+from .reading import Reading, each_of
 
 
 class ConsumerCore:
-    """One consumer's state. Not for several threads at once, as Kafka's is not."""
+    """What both faces of a consumer share."""
 
     def __init__(self, config: dict[str, Any]) -> None:
         self.config = config
-        self.state = "open"
         self.engine = Engine(config, self)
-        self.metrics = Metrics(config)
-        self.inbox = Inbox(config["fetch.queue.max.bytes"], self._room)
-        self.fetcher = Fetcher(self.engine, config, self.inbox, self.metrics)
-        self.isolation = ISOLATION[config["isolation.level"]]
-        self.max_poll_records: int = config["max.poll.records"]
-        self.check_crcs: bool = config["check.crcs"]
-        self.key_deserializer = deserializer(config["key.deserializer"], "key.deserializer")
-        self.value_deserializer = deserializer(config["value.deserializer"], "value.deserializer")
-        self.plain = self.key_deserializer is None and self.value_deserializer is None
-        self.partitions: dict[TopicPartition, Assigned] = {}
+        self.reading = Reading(config, self.engine)
         #: Once ``group.id`` is used; None before.
         self.group: GroupConsumer | None = None
-        self._current: tuple[Slice, RecordIterator] | None = None
-        #: The iterator that records are handed out from; another one, or None, ends that before the next record. The
-        #: I/O thread sets None, too (``interrupt``).
-        self.under_way: RecordIterator | None = None
-        self._held: dict[TopicPartition, deque[tuple[Slice, RecordIterator | None]]] = {}  # of paused partitions
-        self._resumed: deque[tuple[Slice, RecordIterator | None]] = deque()  # before what is in the inbox
-        self._errors: dict[TopicPartition, HeadraceError] = {}  # of partitions that do not go on until they are seeked
-        self._taken: list[tuple[Slice, int]] = []  # by the last take_arrow: the first slice of each partition
-        self._generation = 0
-        self._dirty = False
-
-    def _room(self) -> None:
-        self.engine.io.call(self.fetcher.has_room)
-
-    @property
-    def current(self) -> tuple[Slice, RecordIterator] | None:
-        """What is being handed out: its slice and the iterator over it."""
-        return self._current
-
-    @current.setter
-    def current(self, value: tuple[Slice, RecordIterator] | None) -> None:
-        self._current = value
-        self.under_way = None if value is None else value[1]
+        self.isolation = ISOLATION[config["isolation.level"]]
 
     def shown(self) -> list[str]:
         """What the face's repr says."""
@@ -92,34 +40,21 @@ class ConsumerCore:
             pattern = self.group.subscription.pattern
             topics = f"pattern {pattern!r}" if pattern else several("topics", sorted(self.group.subscription.topics))
             parts.append(f"subscribed to {topics}")
-        if self.partitions:
-            parts.append(several("assigned", sorted(self.partitions)))
-        return [*parts, self.state]
-
-    # --- assignment and positions ----------------------------------------------------------------------------------
-
-    def check_open(self) -> None:
-        if self.state == "forked":
-            raise forked_error("consumer")
-        if self.state != "open":
-            raise closed_error("consumer")
+        if self.reading.partitions:
+            parts.append(several("assigned", sorted(self.reading.partitions)))
+        return [*parts, self.reading.state]
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Replace the assignment; partitions that stay keep their positions."""
-        self.check_open()
+        self.reading.check_open()
         if self.is_subscribed:
             raise not_both(subscribed=True)
-        wanted = _each(partitions)
+        wanted = each_of(partitions)
         group = self.in_group("assign") if self.config["group.id"] else None
         if group is not None:
             group.assigned_by_hand()
-            self.fetcher.committed = group.committed_of
-        old = self.partitions
-        self.partitions = {tp: old.get(tp) or self._new(tp, from_group=group is not None) for tp in wanted}
-        for tp, assigned in old.items():
-            if tp not in self.partitions:
-                self._void(assigned)
-        self._dirty = True
+            self.reading.fetcher.committed = group.committed_of
+        self.reading.replace_assignment(wanted, from_group=group is not None)
 
     @property
     def is_subscribed(self) -> bool:
@@ -127,411 +62,30 @@ class ConsumerCore:
 
     def in_group(self, what: str) -> GroupConsumer:
         """Its group. InvalidGroupIdError: ``what`` needs one."""
-        self.check_open()
+        self.reading.check_open()
         if self.group is None:
             check_group(self.config, what)
-            self.group = GroupConsumer(self)
+            self.group = GroupConsumer(self.config, self.engine, self.reading)
         return self.group
 
     def subscribe(self, topics: Iterable[str] | None, pattern: str | None, callbacks: Callbacks) -> None:
         group = self.in_group("subscribe")
-        if self.partitions and not self.is_subscribed:
+        if self.reading.partitions and not self.is_subscribed:
             raise not_both(subscribed=False)
         group.subscribe(subscription_of(topics, pattern), callbacks)
 
-    def add_assigned(self, offsets: Mapping[TopicPartition, OffsetAndMetadata | None]) -> None:
-        """The group gives these; None: nothing is committed, so auto.offset.reset says where to begin."""
-        for tp, committed in offsets.items():
-            assigned = self.partitions[tp] = self._new(tp)
-            if committed is not None:
-                assigned.position = committed.offset
-                assigned.begun = committed.offset, committed.leader_epoch
-        self._dirty = True
-
-    def remove_assigned(self, partitions: Iterable[TopicPartition]) -> None:
-        for tp in partitions:
-            assigned = self.partitions.pop(tp, None)
-            if assigned is not None:
-                self._void(assigned)
-
-    def positions(self, partitions: Iterable[TopicPartition] | None = None) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Where reading goes on, of those of the partitions (all) of which that is known; with the epoch of the record
-        before, by which whoever goes on there notices that the log went another way (KIP-320)."""
-        found = {}
-        for tp in self.partitions if partitions is None else partitions:
-            position = self.known_position(tp) if tp in self.partitions else None
-            if position is not None:
-                epochs = self.partitions[tp].epochs
-                found[tp] = OffsetAndMetadata(position, leader_epoch=-1 if epochs is None else epochs.before(position))
-        return found
-
-    def offsets_to_commit(
-        self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | Record | None
-    ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """InvalidArgumentError. A record: what follows it."""
-        if offsets is None:
-            return self.positions()
-        found = {}
-        if isinstance(offsets, Record):
-            tp, after = TopicPartition(offsets.topic, offsets.partition), offsets.offset + 1
-            epochs = self.partitions[tp].epochs if tp in self.partitions else None
-            return {tp: OffsetAndMetadata(after, leader_epoch=-1 if epochs is None else epochs.before(after))}
-        for tp, given in arguments.mapping("offsets", offsets, "TopicPartition: offset, or a record").items():
-            partition = arguments.partition(tp)
-            found[partition] = arguments.offset_to_commit(partition, given)
-        return found
-
-    def clear_assignment(self) -> None:
-        """Nothing is assigned."""
-        self.remove_assigned(list(self.partitions))
-        self.sync()
-
-    # --- for the group (on the I/O thread) ---------------------------------------------------------------------------
-
-    def interrupt(self) -> None:
-        """The caller has something to do before the next record."""
-        self.inbox.alarm = True
-        self.under_way = None
-        self.inbox.notify()
-
-    def shut(self, is_shut: bool) -> None:
-        """Nothing is handed out until it is opened again; then the caller looks at what he has, too, for of that no
-        slice tells him."""
-        self.inbox.shut = is_shut
-        if is_shut:
-            self.under_way = None
-        else:
-            self.interrupt()
-
-    # --- assignment, continued --------------------------------------------------------------------------------------
-
-    def _new(self, tp: TopicPartition, *, from_group: bool = False) -> Assigned:
-        self._generation += 1
-        assigned = Assigned(tp, self._generation)
-        assigned.from_group = from_group
-        return assigned
-
-    def assigned(self, tp: TopicPartition) -> Assigned:
-        found = self.partitions.get(tp)
-        if found is None:
-            raise IllegalStateError(f"{TopicPartition(*tp)} is not assigned to this consumer; assign it first")
-        return found
-
-    def _void(self, assigned: Assigned) -> None:
-        """Whatever was fetched for this partition is stale."""
-        self._generation += 1
-        assigned.generation = self._generation
-        self._held.pop(assigned.tp, None)
-        self._errors.pop(assigned.tp, None)
-        if self.current is not None and self.current[0].assigned is assigned:
-            self.current = None
-        self._resumed = deque(item for item in self._resumed if item[0].assigned is not assigned)
-        self._dirty = True
-
-    def seek(self, tp: TopicPartition, offset: int) -> None:
-        self.check_open()
-        assigned = self.assigned(tp)
-        offset = arguments.offset(offset)
-        self._void(assigned)
-        assigned.position, assigned.reset = offset, None
-
-    def seek_to(self, partitions: Named, where: str) -> None:
-        self.check_open()
-        for tp in list(self.partitions) if not partitions else _each(partitions):
-            assigned = self.assigned(tp)
-            self._void(assigned)
-            assigned.position, assigned.reset = None, where
-
-    def pause(self, partitions: Named) -> None:
-        self.check_open()
-        for tp in _each(partitions):
-            assigned = self.assigned(tp)
-            if not assigned.paused:
-                assigned.paused = self._dirty = True
-                if self.current is not None and self.current[0].assigned is assigned:
-                    self._hold(*self.current, first=True)
-                    self.current = None
-
-    def resume(self, partitions: Named) -> None:
-        self.check_open()
-        for tp in _each(partitions):
-            assigned = self.assigned(tp)
-            if assigned.paused:
-                assigned.paused = False
-                self._dirty = True
-                self._resumed.extend(self._held.pop(tp, ()))
-
-    def _hold(self, item: Slice, iterator: RecordIterator | None, *, first: bool = False) -> None:
-        queue = self._held.setdefault(item.assigned.tp, deque())
-        if first:
-            if iterator is not None:
-                item.assigned.position = iterator.position
-            queue.appendleft((item, iterator))
-        else:
-            queue.append((item, iterator))
-        kept = sum(len(entry[0].data) for some in (self._resumed, *self._held.values()) for entry in some)
-        if kept > self.inbox.max_bytes:  # pausing again and again must not gather memory: it is fetched anew later
-            position = self.known_position(item.assigned.tp)
-            self._void(item.assigned)
-            item.assigned.position = position
-
-    def known_position(self, tp: TopicPartition) -> int | None:
-        """The position, None while it has not been found yet."""
-        assigned = self.assigned(tp)
-        if self.current is not None and self.current[0].assigned is assigned:
-            return int(self.current[1].position)
-        if assigned.position is None and assigned.found is not None and assigned.found[0] == assigned.generation:
-            return assigned.found[1]
-        return assigned.position
-
-    def sync(self) -> None:
-        """Tell the fetcher of changes, if there are any."""
-        if not self._dirty or self.state != "open":  # (a callback may have closed it)
-            return
-        self._dirty = False
-        wanted = [
-            (assigned, assigned.generation, self.known_position(tp), assigned.reset, assigned.paused)
-            for tp, assigned in self.partitions.items()
-        ]
-        self.engine.io.call(self.fetcher.sync, wanted)
-
-    # --- handing out -----------------------------------------------------------------------------------------------
-
     def begin_poll(self) -> None:
-        self.check_open()
+        self.reading.check_open()
         if self.is_subscribed:
             assert self.group is not None
             self.group.check()
-        elif not self.partitions:
+        elif not self.reading.partitions:
             raise IllegalStateError(
                 "nothing is assigned to this consumer: subscribe([topic]), or assign([TopicPartition(topic, number)])"
             )
-        self.sync()
+        self.reading.sync()
 
-    def next_slice(self) -> tuple[Slice, RecordIterator | None] | None:
-        """The next slice to hand out from; raises the error that a partition met, in its turn."""
-        while True:
-            if self._resumed:
-                item, iterator = self._resumed.popleft()
-            else:
-                taken = self.inbox.take()
-                if taken is None:
-                    self._raise_standing()
-                    return None
-                item, iterator = taken, None
-            if item.assigned.paused:
-                self._hold(item, iterator)
-                continue
-            if item.error is not None:
-                if not item.error.retriable:
-                    self._errors[item.assigned.tp] = item.error
-                raise item.error
-            return item, iterator
-
-    def _raise_standing(self) -> None:
-        """A partition that cannot go on says so at each poll, behind whatever the others have."""
-        for tp, error in self._errors.items():
-            if not self.partitions[tp].paused:
-                raise error.with_traceback(None)
-
-    def next_iterator(self) -> RecordIterator | None:
-        """The iterator to hand out from: the one under way, or over the next slice; None when nothing is there."""
-        if self.inbox.alarm or self.inbox.is_shut:
-            return None
-        if self._current is not None:
-            iterator = self.under_way = self._current[1]
-        else:
-            found = self.next_slice()
-            if found is None:
-                return None
-            item, begun = found
-            if begun is None:
-                begun = self._iterator(item, item.fetch_offset)
-                self.metrics["records-consumed"].record(item.next_offset - item.fetch_offset)
-            self.current = (item, begun)
-            iterator = begun
-        if self.inbox.alarm or self.inbox.is_shut:  # raised since, and perhaps before ``under_way`` was set
-            return None
-        return iterator
-
-    def _iterator(self, item: Slice, offset: int) -> RecordIterator:
-        tp = item.assigned.tp
-        return RecordIterator(
-            [item.data], topic=tp.topic, partition=tp.partition, start_offset=offset, check_crc=self.check_crcs
-        )
-
-    def finish_slice(self, iterator: RecordIterator) -> None:
-        """The iterator is exhausted: the partition's position moves past its slice."""
-        if self.current is not None and self.current[1] is iterator:
-            item = self.current[0]
-            item.assigned.position = max(iterator.position, item.next_offset)
-            self.current = None
-
-    def drain(self, max_records: int) -> list[Record]:
-        """Up to ``max_records`` of what is there; an error is raised only when nothing comes before it.
-
-        One that is not raised is met again: a bad slice stays the current one, what cannot go on is kept in
-        ``_errors``, and what may pass by itself is told anew.
-        """
-        out: list[Record] = []
-        while len(out) < max_records:
-            try:
-                iterator = self.next_iterator()
-                if iterator is None:
-                    break
-                taken = iterator.take(max_records - len(out))
-                if not taken:
-                    self.finish_slice(iterator)
-                    continue
-                if not self.plain:
-                    taken = self._deserialized(taken)
-            except HeadraceError:
-                if not out:
-                    raise
-                break
-            if not out:
-                out = taken
-            else:
-                out += taken
-        return out
-
-    def deserialize(self, record: Record) -> Record:
-        """Replace key and value by what the deserializers make of them (SerializationError)."""
-        if self.key_deserializer is not None and record.key is not None:
-            record.key = self.key_deserializer(record.topic, record.key)
-        if self.value_deserializer is not None and record.value is not None:
-            record.value = self.value_deserializer(record.topic, record.value)
-        return record
-
-    def _deserialized(self, records: list[Record]) -> list[Record]:
-        """Deserialize; at a record that cannot be, stop before it, and let the next poll meet it again."""
-        for index, record in enumerate(records):
-            try:
-                self.deserialize(record)
-            except SerializationError as error:
-                raw = self.go_back(record)
-                if index == 0:
-                    raise SerializationError(
-                        f"{record.topic}-{record.partition} at offset {record.offset}: {error.message}; "
-                        f"seek past it to go on: seek(error.topic_partition, {record.offset + 1})",
-                        topic=record.topic,
-                        field=error.field,
-                        record=raw,
-                    ) from error.__cause__
-                return records[:index]
-        return records
-
-    def go_back(self, record: Record) -> Record:
-        """Make ``record``, which was taken from the slice under way, the next one again. Returns it as it was."""
-        assert self.current is not None
-        item = self.current[0]
-        self.current = (item, self._iterator(item, record.offset))
-        return self._iterator(item, record.offset).take(1)[0]
-
-    def iterate_ready(self, iterator: RecordIterator) -> Iterator[Record]:
-        """The records of one slice, until it ends or the slice under way is another (seek, pause, close)."""
-        if self.plain:
-            for record in iterator:
-                yield record
-                if self.under_way is not iterator:
-                    return
-        else:
-            while (batch := self._deserialized(iterator.take(1))) and self.current is not None:
-                yield batch[0]
-                if self.under_way is not iterator:
-                    return
-        self.finish_slice(iterator)
-
-    def take_arrow(self, max_bytes: int, columns: list[str] | None, include_headers: bool) -> list[pa.RecordBatch]:
-        """Decode slices, up to about ``max_bytes`` of them, one or more Arrow batches for each run of a partition.
-
-        Of a partition with a damaged batch, what comes before that; once nothing does, its error, each time.
-        """
-        self._taken = []
-        if self.inbox.alarm or self.inbox.is_shut:
-            return []
-        taken: list[tuple[Slice, int]] = []
-        size = 0
-        if self.current is not None:
-            item, iterator = self.current
-            taken.append((item, int(iterator.position)))
-            self.current = None
-        while size < max_bytes:
-            try:
-                found = self.next_slice()
-            except HeadraceError:
-                if not taken:
-                    raise
-                break
-            if found is None:
-                break
-            item, old = found
-            taken.append((item, item.fetch_offset if old is None else int(old.position)))
-            size += len(item.data)
-        by_partition: dict[Assigned, list[tuple[Slice, int]]] = {}
-        for entry in taken:
-            by_partition.setdefault(entry[0].assigned, []).append(entry)
-        self._taken = [(entries[0][0], entries[0][1]) for entries in by_partition.values()]
-        batches: list[pa.RecordBatch] = []
-        failure: HeadraceError | None = None
-        for assigned, entries in by_partition.items():
-            decode = partial(self._decode_arrow, assigned, columns=columns, include_headers=include_headers)
-            start = entries[0][1]
-            try:
-                batches += decode([item.data for item, _ in entries], start)
-                assigned.position = entries[-1][0].next_offset
-            except HeadraceError as error:
-                failure = error
-                batches += self._arrow_before_damage(entries, decode)
-            self.metrics["records-consumed"].record((assigned.position or start) - start)
-        batches = [batch for batch in batches if batch.num_rows]
-        if failure is not None and not batches:
-            raise failure
-        return batches
-
-    def give_back(self) -> None:
-        """What the last take_arrow took was handed to nobody: it is fetched again."""
-        for item, start in self._taken:
-            if item.generation == item.assigned.generation and self.state == "open":
-                self._void(item.assigned)
-                item.assigned.position = start
-
-    def _decode_arrow(
-        self, assigned: Assigned, data: list[bytes], start: int, *, columns: list[str] | None, include_headers: bool
-    ) -> list[pa.RecordBatch]:
-        from headrace_core.records.arrow import decode_arrow_split
-
-        return decode_arrow_split(
-            data,
-            topic=assigned.tp.topic,
-            partition=assigned.tp.partition,
-            start_offset=start,
-            end_offset=assigned.end_offset,
-            columns=columns,
-            include_headers=include_headers,
-            check_crc=self.check_crcs,
-        )
-
-    def _arrow_before_damage(
-        self, entries: list[tuple[Slice, int]], decode: Callable[[list[bytes], int], list[pa.RecordBatch]]
-    ) -> list[pa.RecordBatch]:
-        """One batch at a time until one fails; that and what follows are the next to be handed out."""
-        batches: list[pa.RecordBatch] = []
-        for index, (item, start) in enumerate(entries):
-            position = start
-            try:
-                for at, header in iterate_headers(item.data):
-                    batches += decode([item.data[at : at + header.size]], position)
-                    position = max(position, header.next_offset)
-            except HeadraceError:
-                item.assigned.position = position
-                again = [(item, self._iterator(item, position)), *((later, None) for later, _ in entries[index + 1 :])]
-                self._resumed.extendleft(reversed(again))
-                break
-            item.assigned.position = item.next_offset
-        return batches
-
-    # --- questions (on the I/O thread) ------------------------------------------------------------------------------
+    # --- questions (on the I/O thread) -------------------------------------------------------------------------------
 
     async def offsets(
         self, timestamps: Mapping[TopicPartition, int], timeout_s: float | None
@@ -542,7 +96,7 @@ class ConsumerCore:
 
     async def find_position(self, tp: TopicPartition, reset: str | None, timeout_s: float | None) -> int:
         self.engine.start()
-        if reset is None and self.group is not None and self.assigned(tp).from_group:
+        if reset is None and self.group is not None and self.reading.assigned(tp).from_group:
             committed = (await self.group.fetch_work([tp], timeout_s))[tp]
             if committed is not None:
                 return committed.offset
@@ -554,22 +108,20 @@ class ConsumerCore:
         info = await self.engine.topic(arguments.topic(topic), timeout_s, create=False)
         return [part.partition for part in info.partitions]
 
-    # --- the end ---------------------------------------------------------------------------------------------------
+    # --- the end -----------------------------------------------------------------------------------------------------
 
     def begin_close(self) -> bool:
         """False: there is nothing to end."""
-        if self.state != "open":
+        if self.reading.state != "open":
             return False
-        self.state = "closed"
-        self.current = None
+        self.reading.close()
         forget(self)
-        self.inbox.notify()
         return self.engine.is_used
 
     async def shut_down(self) -> None:
         if self.group is not None:
             await self.group.end()
-        await self.fetcher.close()
+        await self.reading.fetcher.close()
         await self.engine.close()
 
     def abandon(self) -> None:
@@ -577,7 +129,7 @@ class ConsumerCore:
             self.engine.io.call(lambda: self.engine.io.spawn(self.shut_down(), "headrace-abandoned"))
 
     def after_fork(self) -> None:
-        self.state = "forked"
+        self.reading.state = "forked"
 
     def at_exit(self) -> None:
         if self.begin_close():
@@ -585,39 +137,7 @@ class ConsumerCore:
 
     def metric_values(self) -> dict[str, float]:
         """Kafka's consumer metrics, by name."""
-        m = self.metrics
-        lags = [
-            assigned.high_watermark - position
-            for tp, assigned in self.partitions.items()
-            if assigned.high_watermark >= 0 and (position := self.known_position(tp)) is not None
-        ]
-        return {
-            "records-consumed-rate": m["records-consumed"].rate(),
-            "records-consumed-total": m["records-consumed"].total,
-            "bytes-consumed-rate": m["bytes-consumed"].rate(),
-            "bytes-consumed-total": m["bytes-consumed"].total,
-            "fetch-rate": m["fetch"].rate(),
-            "fetch-total": m["fetch"].total,
-            "fetch-latency-avg": m["fetch-latency"].average(),
-            "fetch-latency-max": m["fetch-latency"].maximum(),
-            "fetch-size-avg": m["fetch-size"].average(),
-            "fetch-size-max": m["fetch-size"].maximum(),
-            "records-lag-max": float(max(lags, default=0)),
-            "assigned-partitions": float(len(self.partitions)),
-            "queued-bytes": float(self.inbox.queued_bytes),
-            **({} if self.group is None else self.group.metric_values()),
-        }
-
-
-def _each(partitions: Named) -> list[TopicPartition]:
-    """The partitions of a call; InvalidArgumentError for what is none."""
-    found: list[TopicPartition] = []
-    for item in arguments.items("partitions", partitions, "TopicPartition(topic, number)"):
-        if isinstance(item, list | set | frozenset | dict):
-            found += _each(item)
-            continue
-        found.append(arguments.partition(item))
-    return found
+        return self.reading.metric_values() | ({} if self.group is None else self.group.metric_values())
 
 
 def deadline_passed(deadline: float) -> bool:

@@ -3,5 +3,6 @@
 member.py      one member, pure: what it is told and when -> what it says, and what its consumer has to do
 membership.py  its stream, on the I/O thread
 commits.py     offsets, committed and fetched
-consumer.py    what the caller's side of a consumer knows of its group: events, callbacks, auto-commit
+
+What a consumer's caller knows of its group (events, callbacks, auto-commit) is in consumer/group.py.
 """

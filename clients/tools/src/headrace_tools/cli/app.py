@@ -14,6 +14,8 @@ from collections.abc import Callable
 
 from headrace_core.errors import HeadraceError
 
+from .pipes import broken_pipe
+
 
 def run(arguments: list[str] | None = None, *, begin: Callable[[], object] = lambda: None) -> int:
     """Parse and execute; ``arguments`` default to the process's own. ``begin`` is called before the command starts,
@@ -56,12 +58,6 @@ def _run(arguments: list[str] | None, begin: Callable[[], object]) -> int:
         for number in ends:
             signal.signal(number, signal.SIG_DFL)
     return 0
-
-
-def broken_pipe() -> int:
-    """The reader of our output has gone: end quietly, with the exit code of a process that died of SIGPIPE."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still buffered goes nowhere
-    return 128 + signal.SIGPIPE
 
 
 def _fail(message: str) -> int:

@@ -128,7 +128,7 @@ class _Waiting:
 
     def look(self, consumer: Any) -> None:
         """CoordinatorNotAvailableError."""
-        from headrace.group.consumer import WAITING_AGAIN_S, WAITING_S
+        from headrace.consumer.group import WAITING_AGAIN_S, WAITING_S
 
         group = consumer._core.in_group("consume -G")
         if self._gives_up and (why := group.waiting(TIMEOUT_S)):

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from .app import broken_pipe
+from .pipes import broken_pipe
 
 #: Top-level command -> module that registers it, in the order of the help.
 _HOMES = {

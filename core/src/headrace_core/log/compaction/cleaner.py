@@ -23,13 +23,14 @@ from ...errors import CorruptLogError, DiskFullError, InvalidConfigError, Server
 from ...types import TopicPartition
 from ..files import FileSystem, read_file
 from ..partition_log import PartitionLog
+from ..producer_state import LastRecord
 from ..segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, LogSegment, segment_name
+from ..swap import TXN_INDEX_SUFFIX, commit_swap, finish_swap
 from .backend import BatchFilter, KeyIndexer, OffsetMap, scan_batches
 from .horizon import horizon_from
 from .output import CleanedSegment
 from .planning import CleanerConfig, SegmentSize, Target, group_segments
-from .swap import TXN_INDEX_SUFFIX, commit_swap, finish_swap
-from .transactions import AbortedTransaction, LastRecord, TransactionHistory, TransactionJudge
+from .transactions import AbortedTransaction, TransactionHistory, TransactionJudge
 from .windows import Limiter, Unlimited, feed_segment
 
 logger = logging.getLogger(__name__)

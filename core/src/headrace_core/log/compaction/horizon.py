@@ -15,8 +15,7 @@ from ...records import BatchHeader
 #: Bit 6 of a batch's attributes: its base timestamp is a delete horizon.
 HORIZON_BIT = 0x40
 
-#: The type of a control batch is in its record's key: version int16, type int16.
-ABORT, COMMIT = 0, 1
+#: Of a batch that is no control batch (``ABORT`` and ``COMMIT`` are the others).
 NO_CONTROL_TYPE = -1
 
 

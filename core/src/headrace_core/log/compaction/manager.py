@@ -22,9 +22,9 @@ from ...types import TopicPartition
 from ..checkpoints import read_offsets, write_offsets
 from ..files import FileSystem
 from ..partition_log import PartitionLog
+from ..producer_state import LastRecord
 from .cleaner import Cleaner, CleaningReport, Execute
 from .planning import SegmentFacts, Target, in_order, target_of
-from .transactions import LastRecord
 
 logger = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from ..config import LogConfig
 from ..files import Buffer, FileSystem
 from ..index import OffsetIndex, TimeIndex
 from ..segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, BatchMeta, LogSegment, segment_name
-from .swap import CLEANED, TXN_INDEX_SUFFIX
+from ..swap import CLEANED, TXN_INDEX_SUFFIX
 
 _WRITEBACK_BYTES = 8 * 1024 * 1024
 

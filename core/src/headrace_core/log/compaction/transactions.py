@@ -19,8 +19,8 @@ from collections import deque
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from ...records import BatchHeader
-from .horizon import ABORT, COMMIT, Verdict, delete_horizon_ms
+from ...records import ABORT, COMMIT, BatchHeader
+from .horizon import Verdict, delete_horizon_ms
 
 
 class AbortedTransaction(NamedTuple):
@@ -29,13 +29,6 @@ class AbortedTransaction(NamedTuple):
     producer_id: int
     first_offset: int
     last_offset: int
-
-
-class LastRecord(NamedTuple):
-    """Of an active producer: the last offset of its last batch of data (None: only a marker is left), its epoch."""
-
-    last_data_offset: int | None
-    producer_epoch: int
 
 
 class TransactionHistory:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from headrace import Admin, LocalCluster
 from headrace_core.errors import HeadraceError
 
-if TYPE_CHECKING:
-    from .show import Show  # which knows the pipeline, and that knows who publishes, and he knows us
+from .show import Show
 
 #: How long an election, or catching up, may take before something is wrong.
 PATIENCE_S = 120.0

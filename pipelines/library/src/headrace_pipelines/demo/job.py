@@ -148,7 +148,7 @@ def _work(
 
     show.step("asking the Parquet files")
     answer = pipeline.ask(spark, places.parquet)
-    show.answer(answer, names)
+    show.console.print(*plots.tables(answer, names), sep="\n")
     for path in plots.draw(answer, names, places.root):
         show.note(f"plot: {path}")
 

@@ -1,10 +1,12 @@
-"""The answer as pictures."""
+"""The answer as tables and pictures."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from rich.table import Table
 
 from .pipeline import Answer
 
@@ -13,6 +15,30 @@ AIRPORTS = {"EWR": "Newark", "JFK": "John F. Kennedy", "LGA": "LaGuardia"}
 FEWEST = 100
 COLORS = {"EWR": "#1b6ca8", "JFK": "#d1495b", "LGA": "#2a9d8f"}
 INK, FAINT = "#222222", "#8a8a8a"
+
+
+def tables(answer: Answer, names: Mapping[str, str]) -> tuple[Table, Table]:
+    """Airports, and carriers by rank."""
+    carriers = Table(title="Carriers by mean departure delay, worst first", title_justify="left")
+    for header, justify in (("", "right"), ("carrier", "left"), ("scheduled", "right"), ("left", "right")):
+        carriers.add_column(header, justify=justify)  # type: ignore[arg-type]
+    carriers.add_column("mean delay (min)", justify="right")
+    for rank, row in enumerate(answer.by_carrier, 1):
+        carriers.add_row(
+            str(rank), f"{row.name} {names.get(row.name, '')}", f"{row.departures:,}", f"{row.departed:,}",
+            f"{row.mean_departure_delay_min:.2f}",
+        )  # fmt: skip
+    airports = Table(title="Airports", title_justify="left")
+    for header in ("airport", "scheduled", "left", "mean delay (min)", "worst hour (New York time)"):
+        airports.add_column(header, justify="left" if header == "airport" else "right")
+    for row in answer.by_origin:
+        hours: list[Any] = [(m, h) for (o, h), (_, m) in answer.by_hour.items() if o == row.name and m is not None]
+        worst, hour = max(hours)
+        airports.add_row(
+            row.name, f"{row.departures:,}", f"{row.departed:,}", f"{row.mean_departure_delay_min:.2f}",
+            f"{hour:02d} h, {worst:.1f} min",
+        )  # fmt: skip
+    return airports, carriers
 
 
 def draw(answer: Answer, names: Mapping[str, str], directory: Path) -> list[Path]:

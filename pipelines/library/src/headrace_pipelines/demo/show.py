@@ -1,17 +1,13 @@
-"""What the demo prints: steps, progress (a bar on a terminal, plain lines otherwise), tables."""
+"""What the demo prints: steps, progress (a bar on a terminal, plain lines otherwise)."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-from rich.table import Table
-
-from .pipeline import Answer
 
 #: Plain output is told of progress this often at most.
 PLAIN_EVERY_S = 2.0
@@ -64,27 +60,3 @@ class Show:
         )  # fmt: skip
         with Progress(*columns, console=self.console) as bar:
             yield Meter(self.console, what, total, bar)
-
-    def answer(self, answer: Answer, names: Mapping[str, str]) -> None:
-        """The ranking as tables."""
-        carriers = Table(title="Carriers by mean departure delay, worst first", title_justify="left")
-        for header, justify in (("", "right"), ("carrier", "left"), ("scheduled", "right"), ("left", "right")):
-            carriers.add_column(header, justify=justify)  # type: ignore[arg-type]
-        carriers.add_column("mean delay (min)", justify="right")
-        for rank, row in enumerate(answer.by_carrier, 1):
-            carriers.add_row(
-                str(rank), f"{row.name} {names.get(row.name, '')}", f"{row.departures:,}", f"{row.departed:,}",
-                f"{row.mean_departure_delay_min:.2f}",
-            )  # fmt: skip
-        airports = Table(title="Airports", title_justify="left")
-        for header in ("airport", "scheduled", "left", "mean delay (min)", "worst hour (New York time)"):
-            airports.add_column(header, justify="left" if header == "airport" else "right")
-        for row in answer.by_origin:
-            hours: list[Any] = [(m, h) for (o, h), (_, m) in answer.by_hour.items() if o == row.name and m is not None]
-            worst, hour = max(hours)
-            airports.add_row(
-                row.name, f"{row.departures:,}", f"{row.departed:,}", f"{row.mean_departure_delay_min:.2f}",
-                f"{hour:02d} h, {worst:.1f} min",
-            )  # fmt: skip
-        self.console.print(airports)
-        self.console.print(carriers)

@@ -20,11 +20,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from ...errors import CorruptLogError
-from ..files import FileSystem
-from ..producer_state import SNAPSHOT_SUFFIX
-from ..recovery import scan
-from ..segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, segment_name
+from ..errors import CorruptLogError
+from .files import FileSystem
+from .producer_state import SNAPSHOT_SUFFIX
+from .recovery import scan
+from .segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, segment_name
 
 CLEANED, SWAP = ".cleaned", ".swap"
 TXN_INDEX_SUFFIX = ".txnindex"

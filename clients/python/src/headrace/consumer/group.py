@@ -24,7 +24,7 @@ import uuid
 import weakref
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from headrace_core.clock import boottime_s
 from headrace_core.errors import (
@@ -39,14 +39,13 @@ from headrace_core.errors import (
 from headrace_core.types import TopicPartition
 
 from .. import arguments
+from ..engine.client import Engine
 from ..engine.coordinators import Coordinators
+from ..group.commits import NO_MEMBER, Commits, Who
+from ..group.member import NOTHING, Assign, Failed, Lost, Parts, PauseCause, Resumed, Revoke, Subscription, Suspended
+from ..group.membership import LEAVE_S, Membership
 from ..models import GroupMetadata, OffsetAndMetadata
-from .commits import NO_MEMBER, Commits, Who
-from .member import NOTHING, Assign, Failed, Lost, Parts, PauseCause, Resumed, Revoke, Subscription, Suspended
-from .membership import LEAVE_S, Membership
-
-if TYPE_CHECKING:
-    from ..consumer.core import ConsumerCore
+from .reading import Reading
 
 logger = logging.getLogger("headrace")
 
@@ -131,10 +130,10 @@ Steps = Generator[OnIoThread | InCaller, Any, None]
 
 
 class GroupConsumer:
-    """``core``'s membership and commits; made when ``group.id`` is set and something needs it."""
+    """A consumer's membership and commits; made when ``group.id`` is set and something needs it. ``reading``: what the
+    group assigns, and what is committed."""
 
-    def __init__(self, core: ConsumerCore) -> None:
-        config = core.config
+    def __init__(self, config: dict[str, Any], engine: Engine, reading: Reading) -> None:
         self.group_id: str = config["group.id"]
         self.instance_id: str | None = config["group.instance.id"]
         self.subscription: Subscription | None = None
@@ -147,10 +146,11 @@ class GroupConsumer:
         self.paused: Paused | None = None
         self._told_pause: Paused | None = None
         self._tell_waiting_at = 0.0
-        self._core = core
-        self._engine = core.engine
+        self._reading = reading
+        self._engine = engine
         self._max_poll_interval_s: float = config["max.poll.interval.ms"] / 1000
-        self._commits_itself: bool = config["enable.auto.commit"]
+        self._auto_commits: bool = config["enable.auto.commit"]
+        self._commits_itself = self._auto_commits  # not while it leaves without
         self._interval_s: float = config["auto.commit.interval.ms"] / 1000
         self._next_commit_at = 0.0
         self._committed: dict[TopicPartition, OffsetAndMetadata] = {}  # by the last auto-commit of all
@@ -165,7 +165,7 @@ class GroupConsumer:
         self._coordinators = Coordinators(self._engine)
         self._membership = Membership(self._engine, self._coordinators, config, self._member_id, self._settle)
         self._membership.has_trouble = self._has_trouble
-        self._membership.begins_to_wait = core.interrupt
+        self._membership.begins_to_wait = reading.interrupt
         self._commits = Commits(self._engine, self._coordinators, self.group_id, self._who, self._topic_id_of)
         self._topic_ids: tuple[Parts, dict[TopicPartition, bytes]] = NOTHING, {}
         self._changing = asyncio.Lock()  # who joins waits until the leave before it is over
@@ -273,15 +273,15 @@ class GroupConsumer:
     @property
     def has_work(self) -> bool:
         """Is there something for ``steps`` to do?"""
-        return self._core.inbox.alarm or self._is_auto_commit_due(time.monotonic())
+        return self._reading.inbox.alarm or self._is_auto_commit_due(time.monotonic())
 
     def _is_auto_commit_due(self, now: float) -> bool:
         """Partitions that were assigned by hand are committed as well (as Kafka does)."""
-        return self._commits_itself and bool(self._core.partitions) and now >= self._next_commit_at
+        return self._commits_itself and bool(self._reading.partitions) and now >= self._next_commit_at
 
     def _commit_now(self) -> None:
         """Behind the scenes, what has changed since the last time."""
-        positions = self._core.positions()
+        positions = self._reading.positions()
         if positions and positions != self._committed:
             self._committed = positions
             self._engine.io.call(self._commit_behind_the_scenes, positions, self._told_losses)
@@ -301,7 +301,7 @@ class GroupConsumer:
                 yield from self._revoke(event)
             else:
                 raise event.error.with_traceback(None)
-        inbox = self._core.inbox
+        inbox = self._reading.inbox
         inbox.alarm = False
         if self._events:  # put there before the alarm was raised for it
             inbox.alarm = True
@@ -316,10 +316,10 @@ class GroupConsumer:
         waiting = self._membership.waiting
         if waiting is not None:
             deadline = min(deadline, max(waiting[0] + WAITING_S, self._tell_waiting_at, self.seen_at + 0.05))
-        return min(deadline, self._next_commit_at) if self._commits_itself and self._core.partitions else deadline
+        return min(deadline, self._next_commit_at) if self._commits_itself and self._reading.partitions else deadline
 
     def _take_up(self, event: Assigned) -> Steps:
-        self._core.add_assigned(event.offsets)
+        self._reading.add_assigned(event.offsets)
         self._committed = {}
         partitions = sorted(event.offsets)
         if self._callbacks.on_assigned is not None:
@@ -336,7 +336,7 @@ class GroupConsumer:
 
     def _commit_at_last(self, partitions: list[TopicPartition]) -> Steps:
         """The auto-commit before partitions go. Without it they are read again from the one before."""
-        positions = self._core.positions(partitions) if self._commits_itself else {}
+        positions = self._reading.positions(partitions) if self._commits_itself else {}
         if not positions:
             return
         try:
@@ -351,13 +351,13 @@ class GroupConsumer:
             if self._callbacks.on_revoked is not None and partitions:
                 yield InCaller(self._callbacks.on_revoked, partitions)
         finally:
-            self._core.remove_assigned(partitions)
+            self._reading.remove_assigned(partitions)
             if ticket is not None:
                 self._engine.io.call(self._released, ticket)
 
     def _drop(self, event: Gone) -> Steps:
-        known = [tp for tp in event.partitions if tp in self._core.partitions]
-        self._core.remove_assigned(known)
+        known = [tp for tp in event.partitions if tp in self._reading.partitions]
+        self._reading.remove_assigned(known)
         callback = self._callbacks.on_lost or self._callbacks.on_revoked
         try:
             if callback is not None and known:
@@ -372,7 +372,7 @@ class GroupConsumer:
             return
         if self.subscription is None:  # partitions were assigned by hand, if any
             if commits:
-                yield from self._commit_at_last(sorted(self._core.partitions))
+                yield from self._commit_at_last(sorted(self._reading.partitions))
             return
         self._is_leaving = True
         self.seen_at = time.monotonic()
@@ -385,23 +385,23 @@ class GroupConsumer:
             except Exception as failure:
                 if failure is not self.error:  # (that one the caller has had, or will never ask for)
                     logger.exception("group %r: while leaving", self.group_id)
-            yield from self._commit_at_last(sorted(self._core.partitions))
-            yield from self._let_go(sorted(self._core.partitions), None)
+            yield from self._commit_at_last(sorted(self._reading.partitions))
+            yield from self._let_go(sorted(self._reading.partitions), None)
         finally:
             try:
                 yield OnIoThread(self._leave())
             except TimeoutError:
                 logger.info("group %r: there was no time to say goodbye", self.group_id)
             finally:
-                self._core.remove_assigned(list(self._core.partitions))
+                self._reading.remove_assigned(list(self._reading.partitions))
                 self.subscription = None
                 self.error = None
                 self.is_evicted = self._is_leaving = False
                 self._told_losses = self._losses
-                self._core.inbox.alarm = self._core.inbox.shut = False
+                self._reading.inbox.alarm = self._reading.inbox.shut = False
                 self.paused = None
-                self._core.inbox.open_until(float("inf"))
-                self._commits_itself = self._core.config["enable.auto.commit"]
+                self._reading.inbox.open_until(float("inf"))
+                self._commits_itself = self._auto_commits
                 self._patience_s = self._engine.request_timeout_s
 
     def metric_values(self) -> dict[str, float]:
@@ -498,15 +498,15 @@ class GroupConsumer:
                 self._gone(event.parts, event.why)
             elif isinstance(event, Suspended):
                 self.paused = Paused(event.cause, event.why, time.time_ns() // 1_000_000)
-                self._core.shut(True)
-                self._core.interrupt()  # the caller logs it
+                self._reading.shut(True)
+                self._reading.interrupt()  # the caller logs it
             elif isinstance(event, Resumed):
                 self.paused = None
-                self._core.shut(False)
+                self._reading.shut(False)
             elif isinstance(event, Failed):
                 self.error = event.error
-                self._core.interrupt()
-        self._core.inbox.open_until(self._membership.member.reads_until())
+                self._reading.interrupt()
+        self._reading.inbox.open_until(self._membership.member.reads_until())
 
     def _gone(self, parts: Parts, why: str) -> None:
         self._losses += 1
@@ -519,12 +519,12 @@ class GroupConsumer:
 
     def _stop(self, parts: Parts) -> list[TopicPartition]:
         partitions = sorted(TopicPartition(part.topic, part.partition) for part in parts)
-        self._core.fetcher.stop(partitions)
+        self._reading.fetcher.stop(partitions)
         return partitions
 
     def _tell(self, event: Event) -> None:
         self._events.append(event)
-        self._core.interrupt()
+        self._reading.interrupt()
 
     async def _arrive(self, event: Assign) -> None:
         """Where what is assigned is to be read from; then it is the consumer's."""
@@ -549,7 +549,7 @@ class GroupConsumer:
         while True:
             await asyncio.sleep(min(self._max_poll_interval_s / 10, 1.0))
             now = time.monotonic()
-            current = self._core.current
+            current = self._reading.current
             seen = (id(current[1]), int(current[1].position)) if current is not None else (0, 0)
             if self.is_here or seen != self._position_seen or not self._membership.member.is_wanted:
                 self._position_seen, self.seen_at = seen, now
@@ -570,7 +570,7 @@ class GroupConsumer:
                 self._gone(owned, why)
             await self._membership.leave()
             self._settle()
-        self._core.interrupt()  # whoever came back meanwhile joins anew
+        self._reading.interrupt()  # whoever came back meanwhile joins anew
 
 
 def subscription_of(topics: Iterable[str] | None, pattern: str | None) -> Subscription:

@@ -14,7 +14,7 @@ from headrace_core.types import TopicPartition
 
 from .. import arguments
 from ..engine.io_thread import IoThread
-from .consumer import OnIoThread, Steps
+from .group import OnIoThread, Steps
 
 
 def drive(steps: Steps, io: IoThread, timeout_s: float | None = None) -> None:
