@@ -11,8 +11,9 @@ from headrace_core.errors import LeaderNotAvailableError, UnknownTopicOrPartitio
 from headrace_core.membership.metadata_state import MetadataState
 from headrace_core.node.listeners import CLIENT, INTERNAL
 from headrace_core.rpc import ChannelPurpose, open_channel
+from headrace_core.rpc.duplex import Duplex
 from headrace_core.types import NO_LEADER, TopicPartition, join_address
-from headrace_protos.v1 import fetch_pb2_grpc, offsets_pb2_grpc
+from headrace_protos.v1 import fetch_pb2, fetch_pb2_grpc, offsets_pb2_grpc
 
 from .produce_link import ProduceLink
 
@@ -27,12 +28,12 @@ class Leader(NamedTuple):
 
 
 class Brokers:
-    """Channels to brokers, opened on first use; ``close`` ends them all."""
+    """Connections to brokers, opened on first use; ``close`` ends them all, but for streams of fetches."""
 
     def __init__(self, metadata: MetadataState) -> None:
         self.metadata = metadata
         self._links: dict[str, ProduceLink] = {}
-        self._channels: dict[tuple[str, ChannelPurpose], grpc.aio.Channel] = {}
+        self._channels: dict[str, grpc.aio.Channel] = {}
 
     def leader_of(self, partition: TopicPartition) -> Leader:
         """As the metadata has it now. UnknownTopicOrPartitionError, LeaderNotAvailableError."""
@@ -57,22 +58,19 @@ class Brokers:
         """The stream of appends to a broker's internal listener."""
         link = self._links.get(address)
         if link is None:
-            link = self._links[address] = ProduceLink(self._channel(address, ChannelPurpose.PRODUCE), address)
+            link = self._links[address] = ProduceLink(address)
         return link
 
-    def fetch_stream(self, address: str) -> Any:
+    def fetch_stream(self, address: str) -> Duplex[fetch_pb2.FetchRequest, fetch_pb2.FetchResponse]:
         """A new stream of fetches from a broker's client listener."""
-        return fetch_pb2_grpc.FetchStub(self._channel(address, ChannelPurpose.FETCH)).Fetch()  # type: ignore[no-untyped-call]
+        return Duplex(address, ChannelPurpose.FETCH, lambda channel: fetch_pb2_grpc.FetchStub(channel).Fetch())  # type: ignore[no-untyped-call]
 
     def offsets(self, address: str) -> Any:
         """Questions about offsets to a broker's client listener."""
-        return offsets_pb2_grpc.OffsetsStub(self._channel(address, ChannelPurpose.CONTROL))  # type: ignore[no-untyped-call]
-
-    def _channel(self, address: str, purpose: ChannelPurpose) -> grpc.aio.Channel:
-        channel = self._channels.get((address, purpose))
+        channel = self._channels.get(address)
         if channel is None:
-            channel = self._channels[address, purpose] = open_channel(address, purpose)
-        return channel
+            channel = self._channels[address] = open_channel(address, ChannelPurpose.CONTROL)
+        return offsets_pb2_grpc.OffsetsStub(channel)  # type: ignore[no-untyped-call]
 
     async def close(self) -> None:
         links, self._links = list(self._links.values()), {}

@@ -10,45 +10,43 @@ import asyncio
 import itertools
 import logging
 from collections import deque
-from typing import Any
-
-import grpc.aio
 
 from headrace_core.errors import HeadraceError, NetworkError, RequestTimedOutError
-from headrace_core.rpc.status import error_from_rpc
-from headrace_core.rpc.streams import read_message
+from headrace_core.rpc import ChannelPurpose
+from headrace_core.rpc.duplex import Duplex
 from headrace_protos.v1 import produce_pb2, produce_pb2_grpc
-
-from .connecting import connected
 
 logger = logging.getLogger("headrace.coordinator.brokers")
 
 #: How much later than the broker's own time-out an answer may come.
 _SLACK_S = 1.0
 
+Stream = Duplex[produce_pb2.ProduceRequest, produce_pb2.ProduceResponse]
+Result = produce_pb2.ProducePartitionResult
+
 
 class ProduceLink:
     """See the module. Lives in one event loop."""
 
-    def __init__(self, channel: grpc.aio.Channel, address: str) -> None:
+    def __init__(self, address: str) -> None:
         self.address = address
-        self._stub = produce_pb2_grpc.ProduceStub(channel)  # type: ignore[no-untyped-call]
         self._correlation = itertools.count(1)
         self._out: deque[produce_pb2.ProduceRequest] = deque()
-        self._waiting: dict[int, asyncio.Future[produce_pb2.ProducePartitionResult]] = {}
+        self._waiting: dict[int, asyncio.Future[Result]] = {}
         self._written: set[int] = set()
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._stream: Any = None
         self._closed = False
 
-    async def append(self, partition: produce_pb2.ProducePartition, timeout_s: float) -> Any:
+    async def append(
+        self, partition: produce_pb2.ProducePartition, timeout_s: float
+    ) -> produce_pb2.ProducePartitionResult:
         """The result of one append with acks=all. NetworkError, RequestTimedOutError: nobody knows, unless
         ``was_sent`` is False."""
         if self._closed:
-            raise _unsent(NetworkError(f"{self.address}: this coordinator stops"))
+            raise _unsent(self._stops())
         number = next(self._correlation)
-        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         self._waiting[number] = answer
         request = produce_pb2.ProduceRequest(
             correlation_id=number,
@@ -74,54 +72,51 @@ class ProduceLink:
     async def close(self) -> None:
         """What waits fails."""
         self._closed = True
-        if self._stream is not None:
-            self._stream.cancel()
-        self._wake.set()
         if self._task is not None:
+            self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+        self._fail(self._stops())
 
     async def _run(self) -> None:
-        """Streams, one after the other, as long as anything is to be sent."""
-        error: HeadraceError = NetworkError(f"{self.address}: the stream of appends has ended")
+        """One stream, until it breaks; the next append begins another one."""
+        stream: Stream = Duplex(
+            self.address,
+            ChannelPurpose.PRODUCE,
+            lambda channel: produce_pb2_grpc.ProduceStub(channel).Produce(),  # type: ignore[no-untyped-call]
+        )
         try:
-            await self._serve()
-        except grpc.aio.AioRpcError as failure:
-            error = error_from_rpc(failure, self.address)
+            await stream.run(self._read(stream), self._write(stream))
         except HeadraceError as failure:
             error = failure
-        except (asyncio.CancelledError, asyncio.InvalidStateError):  # the call was cancelled, or ended under a write
-            pass
+        except Exception as failure:  # a bug, here or in the broker: what waits must have its outcome all the same
+            logger.exception("appends to %s", self.address)
+            error = NetworkError(f"{self.address}: {type(failure).__name__}: {failure}")
         self._task = None
         self._fail(error)
 
-    async def _serve(self) -> None:
-        stream = self._stream = self._stub.Produce()
-        reader = asyncio.create_task(self._read(stream), name=f"answers of {self.address}")
-        reader.add_done_callback(lambda _: self._wake.set())
-        try:
-            await connected(stream, reader)
-            while not (reader.done() or self._closed):
-                self._wake.clear()
-                while self._out and not reader.done():
-                    request = self._out.popleft()
+    async def _write(self, stream: Stream) -> None:
+        await stream.connected()
+        while True:
+            self._wake.clear()
+            while self._out:
+                request = self._out.popleft()
+                if not stream.ended:
                     self._written.add(request.correlation_id)
-                    await stream.write(request)
-                if not (self._out or reader.done() or self._closed):
-                    await self._wake.wait()
-            if reader.done():
-                await reader
-        finally:
-            self._stream = None
-            stream.cancel()
-            await asyncio.gather(reader, return_exceptions=True)
+                await stream.write(request)
+            await self._wake.wait()
 
-    async def _read(self, stream: Any) -> None:
-        while (response := await read_message(stream)) is not grpc.aio.EOF:
+    async def _read(self, stream: Stream) -> None:
+        while True:
+            response = await stream.read()
             answer = self._waiting.get(response.correlation_id)
-            if answer is not None and not answer.done():
-                answer.set_result(response.results[0])
-        code = await stream.code()
-        raise NetworkError(f"{self.address}: the broker ended the stream of appends ({code.name})")
+            if answer is None or answer.done():
+                continue
+            if len(response.results) != 1:
+                raise NetworkError(f"{self.address}: {len(response.results)} results for one append")
+            answer.set_result(response.results[0])
+
+    def _stops(self) -> NetworkError:
+        return NetworkError(f"{self.address}: this coordinator stops")
 
     def _fail(self, error: HeadraceError) -> None:
         """Nobody will answer what waits."""

@@ -12,8 +12,6 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import grpc.aio
-
 from headrace_core.clock import Clock
 from headrace_core.errors import (
     HeadraceError,
@@ -24,8 +22,7 @@ from headrace_core.errors import (
 )
 from headrace_core.records import Compression, RecordIterator, encode_batch
 from headrace_core.rpc.backoff import Backoff
-from headrace_core.rpc.status import error_from_rpc
-from headrace_core.rpc.streams import read_message
+from headrace_core.rpc.duplex import Duplex
 from headrace_core.types import TopicPartition
 from headrace_protos.v1 import fetch_pb2, produce_pb2
 
@@ -57,6 +54,8 @@ _TURN_RECORDS = 500
 #: A replay that has not moved for so long is given up: what it waits for may have been truncated away.
 _STUCK_S = 15.0
 _FETCH_WAIT_MS = 500
+
+Stream = Duplex[fetch_pb2.FetchRequest, fetch_pb2.FetchResponse]
 
 #: Takes (key, value, timestamp) of the next records.
 Take = Callable[[Sequence[tuple[bytes, bytes | None, int]]], None]
@@ -185,26 +184,22 @@ class ShardLog:
     async def read(self, end: int, take: Take) -> None:
         """Hand over all that is committed, from the log's start up to ``end``, exclusive. HeadraceError: not all."""
         leader = self._brokers.leader_of(self.partition)
-        stream = self._brokers.fetch_stream(leader.client)
         session = _Reading(self.partition, self._topic_id, end, take, self._load_bytes)
-        reader = asyncio.create_task(session.run(stream), name=f"replay of {self.partition}")
-        try:
-            while not reader.done():
-                before = session.position
-                await asyncio.wait({reader}, timeout=_STUCK_S)
-                if not reader.done() and session.position == before:
-                    raise RequestTimedOutError(
+        stream = self._brokers.fetch_stream(leader.client)
+        await stream.run(session.run(stream), self._watch(stream, session, end))
+
+    async def _watch(self, stream: Stream, session: _Reading, end: int) -> None:
+        """Give up a replay that does not move."""
+        while True:
+            before = session.position
+            await asyncio.sleep(_STUCK_S)
+            if session.position == before:
+                stream.cancel(
+                    RequestTimedOutError(
                         f"{self.partition}: replayed up to {before} of {end}, and nothing more for {_STUCK_S:g} s from "
-                        f"{leader.client}"
+                        f"{stream.address}"
                     )
-            await reader
-        except grpc.aio.AioRpcError as failure:
-            raise error_from_rpc(failure, leader.client) from None
-        finally:
-            stream.cancel()
-            if not session.is_connected:
-                reader.cancel()
-            await asyncio.gather(reader, return_exceptions=True)
+                )
 
 
 class _Reading:
@@ -212,16 +207,14 @@ class _Reading:
 
     def __init__(self, partition: TopicPartition, topic_id: bytes, end: int, take: Take, load_bytes: int) -> None:
         self.position = 0
-        self.is_connected = False
         self._partition = partition
         self._topic_id = topic_id
         self._end = end
         self._take = take
         self._load_bytes = load_bytes
 
-    async def run(self, stream: Any) -> None:
-        await stream.wait_for_connection()
-        self.is_connected = True
+    async def run(self, stream: Stream) -> None:
+        await stream.connected()
         asked, number = True, 0
         while self.position < self._end:
             number += 1
@@ -237,9 +230,7 @@ class _Reading:
                     last_fetched_epoch=-1,
                 )
             await stream.write(request)
-            response = await read_message(stream)
-            if response is grpc.aio.EOF:
-                raise NetworkError(f"{self._partition}: the broker ended the stream of fetches")
+            response = await stream.read()
             asked = False
             for result in response.results:
                 asked = await self._result(result)

@@ -1,0 +1,197 @@
+"""The stream of appends to a broker that is gone, back, rude, or slow."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from typing import Any
+
+import grpc.aio
+import pytest
+
+from headrace_coordinator.transport.produce_link import ProduceLink
+from headrace_core.errors import HeadraceError, NetworkError, ServerShuttingDownError
+from headrace_core.rpc import status_of
+from headrace_protos.v1 import produce_pb2, produce_pb2_grpc
+
+LIMIT_S = 60.0
+#: Longer than any of these tests may take: nothing here is cured by a time-out.
+PATIENT_S = 600.0
+PARTITION = produce_pb2.ProducePartition(topic="__consumer_offsets", partition=3, records=b"x" * 1000)
+
+
+class Broker(produce_pb2_grpc.ProduceServicer):
+    """``talks``: what each of its streams does, one after the other; those that follow answer everything."""
+
+    def __init__(self, *talks: Callable[[Any], Awaitable[None]]) -> None:
+        self._talks = list(talks)
+        self.streams = 0
+
+    async def Produce(self, _: Any, context: Any) -> None:
+        self.streams += 1
+        await (self._talks.pop(0) if self._talks else answering)(context)
+
+
+@contextlib.asynccontextmanager
+async def serving(broker: Broker, port: int = 0) -> AsyncIterator[str]:
+    server = grpc.aio.server()
+    produce_pb2_grpc.add_ProduceServicer_to_server(broker, server)
+    address = f"127.0.0.1:{server.add_insecure_port(f'127.0.0.1:{port}')}"
+    await server.start()
+    try:
+        yield address
+    finally:
+        await server.stop(0)
+
+
+async def answering(context: Any) -> None:
+    offset = 0
+    while (request := await context.read()) is not grpc.aio.EOF:
+        response = produce_pb2.ProduceResponse(correlation_id=request.correlation_id)
+        response.results.add(base_offset=offset)
+        offset += 1
+        await context.write(response)
+
+
+async def silent(context: Any) -> None:
+    await asyncio.Event().wait()
+
+
+def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    async def limited() -> None:
+        async with asyncio.timeout(LIMIT_S):
+            await test()
+
+    asyncio.run(limited())
+
+
+async def refused(link: ProduceLink) -> HeadraceError:
+    with pytest.raises(HeadraceError) as caught:
+        await link.append(PARTITION, PATIENT_S)
+    return caught.value
+
+
+def test_appends_share_a_stream_and_are_answered_by_number() -> None:
+    async def twice_and_backwards(context: Any) -> None:
+        requests = [await context.read() for _ in range(3)]
+        for request in (*reversed(requests), *requests):
+            response = produce_pb2.ProduceResponse(correlation_id=request.correlation_id)
+            response.results.add(base_offset=request.correlation_id)
+            await context.write(response)
+        await silent(context)
+
+    async def test() -> None:
+        broker = Broker(twice_and_backwards)
+        async with serving(broker) as address:
+            link = ProduceLink(address)
+            results = await asyncio.gather(*(link.append(PARTITION, PATIENT_S) for _ in range(3)))
+            assert [result.base_offset for result in results] == [1, 2, 3]
+            assert broker.streams == 1
+            await link.close()
+
+    run(test)
+
+
+@pytest.mark.parametrize("results", [0, 2])
+def test_an_answer_without_its_one_result_breaks_the_stream_and_not_the_link(results: int) -> None:
+    """It ended the link's task, and every later append to that broker waited for its time-out."""
+
+    async def wrong(context: Any) -> None:
+        request = await context.read()
+        response = produce_pb2.ProduceResponse(correlation_id=request.correlation_id)
+        for _ in range(results):
+            response.results.add()
+        await context.write(response)
+        await silent(context)
+
+    async def test() -> None:
+        async with serving(Broker(wrong)) as address:
+            link = ProduceLink(address)
+            assert isinstance(await refused(link), NetworkError)
+            assert (await link.append(PARTITION, PATIENT_S)).base_offset == 0
+            await link.close()
+
+    run(test)
+
+
+def test_why_a_broker_ended_the_stream_is_what_appends_fail_with() -> None:
+    status, details, metadata = status_of(ServerShuttingDownError("broker 1 stops"))
+
+    async def stops(context: Any) -> None:
+        for _ in range(2):
+            await context.read()
+        await context.abort(status, details, metadata)
+
+    async def test() -> None:
+        async with serving(Broker(stops)) as address:
+            link = ProduceLink(address)
+            failures = await asyncio.gather(*(refused(link) for _ in range(20)))
+            reasons = [each for each in failures if getattr(each, "was_sent", True)]
+            assert len(reasons) >= 2
+            assert {type(each) for each in reasons} == {ServerShuttingDownError}
+            await link.close()
+
+    run(test)
+
+
+def test_a_broker_that_is_back_is_reached_at_once() -> None:
+    """A channel that was kept would still refuse for up to a second, from memory."""
+
+    async def test() -> None:
+        async with serving(Broker()) as address:
+            link = ProduceLink(address)
+            await link.append(PARTITION, PATIENT_S)
+        for _ in range(10):  # gRPC's memory grows with each
+            failure = await refused(link)
+            assert isinstance(failure, NetworkError)
+        assert not failure.was_sent
+        async with serving(Broker(), int(address.rpartition(":")[2])):
+            assert (await link.append(PARTITION, PATIENT_S)).base_offset == 0
+            await link.close()
+
+    run(test)
+
+
+def test_what_waits_fails_when_the_link_is_closed() -> None:
+    async def test() -> None:
+        async with serving(Broker(silent)) as address:
+            link = ProduceLink(address)
+            waiting = [asyncio.create_task(link.append(PARTITION, PATIENT_S)) for _ in range(2)]
+            at_once = ProduceLink(address)
+            waiting.append(asyncio.create_task(at_once.append(PARTITION, PATIENT_S)))
+            await asyncio.sleep(0)
+            await asyncio.gather(link.close(), at_once.close())
+            assert [type(each) for each in await asyncio.gather(*waiting, return_exceptions=True)] == [NetworkError] * 3
+            assert not (await _failure(link)).was_sent
+
+    async def _failure(link: ProduceLink) -> NetworkError:
+        failure = await refused(link)
+        assert isinstance(failure, NetworkError)
+        return failure
+
+    run(test)
+
+
+def test_an_append_that_is_cancelled_while_the_broker_is_dialed_is_not_sent() -> None:
+    async def test() -> None:
+        heard: list[int] = []
+
+        async def listening(context: Any) -> None:
+            request = await context.read()
+            heard.append(request.correlation_id)
+            response = produce_pb2.ProduceResponse(correlation_id=request.correlation_id)
+            response.results.add()
+            await context.write(response)
+            await silent(context)
+
+        async with serving(Broker(listening)) as address:
+            link = ProduceLink(address)
+            hasty = asyncio.create_task(link.append(PARTITION, PATIENT_S))
+            await asyncio.sleep(0)
+            hasty.cancel()
+            await link.append(PARTITION, PATIENT_S)
+            assert heard == [2]
+            await link.close()
+
+    run(test)
