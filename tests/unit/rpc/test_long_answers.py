@@ -98,6 +98,68 @@ def test_long_work_takes_one_turn_at_a_time_and_short_work_waits_for_none() -> N
     asyncio.run(asyncio.wait_for(scenario(), 10))
 
 
+def ends_of(*pieces: tuple[int, int, int]) -> list[int]:
+    """When each of these pieces (arrival, items, turns that it needs) ends, in turns of simulated time."""
+    order: turns.TurnOrder[int] = turns.TurnOrder()
+    left, ends, now = [needed for *_, needed in pieces], [0] * len(pieces), 0
+    while any(left):
+        for number, (arrival, items, _) in enumerate(pieces):
+            if arrival == now:
+                order.add(items, number, number)
+        number = order.next()
+        now += 1
+        if number is None:
+            continue
+        left[number] -= 1
+        if left[number]:
+            order.add(pieces[number][1], number, number)
+        else:
+            ends[number] = now
+    return ends
+
+
+def test_equal_pieces_end_one_after_the_other_so_their_mean_time_is_half_of_that_of_all() -> None:
+    ends = ends_of(*[(0, NAMES, 30)] * 50)
+    assert ends == [30 * (number + 1) for number in range(50)]
+    assert sum(ends) / 50 < 0.52 * ends[-1]
+
+
+def test_smaller_piece_waits_one_turn_of_the_larger_ones_between_its_own() -> None:
+    """However many larger ones have come before it."""
+    *_, small = ends_of(*[(0, NAMES, 30)] * 50, (5, 300, 3))
+    assert small <= 5 + 2 * 3
+
+
+def test_small_pieces_that_come_without_end_do_not_keep_a_large_one_waiting() -> None:
+    large, *_ = ends_of((0, NAMES, 30), *[(number, 300, 1) for number in range(500)])
+    assert large <= 2 * 30
+
+
+def test_no_piece_waits_longer_than_its_class_and_one_turn_of_each_other_class() -> None:
+    sizes = (300, 2_000, 8_000, 40_000)
+    pieces = [(number % 7, items, 10) for number in range(20) for items in sizes]
+    for (_, items, _), end in zip(pieces, ends_of(*pieces), strict=True):
+        before = sum(other == items for _, other, _ in pieces)
+        assert end <= 7 + before * 10 * len(sizes)
+
+
+def test_first_come_is_served_first_in_the_loop_too() -> None:
+    """Turns of the real thing, with a clock that a test moves."""
+    ended = []
+
+    async def work(number: int, items: int) -> None:
+        async with turns.Turns(items) as mine:
+            for _ in range(10):
+                await mine.next()
+        ended.append(number)
+
+    async def scenario() -> None:
+        await asyncio.gather(*(work(number, NAMES) for number in range(5)), work(5, 300))
+
+    asyncio.run(asyncio.wait_for(scenario(), 10))
+    assert ended == [0, 5, 1, 2, 3, 4]
+
+
 def test_others_have_their_turns_while_long_work_waits_for_a_disk() -> None:
     """A lookup by time reads from the disk, on a thread: a disk that hangs holds up no answer that needs none."""
 

@@ -2,18 +2,26 @@
 
 All long work of a loop shares its turns: one piece is at work, the others queue, and after each turn the loop is free
 of long work for a while. So ten long requests delay a short one as much as one long request does.
+
+**Who is next.** Pieces of similar size (within a factor of four) form a class. Within a class the first come is served
+first, to its end; the classes take turns. So of 50 equal pieces the first is done after a fiftieth of the time that all
+take, and their mean time is half of what it is when all share every turn. A piece waits for larger ones at most one
+turn of each larger class between two of its own, and no class waits for ever.
 """
 
 from __future__ import annotations
 
 import asyncio
+import heapq
+import itertools
 import time
 from collections.abc import Awaitable
 from types import TracebackType
-from typing import TypeVar
+from typing import Generic, TypeVar
 from weakref import WeakKeyDictionary
 
 Result = TypeVar("Result")
+Piece = TypeVar("Piece")
 
 #: How long one turn may take, and how long all others have the loop after it: long work takes a quarter of the loop.
 TURN_S = 0.003
@@ -23,7 +31,62 @@ SHORT_ITEMS = 200
 #: Items that the description of one configuration stands for.
 DESCRIPTION_ITEMS = 20
 
-_locks: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
+
+class TurnOrder(Generic[Piece]):
+    """The pieces that wait for a turn, and which of them is next. Pure."""
+
+    def __init__(self) -> None:
+        self._classes: dict[int, list[tuple[int, Piece]]] = {}
+        self._served = -1
+
+    def add(self, items: int, arrival: int, piece: Piece) -> None:
+        """``arrival``: a number of its own, larger for those that came later, and kept for all turns of a piece."""
+        heapq.heappush(self._classes.setdefault(items.bit_length() // 2, []), (arrival, piece))
+
+    def next(self) -> Piece | None:
+        """Remove and return the piece whose turn it is; None: none waits."""
+        if not self._classes:
+            return None
+        larger = [each for each in self._classes if each > self._served]
+        self._served = min(larger or self._classes)
+        waiting = self._classes[self._served]
+        _, piece = heapq.heappop(waiting)
+        if not waiting:
+            del self._classes[self._served]
+        return piece
+
+
+class _Desk:
+    """The turns of one event loop."""
+
+    def __init__(self) -> None:
+        self.arrivals = itertools.count()
+        self._order: TurnOrder[asyncio.Future[None]] = TurnOrder()
+        self._is_taken = False
+
+    async def turn(self, items: int, arrival: int, *, keeps_place: bool) -> None:
+        """Wait in line for a turn. ``keeps_place``: the piece ends its turn with that. CancelledError: it gets none."""
+        turn = asyncio.get_running_loop().create_future()
+        self._order.add(items, arrival, turn)
+        if keeps_place or not self._is_taken:
+            self.hand_over()
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if not turn.cancelled():  # it was given the turn, and is cancelled at the same time
+                self.hand_over()
+            raise
+
+    def hand_over(self) -> None:
+        """A turn is over, or can begin: the next in line has it."""
+        while (turn := self._order.next()) is not None:
+            if not turn.done():
+                turn.set_result(None)
+                break
+        self._is_taken = turn is not None
+
+
+_desks: WeakKeyDictionary[asyncio.AbstractEventLoop, _Desk] = WeakKeyDictionary()
 
 
 class Turns:
@@ -31,10 +94,12 @@ class Turns:
     ``if turns.is_over(): await turns.next()``. CancelledError, at either: the call for which it is done was cancelled.
     """
 
-    __slots__ = ("_has_turn", "_lock", "_until_s")
+    __slots__ = ("_arrival", "_desk", "_has_turn", "_items", "_until_s")
 
     def __init__(self, items: int) -> None:
-        self._lock = None if items <= SHORT_ITEMS else _lock_of_this_loop()
+        self._items = items
+        self._desk = None if items <= SHORT_ITEMS else _desk_of_this_loop()
+        self._arrival = 0 if self._desk is None else next(self._desk.arrivals)
         self._has_turn = False
         self._until_s = 0.0
 
@@ -49,13 +114,12 @@ class Turns:
 
     def is_over(self) -> bool:
         """Has this turn taken its time? Never for short work, which does not look at the clock."""
-        return self._lock is not None and time.perf_counter() >= self._until_s
+        return self._desk is not None and time.perf_counter() >= self._until_s
 
     async def next(self) -> None:
         """Let the event loop do what waits, and other long work have a turn."""
-        if self._lock is not None:
-            await asyncio.sleep(PAUSE_S)  # with the lock: other long work pauses too
-            self._end()
+        if self._desk is not None:
+            await asyncio.sleep(PAUSE_S)  # with the turn: other long work pauses too
         await self._begin()
 
     async def outside(self, work: Awaitable[Result]) -> Result:
@@ -65,26 +129,27 @@ class Turns:
         try:
             return await work
         except asyncio.CancelledError:
-            self._lock = None  # there is no more work to come
+            self._desk = None  # there is no more work to come
             raise
         finally:
             await self._begin()
 
     async def _begin(self) -> None:
-        if self._lock is not None:
-            await self._lock.acquire()
+        if self._desk is not None:
+            has_turn, self._has_turn = self._has_turn, False
+            await self._desk.turn(self._items, self._arrival, keeps_place=has_turn)
             self._has_turn = True
         self._until_s = time.perf_counter() + TURN_S
 
     def _end(self) -> None:
-        if self._lock is not None and self._has_turn:
+        if self._desk is not None and self._has_turn:
             self._has_turn = False
-            self._lock.release()
+            self._desk.hand_over()
 
 
-def _lock_of_this_loop() -> asyncio.Lock:
+def _desk_of_this_loop() -> _Desk:
     loop = asyncio.get_running_loop()
-    lock = _locks.get(loop)
-    if lock is None:
-        lock = _locks[loop] = asyncio.Lock()
-    return lock
+    desk = _desks.get(loop)
+    if desk is None:
+        desk = _desks[loop] = _Desk()
+    return desk
