@@ -98,6 +98,7 @@ class FakeStream:
         self.request_bytes = 0
         self.paused = False
         self.ended: BaseException | None = None
+        self.punished: list[int] = []
         self.arrived = asyncio.Event()
 
     def send(self, response: Any, size: int = 0) -> None:
@@ -110,6 +111,9 @@ class FakeStream:
 
     def resume(self) -> None:
         self.paused = False
+
+    def punish(self, size: int) -> None:
+        self.punished.append(size)
 
     def finish(self, error: BaseException | None = None) -> None:
         self.ended = error

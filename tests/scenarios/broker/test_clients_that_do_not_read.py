@@ -119,3 +119,27 @@ def test_a_consumer_is_held_back_even_if_its_unread_answers_are_empty():
                 handler.on_closed()
 
     asyncio.run(scenario())
+
+
+def test_requests_that_hold_nothing_but_garbage_are_held_against_their_connection():
+    """Not those that hold a sound batch too, nor those that another broker would take."""
+
+    async def scenario() -> None:
+        async with SoloBroker(CrashingFileSystem()) as broker:
+            await broker.topic("orders")
+            handler, stream = broker.producer()
+            garbage = bytes(2 * 1024 * 1024)
+            handler.on_request(produce(1, "orders", garbage))
+            await stream.wait_sent(1)
+            assert len(stream.punished) == 1
+            assert stream.punished[0] >= len(garbage)
+            mixed = produce(2, "orders", garbage)
+            mixed.partitions.append(produce(0, "orders", batch(b"sound")).partitions[0])
+            handler.on_request(mixed)
+            handler.on_request(produce(3, "nowhere", garbage))
+            handler.on_request(produce(4, "orders", batch(b"sound")))
+            await stream.wait_sent(4)
+            assert len(stream.punished) == 1
+            handler.on_closed()
+
+    asyncio.run(scenario())

@@ -14,8 +14,8 @@ import grpc.aio
 import pytest
 
 from headrace_core.errors import InvalidRequestError, NetworkError, ServerBusyError
-from headrace_core.rpc import error_from_rpc, memory
-from headrace_core.rpc.server import HEADER_BYTES_REFUSED, STREAMS_PER_CONNECTION_MAX, Listener, RequestBytes
+from headrace_core.rpc import error_from_rpc, memory, receiving
+from headrace_core.rpc.server import HEADER_BYTES_REFUSED, STREAMS_PER_CLIENT_CONNECTION_MAX, Listener, RequestBytes
 from headrace_core.rpc.streams import ServerStream, StreamHandler, read_message
 from headrace_core.testing.raw_http2 import (
     GOAWAY,
@@ -295,6 +295,44 @@ def test_memory_of_refused_requests_is_given_back(monkeypatch: pytest.MonkeyPatc
     run(scenario)
 
 
+def test_connection_that_sent_a_large_refused_request_is_read_late_and_others_are_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(receiving, "ANSWER_PAUSE_S_MAX", 0.0)
+    monkeypatch.setattr(receiving, "PENALTY_S_MAX", 1.0)
+
+    async def scenario() -> None:
+        async with serving() as server, connected(server) as channel:
+            call = channel.unary_unary("/headrace.v1.Metadata/GetMetadata")
+            loop = asyncio.get_running_loop()
+            with pytest.raises(grpc.aio.AioRpcError):
+                await call(bytes(9 * MIB))
+            refused_s = loop.time()
+            small = asyncio.ensure_future(call(b"\x0a\x01n"))
+            assert await is_served(server)
+            assert not small.done()
+            await small
+            assert loop.time() - refused_s > 0.8
+            assert server.handled == 2
+
+    run(scenario)
+
+
+def test_penalties_follow_one_another_and_end() -> None:
+    now, trimmed = 100.0, []
+    penalties = receiving.Penalties(lambda: now, lambda: trimmed.append(now))
+    assert penalties.add("small", receiving.PENALIZED_BYTES_MIN - 1) == 0
+    assert [penalties.add(f"peer-{number}", 8 * MIB) for number in range(3)] == [2.0, 4.0, 6.0]
+    assert [penalties.left_s(peer) for peer in ("peer-0", "peer-2", "small", "other")] == [2.0, 6.0, 0.0, 0.0]
+    assert len(trimmed) == 3
+    now += 5.0
+    assert [penalties.left_s(peer) for peer in ("peer-0", "peer-2")] == [0.0, 1.0]
+    assert penalties.add("peer-0", 1024 * MIB) == receiving.PENALTY_S_MAX
+    now += 60.0
+    assert penalties.add("peer-9", 4 * MIB) == 1.0
+    assert penalties._until_s.keys() == {"peer-9"}, "what is over is forgotten"
+
+
 # -- connections ------------------------------------------------------------------------------------------------------
 
 
@@ -316,16 +354,16 @@ def test_one_connection_too_many_is_closed_at_once() -> None:
 
 def test_streams_of_one_connection_are_bounded() -> None:
     async def scenario() -> None:
-        async with serving() as server:
+        async with serving(streams_max=STREAMS_PER_CLIENT_CONNECTION_MAX) as server:
             attacker = await asyncio.to_thread(RawConnection, server.address)
             settings = await asyncio.to_thread(attacker.read_frame)
             assert settings is not None
             told = dict(struct.iter_unpack(">HI", settings.payload))
-            assert told[SETTING_MAX_CONCURRENT_STREAMS] == STREAMS_PER_CONNECTION_MAX
+            assert told[SETTING_MAX_CONCURRENT_STREAMS] == STREAMS_PER_CLIENT_CONNECTION_MAX
             await asyncio.to_thread(
-                lambda: [attacker.open_call(_PRODUCE) for _ in range(STREAMS_PER_CONNECTION_MAX + 1)]
+                lambda: [attacker.open_call(_PRODUCE) for _ in range(STREAMS_PER_CLIENT_CONNECTION_MAX + 1)]
             )
-            refused = await asyncio.to_thread(_end_of, attacker, 2 * STREAMS_PER_CONNECTION_MAX + 1)
+            refused = await asyncio.to_thread(_end_of, attacker, 2 * STREAMS_PER_CLIENT_CONNECTION_MAX + 1)
             assert refused == struct.pack(">I", 11)  # ENHANCE_YOUR_CALM
             attacker.close()
             assert await is_served(server)

@@ -52,11 +52,13 @@ _UNMEASURED = (ChannelPurpose.CONTROL, ChannelPurpose.HEARTBEAT, ChannelPurpose.
 _BETWEEN_PEERS = (ChannelPurpose.RAFT, ChannelPurpose.REPLICATION, ChannelPurpose.CATCH_UP)
 
 
-def open_channel(address: str, purpose: ChannelPurpose) -> grpc.aio.Channel:
-    """A channel to ``host:port``. It connects lazily and again by itself; the caller closes it."""
+def open_channel(address: str, purpose: ChannelPurpose, share: int = 0) -> grpc.aio.Channel:
+    """A channel to ``host:port``. It connects lazily and again by itself; the caller closes it. ``share``: channels
+    that differ in it share no connection, whose calls the server bounds."""
     options: dict[str, int | str] = {
         **dict(COMMON_OPTIONS),
         "headrace.purpose": purpose.value,
+        "headrace.share": share,
         "grpc.initial_reconnect_backoff_ms": 50,
         "grpc.min_reconnect_backoff_ms": 50,
         "grpc.max_reconnect_backoff_ms": 1_000,

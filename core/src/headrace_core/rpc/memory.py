@@ -13,8 +13,8 @@ import logging
 
 logger = logging.getLogger(__name__)
 
-QUIET_S = 1.0
-PAUSE_S = 10.0
+QUIET_S = 10.0
+PAUSE_S = 60.0
 
 _due: asyncio.TimerHandle | None = None
 _first_s = 0.0

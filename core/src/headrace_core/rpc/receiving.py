@@ -8,6 +8,7 @@ the call with the typed error in it.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -17,12 +18,54 @@ from google.protobuf.message import DecodeError
 
 from ..errors import HeadraceError, InvalidRequestError
 from .limits import LIMITS, RequestCheck
+from .memory import give_memory_back
 
-#: The answer to a refused request waits as long as its bytes take at this rate: a client that sends nothing but large
-#: refused requests, one after the other, costs a few percent of the loop.
-REFUSED_BYTES_PER_S = 8 * 1024 * 1024
-#: Called with the size of a request that was refused unparsed.
-OnRefused = Callable[[int], None]
+#: Bytes of refused requests that a listener receives a second, over all connections. To receive a MiB holds the event
+#: loop for one to two milliseconds, so requests that are refused over and over cost it less than one percent.
+REFUSED_BYTES_PER_S = 4 * 1024 * 1024
+#: Smaller requests cost nothing that is worth a penalty. The longest penalty.
+PENALIZED_BYTES_MIN, PENALTY_S_MAX = 64 * 1024, 30.0
+#: A refused request of this size has its memory given back (memory.py).
+LARGE_REFUSED_BYTES = 1024 * 1024
+#: An answer to a refused request waits no longer.
+ANSWER_PAUSE_S_MAX = 2.0
+
+
+class Penalties:
+    """Connections of one listener that sent large requests to be refused: their next requests are read late.
+
+    The penalties of all connections follow one another, so many such connections cost no more than one does. What is
+    not read stays in gRPC's flow-control window, and then with the client."""
+
+    def __init__(
+        self, clock: Callable[[], float] = time.monotonic, give_back: Callable[[], object] = give_memory_back
+    ) -> None:
+        """``give_back``: called when a request was so large that its memory should be returned."""
+        self._clock = clock
+        self._give_back = give_back
+        self._until_s: dict[str, float] = {}
+        self._free_s = 0.0
+
+    def add(self, peer: str, size: int) -> float:
+        """``peer``, a connection, sent ``size`` bytes in vain; returns for how many seconds it is not read."""
+        if size < PENALIZED_BYTES_MIN:
+            return 0.0
+        if size >= LARGE_REFUSED_BYTES:
+            self._give_back()
+        now = self._clock()
+        self._until_s = {each: until for each, until in self._until_s.items() if until > now}
+        self._free_s = min(max(self._free_s, now) + size / REFUSED_BYTES_PER_S, now + PENALTY_S_MAX)
+        self._until_s[peer] = self._free_s
+        return self._free_s - now
+
+    def left_s(self, peer: str) -> float:
+        """For how many seconds nothing of ``peer`` is read."""
+        return max(self._until_s.get(peer, 0.0) - self._clock(), 0.0)
+
+    async def over(self, context: Any) -> None:
+        """Wait until requests of the call's connection may be read: mostly not at all."""
+        if self._until_s and (left_s := self.left_s(context.peer())) > 0:
+            await asyncio.sleep(left_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +74,7 @@ class Arrival:
 
     message: Any
     size: int
+    penalties: Penalties
     error: HeadraceError | None = None
 
     def opened(self) -> Any:
@@ -39,16 +83,16 @@ class Arrival:
             raise self.error
         return self.message
 
-
-async def pause_after_refusal(size: int) -> None:
-    """Before the answer to a refused request of ``size`` bytes."""
-    await asyncio.sleep(size / REFUSED_BYTES_PER_S)
+    async def punish(self, context: Any) -> None:
+        """The request is refused: note it of the call's connection, and have the answer wait."""
+        await asyncio.sleep(min(self.penalties.add(context.peer(), self.size), ANSWER_PAUSE_S_MAX))
 
 
 def arrivals_of(
-    handler: grpc.RpcMethodHandler, path: str, on_refused: OnRefused = lambda size: None
+    handler: grpc.RpcMethodHandler, path: str, penalties: Penalties | None = None
 ) -> Callable[[bytes], Arrival]:
     """The deserializer of ``handler``, which serves ``path`` ("/headrace.v1.Produce/Produce")."""
+    kept = Penalties() if penalties is None else penalties
     parse = handler.request_deserializer
     method = path.rpartition("/headrace.v1.")[2]
     check: Callable[[bytes], HeadraceError | None] = lambda data: None  # noqa: E731
@@ -59,12 +103,11 @@ def arrivals_of(
         size = len(data)
         error = check(data)
         if error is not None:
-            on_refused(size)
-            return Arrival(None, size, error)
+            return Arrival(None, size, kept, error)
         try:
-            return Arrival(parse(data), size)
+            return Arrival(parse(data), size, kept)
         except DecodeError as failure:
-            return Arrival(None, size, unreadable(path, failure))
+            return Arrival(None, size, kept, unreadable(path, failure))
 
     return arrive
 

@@ -21,10 +21,9 @@ import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from ..errors import HeadraceError, ServerBusyError, UnknownServerError
+from ..errors import HeadraceError, InvalidRequestError, ServerBusyError, UnknownServerError
 from .channel import COMMON_OPTIONS, MAX_MESSAGE_BYTES, UNMEASURED_OPTIONS
-from .memory import give_memory_back
-from .receiving import Arrival, OnRefused, arrivals_of, pause_after_refusal
+from .receiving import Penalties, arrivals_of
 from .status import status_of
 
 logger = logging.getLogger(__name__)
@@ -34,13 +33,13 @@ UNARY_BYTES_MAX = 64 * 1024 * 1024
 SMALL_REQUEST_BYTES = 16 * 1024
 #: What a message may have beside the bytes that its limit counts, so that the excess gets a typed error.
 OVERHEAD_BYTES = 1024 * 1024
-#: Connections of one listener (max.connections), and calls of one connection.
+#: Connections of one listener (max.connections), and calls of one connection. Where strangers call, a connection has
+#: fewer: of a connection that begins and resets calls without end, gRPC hands us up to twice as many.
 CONNECTIONS_MAX = 10_000
 STREAMS_PER_CONNECTION_MAX = 1_000
+STREAMS_PER_CLIENT_CONNECTION_MAX = 100
 #: Bytes of a call's headers: above the first gRPC may refuse the call, above the second it does.
 HEADER_BYTES_MAX, HEADER_BYTES_REFUSED = 8 * 1024, 16 * 1024
-#: A refused request of this size has its memory given back (memory.py).
-LARGE_REFUSED_BYTES = 1024 * 1024
 
 
 class CallsUnderWay:
@@ -93,23 +92,25 @@ class RequestBytes:
 class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
     """Turns a HeadraceError that leaves a handler into its status; anything else is logged: UNKNOWN_SERVER_ERROR."""
 
-    def __init__(
-        self, calls: CallsUnderWay, requests: RequestBytes, watches: RequestBytes, on_refused: OnRefused
-    ) -> None:
+    def __init__(self, calls: CallsUnderWay, requests: RequestBytes, watches: RequestBytes) -> None:
         self._calls = calls
+        self._penalties = Penalties()
         self._requests, self._watches = requests, watches
-        self._on_refused = on_refused
-        self._parsers: dict[str, Callable[[bytes], Arrival]] = {}
+        self._handlers: dict[str, grpc.RpcMethodHandler] = {}
 
     async def intercept_service(
         self,
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler]],
         details: grpc.HandlerCallDetails,
     ) -> grpc.RpcMethodHandler:
-        handler = await continuation(details)
+        handler = self._handlers.get(details.method)
         if handler is None:
-            return handler
-        method, calls = details.method, self._calls
+            handler = await continuation(details)
+            if handler is not None:  # a method that is served: there are few
+                handler = self._handlers[details.method] = self._guarded(handler, details.method)
+        return handler
+
+    def _guarded(self, handler: grpc.RpcMethodHandler, method: str) -> grpc.RpcMethodHandler:
         behaviour = next(
             each
             for each in (handler.unary_unary, handler.unary_stream, handler.stream_unary, handler.stream_stream)
@@ -117,37 +118,39 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         )
         if not inspect.iscoroutinefunction(behaviour):  # health and reflection come from libraries: they yield
             return handler
-        make = _HANDLER_OF[handler.request_streaming, handler.response_streaming]
-        parse = self._parsers.get(method)
-        if parse is None:
-            parse = self._parsers[method] = arrivals_of(handler, method, self._on_refused)
+        # All are served as streams of requests: what is a single request is read here, and not before its time.
+        make = (
+            grpc.stream_stream_rpc_method_handler
+            if handler.response_streaming
+            else grpc.stream_unary_rpc_method_handler
+        )
+        parse = arrivals_of(handler, method, self._penalties)
         budget = self._watches if handler.response_streaming else self._requests
-        guarded = _guard(behaviour, method, calls, None if handler.request_streaming else budget)
+        guarded = _guard(behaviour, method, self._calls, self._penalties, None if handler.request_streaming else budget)
         return make(guarded, parse, handler.response_serializer)
 
 
-_HANDLER_OF = {
-    (False, False): grpc.unary_unary_rpc_method_handler,
-    (False, True): grpc.unary_stream_rpc_method_handler,
-    (True, False): grpc.stream_unary_rpc_method_handler,
-    (True, True): grpc.stream_stream_rpc_method_handler,
-}
+def _guard(
+    behaviour: Any, method: str, calls: CallsUnderWay, penalties: Penalties, requests: RequestBytes | None
+) -> Any:
+    """``behaviour`` counted, and with errors mapped. ``requests``: where the call's single request counts; None: the
+    handler reads its requests (streams.py)."""
 
-
-def _guard(behaviour: Any, method: str, calls: CallsUnderWay, requests: RequestBytes | None) -> Any:
-    """``behaviour`` counted, and with errors mapped. ``requests``: the request is one ``Arrival``, which counts there;
-    None: the handler reads them (streams.py)."""
+    async def single(arrival: Any, context: Any) -> Any:
+        if arrival is grpc.aio.EOF:
+            await asyncio.sleep(0)  # a cancelled call looks like this too, and its cancellation arrives now
+            raise InvalidRequestError(f"{method}: the call has no request")
+        if arrival.error is not None:
+            await arrival.punish(context)
+        message = arrival.opened()
+        assert requests is not None
+        with requests.held(arrival.size, method):
+            return await behaviour(message, context)
 
     async def mapped(request: Any, context: Any) -> Any:
         failure: HeadraceError
         try:
-            if requests is None:
-                return await behaviour(request, context)
-            if request.error is not None:
-                await pause_after_refusal(request.size)
-            message = request.opened()
-            with requests.held(request.size, method):
-                return await behaviour(message, context)
+            return await (behaviour if requests is None else single)(request, context)
         except HeadraceError as error:
             failure = error
         except grpc.aio.AbortError:
@@ -159,16 +162,13 @@ def _guard(behaviour: Any, method: str, calls: CallsUnderWay, requests: RequestB
         return await context.abort(status, text, metadata)
 
     async def guarded(request: Any, context: Any) -> Any:
+        await penalties.over(context)
+        if requests is not None:
+            request = await context.read()
         with calls:
             return await mapped(request, context)
 
     return guarded
-
-
-def _refused(size: int) -> None:
-    """A request was refused unparsed; its memory is free when gRPC has dropped it."""
-    if size >= LARGE_REFUSED_BYTES:
-        give_memory_back()
 
 
 class Listener:
@@ -187,16 +187,19 @@ class Listener:
         takes_bulk: bool = True,
         message_bytes_max: int = MAX_MESSAGE_BYTES,
         connections_max: int = CONNECTIONS_MAX,
+        streams_max: int = STREAMS_PER_CONNECTION_MAX,
     ) -> None:
         """``takes_bulk``: False when those who call here send little; see ``UNMEASURED_OPTIONS``.
         ``message_bytes_max``: a larger message is refused by its length, before it is received.
-        ``connections_max``: one more is closed as soon as it is accepted."""
+        ``connections_max``: one more is closed as soon as it is accepted. ``streams_max``: calls of one connection; a
+        gRPC client keeps further ones back until there is room."""
         self.name = name
         self.host = host
         self.port = port
         self._takes_bulk = takes_bulk
         self._message_bytes_max = message_bytes_max
         self._connections_max = connections_max
+        self._streams_max = streams_max
         #: Of single requests under way, and of those that a stream answers.
         self.requests, self.watches = RequestBytes(), RequestBytes()
         self._services: list[str] = []
@@ -216,7 +219,7 @@ class Listener:
     async def start(self) -> int:
         """Bind and serve; returns the port. OSError when the address cannot be bound."""
         server = grpc.aio.server(
-            interceptors=[ErrorInterceptor(self._calls, self.requests, self.watches, _refused)],
+            interceptors=[ErrorInterceptor(self._calls, self.requests, self.watches)],
             options=[
                 *(option for option in COMMON_OPTIONS if option[0] != "grpc.max_receive_message_length"),
                 ("grpc.max_receive_message_length", self._message_bytes_max),
@@ -224,7 +227,7 @@ class Listener:
                 # record batches carry a compression of their own.
                 ("grpc.compression_enabled_algorithms_bitset", 1),
                 ("grpc.max_allowed_incoming_connections", self._connections_max),
-                ("grpc.max_concurrent_streams", STREAMS_PER_CONNECTION_MAX),
+                ("grpc.max_concurrent_streams", self._streams_max),
                 ("grpc.max_metadata_size", HEADER_BYTES_MAX),
                 ("grpc.absolute_max_metadata_size", HEADER_BYTES_REFUSED),
                 *(() if self._takes_bulk else UNMEASURED_OPTIONS),

@@ -26,7 +26,7 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 
 from ..errors import InvalidRequestError, NetworkError
-from .receiving import Arrival, pause_after_refusal
+from .receiving import Arrival, Penalties
 
 logger = logging.getLogger(__name__)
 
@@ -77,6 +77,7 @@ class ServerStream(Generic[Request, Response]):
         "_loop",
         "_out",
         "_over",
+        "_penalties",
         "_resumed",
         "_wake",
         "closed",
@@ -95,6 +96,7 @@ class ServerStream(Generic[Request, Response]):
         self._ending = False
         self._failure: BaseException | None = None
         self._handler: StreamHandler[Request] = StreamHandler()
+        self._penalties: Penalties | None = None
         #: True once the call is over; ``send`` does nothing from then on.
         self.closed = False
         #: Bytes of the answers that wait to be written or are being written.
@@ -111,6 +113,11 @@ class ServerStream(Generic[Request, Response]):
         self._out.append((response, size))
         self.queued_bytes += size
         self._wake_writer()
+
+    def punish(self, size: int) -> None:
+        """A request of ``size`` bytes was worth nothing: the next one of this connection is read late."""
+        if self._penalties is not None and not self.closed:
+            self._penalties.add(self._context.peer(), size)
 
     def pause(self) -> None:
         """Read no further request until ``resume``; what the client sends stays in gRPC's flow-control window."""
@@ -179,7 +186,8 @@ class ServerStream(Generic[Request, Response]):
                     break
                 if isinstance(request, Arrival):
                     if request.error is not None:
-                        await pause_after_refusal(request.size)
+                        await request.punish(self._context)
+                    self._penalties = request.penalties
                     self.request_bytes, request = request.size, request.opened()
                 elif request is None:  # gRPC could not deserialize it
                     raise InvalidRequestError("the request is not a valid protobuf message")
@@ -187,6 +195,8 @@ class ServerStream(Generic[Request, Response]):
                 del request
                 if self._resumed is not None:
                     await self._resumed
+                if self._penalties is not None:
+                    await self._penalties.over(self._context)
         except grpc.aio.BaseError:  # the call ended under our hands
             pass
         except DecodeError as error:

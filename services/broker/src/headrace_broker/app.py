@@ -40,7 +40,12 @@ from headrace_core.node.listeners import CLIENT, EXTERNAL, INTERNAL, ListenerAdd
 from headrace_core.node.meta_properties import MetaProperties
 from headrace_core.node.state_file import RuntimeState, remove_state, write_state
 from headrace_core.rpc.channel import MAX_MESSAGE_BYTES
-from headrace_core.rpc.server import OVERHEAD_BYTES, Listener
+from headrace_core.rpc.server import (
+    OVERHEAD_BYTES,
+    STREAMS_PER_CLIENT_CONNECTION_MAX,
+    STREAMS_PER_CONNECTION_MAX,
+    Listener,
+)
 from headrace_core.telemetry import (
     BrokerFenced,
     BrokerRegistered,
@@ -326,6 +331,9 @@ class Broker:
                 connections_max=connections_with_room(
                     config.values["max.connections"], self.settings.current.open_files_max
                 ),
+                streams_max=STREAMS_PER_CONNECTION_MAX
+                if wanted.name == INTERNAL
+                else STREAMS_PER_CLIENT_CONNECTION_MAX,
             )
             node.register(listener)
             for registrar, servicer, name in served[wanted.name]:

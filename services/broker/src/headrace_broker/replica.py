@@ -164,7 +164,7 @@ class Replica:
         self._writer.submit(self.log, checked, ended)
 
     def _check_next(self) -> None:
-        checking = self._threads.run(functools.partial(self._check, self._unchecked[0]))
+        checking = self._threads.run_rested(self.partition, functools.partial(self._check, self._unchecked[0]))
         checking.add_done_callback(self._checked)
 
     def _checked(self, checking: asyncio.Future[Append]) -> None:

@@ -4,28 +4,88 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+#: Work that takes more of a processor is long (seconds): batches of 32 MiB and more, inflated, are. After it, long work
+#: rests for so many times its length, so that all of it together has a quarter of a core.
+LONG_S, REST_TIMES = 0.05, 3
+
+
+class Rests:
+    """When the next work of a lane may begin. Lanes whose last work was long share a quarter of a core; others never
+    wait. Pure; times in seconds of one clock."""
+
+    __slots__ = ("_free_s", "_last_s")
+
+    def __init__(self) -> None:
+        self._last_s: dict[Hashable, float] = {}  # what the last work of a lane took, where it was long
+        self._free_s = 0.0
+
+    def begin(self, lane: Hashable, now_s: float) -> float:
+        """Begin the lane's next work, or return for how long it has to rest before it asks again."""
+        expected_s = self._last_s.get(lane)
+        if expected_s is None:
+            return 0.0
+        if self._free_s > now_s:
+            return self._free_s - now_s
+        self._free_s = now_s + (1 + REST_TIMES) * expected_s
+        return 0.0
+
+    def ended(self, lane: Hashable, now_s: float, took_s: float) -> None:
+        """Work of the lane took so much of a processor."""
+        if took_s < LONG_S:
+            self._last_s.pop(lane, None)
+            return
+        self._last_s[lane] = took_s
+        self._free_s = max(self._free_s, now_s + REST_TIMES * took_s)
 
 
 class WorkThreads:
     """A few threads, started when the first work comes."""
 
-    __slots__ = ("_loop", "_pool", "_size")
+    __slots__ = ("_loop", "_pool", "_resting", "_rests", "_size")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, size: int = 2) -> None:
         self._loop = loop
         self._size = size
         self._pool: ThreadPoolExecutor | None = None
+        self._rests = Rests()
+        self._resting: set[asyncio.Task[Any]] = set()
 
     def run(self, work: Callable[[], T]) -> asyncio.Future[T]:
         """The result of ``work``, which runs in one of the threads."""
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self._size, thread_name_prefix="work")
         return self._loop.run_in_executor(self._pool, work)
+
+    def run_rested(self, lane: Hashable, work: Callable[[], T]) -> asyncio.Future[T]:
+        """As ``run``, for work that strangers can make long: see ``Rests``. One work of a lane at a time."""
+
+        def timed() -> T:
+            began_s = time.thread_time()
+            try:
+                return work()
+            finally:
+                self._rests.ended(lane, time.monotonic(), time.thread_time() - began_s)
+
+        if not (rest_s := self._rests.begin(lane, time.monotonic())):
+            return self.run(timed)
+
+        async def rested(rest_s: float) -> T:
+            while rest_s:
+                await asyncio.sleep(rest_s)
+                rest_s = self._rests.begin(lane, time.monotonic())
+            self._resting.discard(task)
+            return await self.run(timed)
+
+        task = self._loop.create_task(rested(rest_s))
+        self._resting.add(task)
+        return task
 
     def call_soon(self, callback: Callable[[], object]) -> None:
         """From a thread: have the loop call ``callback``. A loop that has ended calls nobody."""
@@ -34,6 +94,8 @@ class WorkThreads:
 
     def close(self) -> None:
         """Let running work end; start no more."""
+        for task in self._resting:
+            task.cancel()
         if self._pool is not None:
             self._pool.shutdown(wait=True, cancel_futures=True)
             self._pool = None

@@ -50,6 +50,8 @@ _DURABILITY = {
 UNREAD_BYTES_MAX = 1024 * 1024
 #: Why a stream is not read: its own requests, or the broker's as a whole, hold too many bytes; or its answers do.
 _OWN_LIMIT, _BROKER_LIMIT, _UNREAD_ANSWERS = 1, 2, 4
+#: What is wrong with the bytes themselves. A request that holds nothing else is held against its connection.
+_WORTHLESS = ("CORRUPT_MESSAGE", "INVALID_RECORD", "MESSAGE_TOO_LARGE", "RECORD_LIST_TOO_LARGE")
 _ACKS = (produce_pb2.ACKS_UNSPECIFIED, produce_pb2.ACKS_ALL, produce_pb2.ACKS_LEADER, produce_pb2.ACKS_NONE)
 
 
@@ -110,6 +112,7 @@ class _Pending(Expiring):
         "results",
         "size",
         "stream",
+        "worthless",
     )
 
     def __init__(self, stream: ProduceStream, correlation_id: int, acks: int, partitions: list[TopicPartition]) -> None:
@@ -123,6 +126,8 @@ class _Pending(Expiring):
         self.replicas: list[Replica | None] = [None] * len(partitions)
         self.remaining = len(partitions)
         self.size = 0
+        #: Partitions whose records were refused for what they are.
+        self.worthless = 0
         self.answered = False
         #: Partitions whose records are on their way to the log.
         self.in_memory = 0
@@ -351,6 +356,7 @@ class ProduceStream(StreamHandler[Any]):
     def _failed(self, pending: _Pending, index: int, error: HeadraceError) -> None:
         self._broker.metrics.produce_errors.value += 1
         partition = pending.partitions[index]
+        pending.worthless += error.code in _WORTHLESS
         if pending.acks == produce_pb2.ACKS_NONE:
             logger.debug("produce to %s with acks NONE failed: %s", partition, error)
         pending.results[index] = self._result_of(partition, error)
@@ -374,6 +380,8 @@ class ProduceStream(StreamHandler[Any]):
         if pending.remaining:
             return
         self._broker.deadlines.discard(pending)
+        if pending.worthless == len(pending.partitions):
+            self._stream.punish(pending.size)
         if not pending.answered:
             self._answer(pending, pending.results)
         self._end(pending)
