@@ -1,16 +1,21 @@
 """Hostile clients beside a well-behaved one: what its p99 becomes, and what the brokers' memory (`make bench-hostile`).
 
-    hostile.py [--seconds 10] [--only NAMES] [--rate 100] [--smoke]
+    hostile.py [--seconds 7] [--only NAMES] [--rate 100] [--smoke]
 
 Three brokers, three controllers and a coordinator as real processes at shipped defaults; a topic with three replicas. A
-producer (acks=all) sends ``--rate`` records a second and a consumer reads them: the latency is from send to received.
-First alone (quiet), then beside each attacker, then after all of them. An attacker is one process that may use half a
-core; it stays on loopback, and is bounded in time and count. Each result is one JSON object on a line:
+producer (acks=all) sends ``--rate`` records a second and a consumer reads them: the latency is from send to received,
+and belongs to the moment of the send. An attacker is one process that may use half a core; it stays on loopback, and is
+bounded in time and count.
 
-    quiet_p99_ms, p99_ms, ratio, broker_rss_mib (peak of the three), attacker_cpu (cores), alive, lost
+Quiet and hostile slices alternate, ``--seconds`` of each for each attacker, in two rounds over all of them, so that a
+slow minute of the machine hits both: an attacker is compared with the quiet slices right before its own. Each result is
+one JSON object on a line, then comes a table:
 
-Exit 1 when a bar is missed: p99 at most 3 times the quiet one (and 25 ms), every process alive, no broker above 400
-MiB, no record lost.
+    quiet_p99_ms, p99_ms, ratio, broker_rss_mib (peak of the three), quiet_broker_cpu, broker_cpu, attacker_cpu (cores),
+    alive, lost
+
+Exit 1 when a bar is missed: p99 at most 3 times the quiet one (or 25 ms), every process alive, no broker above 400 MiB,
+no record lost. Four to five minutes at the defaults.
 """
 
 from __future__ import annotations
@@ -20,6 +25,7 @@ import contextlib
 import itertools
 import random
 import socket
+import statistics
 import struct
 import subprocess
 import sys
@@ -27,6 +33,7 @@ import threading
 import time
 import zlib
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 from measure import cpu_seconds, emit, rss_mib
@@ -38,19 +45,33 @@ RATIO_MAX, RSS_MIB_MAX = 3.0, 400.0
 FLOOR_MS = 25.0
 CORES = 0.5
 CONNECTIONS, SLOW_READERS, HALF_OPEN = 1_000, 100, 200
+#: Slices of each attacker. What is left of one has this long to end before the quiet slice begins, and an attacker this
+#: long to connect before its own does.
+ROUNDS = 2
+SETTLE_S, CONNECT_S = 0.7, 0.5
+#: How long the records of a slice are waited for.
+ARRIVAL_S = 5.0
+READY = "attacking"
 
 
 # -- the attackers (in a process of their own) ------------------------------------------------------------------------
 
 
 class Pace:
-    """Keeps this process at ``CORES``; ``on()`` is False when the time is over."""
+    """Keeps this process at ``CORES``; ``on()`` is False when the time is over. It begins with the first ``on()``: what
+    an attacker prepares before does not count. ``READY`` is printed then."""
 
     def __init__(self, seconds: float) -> None:
-        self._began, self._cpu = time.monotonic(), time.process_time()
-        self._until = self._began + seconds
+        self._seconds = seconds
+        self._lock = threading.Lock()
+        self._until: float | None = None
 
     def on(self) -> bool:
+        with self._lock:
+            if self._until is None:
+                self._began, self._cpu = time.monotonic(), time.process_time()
+                self._until = self._began + self._seconds
+                print(READY, flush=True)
         while True:
             now = time.monotonic()
             if now >= self._until:
@@ -310,9 +331,9 @@ class Client:
         self._producer = Producer(bootstrap_servers=bootstrap, linger_ms=0)
         self._consumer = Consumer(bootstrap_servers=bootstrap, auto_offset_reset="latest")
         self._consumer.assign([TopicPartition(TOPIC, 0)])
-        self._rate, self._over = rate, threading.Event()
+        self._rate, self._over, self._over_reading = rate, threading.Event(), threading.Event()
         self._lock = threading.Lock()
-        self._latencies_ms: list[float] = []
+        self._latencies_ms: dict[float, float | None] = {}  # by the time of the send; None: not received yet
         self.sent = self.received = self.failed = 0
         self._threads = [threading.Thread(target=self._send), threading.Thread(target=self._receive)]
 
@@ -322,12 +343,21 @@ class Client:
             thread.start()
 
     def measure(self, seconds: float) -> list[float]:
-        """The latencies of ``seconds`` from now, in ms."""
-        with self._lock:
-            self._latencies_ms.clear()
+        """The latencies of what is sent within ``seconds`` from now, in ms. What does not arrive counts as long as it
+        was waited for."""
+        began = time.monotonic()
         time.sleep(seconds)
         with self._lock:
-            return sorted(self._latencies_ms)
+            known, self._latencies_ms = self._latencies_ms, {}
+        slice_ms = {sent: took for sent, took in known.items() if sent >= began}
+        deadline = time.monotonic() + ARRIVAL_S
+        while None in slice_ms.values() and time.monotonic() < deadline:
+            time.sleep(0.01)
+            with self._lock:
+                for sent in [sent for sent, took in slice_ms.items() if took is None]:
+                    slice_ms[sent] = self._latencies_ms.pop(sent, None)
+        now = time.monotonic()
+        return [(now - sent) * 1000 if took is None else took for sent, took in slice_ms.items()]
 
     def stop(self) -> None:
         self._over.set()
@@ -339,60 +369,98 @@ class Client:
     def _send(self) -> None:
         due = time.monotonic()
         while not self._over.is_set():
-            future = self._producer.send(TOPIC, struct.pack(">d", time.monotonic()))
-            future.add_done_callback(self._acknowledged)
+            now = time.monotonic()
+            with self._lock:
+                self._latencies_ms[now] = None
+            self._producer.send(TOPIC, struct.pack(">d", now)).add_done_callback(self._acknowledged)
             self.sent += 1
             due += 1 / self._rate
             time.sleep(max(due - time.monotonic(), 0))
         self._producer.flush()
         time.sleep(2)
-        self._over_reading = True
-
-    _over_reading = False
+        self._over_reading.set()
 
     def _acknowledged(self, future: Any) -> None:
         if future.exception() is not None:
             self.failed += 1
 
     def _receive(self) -> None:
-        while not self._over_reading:
+        while not self._over_reading.is_set():
             for record in self._consumer.poll(timeout=0.2):
                 if len(record.value) != 8:  # an attacker's
                     continue
                 (sent,) = struct.unpack(">d", record.value)
                 self.received += 1
                 with self._lock:
-                    self._latencies_ms.append((time.monotonic() - sent) * 1000)
+                    self._latencies_ms[sent] = (time.monotonic() - sent) * 1000
 
 
 def p99(latencies_ms: list[float]) -> float:
-    return latencies_ms[int(len(latencies_ms) * 0.99)] if latencies_ms else float("inf")
+    return sorted(latencies_ms)[int(len(latencies_ms) * 0.99)] if latencies_ms else float("inf")
 
 
 # -- the run ----------------------------------------------------------------------------------------------------------
 
 
-def beside(name: str, address: str, pids: list[int], client: Client, seconds: float) -> dict[str, Any]:
-    """Run one attacker for a little longer than the measurement."""
-    attacker = subprocess.Popen(
-        [sys.executable, __file__, "--attack", name, "--at", address, "--seconds", str(seconds + 2)]
-    )
-    peaks = dict.fromkeys(pids, 0.0)
+@dataclass
+class Outcome:
+    """What was measured of one attacker, over all its slices. Times in ms, CPU in seconds."""
+
+    quiet: list[float] = field(default_factory=list)
+    beside: list[float] = field(default_factory=list)
+    seconds = quiet_cpu = broker_cpu = attacker_cpu = rss_mib = 0.0
+    alive: bool = True
+
+    def told(self, name: str, floor_ms: float) -> dict[str, Any]:
+        quiet, beside = p99(self.quiet), p99(self.beside)
+        fine = (beside <= max(RATIO_MAX * quiet, floor_ms)) and self.alive and self.rss_mib <= RSS_MIB_MAX
+        return {
+            "what": name,
+            "quiet_p99_ms": round(quiet, 2),
+            "p50_ms": round(statistics.median(self.beside), 2) if self.beside else None,
+            "p99_ms": round(beside, 2),
+            "max_ms": round(max(self.beside, default=0.0), 2),
+            "ratio": round(beside / quiet, 2),
+            "records": len(self.beside),
+            "broker_rss_mib": round(self.rss_mib, 1),
+            "quiet_broker_cpu": round(self.quiet_cpu / self.seconds, 2),
+            "broker_cpu": round(self.broker_cpu / self.seconds, 2),
+            "attacker_cpu": round(self.attacker_cpu / self.seconds, 2),
+            "alive": self.alive,
+            "fine": fine,
+        }
+
+
+def one_slice(name: str, address: str, pids: list[int], client: Client, seconds: float, outcome: Outcome) -> None:
+    """A quiet slice, then one beside the attacker, into ``outcome``."""
+    time.sleep(SETTLE_S)
+    before = cpu_seconds(pids)
+    outcome.quiet += client.measure(seconds)
+    outcome.quiet_cpu += cpu_seconds(pids) - before
+    outcome.seconds += seconds
+    lasts_s = seconds + CONNECT_S + 0.2
+    command = [sys.executable, __file__, "--attack", name, "--at", address, "--seconds", str(lasts_s)]
+    attacker = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     over = threading.Event()
 
     def watch() -> None:
         while not over.wait(0.05):
             for pid in pids:
                 with contextlib.suppress(OSError, KeyError):
-                    peaks[pid] = max(peaks[pid], rss_mib(pid))
+                    outcome.rss_mib = max(outcome.rss_mib, rss_mib(pid))
 
     watcher = threading.Thread(target=watch)
     watcher.start()
     try:
-        time.sleep(1.0)  # it has connected
-        before, began = cpu_seconds([attacker.pid]), time.monotonic()
-        latencies = client.measure(seconds)
-        cores = (cpu_seconds([attacker.pid]) - before) / (time.monotonic() - began)
+        assert attacker.stdout is not None
+        if READY not in attacker.stdout.readline():
+            raise SystemExit(f"the attacker {name!r} ended before it began (exit {attacker.wait()})")
+        time.sleep(CONNECT_S)
+        before, attackers = cpu_seconds(pids), cpu_seconds([attacker.pid])
+        outcome.beside += client.measure(seconds)
+        outcome.broker_cpu += cpu_seconds(pids) - before
+        with contextlib.suppress(OSError):
+            outcome.attacker_cpu += cpu_seconds([attacker.pid]) - attackers
     finally:
         try:
             attacker.wait(10)
@@ -401,22 +469,12 @@ def beside(name: str, address: str, pids: list[int], client: Client, seconds: fl
             attacker.wait()
         over.set()
         watcher.join()
-    return {
-        "p50_ms": round(latencies[len(latencies) // 2], 2) if latencies else None,
-        "p99_ms": round(p99(latencies), 2),
-        "max_ms": round(latencies[-1], 2) if latencies else None,
-        "records": len(latencies),
-        "broker_rss_mib": round(max(peaks.values()), 1),
-        "attacker_cpu": round(cores, 2),
-        "attacker_exit": attacker.returncode,
-    }
 
 
 def measured(names: list[str], seconds: float, rate: float, floor_ms: float) -> bool:
     """Run all; True when every bar is met."""
     from headrace import Admin, LocalCluster, NewTopic
 
-    fine = True
     with LocalCluster(brokers=3, controllers=3, coordinators=1) as cluster:
         with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
             admin.create_topics([NewTopic(name, partitions=1, replication_factor=3) for name in (TOPIC, BOMBED)])
@@ -426,45 +484,47 @@ def measured(names: list[str], seconds: float, rate: float, floor_ms: float) -> 
         address = next(n["address"] for n in nodes if n["role"] == "broker" and n["id"] == leader)
         pids = [node["pid"] for node in nodes if node["role"] == "broker"]
         everybody = {node["pid"] for node in nodes}
+        outcomes = {name: Outcome() for name in names}
         client = Client(cluster.bootstrap_servers, rate)
         client.start()
         try:
             client.measure(3)  # warm
-            quiet = client.measure(seconds)
-            quiet_p99 = p99(quiet)
-            emit(what="quiet", p99_ms=round(quiet_p99, 2), records=len(quiet), broker_rss_mib=max(map(rss_mib, pids)))
-            for name in names:
-                told = beside(name, address, pids, client, seconds)
-                alive = {node["pid"] for node in cluster.ps()} == everybody
-                ratio = told["p99_ms"] / quiet_p99
-                is_fine = (
-                    (ratio <= RATIO_MAX or told["p99_ms"] <= floor_ms)
-                    and alive
-                    and told["broker_rss_mib"] <= RSS_MIB_MAX
-                )
-                fine &= is_fine
-                emit(
-                    what=name,
-                    **told,
-                    quiet_p99_ms=round(quiet_p99, 2),
-                    ratio=round(ratio, 2),
-                    alive=alive,
-                    fine=is_fine,
-                )
+            quiet = client.measure(max(seconds / ROUNDS, 1))
+            emit(what="quiet", p99_ms=round(p99(quiet), 2), records=len(quiet), broker_rss_mib=max(map(rss_mib, pids)))
+            for _ in range(ROUNDS):
+                for name, outcome in outcomes.items():
+                    one_slice(name, address, pids, client, seconds / ROUNDS, outcome)
+                    outcome.alive &= {node["pid"] for node in cluster.ps()} == everybody
+            told = [outcome.told(name, floor_ms) for name, outcome in outcomes.items()]
+            for each in told:
+                emit(**each)
             after = client.measure(max(seconds / 2, 3))
             rss = round(max(map(rss_mib, pids)), 1)
             emit(what="afterwards", p99_ms=round(p99(after), 2), records=len(after), broker_rss_mib=rss)
         finally:
             client.stop()
         lost = client.sent - client.failed - client.received
-        fine &= lost <= 0 and not client.failed
+        fine = all(each["fine"] for each in told) and lost <= 0 and not client.failed
         emit(what="records", sent=client.sent, received=client.received, failed=client.failed, lost=lost, fine=fine)
+    print(table(told, lost, fine))
     return fine
+
+
+def table(told: list[dict[str, Any]], lost: int, fine: bool) -> str:
+    """What a person reads."""
+    columns = ["what", "quiet_p99_ms", "p99_ms", "ratio", "max_ms", "broker_rss_mib", "broker_cpu", "attacker_cpu"]
+    rows = [[*columns, "verdict"]]
+    rows += [[*(str(each[column]) for column in columns), "ok" if each["fine"] else "MISSED"] for each in told]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+    peak = max((each["broker_rss_mib"] for each in told), default=0.0)
+    lines.append(f"peak RSS {peak:.0f} MiB of {RSS_MIB_MAX:.0f}, {lost} records lost: {'ok' if fine else 'MISSED'}")
+    return "\n".join(lines)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seconds", type=float, default=10)
+    parser.add_argument("--seconds", type=float, default=7)
     parser.add_argument("--rate", type=float, default=100)
     parser.add_argument("--only", default="")
     parser.add_argument("--floor-ms", type=float, default=FLOOR_MS, help="a p99 below this is fine in any case")
