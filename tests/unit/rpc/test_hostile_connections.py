@@ -14,7 +14,7 @@ import grpc.aio
 import pytest
 
 from headrace_core.errors import InvalidRequestError, NetworkError, ServerBusyError
-from headrace_core.rpc import error_from_rpc, memory, receiving
+from headrace_core.rpc import ChannelPurpose, error_from_rpc, memory, open_channel, receiving
 from headrace_core.rpc.server import HEADER_BYTES_REFUSED, STREAMS_PER_CLIENT_CONNECTION_MAX, Listener, RequestBytes
 from headrace_core.rpc.streams import ServerStream, StreamHandler, read_message
 from headrace_core.testing.raw_http2 import (
@@ -92,7 +92,9 @@ async def connected(server: Server, **kwargs: Any) -> AsyncIterator[grpc.aio.Cha
 async def is_served(server: Server) -> bool:
     async with connected(server) as channel:
         stub = metadata_pb2_grpc.MetadataStub(channel)
-        answer = await stub.GetMetadata(metadata_pb2.MetadataRequest(topics=["a", "b"]), timeout=PATIENCE_S)
+        answer = await stub.GetMetadata(
+            metadata_pb2.MetadataRequest(topics=["a", "b"]), timeout=PATIENCE_S, wait_for_ready=True
+        )
         return bool(answer.controller_id == 2)
 
 
@@ -367,6 +369,25 @@ def test_streams_of_one_connection_are_bounded() -> None:
             assert refused == struct.pack(">I", 11)  # ENHANCE_YOUR_CALM
             attacker.close()
             assert await is_served(server)
+
+    run(scenario)
+
+
+def test_more_streams_of_one_process_than_a_connection_takes_are_all_served() -> None:
+    """gRPC shares a connection among equal channels, and keeps calls back that the server would refuse."""
+
+    async def scenario() -> None:
+        async with serving(streams_max=STREAMS_PER_CLIENT_CONNECTION_MAX) as server:
+            channels = [
+                open_channel(server.listener.address, ChannelPurpose.PRODUCE)
+                for _ in range(STREAMS_PER_CLIENT_CONNECTION_MAX + 1)
+            ]
+            stubs: list[Any] = [produce_pb2_grpc.ProduceStub(channel) for channel in channels]  # type: ignore[no-untyped-call]
+            streams = [stub.Produce() for stub in stubs]
+            for stream in streams:
+                await stream.write(produce_pb2.ProduceRequest(correlation_id=7))
+                assert (await stream.read()).correlation_id == 7
+            await asyncio.gather(*(channel.close() for channel in channels))
 
     run(scenario)
 

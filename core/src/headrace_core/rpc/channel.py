@@ -7,6 +7,7 @@ whatever else is on it, so each *purpose* gets an option value of its own, and w
 from __future__ import annotations
 
 import enum
+import itertools
 
 import grpc
 import grpc.aio
@@ -52,13 +53,18 @@ _UNMEASURED = (ChannelPurpose.CONTROL, ChannelPurpose.HEARTBEAT, ChannelPurpose.
 _BETWEEN_PEERS = (ChannelPurpose.RAFT, ChannelPurpose.REPLICATION, ChannelPurpose.CATCH_UP)
 
 
-def open_channel(address: str, purpose: ChannelPurpose, share: int = 0) -> grpc.aio.Channel:
-    """A channel to ``host:port``. It connects lazily and again by itself; the caller closes it. ``share``: channels
-    that differ in it share no connection, whose calls the server bounds."""
+#: So many channels of a process, made one after the other, share a connection where gRPC lets them. Each has one or two
+#: lasting calls, and a broker takes 100 on a connection: gRPC would keep the next one waiting for ever.
+CHANNELS_PER_CONNECTION = 40
+_channels = itertools.count()
+
+
+def open_channel(address: str, purpose: ChannelPurpose) -> grpc.aio.Channel:
+    """A channel to ``host:port``. It connects lazily and again by itself; the caller closes it."""
     options: dict[str, int | str] = {
         **dict(COMMON_OPTIONS),
         "headrace.purpose": purpose.value,
-        "headrace.share": share,
+        "headrace.share": next(_channels) // CHANNELS_PER_CONNECTION,
         "grpc.initial_reconnect_backoff_ms": 50,
         "grpc.min_reconnect_backoff_ms": 50,
         "grpc.max_reconnect_backoff_ms": 1_000,

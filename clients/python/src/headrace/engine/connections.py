@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import socket
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -30,10 +29,6 @@ from headrace_protos.v1 import (
 
 Answer = TypeVar("Answer")
 
-#: Clients of a process that share a connection. Each has one or two lasting calls on it, of the 100 that brokers take.
-CLIENTS_PER_CONNECTION = 40
-_clients = itertools.count()
-
 #: A broker that has not answered for so long may stand still: somebody else is asked whether it leads.
 SILENT_S = 2.0
 
@@ -44,12 +39,11 @@ class Connections:
 
     def __init__(self) -> None:
         self._channels: dict[str, grpc.aio.Channel] = {}
-        self._share = next(_clients) // CLIENTS_PER_CONNECTION
 
     def _channel(self, address: str) -> grpc.aio.Channel:
         found = self._channels.get(address)
         if found is None:
-            found = self._channels[address] = rpc.open_channel(address, ChannelPurpose.CONTROL, self._share)
+            found = self._channels[address] = rpc.open_channel(address, ChannelPurpose.CONTROL)
         return found
 
     def metadata(self, address: str) -> Any:
