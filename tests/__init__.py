@@ -1,1 +1,1 @@
-"""The tests, as one package: a module imports another by its whole name, `tests.worlds.…`."""
+"""The tests, as one package: a module imports another by its whole name, `tests.worlds.raft_world`."""

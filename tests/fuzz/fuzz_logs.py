@@ -25,7 +25,7 @@ from headrace_core.types import TopicPartition
 from tests.fuzz.fuzz_engine import Reader, Target, chunks
 from tests.fuzz.fuzz_records import outcome
 from tests.fuzz.fuzz_seeds import framed, logs, marker, rebased, sealed_after
-from tests.property.log_compaction.compaction_world import Batch, batches_of, committed, latest_values, transactions_of
+from tests.worlds.compaction_world import Batch, batches_of, committed, latest_values, transactions_of
 
 ROOT = "/data"
 DIRECTORY = "/data/orders-0"

@@ -27,7 +27,7 @@ from headrace_protos.v1 import fetch_pb2, produce_pb2
 from tests.fuzz.fuzz_engine import Target
 from tests.fuzz.fuzz_records import outcome
 from tests.fuzz.fuzz_seeds import batches, logs, sealed_after
-from tests.scenarios.broker.solo_broker import FakeStream, SoloBroker, fetch, produce
+from tests.worlds.solo_broker import FakeStream, SoloBroker, fetch, produce
 
 # ---------------------------------------------------------------------------------------------- metadata
 

@@ -36,6 +36,7 @@ from headrace_core.testing.shrinking import shortest, shrink
 from tests.simulation.broker_coverage import BROKERS_LISTED, brokers_missing
 from tests.simulation.broker_plan import BrokerPlan, make_broker_plan
 from tests.simulation.broker_sim_world import BrokerWorld
+from tests.simulation.cluster_histories import Broken
 from tests.simulation.group_coverage import GROUPS_LISTED, groups_missing
 from tests.simulation.group_plan import GroupPlan, make_group_plan
 from tests.simulation.group_sim_world import GroupWorld
@@ -45,8 +46,7 @@ from tests.simulation.sim_checks import Violation
 from tests.simulation.sim_coverage import LISTED, missing
 from tests.simulation.sim_histories import run_histories
 from tests.simulation.sim_plan import REQUIRED, Plan, make_plan
-from tests.simulation.sim_world import World, listen_to_the_log, take_what_was_logged
-from tests.unit.controller.cluster_histories import Broken
+from tests.simulation.sim_world import ControllersWorld, listen_to_the_log, take_what_was_logged
 
 #: A mutant that lives as long as this has survived.
 MUTANT_SCHEDULES_MAX = 2_000
@@ -97,8 +97,8 @@ GROUPS = "groups"
 #: Beside so many schedules of controllers and brokers comes one of groups.
 GROUPS_EVERY = 5
 AnyPlan = Plan | BrokerPlan | GroupPlan
-AnyWorld = World | BrokerWorld | GroupWorld
-_WORLDS: dict[type, Any] = {Plan: World, BrokerPlan: BrokerWorld, GroupPlan: GroupWorld}
+AnyWorld = ControllersWorld | BrokerWorld | GroupWorld
+_WORLDS: dict[type, Any] = {Plan: ControllersWorld, BrokerPlan: BrokerWorld, GroupPlan: GroupWorld}
 
 
 def plan_of(seed: int, half: str = "both", mutant: Mutant | None = None) -> AnyPlan:
@@ -151,7 +151,7 @@ def outcome_of(
     if "world" not in parts:
         return Outcome(plan.seed, 0, 0, coverage, None)
     world, failure = run_one(plan, past_exceptions=past_exceptions)
-    assert isinstance(world, World)
+    assert isinstance(world, ControllersWorld)
     return Outcome(
         plan.seed,
         world.scheduler.events,

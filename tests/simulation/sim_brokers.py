@@ -40,7 +40,7 @@ from tests.simulation.sim_checks import decoded
 
 if TYPE_CHECKING:
     from tests.simulation.sim_controllers import ControllerHost
-    from tests.simulation.sim_world import World
+    from tests.simulation.sim_world import ControllersWorld
 
 HEARTBEAT_MS = 400.0
 FOLLOW_MS = 300.0
@@ -50,7 +50,7 @@ CALL_MS = 1_000.0
 class SimulatedBroker:
     """See the module. A *life* begins with a registration; what an earlier one has under way still arrives."""
 
-    def __init__(self, world: World, number: int) -> None:
+    def __init__(self, world: ControllersWorld, number: int) -> None:
         from tests.simulation.sim_world import BROKER_ADDRESS
 
         self.world = world

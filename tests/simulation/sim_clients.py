@@ -36,7 +36,7 @@ from tests.simulation.sim_checks import Violation
 
 if TYPE_CHECKING:
     from tests.simulation.sim_controllers import ControllerHost
-    from tests.simulation.sim_world import World
+    from tests.simulation.sim_world import ControllersWorld
 
 #: A request without an answer is given up after this.
 TIMEOUT_MS = 1_500.0
@@ -59,7 +59,7 @@ def marks_of(record: MetadataRecord) -> Hashable | None:
 class Read:
     """A call that is no request of the cluster's: a linearizable read."""
 
-    def __init__(self, world: World, answered: Callable[[Any], None], sender: int) -> None:
+    def __init__(self, world: ControllersWorld, answered: Callable[[Any], None], sender: int) -> None:
         self.world = world
         self.answered = answered
         self.sender = sender
@@ -89,7 +89,7 @@ class Read:
 class AdminClient:
     """One after the other, a few at once, each time to the controller it takes for the leader."""
 
-    def __init__(self, world: World, number: int) -> None:
+    def __init__(self, world: ControllersWorld, number: int) -> None:
         from tests.simulation.sim_world import CLIENT_ADDRESS
 
         self.world = world
@@ -272,7 +272,7 @@ class Watched:
 
     def __init__(
         self,
-        world: World,
+        world: ControllersWorld,
         sender: int,
         request: Request,
         given: Callable[[Any], None],

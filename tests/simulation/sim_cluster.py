@@ -17,13 +17,13 @@ from tests.simulation.cluster_invariants import check_step
 from tests.simulation.sim_checks import Violation
 
 if TYPE_CHECKING:
-    from tests.simulation.sim_world import World
+    from tests.simulation.sim_world import ControllersWorld
 
 
 class ClusterWatch:
     """Looks at each new reference image."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: ControllersWorld) -> None:
         self.world = world
         world.checks.on_image.append(self.look)
 

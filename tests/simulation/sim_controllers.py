@@ -36,7 +36,7 @@ from tests.simulation.sim_disk import ROOT, DiskRecord, ObservedStorage, flip_so
 
 if TYPE_CHECKING:
     from tests.simulation.sim_plan import Fault
-    from tests.simulation.sim_world import World
+    from tests.simulation.sim_world import ControllersWorld
 
 
 def disk_identity(node_id: int, disk_number: int) -> ReplicaKey:
@@ -47,7 +47,7 @@ def disk_identity(node_id: int, disk_number: int) -> ReplicaKey:
 class ControllerHost:
     """See the module. The process is up while ``controller`` is not None."""
 
-    def __init__(self, world: World, node_id: int) -> None:
+    def __init__(self, world: ControllersWorld, node_id: int) -> None:
         self.world = world
         self.node_id = node_id
         self.clock = NodeClock(world.scheduler, started_ms=10_000.0 * node_id)

@@ -23,7 +23,7 @@ from tests.simulation.sim_stories import STORIES
 
 if TYPE_CHECKING:
     from tests.simulation.sim_controllers import ControllerHost
-    from tests.simulation.sim_world import World
+    from tests.simulation.sim_world import ControllersWorld
 
 _HOUR_MS = 3_600_000.0
 
@@ -31,7 +31,7 @@ _HOUR_MS = 3_600_000.0
 class Faults:
     """See the module: ``strike`` is called at each fault's time."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: ControllersWorld) -> None:
         self.world = world
         self._noise: dict[int, tuple[str, float]] = {}
         world.mend_all.append(self._mend_network)

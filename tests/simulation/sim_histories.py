@@ -2,7 +2,7 @@
 
 In the world of controllers brokers hold no records, so it cannot see one lost by an election. These histories can: many
 decisions in little time, with crashes, lost tails, wiped disks and requests that arrive late; the rule is that a clean
-leader has every committed record (tests/unit/controller/cluster_histories.py, ledger_histories.py).
+leader has every committed record (tests/simulation/cluster_histories.py, ledger_histories.py).
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any
 
 from headrace_controller.cluster.requests import AlteredPartition, AlterPartition, Request
 from headrace_core.metadata import MetadataImage
-from tests.unit.controller.cluster_histories import PROFILES, Broken, Histories
-from tests.unit.controller.ledger_histories import LedgerHistories
+from tests.simulation.cluster_histories import PROFILES, Broken, Histories
+from tests.simulation.ledger_histories import LedgerHistories
 
 STEPS = 400
 #: The history with moves, coordinators and levels takes three times as long: every so many-th schedule has one.

@@ -48,7 +48,7 @@ from tests.simulation.sim_checks import Violation
 
 if TYPE_CHECKING:
     from tests.simulation.sim_controllers import ControllerHost
-    from tests.simulation.sim_world import World
+    from tests.simulation.sim_world import ControllersWorld
 
 EVERY_MS = 180.0
 HEARTBEAT_MS = 400.0
@@ -61,7 +61,7 @@ SHARD_TOPICS = ("__consumer_offsets", "__transaction_state")
 class Movers:
     """See the module. Harmless in a quiet time: all that it asks for is ordinary."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: ControllersWorld) -> None:
         self.world = world
         self.rng = random.Random(f"{world.plan.seed} movers")
         self.promises = Promises()

@@ -11,7 +11,7 @@ from headrace_core.errors import HeadraceError
 
 if TYPE_CHECKING:
     from tests.simulation.sim_controllers import ControllerHost
-    from tests.simulation.sim_world import World
+    from tests.simulation.sim_world import ControllersWorld
 
 EVERY_MS = 150.0
 VOTERS_MAX = 5
@@ -21,7 +21,7 @@ OPERATOR_ADDRESS = 90
 class Operator:
     """``wanted``: the nodes that should vote. Voters on disks that are gone are removed before anything else."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: ControllersWorld) -> None:
         self.world = world
         self.rng = random.Random(f"{world.plan.seed} operator")
         self.wanted = set(world.hosts)

@@ -14,7 +14,7 @@ from headrace_core.testing.crashing_fs import Loss
 from tests.simulation.sim_checks import Violation
 
 if TYPE_CHECKING:
-    from tests.simulation.sim_world import World
+    from tests.simulation.sim_world import ControllersWorld
 
 #: After the faults: so long may it take until everything is well.
 RECOVERY_MS_MAX = 30_000.0
@@ -26,7 +26,7 @@ _LOOK_MS = 100.0
 class Recovery:
     """See the module."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: ControllersWorld) -> None:
         self.world = world
         self._calm_looks = 0
 

@@ -27,16 +27,16 @@ from tests.simulation.sim_plan import Fault
 
 if TYPE_CHECKING:
     from tests.simulation.sim_controllers import ControllerHost
-    from tests.simulation.sim_world import World
+    from tests.simulation.sim_world import ControllersWorld
 
 Trap = Callable[["ControllerHost", Message], bool]
-Story = Callable[["World", random.Random], Generator[float, None, None]]
+Story = Callable[["ControllersWorld", random.Random], Generator[float, None, None]]
 
 
 class StoryTeller:
     """One story at a time; ``stop`` ends it and takes its traps away."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: ControllersWorld) -> None:
         self.world = world
         self._steps: Generator[float, None, None] | None = None
         self._number = 0
@@ -66,7 +66,7 @@ class StoryTeller:
             self.world.spread = self.world.plan.spread
 
 
-def _links(world: World, apart: list[int]) -> list[tuple[int, int]]:
+def _links(world: ControllersWorld, apart: list[int]) -> list[tuple[int, int]]:
     others = [node for node in world.hosts if node not in apart]
     return [(a, b) for a in apart for b in others] + [(b, a) for a in apart for b in others]
 
@@ -81,12 +81,12 @@ def _wait_for(condition: Callable[[], bool], at_most_ms: float, step_ms: float =
     return True
 
 
-def _leader(world: World, *, but: tuple[int, ...] = ()) -> ControllerHost | None:
+def _leader(world: ControllersWorld, *, but: tuple[int, ...] = ()) -> ControllerHost | None:
     found = [host for host in world.up() if host.leads and host.node_id not in but]
     return max(found, key=lambda host: host.controller.term if host.controller else -1, default=None)
 
 
-def figure_8(world: World, rng: random.Random) -> Generator[float, None, None]:
+def figure_8(world: ControllersWorld, rng: random.Random) -> Generator[float, None, None]:
     """5.4.2: a leader's entry reaches one other; it dies; somebody else leads for a moment and dies with an entry of
     its own; the first leads again and copies the old entry to a majority, but none of its new term; it dies; the second
     comes back. If the old entry was called committed, it is lost."""
@@ -149,7 +149,7 @@ def figure_8(world: World, rng: random.Random) -> Generator[float, None, None]:
     world.restart(third)
 
 
-def vote_then_crash(world: World, rng: random.Random) -> Generator[float, None, None]:
+def vote_then_crash(world: ControllersWorld, rng: random.Random) -> Generator[float, None, None]:
     """5.2: a voter dies right after it has voted, and is asked by the other candidate when it is back."""
     quality = world.net.quality
     world.net.quality = Quality(20.0, 60.0)
@@ -188,7 +188,7 @@ def vote_then_crash(world: World, rng: random.Random) -> Generator[float, None, 
     world.net.quality = quality
 
 
-def deposed_unaware(world: World, rng: random.Random) -> Generator[float, None, None]:
+def deposed_unaware(world: ControllersWorld, rng: random.Random) -> Generator[float, None, None]:
     """6.4 of the thesis: a leader is deposed and does not know it; answers to its old heartbeats arrive late, and
     somebody asks it for a read."""
     old = _leader(world)
@@ -231,14 +231,14 @@ def _held(late: list[Message], message: Message) -> bool:
     return False
 
 
-def _has_newer(world: World, old: ControllerHost) -> bool:
+def _has_newer(world: ControllersWorld, old: ControllerHost) -> bool:
     new = _leader(world, but=(old.node_id,))
     if new is None or new.controller is None or old.controller is None:
         return False
     return new.controller.raft.has_committed_in_term and new.controller.term > old.controller.term
 
 
-def cut_voters(world: World, rng: random.Random) -> Generator[float, None, None]:
+def cut_voters(world: ControllersWorld, rng: random.Random) -> Generator[float, None, None]:
     """4.1 of the thesis: a leader begins to change the voters, alone, and another leader does so differently."""
     old = _leader(world)
     if old is None or old.controller is None or len(old.voters()) < 3:
@@ -272,7 +272,7 @@ def cut_voters(world: World, rng: random.Random) -> Generator[float, None, None]
     yield 200.0
 
 
-def transfer_lost(world: World, rng: random.Random) -> Generator[float, None, None]:
+def transfer_lost(world: ControllersWorld, rng: random.Random) -> Generator[float, None, None]:
     """3.10 of the thesis: the lead is handed over, and nobody hears the one that takes it."""
     old = _leader(world)
     if old is None or len(old.voters()) < 3:
@@ -282,7 +282,7 @@ def transfer_lost(world: World, rng: random.Random) -> Generator[float, None, No
     yield 400.0 + 300.0 * rng.random()
 
 
-def removed_and_gone(world: World, rng: random.Random) -> Generator[float, None, None]:
+def removed_and_gone(world: ControllersWorld, rng: random.Random) -> Generator[float, None, None]:
     """4.2.2 of the thesis: a leader removes itself and dies; its log, which nobody else has, says that it is none."""
     old = _leader(world)
     if old is None or old.controller is None or len(old.voters()) < 2 or not world.operator.may_remove(old):
@@ -301,7 +301,7 @@ def removed_and_gone(world: World, rng: random.Random) -> Generator[float, None,
     yield 100.0 + 300.0 * rng.random()
 
 
-def unwritten(world: World, rng: random.Random) -> Generator[float, None, None]:
+def unwritten(world: ControllersWorld, rng: random.Random) -> Generator[float, None, None]:
     """etcd 14370: a leader's disk is late; a follower has an entry, too few others have; the power fails."""
     old = _leader(world)
     if old is None or old.is_slow:
@@ -328,7 +328,7 @@ def unwritten(world: World, rng: random.Random) -> Generator[float, None, None]:
     world.mend(cut)
 
 
-def deaf_leader(world: World, rng: random.Random) -> Generator[float, None, None]:
+def deaf_leader(world: ControllersWorld, rng: random.Random) -> Generator[float, None, None]:
     """6.2 of the thesis: a leader that is heard and hears nobody has to make room for another, also when old answers of
     its followers come a second time. Its clock runs ahead, or a period would end before two of its time-outs do."""
     old = _leader(world)

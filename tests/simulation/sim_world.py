@@ -1,8 +1,8 @@
 """The simulated cluster: controllers, brokers, admins and operators on one scheduler, and everything that joins them.
 
-``World(plan)`` is made of nothing but its plan, so that the same plan is the same run, event by event. ``run`` lets the
-schedule happen, mends everything, and asserts that all is well again. Safety is checked after every event by those that
-it concerned; a promise that is broken raises ``Violation``.
+``ControllersWorld(plan)`` is made of nothing but its plan, so that the same plan is the same run, event by event.
+``run`` lets the schedule happen, mends everything, and asserts that all is well again. Safety is checked after every
+event by those that it concerned; a promise that is broken raises ``Violation``.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Call(NamedTuple):
     answered: Callable[[Any], None]
 
 
-class World:
+class ControllersWorld:
     """See the module."""
 
     def __init__(self, plan: Plan, *, with_story: bool = False) -> None:

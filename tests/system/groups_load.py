@@ -26,7 +26,7 @@ from tests.system.process_reader import ProcessReader
 import grpc  # isort: skip
 
 from headrace_core.testing.verdicts import NotInTimeError, SafetyViolation
-from tests.scenarios.groups.readers import Change, Commit, Feed, Read, Reader, Readers, Watcher, new_name
+from tests.worlds.readers import Change, Commit, Feed, Read, Reader, Readers, Watcher, new_name
 
 COMMIT_EVERY_S = 0.1
 #: Many members in few processes: they need not be told of each record by itself.

@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.scenarios.groups.readers import LONG_S, Change, Commit, Read, Reader
+from tests.worlds.readers import LONG_S, Change, Commit, Read, Reader
 
 ROOT = Path(__file__).resolve().parents[2]
 PACE_S = 0.01

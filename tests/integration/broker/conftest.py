@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.broker.broker_world import Cluster, Topic
+from tests.worlds.broker_world import Cluster, Topic
 
 _numbers = itertools.count()
 

@@ -15,7 +15,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from headrace_core import errors
 from headrace_core.log import checkpoints
-from tests.integration.broker.broker_world import (
+from tests.worlds.broker_world import (
     WAIT_S,
     Cluster,
     Node,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from headrace_protos.v1 import admin_pb2
-from tests.integration.broker.broker_world import WAIT_S, Cluster
+from tests.worlds.broker_world import WAIT_S, Cluster
 
 
 def snapshot(cluster: Cluster) -> Path:

@@ -11,7 +11,7 @@ from headrace_core.metadata import MetadataDelta, MetadataImage
 from headrace_core.node.config import NodeConfig
 from headrace_core.types import TopicPartition
 from headrace_protos.v1 import admin_pb2, admin_pb2_grpc
-from tests.integration.broker.broker_world import WAIT_S, Cluster
+from tests.worlds.broker_world import WAIT_S, Cluster
 
 ORDERS = TopicPartition("orders", 0)
 

@@ -10,7 +10,7 @@ import pytest
 from headrace_core import errors
 from headrace_core.records import split_batches
 from headrace_protos.v1 import admin_pb2
-from tests.integration.broker.broker_world import (
+from tests.worlds.broker_world import (
     batch,
     fetch_partition,
     fetch_request,

@@ -15,7 +15,7 @@ from headrace_protos.v1 import (
     offsets_pb2,
     produce_pb2,
 )
-from tests.integration.broker.broker_world import Cluster, batch, produce_partition, produce_request, produce_stream
+from tests.worlds.broker_world import Cluster, batch, produce_partition, produce_request, produce_stream
 
 SERVICES = [
     module.DESCRIPTOR.services_by_name[name]

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from headrace_protos.v1 import fetch_pb2_grpc, metadata_pb2, produce_pb2_grpc
-from tests.integration.broker.broker_world import (
+from tests.worlds.broker_world import (
     Cluster,
     batch,
     fetch_partition,

@@ -10,13 +10,13 @@ import pytest
 
 from headrace_core.log.moving import MARKER
 from headrace_protos.v1 import admin_pb2
-from tests.integration.broker.broker_world import Cluster, Topic, until
-from tests.integration.broker.disk_world import Load, check_nothing_lost, directory_of
+from tests.worlds.broker_world import Cluster, Topic, until
+from tests.worlds.disk_world import Load, check_nothing_lost, directory_of
 
 MIB = 1024 * 1024
 
 
-class World:
+class TwoDirectoriesWorld:
     """A broker with the directories one and two, and a topic of one partition."""
 
     def __init__(self, make_cluster: Callable[..., Cluster], home: Path) -> None:
@@ -46,8 +46,8 @@ class World:
 
 
 @pytest.fixture
-def world(make_cluster: Callable[..., Cluster], tmp_path: Path) -> World:
-    return World(make_cluster, tmp_path)
+def world(make_cluster: Callable[..., Cluster], tmp_path: Path) -> TwoDirectoriesWorld:
+    return TwoDirectoriesWorld(make_cluster, tmp_path)
 
 
 def _copied_bytes(root: Path) -> int:
@@ -60,7 +60,7 @@ def _copied_bytes(root: Path) -> int:
     return total
 
 
-def test_back_and_forth_under_load(world: World) -> None:
+def test_back_and_forth_under_load(world: TwoDirectoriesWorld) -> None:
     load = Load(world.topic, 0, value_bytes=16 * 1024)
     until(lambda: len(load.acknowledged) > 200, "some segments to be there")
     home = world.where()
@@ -81,7 +81,7 @@ def test_back_and_forth_under_load(world: World) -> None:
     check_nothing_lost(world.topic, 0, load.acknowledged)
 
 
-def test_kill_9_at_any_moment_of_a_move_loses_nothing_and_leaves_one_log(world: World) -> None:
+def test_kill_9_at_any_moment_of_a_move_loses_nothing_and_leaves_one_log(world: TwoDirectoriesWorld) -> None:
     def moments(source: Path, target: Path) -> list[tuple[str, Callable[[], Any]]]:
         final = target / "orders-0"
         return [

@@ -6,7 +6,7 @@ import pytest
 
 from headrace_core import errors
 from headrace_protos.v1 import offsets_pb2
-from tests.integration.broker.broker_world import WAIT_S, batch
+from tests.worlds.broker_world import WAIT_S, batch
 
 
 def delete_before(cluster, topic: str, offset: int, partition: int = 0):

@@ -12,7 +12,7 @@ from headrace_core.records import Compression, decode_batch, split_batches
 from headrace_core.records.batches import assemble_batch
 from headrace_core.testing.batches import patched
 from headrace_protos.v1 import produce_pb2, produce_pb2_grpc
-from tests.integration.broker.broker_world import (
+from tests.worlds.broker_world import (
     WAIT_S,
     batch,
     produce_partition,

@@ -23,7 +23,7 @@ from headrace_protos.v1 import (
     produce_pb2,
     produce_pb2_grpc,
 )
-from tests.integration.broker.broker_world import (
+from tests.worlds.broker_world import (
     WAIT_S,
     Cluster,
     Stream,

@@ -54,7 +54,7 @@ def cluster() -> Iterator[LocalCluster]:
         yield made
 
 
-class World:
+class ConsumerGroupWorld:
     """A topic and a group of a test's own, and what its consumers are told."""
 
     def __init__(self, cluster: LocalCluster, partitions: int) -> None:
@@ -104,11 +104,11 @@ class World:
 
 
 @pytest.fixture
-def make_world(cluster: LocalCluster) -> Iterator[Callable[..., World]]:
-    made: list[World] = []
+def make_world(cluster: LocalCluster) -> Iterator[Callable[..., ConsumerGroupWorld]]:
+    made: list[ConsumerGroupWorld] = []
 
-    def make(partitions: int = 2) -> World:
-        made.append(World(cluster, partitions))
+    def make(partitions: int = 2) -> ConsumerGroupWorld:
+        made.append(ConsumerGroupWorld(cluster, partitions))
         return made[-1]
 
     yield make
@@ -137,7 +137,7 @@ def until(condition: Callable[[], object]) -> None:
         pause.wait(0.02)
 
 
-def test_reading_begins_where_the_group_committed(make_world: Callable[..., World]) -> None:
+def test_reading_begins_where_the_group_committed(make_world: Callable[..., ConsumerGroupWorld]) -> None:
     world = make_world()
     world.fill()
     first = world.consumer()
@@ -157,7 +157,7 @@ def test_reading_begins_where_the_group_committed(make_world: Callable[..., Worl
 
 
 def test_partitions_assigned_by_hand_begin_where_the_group_committed_and_are_committed(
-    make_world: Callable[..., World],
+    make_world: Callable[..., ConsumerGroupWorld],
 ) -> None:
     """Kafka's rule, without which a program that is moved here would begin anew at each start."""
     world = make_world(3)
@@ -184,7 +184,7 @@ def test_partitions_assigned_by_hand_begin_where_the_group_committed_and_are_com
 
 
 def test_what_was_being_handled_of_partitions_assigned_by_hand_is_not_committed(
-    make_world: Callable[..., World],
+    make_world: Callable[..., ConsumerGroupWorld],
 ) -> None:
     world = make_world(1)
     world.fill()
@@ -201,7 +201,7 @@ def test_what_was_being_handled_of_partitions_assigned_by_hand_is_not_committed(
     assert world.committed() == [None]
 
 
-def test_positions_are_committed_by_itself_and_at_the_end(make_world: Callable[..., World]) -> None:
+def test_positions_are_committed_by_itself_and_at_the_end(make_world: Callable[..., ConsumerGroupWorld]) -> None:
     world = make_world()
     world.fill()
     with world.consumer(enable_auto_commit=True, auto_commit_interval_ms=50) as member:
@@ -216,7 +216,7 @@ def test_positions_are_committed_by_itself_and_at_the_end(make_world: Callable[.
     assert sum(offset or 0 for offset in world.committed()) == 30
 
 
-def test_a_record_that_is_being_handled_is_not_committed(make_world: Callable[..., World]) -> None:
+def test_a_record_that_is_being_handled_is_not_committed(make_world: Callable[..., ConsumerGroupWorld]) -> None:
     world = make_world(1)
     world.fill()
 
@@ -232,7 +232,9 @@ def test_a_record_that_is_being_handled_is_not_committed(make_world: Callable[..
     assert (world.committed()[0] or 0) <= 4
 
 
-def test_commits_say_the_epoch_of_the_record_before_and_readers_begin_with_it(make_world: Callable[..., World]) -> None:
+def test_commits_say_the_epoch_of_the_record_before_and_readers_begin_with_it(
+    make_world: Callable[..., ConsumerGroupWorld],
+) -> None:
     """KIP-320: a log that went another way while nobody read is noticed by it."""
     world = make_world(1)
     world.fill()
@@ -250,7 +252,7 @@ def test_commits_say_the_epoch_of_the_record_before_and_readers_begin_with_it(ma
     assert second.committed([tp])[tp] == committed
 
 
-def test_callbacks_may_seek_and_commit(make_world: Callable[..., World]) -> None:
+def test_callbacks_may_seek_and_commit(make_world: Callable[..., ConsumerGroupWorld]) -> None:
     world = make_world(1)
     world.fill()
     (tp,) = world.partitions
@@ -268,7 +270,9 @@ def test_callbacks_may_seek_and_commit(make_world: Callable[..., World]) -> None
     assert world.committed() == [10]
 
 
-def test_what_a_callback_raises_comes_out_of_poll_and_the_change_is_made(make_world: Callable[..., World]) -> None:
+def test_what_a_callback_raises_comes_out_of_poll_and_the_change_is_made(
+    make_world: Callable[..., ConsumerGroupWorld],
+) -> None:
     world = make_world(1)
     world.fill()
     member = world.consumer()
@@ -283,7 +287,7 @@ def test_what_a_callback_raises_comes_out_of_poll_and_the_change_is_made(make_wo
     assert len(poll_until(lambda: member.position(world.partitions[0]) == 10, member)) == 10
 
 
-def test_a_second_member_takes_its_share_and_the_rest_is_read_on(make_world: Callable[..., World]) -> None:
+def test_a_second_member_takes_its_share_and_the_rest_is_read_on(make_world: Callable[..., ConsumerGroupWorld]) -> None:
     world = make_world(4)
     one = world.member("one")
     poll_until(lambda: len(one.assignment()) == 4, one)
@@ -300,7 +304,7 @@ def test_a_second_member_takes_its_share_and_the_rest_is_read_on(make_world: Cal
     poll_until(lambda: len(two.assignment()) == 4, two)
 
 
-def test_a_pattern_takes_topics_as_they_come(make_world: Callable[..., World]) -> None:
+def test_a_pattern_takes_topics_as_they_come(make_world: Callable[..., ConsumerGroupWorld]) -> None:
     world = make_world(1)
     member = world.consumer()
     member.subscribe(pattern=re.escape(world.topic) + "(-more)?", **world.callbacks("a"))
@@ -315,7 +319,7 @@ def test_a_pattern_takes_topics_as_they_come(make_world: Callable[..., World]) -
         poll_until(lambda: False, broken)
 
 
-def test_partitions_that_are_added_are_read(make_world: Callable[..., World]) -> None:
+def test_partitions_that_are_added_are_read(make_world: Callable[..., ConsumerGroupWorld]) -> None:
     world = make_world(1)
     member = world.member()
     poll_until(lambda: len(member.assignment()) == 1, member)
@@ -325,7 +329,7 @@ def test_partitions_that_are_added_are_read(make_world: Callable[..., World]) ->
     assert world.told == [("a", "assigned", [0]), ("a", "assigned", [1, 2])]
 
 
-def test_a_static_member_that_comes_back_moves_nothing(make_world: Callable[..., World]) -> None:
+def test_a_static_member_that_comes_back_moves_nothing(make_world: Callable[..., ConsumerGroupWorld]) -> None:
     world = make_world(4)
     one, two = (world.member(name, group_instance_id=name) for name in ("one", "two"))
     poll_until(lambda: len(one.assignment()) == len(two.assignment()) == 2, one, two)
@@ -338,7 +342,9 @@ def test_a_static_member_that_comes_back_moves_nothing(make_world: Callable[...,
     assert [entry for entry in world.told if entry[0] == "one"] == []
 
 
-def test_a_second_process_of_the_same_name_waits_until_the_first_is_gone(make_world: Callable[..., World]) -> None:
+def test_a_second_process_of_the_same_name_waits_until_the_first_is_gone(
+    make_world: Callable[..., ConsumerGroupWorld],
+) -> None:
     world = make_world(1)
     first = world.member("first", group_instance_id="me")
     poll_until(lambda: first.assignment(), first)
@@ -353,7 +359,7 @@ def test_a_second_process_of_the_same_name_waits_until_the_first_is_gone(make_wo
 
 
 def test_a_caller_that_does_nothing_for_too_long_is_out_and_told_why(
-    make_world: Callable[..., World], caplog: pytest.LogCaptureFixture
+    make_world: Callable[..., ConsumerGroupWorld], caplog: pytest.LogCaptureFixture
 ) -> None:
     world = make_world(2)
     world.fill()
@@ -368,7 +374,7 @@ def test_a_caller_that_does_nothing_for_too_long_is_out_and_told_why(
     assert [what for name, what, _ in world.told if name == "slow"][:2] == ["assigned", "lost"]
 
 
-def test_a_handler_that_makes_progress_is_no_idle_one(make_world: Callable[..., World]) -> None:
+def test_a_handler_that_makes_progress_is_no_idle_one(make_world: Callable[..., ConsumerGroupWorld]) -> None:
     """One poll's records, or one slice's, may take longer than the interval together: each step of a loop counts."""
     world = make_world(1)
     world.fill()
@@ -384,7 +390,7 @@ def test_a_handler_that_makes_progress_is_no_idle_one(make_world: Callable[..., 
 
 
 def test_coordinators_come_and_go_and_nobody_stops_reading(
-    make_world: Callable[..., World], cluster: LocalCluster
+    make_world: Callable[..., ConsumerGroupWorld], cluster: LocalCluster
 ) -> None:
     world = make_world(2)
     member = world.member()
@@ -402,7 +408,7 @@ def test_coordinators_come_and_go_and_nobody_stops_reading(
 
 
 def test_without_any_coordinator_reading_goes_on_and_commits_say_why_they_do_not(
-    make_world: Callable[..., World], cluster: LocalCluster
+    make_world: Callable[..., ConsumerGroupWorld], cluster: LocalCluster
 ) -> None:
     world = make_world(2)
     one = world.member("one", request_timeout_ms=2_000, default_api_timeout_ms=4_000)
@@ -435,7 +441,7 @@ def test_without_any_coordinator_reading_goes_on_and_commits_say_why_they_do_not
     assert world.told == [], "nobody has lost anything, or read anything again"
 
 
-def test_commits_that_do_not_wait_keep_their_order(make_world: Callable[..., World]) -> None:
+def test_commits_that_do_not_wait_keep_their_order(make_world: Callable[..., ConsumerGroupWorld]) -> None:
     world = make_world(1)
     (tp,) = world.partitions
     heard: list[int] = []
@@ -451,7 +457,7 @@ def test_commits_that_do_not_wait_keep_their_order(make_world: Callable[..., Wor
         assert committing.committed(tp) == 50
 
 
-def test_the_asyncio_face(make_world: Callable[..., World]) -> None:
+def test_the_asyncio_face(make_world: Callable[..., ConsumerGroupWorld]) -> None:
     world = make_world(1)
     world.fill()
     (tp,) = world.partitions
@@ -487,7 +493,7 @@ def test_the_asyncio_face(make_world: Callable[..., World]) -> None:
     assert world.committed() == [10]
 
 
-def test_a_blocking_consumer_takes_no_coroutine_functions(make_world: Callable[..., World]) -> None:
+def test_a_blocking_consumer_takes_no_coroutine_functions(make_world: Callable[..., ConsumerGroupWorld]) -> None:
     world = make_world(1)
     member = world.consumer()
 
@@ -497,7 +503,7 @@ def test_a_blocking_consumer_takes_no_coroutine_functions(make_world: Callable[.
         member.subscribe([world.topic], on_assigned=assigned)
 
 
-def test_a_consumer_that_is_forgotten_leaves(make_world: Callable[..., World]) -> None:
+def test_a_consumer_that_is_forgotten_leaves(make_world: Callable[..., ConsumerGroupWorld]) -> None:
     world = make_world(1)
     other = world.member("other")
     forgotten = Consumer(bootstrap_servers=world.bootstrap, group_id=world.group)
@@ -510,7 +516,7 @@ def test_a_consumer_that_is_forgotten_leaves(make_world: Callable[..., World]) -
 class Application:
     """As people write them: it has its consumer, whose callbacks are its methods."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: ConsumerGroupWorld) -> None:
         self.partitions: list[TopicPartition] = []
         self.consumer = Consumer(bootstrap_servers=world.bootstrap, group_id=world.group)
         self.consumer.subscribe([world.topic], on_assigned=self.has, on_revoked=self.has, on_lost=self.has)
@@ -519,7 +525,9 @@ class Application:
         self.partitions = partitions
 
 
-def test_a_consumer_that_is_forgotten_by_the_owner_of_its_callbacks_leaves(make_world: Callable[..., World]) -> None:
+def test_a_consumer_that_is_forgotten_by_the_owner_of_its_callbacks_leaves(
+    make_world: Callable[..., ConsumerGroupWorld],
+) -> None:
     world = make_world(1)
 
     def begin() -> None:
@@ -532,7 +540,7 @@ def test_a_consumer_that_is_forgotten_by_the_owner_of_its_callbacks_leaves(make_
     poll_until(lambda: other.assignment(), other)
 
 
-def test_to_subscribe_to_nothing_is_to_unsubscribe(make_world: Callable[..., World]) -> None:
+def test_to_subscribe_to_nothing_is_to_unsubscribe(make_world: Callable[..., ConsumerGroupWorld]) -> None:
     world = make_world(1)
     member, other = world.member("a"), world.consumer()
     poll_until(lambda: member.assignment(), member)
@@ -553,7 +561,7 @@ def test_to_subscribe_to_nothing_is_to_unsubscribe(make_world: Callable[..., Wor
     asyncio.run(from_asyncio())
 
 
-def test_a_commit_of_a_topic_that_is_gone_fails_at_once(make_world: Callable[..., World]) -> None:
+def test_a_commit_of_a_topic_that_is_gone_fails_at_once(make_world: Callable[..., ConsumerGroupWorld]) -> None:
     world = make_world(1)
     member = world.member(default_api_timeout_ms=300_000)
     poll_until(lambda: member.assignment(), member)
@@ -584,7 +592,9 @@ with Consumer(bootstrap_servers=bootstrap, group_id=group, auto_offset_reset="ea
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
-def test_partitions_of_a_process_that_ends_are_read_by_others(make_world: Callable[..., World], how: int) -> None:
+def test_partitions_of_a_process_that_ends_are_read_by_others(
+    make_world: Callable[..., ConsumerGroupWorld], how: int
+) -> None:
     """Ctrl-C says goodbye; a kill is noticed by its connection. Neither waits for the session's time-out (45 s)."""
     world = make_world(1)
     child = subprocess.Popen(
@@ -611,7 +621,7 @@ def test_partitions_of_a_process_that_ends_are_read_by_others(make_world: Callab
         child.wait()
 
 
-def test_a_closed_consumer_says_so(make_world: Callable[..., World]) -> None:
+def test_a_closed_consumer_says_so(make_world: Callable[..., ConsumerGroupWorld]) -> None:
     world = make_world(1)
     member = world.member()
     member.close()
@@ -622,7 +632,7 @@ def test_a_closed_consumer_says_so(make_world: Callable[..., World]) -> None:
         never.poll(0)
 
 
-def test_an_instance_that_was_replaced_is_out_for_good(make_world: Callable[..., World]) -> None:
+def test_an_instance_that_was_replaced_is_out_for_good(make_world: Callable[..., ConsumerGroupWorld]) -> None:
     """By an operator, or a process that believed it dead: the older one must not come back and fight."""
     world = make_world(1)
     first = world.member("first", group_instance_id="me")
@@ -640,7 +650,7 @@ def test_an_instance_that_was_replaced_is_out_for_good(make_world: Callable[...,
         first.poll(0)
 
 
-def test_a_topic_that_is_made_anew_is_read_from_its_beginning(make_world: Callable[..., World]) -> None:
+def test_a_topic_that_is_made_anew_is_read_from_its_beginning(make_world: Callable[..., ConsumerGroupWorld]) -> None:
     """Where the older one was read to says nothing about the one that has its name now."""
     world = make_world(1)
     world.fill(3)
@@ -658,7 +668,7 @@ def test_a_topic_that_is_made_anew_is_read_from_its_beginning(make_world: Callab
     assert [what for _, what, _ in world.told] == ["assigned", "revoked", "assigned"]
 
 
-def test_a_loop_goes_on_after_its_consumer_was_out(make_world: Callable[..., World]) -> None:
+def test_a_loop_goes_on_after_its_consumer_was_out(make_world: Callable[..., ConsumerGroupWorld]) -> None:
     """Whoever iterates comes back once, is told what he lost, and waits: he is to be in again without another call."""
     world = make_world(1)
     world.fill(2)

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.integration.broker.broker_world import batch, produce_partition, produce_request, produce_stream, until
-from tests.integration.coordinator.coordinator_world import LONG_S, GroupsCluster, Member, commit, fetch
+from tests.worlds.broker_world import batch, produce_partition, produce_request, produce_stream, until
+from tests.worlds.coordinator_world import LONG_S, GroupsCluster, Member, commit, fetch
 
 import grpc  # isort: skip
 

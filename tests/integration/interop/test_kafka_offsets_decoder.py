@@ -28,7 +28,7 @@ from headrace_core.log import LogConfig, PartitionLog, RealFileSystem
 from headrace_core.records import encode_batch
 from headrace_core.types import TopicPartition
 from headrace_protos.v1 import groups_pb2
-from tests.integration.coordinator.coordinator_world import GroupsCluster, Member
+from tests.worlds.coordinator_world import GroupsCluster, Member
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(600)]
 

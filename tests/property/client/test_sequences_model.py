@@ -49,7 +49,7 @@ class Broker:
         return ""
 
 
-class World:
+class SequencesWorld:
     """One partition; batches are numbers that grow."""
 
     def __init__(self, first: int) -> None:
@@ -263,7 +263,7 @@ ACTIONS = st.one_of(
 @settings(max_examples=1_500, deadline=None)
 @given(first=st.sampled_from([0, _WRAP - 7]), story=st.lists(ACTIONS, max_size=60))
 def test_the_log_has_each_record_once_and_in_order_whatever_fails(first: int, story: list[Any]) -> None:
-    world = World(first)
+    world = SequencesWorld(first)
     for name, *arguments in story:
         getattr(world, name)(*arguments)
         world.check()
@@ -276,7 +276,7 @@ def test_long_stories_by_chance(seed: int) -> None:
     """Shrinks nothing, but goes deeper: 25 stories of 200 actions for each seed."""
     rng = random.Random(seed)
     for _ in range(25):
-        world = World(rng.choice([0, _WRAP - 7]))
+        world = SequencesWorld(rng.choice([0, _WRAP - 7]))
         for _ in range(200):
             getattr(world, (action := rng.choice(_CHANCE))[0])(*(choose(rng) for choose in action[1]))
             world.check()

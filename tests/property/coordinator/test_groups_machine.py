@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import settings
 
-from tests.unit.coordinator.groups_machine import GroupsMachine
+from tests.worlds.groups_machine import GroupsMachine
 
 TestGroups = GroupsMachine.TestCase
 TestGroups.settings = settings(max_examples=100, stateful_step_count=50)

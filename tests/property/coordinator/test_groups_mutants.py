@@ -11,7 +11,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from headrace_coordinator.group import checks, groups, rebalancing
 from headrace_coordinator.group.reconciling import advance
-from tests.unit.coordinator.groups_machine import GroupsMachine
+from tests.worlds.groups_machine import GroupsMachine
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 

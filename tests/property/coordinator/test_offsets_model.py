@@ -31,7 +31,7 @@ from headrace_coordinator.shard_state_machine import ShardStateMachine
 from headrace_coordinator.state_machine import Decision, ShardRecord
 from headrace_core.errors import HeadraceError
 from headrace_core.types import TopicPartition
-from tests.unit.coordinator.offsets_world import DAY_MS, NOW_MS, Group, GroupsByHand
+from tests.worlds.offsets_world import DAY_MS, NOW_MS, Group, GroupsByHand
 
 GROUPS = ("g", "h")
 TOPICS = ("s", "t")

@@ -16,7 +16,7 @@ from headrace_core.records import HEADER_BYTES, encode_batch, split_batches
 from headrace_core.testing.clock import ManualClock
 from headrace_core.testing.crashing_fs import CrashingFileSystem, Loss
 from headrace_core.types import FlushPolicy
-from tests.property.log.damage_world import NOW_MS, ORDERS, ROOT
+from tests.worlds.damage_world import NOW_MS, ORDERS, ROOT
 
 #: One segment with hardly an index, as the metadata log's; and several, with each batch in the index.
 SHAPES = {

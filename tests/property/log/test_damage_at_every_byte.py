@@ -19,7 +19,7 @@ from headrace_core.log.reading import LogReader
 from headrace_core.log.segment import LogSegment
 from headrace_core.records import SLICE_EXACT
 from headrace_core.testing.crashing_fs import CrashingFileSystem
-from tests.property.log.damage_world import (
+from tests.worlds.damage_world import (
     ORDERS,
     Image,
     Outcome,

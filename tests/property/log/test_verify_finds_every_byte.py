@@ -8,7 +8,7 @@ from headrace_core.log.dump import Note, Problem, dump
 from headrace_core.log.verify import Counts, verify
 from headrace_core.records import split_batches
 from headrace_core.testing.crashing_fs import CrashingFileSystem
-from tests.property.log.damage_world import ORDERS, ROOT, Image, make_image, of_today
+from tests.worlds.damage_world import ORDERS, ROOT, Image, make_image, of_today
 
 
 @pytest.fixture(scope="module", params=[True, False], ids=["after a clean stop", "after a kill"])

@@ -10,7 +10,7 @@ import os
 
 import pytest
 
-from tests.property.log_compaction.compaction_world import Counts, run_history
+from tests.worlds.compaction_world import Counts, run_history
 
 IS_FULL = os.environ.get("HEADRACE_FULL_COMPACTION", "0") not in ("", "0")
 CHUNKS = 40 if IS_FULL else 4

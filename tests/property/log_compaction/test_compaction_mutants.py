@@ -16,7 +16,7 @@ from headrace_core.log.files import FileSystem
 from headrace_core.log.partition_log import PartitionLog
 from headrace_core.log.segment import LOG_SUFFIX, segment_name
 from headrace_core.records import ABORT, BatchHeader
-from tests.property.log_compaction.compaction_world import Counts, run_history
+from tests.worlds.compaction_world import Counts, run_history
 
 #: Tried when the history that has found a mutant before does not find it any more.
 HISTORIES = range(60)

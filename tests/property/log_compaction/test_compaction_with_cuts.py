@@ -13,12 +13,12 @@ import pytest
 
 from headrace_core.log.compaction.cleaner import Cleaner, CleaningReport
 from headrace_core.log.producer_state import ProducerTable
-from tests.property.log_compaction.compaction_world import (
+from tests.worlds.compaction_world import (
     PARTITION,
     Batch,
+    CompactionWorld,
     Counts,
     Known,
-    World,
     batches_of,
     known_of,
     producers_of,
@@ -28,7 +28,7 @@ IS_FULL = os.environ.get("HEADRACE_FULL_COMPACTION", "0") not in ("", "0")
 HISTORIES = 400 if IS_FULL else 12
 
 
-class ShortenedWorld(World):
+class ShortenedWorld(CompactionWorld):
     """A history whose log loses records at both ends."""
 
     def __post_init__(self) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from headrace_core.records import Compression
-from tests.property.log_compaction.compaction_world import DIRECTORY, Batch, Counts, World, batches_of
+from tests.worlds.compaction_world import DIRECTORY, Batch, CompactionWorld, Counts, batches_of
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -39,9 +39,9 @@ def _dump(*arguments: str) -> str:
     return done.stdout + done.stderr
 
 
-def _cleaned(tmp_path_factory: pytest.TempPathFactory, seed: int) -> tuple[Path, list[Batch], World]:
+def _cleaned(tmp_path_factory: pytest.TempPathFactory, seed: int) -> tuple[Path, list[Batch], CompactionWorld]:
     """A log with all kinds of batches, cleaned three times, on the real disk; with its producers' snapshot."""
-    world = World(seed, Counts())
+    world = CompactionWorld(seed, Counts())
     for _ in range(3):
         world.write(150)
         world.clean()
@@ -57,16 +57,16 @@ def _cleaned(tmp_path_factory: pytest.TempPathFactory, seed: int) -> tuple[Path,
 
 
 @pytest.fixture(scope="module")
-def cleaned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Batch], World]:
+def cleaned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Batch], CompactionWorld]:
     return _cleaned(tmp_path_factory, 4711)
 
 
 @pytest.fixture(scope="module")
-def cleaned_of_every_codec(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Batch], World]:
+def cleaned_of_every_codec(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Batch], CompactionWorld]:
     return _cleaned(tmp_path_factory, 4712)
 
 
-def test_kafka_reads_every_record_that_was_left(cleaned: tuple[Path, list[Batch], World]) -> None:
+def test_kafka_reads_every_record_that_was_left(cleaned: tuple[Path, list[Batch], CompactionWorld]) -> None:
     directory, batches, _ = cleaned
     output = _dump("--deep-iteration", "--files", ",".join(map(str, sorted(directory.glob("*.log")))))
     assert "isvalid: false" not in output.lower()
@@ -82,7 +82,7 @@ def test_kafka_reads_every_record_that_was_left(cleaned: tuple[Path, list[Batch]
 
 
 def test_kafka_prints_the_keys_and_sizes_of_what_was_left(
-    cleaned_of_every_codec: tuple[Path, list[Batch], World],
+    cleaned_of_every_codec: tuple[Path, list[Batch], CompactionWorld],
 ) -> None:
     """Batches of every codec, tombstones among them; the printed sizes are those of the values (-1: a tombstone)."""
     directory, batches, _ = cleaned_of_every_codec
@@ -100,7 +100,7 @@ def test_kafka_prints_the_keys_and_sizes_of_what_was_left(
     assert [(int(offset), int(size), key) for offset, size, key in printed.findall(output)] == expected
 
 
-def test_kafka_finds_no_mismatch_in_the_indexes(cleaned: tuple[Path, list[Batch], World]) -> None:
+def test_kafka_finds_no_mismatch_in_the_indexes(cleaned: tuple[Path, list[Batch], CompactionWorld]) -> None:
     """But of segments with nothing but headers left: there Kafka's tool finds no record for the one time entry."""
     directory, batches, _ = cleaned
     with_records = {batch.segment for batch in batches if batch.records}
@@ -114,7 +114,7 @@ def test_kafka_finds_no_mismatch_in_the_indexes(cleaned: tuple[Path, list[Batch]
     assert not COMPLAINTS.search(output), output
 
 
-def test_kafka_reads_the_producers_snapshot(cleaned: tuple[Path, list[Batch], World]) -> None:
+def test_kafka_reads_the_producers_snapshot(cleaned: tuple[Path, list[Batch], CompactionWorld]) -> None:
     directory, _, world = cleaned
     output = _dump("--files", str(max(directory.glob("*.snapshot"))))
     entry_line = re.compile(r"producerId: (\d+) producerEpoch: (\d+) .*?currentTxnFirstOffset: (\S+)")

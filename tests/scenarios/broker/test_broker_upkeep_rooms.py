@@ -26,7 +26,7 @@ from headrace_core.telemetry import Emitter, LogCleaned, LogUncleanable, Metrics
 from headrace_core.testing.crashing_fs import CrashingFileSystem
 from headrace_core.types import TopicPartition
 from headrace_protos.v1 import offsets_pb2
-from tests.scenarios.broker.solo_broker import BROKER_ID, SoloBroker, fetch, produce
+from tests.worlds.solo_broker import BROKER_ID, SoloBroker, fetch, produce
 
 CLEANERS = {"log.cleaner.dedupe.buffer.size": 1 << 20, "log.cleaner.backoff.ms": 20}
 

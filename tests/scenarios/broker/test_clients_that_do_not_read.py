@@ -10,8 +10,8 @@ from headrace_broker.handlers.fetch import QUEUED_BYTES_MAX
 from headrace_broker.handlers.produce import UNREAD_BYTES_MAX
 from headrace_core.errors import RequestTimedOutError
 from headrace_core.testing.crashing_fs import CrashingFileSystem
-from tests.scenarios.broker.replication_world import ReplicationWorld, until
-from tests.scenarios.broker.solo_broker import FakeStream, SoloBroker, StallingFileSystem, batch, fetch, produce
+from tests.worlds.replication_world import ReplicationWorld, until
+from tests.worlds.solo_broker import FakeStream, SoloBroker, StallingFileSystem, batch, fetch, produce
 
 REQUESTS_MAX = 100_000
 

@@ -9,7 +9,7 @@ from typing import Any
 from headrace_core import errors
 from headrace_core.testing.crashing_fs import CrashingFileSystem
 from headrace_core.types import TopicPartition
-from tests.scenarios.broker.solo_broker import SoloBroker, batch, fetch
+from tests.worlds.solo_broker import SoloBroker, batch, fetch
 
 
 class ColdFileSystem(CrashingFileSystem):

@@ -18,7 +18,7 @@ from headrace_core.records import encode_batch
 from headrace_core.telemetry import CorruptionFound, Emitter, IndexRebuilt, PartitionFailed, ScrubEnded
 from headrace_core.testing.crashing_fs import CrashingFileSystem
 from headrace_core.types import TopicPartition
-from tests.scenarios.broker.solo_broker import BROKER_ID, SoloBroker, fetch
+from tests.worlds.solo_broker import BROKER_ID, SoloBroker, fetch
 
 ROTTEN, SOUND = TopicPartition("rotten", 0), TopicPartition("sound", 0)
 SEALED = "/data/rotten-0/00000000000000000000.log"

@@ -11,7 +11,7 @@ from headrace_core import errors
 from headrace_core.metadata import EMPTY_IMAGE, LOST_DIRECTORY, PartitionChangeRecord
 from headrace_core.testing.crashing_fs import CrashingFileSystem
 from headrace_core.types import TopicPartition
-from tests.scenarios.broker.solo_broker import BROKER_ID, SoloBroker, batch
+from tests.worlds.solo_broker import BROKER_ID, SoloBroker, batch
 
 
 class Told:

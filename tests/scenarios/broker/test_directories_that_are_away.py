@@ -14,7 +14,7 @@ from headrace_core.log.checkpoints import META_PROPERTIES
 from headrace_core.telemetry import LogDirectoryFailed
 from headrace_core.testing.crashing_fs import CrashingFileSystem
 from headrace_core.types import TopicPartition
-from tests.scenarios.broker.solo_broker import SoloBroker, batch, fetch
+from tests.worlds.solo_broker import SoloBroker, batch, fetch
 
 STORAGE_ERROR = errors.StorageError.number
 

@@ -10,7 +10,7 @@ from headrace_core.log.checkpoints import CLEAN_SHUTDOWN
 from headrace_core.telemetry import LogDirectoryFailed, PartitionFailed
 from headrace_core.testing.crashing_fs import BLOCK_BYTES, CrashingFileSystem
 from headrace_protos.v1 import produce_pb2
-from tests.scenarios.broker.solo_broker import SoloBroker, StallingFileSystem, batch, fetch, produce
+from tests.worlds.solo_broker import SoloBroker, StallingFileSystem, batch, fetch, produce
 
 
 def test_a_failed_fsync_takes_its_directory_offline_and_no_other():

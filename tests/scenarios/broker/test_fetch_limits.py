@@ -6,7 +6,7 @@ import asyncio
 
 from headrace_broker.context import BrokerLimits
 from headrace_core.testing.crashing_fs import CrashingFileSystem
-from tests.scenarios.broker.solo_broker import SoloBroker, batch, fetch
+from tests.worlds.solo_broker import SoloBroker, batch, fetch
 
 
 def test_the_brokers_fetch_max_bytes_bounds_an_answer_that_the_client_does_not_bound():

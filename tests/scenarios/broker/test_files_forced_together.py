@@ -7,7 +7,7 @@ import errno
 
 from headrace_core import errors
 from headrace_core.testing.crashing_fs import CrashingFileSystem
-from tests.scenarios.broker.solo_broker import SoloBroker, StallingFileSystem, batch, produce
+from tests.worlds.solo_broker import SoloBroker, StallingFileSystem, batch, produce
 
 
 def test_no_partition_of_a_turn_is_acknowledged_before_every_file_is_forced():

@@ -24,14 +24,14 @@ from headrace_core.metadata.records import (
 )
 from headrace_core.testing.crashing_fs import CrashingFileSystem
 from headrace_core.types import TopicPartition
-from tests.scenarios.broker.followers_world import LARGE, ORDERS, OTHER, Leader, World, batches, change, log_of
-from tests.scenarios.broker.solo_broker import BROKER_ID, SoloBroker, StallingFileSystem
+from tests.worlds.followers_world import LARGE, ORDERS, OTHER, FollowersWorld, Leader, batches, change, log_of
+from tests.worlds.solo_broker import BROKER_ID, SoloBroker, StallingFileSystem
 
 
 def test_what_is_pushed_is_acknowledged_when_it_is_on_the_disk_and_stands_there_as_the_leader_has_it() -> None:
     async def scenario() -> None:
         fs = StallingFileSystem()
-        async with World(fs) as (broker, leader):
+        async with FollowersWorld(fs) as (broker, leader):
             assert (await leader.welcome()).log_end == 0
             first, second = batches(0, LARGE, b"b"), batches(2, b"c")
             fs.stall()
@@ -53,7 +53,7 @@ def test_what_is_pushed_is_acknowledged_when_it_is_on_the_disk_and_stands_there_
 @pytest.mark.parametrize("damage", [20, 100])
 def test_a_push_that_was_damaged_on_its_way_is_asked_for_anew(damage: int) -> None:
     async def scenario() -> None:
-        async with World() as (broker, leader):
+        async with FollowersWorld() as (broker, leader):
             await leader.welcome()
             leader.push(batches(0, b"whole"))
             await leader.acknowledged(1)
@@ -78,7 +78,7 @@ def test_a_push_that_meets_a_bug_is_asked_for_anew_and_nothing_is_left_over(
     """The stream hands what was raised back to the partition; whatever was half done is forgotten."""
 
     async def scenario() -> None:
-        async with World() as (broker, leader):
+        async with FollowersWorld() as (broker, leader):
             await leader.welcome()
             leader.push(batches(0, b"0"))
             replica = leader.follower
@@ -111,7 +111,7 @@ def test_a_push_that_meets_a_bug_is_asked_for_anew_and_nothing_is_left_over(
 
 def test_what_does_not_go_on_where_the_log_ends_is_refused() -> None:
     async def scenario() -> None:
-        async with World() as (_, leader):
+        async with FollowersWorld() as (_, leader):
             await leader.welcome()
             leader.push(batches(0, b"a"))
             for wrong in (batches(0, b"again"), batches(1, b"of the future", epoch=7)):
@@ -125,7 +125,7 @@ def test_what_does_not_go_on_where_the_log_ends_is_refused() -> None:
 
 def test_a_log_is_cut_where_the_leaders_history_says_and_joins_again() -> None:
     async def scenario() -> None:
-        async with World() as (broker, leader):
+        async with FollowersWorld() as (broker, leader):
             await leader.welcome()
             leader.push(batches(0, b"a") + batches(1, b"b") + batches(2, b"c"), high_watermark=1)
             await leader.acknowledged(3)
@@ -148,7 +148,7 @@ def test_a_log_is_cut_where_the_leaders_history_says_and_joins_again() -> None:
 
 def test_a_log_that_lies_outside_of_the_leaders_begins_anew_where_that_one_starts() -> None:
     async def scenario() -> None:
-        async with World() as (broker, leader):
+        async with FollowersWorld() as (broker, leader):
             await leader.welcome()
             leader.push(batches(0, b"old"))
             await leader.acknowledged(1)
@@ -169,7 +169,7 @@ def test_a_log_that_lies_outside_of_the_leaders_begins_anew_where_that_one_start
 
 def test_the_log_starts_where_the_leaders_does() -> None:
     async def scenario() -> None:
-        async with World() as (broker, leader):
+        async with FollowersWorld() as (broker, leader):
             await leader.welcome()
             leader.push(batches(0, b"a") + batches(1, b"b"), high_watermark=2)
             await leader.acknowledged(2)
@@ -185,7 +185,7 @@ def test_the_log_starts_where_the_leaders_does() -> None:
 def test_a_follower_that_is_elected_leads_from_where_its_log_ends() -> None:
     async def scenario() -> None:
         fs = StallingFileSystem()
-        async with World(fs) as (broker, leader):
+        async with FollowersWorld(fs) as (broker, leader):
             await leader.welcome()
             leader.push(batches(0, b"a", b"b"), high_watermark=1)
             await leader.acknowledged(2)
@@ -209,7 +209,7 @@ def test_a_follower_that_is_elected_leads_from_where_its_log_ends() -> None:
 
 def test_who_is_sent_to_the_other_lane_joins_there() -> None:
     async def scenario() -> None:
-        async with World() as (_, leader):
+        async with FollowersWorld() as (_, leader):
             await leader.until(lambda: leader.wanted == [Lane.LIVE])
             await leader.asked()
             leader.answer(other_lane=True)
@@ -225,7 +225,7 @@ def test_who_is_sent_to_the_other_lane_joins_there() -> None:
 
 def test_a_join_that_was_refused_is_tried_again() -> None:
     async def scenario() -> None:
-        async with World() as (_, leader):
+        async with FollowersWorld() as (_, leader):
             for error in (errors.UnknownLeaderEpochError("not yet"), errors.NotLeaderOrFollowerError("not here")):
                 await leader.asked()
                 leader.answer(error=error)
@@ -239,7 +239,7 @@ def test_a_join_that_was_refused_is_tried_again() -> None:
 def test_a_stream_that_breaks_loses_nothing_that_was_taken() -> None:
     async def scenario() -> None:
         fs = StallingFileSystem()
-        async with World(fs) as (broker, leader):
+        async with FollowersWorld(fs) as (broker, leader):
             await leader.welcome()
             fs.stall()
             leader.push(batches(0, LARGE))
@@ -259,7 +259,7 @@ def test_a_stream_that_breaks_loses_nothing_that_was_taken() -> None:
 
 def test_a_replica_that_was_moved_away_is_deleted_and_one_that_comes_is_made() -> None:
     async def scenario() -> None:
-        async with World() as (broker, leader):
+        async with FollowersWorld() as (broker, leader):
             await leader.welcome()
             leader.push(batches(0, b"a"))
             await leader.acknowledged(1)
@@ -275,7 +275,7 @@ def test_a_replica_that_was_moved_away_is_deleted_and_one_that_comes_is_made() -
 
 def test_an_old_replica_is_found_and_deleted_by_a_broker_that_was_away_when_it_moved() -> None:
     async def scenario() -> None:
-        world = World()
+        world = FollowersWorld()
         async with world as (broker, leader):
             await leader.welcome()
             leader.push(batches(0, b"a"))
@@ -294,7 +294,7 @@ def test_an_old_replica_is_found_and_deleted_by_a_broker_that_was_away_when_it_m
 
 def test_a_high_watermark_that_was_checkpointed_is_where_a_follower_begins() -> None:
     async def scenario() -> None:
-        world = World()
+        world = FollowersWorld()
         async with world as (broker, leader):
             await leader.welcome()
             leader.push(batches(0, b"a", b"b"), high_watermark=2)
@@ -309,7 +309,7 @@ def test_a_high_watermark_that_was_checkpointed_is_where_a_follower_begins() -> 
 
 def test_another_flush_policy_settles_what_is_written_at_once() -> None:
     async def scenario() -> None:
-        async with World() as (broker, leader):
+        async with FollowersWorld() as (broker, leader):
             await broker.change(ConfigRecord(ConfigResourceType.TOPIC, "orders", "log.flush", "os"))
             await leader.welcome()
             broker.fs.trace.clear()
@@ -328,7 +328,7 @@ def _damage(broker: SoloBroker) -> None:
 
 def test_a_damaged_follower_is_made_anew_when_everybody_knows_and_not_before() -> None:
     async def scenario() -> None:
-        async with World() as (broker, leader):
+        async with FollowersWorld() as (broker, leader):
             told: list[tuple[bytes, int, bytes]] = []
             broker.replicas.tie_beginnings(lambda *what: told.append(what))
             await leader.welcome()
@@ -364,7 +364,7 @@ def test_a_replica_whose_disk_is_gone_begins_when_the_answer_and_the_metadata_ar
     out of the in-sync set although it has everything."""
 
     async def scenario() -> None:
-        async with World() as (broker, leader):
+        async with FollowersWorld() as (broker, leader):
             told: list[tuple[bytes, int, bytes]] = []
             broker.replicas.tie_beginnings(lambda *what: told.append(what))
             broker.storage.assigned = broker.replicas.assigned_directory
@@ -404,7 +404,7 @@ def test_a_replica_whose_disk_is_gone_begins_when_the_answer_and_the_metadata_ar
 
 def test_a_damaged_follower_whose_leader_is_gone_says_farewell_to_nobody() -> None:
     async def scenario() -> None:
-        async with World() as (broker, leader):
+        async with FollowersWorld() as (broker, leader):
             told: list[tuple[bytes, int, bytes]] = []
             broker.replicas.tie_beginnings(lambda *what: told.append(what))
             await leader.welcome()
@@ -420,7 +420,7 @@ def test_a_damaged_follower_whose_leader_is_gone_says_farewell_to_nobody() -> No
 
 def test_clients_of_a_damaged_leader_are_sent_to_the_others_unless_it_is_the_last_copy() -> None:
     async def scenario() -> None:
-        async with World() as (broker, _):
+        async with FollowersWorld() as (broker, _):
             broker.replicas.tie_beginnings(lambda *what: None)
             await change(broker, leader=BROKER_ID, leader_epoch=1, isr=(BROKER_ID, OTHER))
             _damage(broker)
@@ -435,7 +435,7 @@ def test_clients_of_a_damaged_leader_are_sent_to_the_others_unless_it_is_the_las
 
 def test_the_last_copy_is_kept_however_damaged_it_is() -> None:
     async def scenario() -> None:
-        async with World() as (broker, _):
+        async with FollowersWorld() as (broker, _):
             told: list[tuple[bytes, int, bytes]] = []
             broker.replicas.tie_beginnings(lambda *what: told.append(what))
             await change(broker, leader=BROKER_ID, leader_epoch=1, isr=(BROKER_ID,))

@@ -12,13 +12,13 @@ import pytest
 
 from headrace_core import errors
 from headrace_core.testing.crashing_fs import CrashingFileSystem
-from tests.scenarios.broker.followers_world import ORDERS, World, batches, log_of
+from tests.worlds.followers_world import ORDERS, FollowersWorld, batches, log_of
 
 
 def test_a_full_disk_stops_the_acknowledgements_and_goes_on_by_itself_when_there_is_room() -> None:
     async def scenario() -> None:
         fs = CrashingFileSystem()
-        async with World(fs) as (broker, leader):
+        async with FollowersWorld(fs) as (broker, leader):
             await leader.welcome()
             leader.push(batches(0, b"a"))
             await leader.acknowledged(1)
@@ -53,7 +53,7 @@ def test_a_follower_asks_for_a_whole_window_when_there_is_room_before_the_batch_
 
     async def scenario() -> None:
         fs = CrashingFileSystem()
-        async with World(fs) as (broker, leader):
+        async with FollowersWorld(fs) as (broker, leader):
             await leader.welcome()
             fs.fail("write", error=errno.ENOSPC, path_ends=".log")
             leader.push(batches(0, b"a"))
@@ -77,7 +77,7 @@ def test_a_follower_asks_for_a_whole_window_when_there_is_room_before_the_batch_
 def test_a_directory_that_fails_takes_its_followers_with_it() -> None:
     async def scenario() -> None:
         fs = CrashingFileSystem()
-        async with World(fs) as (broker, leader):
+        async with FollowersWorld(fs) as (broker, leader):
             await leader.welcome()
             fs.fail("sync", error=errno.EIO, path_ends=".log")
             leader.push(batches(0, b"a"))

@@ -15,7 +15,7 @@ from headrace_core.telemetry import LogDirectoryFull
 from headrace_core.testing.clock import ManualClock
 from headrace_core.testing.crashing_fs import CrashingFileSystem
 from headrace_core.types import TopicPartition
-from tests.scenarios.broker.solo_broker import SoloBroker, batch, produce
+from tests.worlds.solo_broker import SoloBroker, batch, produce
 
 DISK_FULL = errors.DiskFullError.number
 

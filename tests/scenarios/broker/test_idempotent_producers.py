@@ -20,7 +20,7 @@ from headrace_core.records import encode_batch
 from headrace_core.testing.crashing_fs import CrashingFileSystem
 from headrace_core.types import TopicPartition
 from headrace_protos.v1 import produce_pb2
-from tests.scenarios.broker.solo_broker import BROKER_ID, FakeStream, SoloBroker, produce
+from tests.worlds.solo_broker import BROKER_ID, FakeStream, SoloBroker, produce
 
 ORDERS = TopicPartition("orders", 0)
 TOPIC_ID = b"orders".ljust(16, b".")

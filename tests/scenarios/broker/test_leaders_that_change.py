@@ -9,7 +9,7 @@ from headrace_core import errors
 from headrace_core.log import PartitionLog
 from headrace_core.testing.crashing_fs import CrashingFileSystem
 from headrace_core.types import TopicPartition
-from tests.scenarios.broker.solo_broker import SoloBroker, batch, fetch, produce
+from tests.worlds.solo_broker import SoloBroker, batch, fetch, produce
 
 
 def test_a_leader_that_lost_its_leadership_names_the_new_one():

@@ -12,9 +12,9 @@ from headrace_broker.partition.messages import Push, Request, Response
 from headrace_broker.replication import follower_streams, leading, wire
 from headrace_core.errors import NetworkError
 from headrace_core.testing.crashing_fs import CrashingFileSystem
-from tests.scenarios.broker.replication_world import ReplicationWorld, until
-from tests.scenarios.broker.solo_broker import SoloBroker
 from tests.scenarios.broker.test_follower_streams import Replica, at, world
+from tests.worlds.replication_world import ReplicationWorld, until
+from tests.worlds.solo_broker import SoloBroker
 
 
 def test_a_follower_that_speaks_and_falls_silent_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from headrace_core import errors
 from headrace_core.log import format_directory
 from headrace_core.telemetry import PartitionClosed, PartitionFailed
 from headrace_core.testing.crashing_fs import CrashingFileSystem
-from tests.scenarios.broker.solo_broker import SoloBroker, batch
+from tests.worlds.solo_broker import SoloBroker, batch
 
 OLD, NEW = b"1" * 16, b"2" * 16
 LOG = "00000000000000000000.log"

@@ -18,7 +18,7 @@ from headrace_core.node.ids import id_to_text
 from headrace_core.telemetry import ReplicaMoved
 from headrace_core.testing.crashing_fs import CrashingFileSystem, Loss, TraceEntry
 from headrace_core.types import TopicPartition
-from tests.scenarios.broker.solo_broker import SoloBroker, batch, fetch, produce
+from tests.worlds.solo_broker import SoloBroker, batch, fetch, produce
 
 ORDERS = TopicPartition("orders", 0)
 #: Small segments: a move copies sealed ones, an active one, and rolls.

@@ -19,7 +19,7 @@ from headrace_core.metadata import MetadataImage
 from headrace_core.metadata.records import ConfigRecord, PartitionRecord, RemoveTopicRecord, TopicRecord
 from headrace_core.testing.crashing_fs import CrashingFileSystem, Loss, TraceEntry
 from headrace_core.types import TopicPartition
-from tests.scenarios.broker.solo_broker import SoloBroker, StallingFileSystem, batch, produce
+from tests.worlds.solo_broker import SoloBroker, StallingFileSystem, batch, produce
 
 ORDERS = TopicPartition("orders", 0)
 PAYMENTS = TopicPartition("payments", 0)

@@ -24,7 +24,7 @@ from headrace_core.metadata import MetadataImage
 from headrace_core.metadata.records import ConfigRecord
 from headrace_core.testing.crashing_fs import CrashingFileSystem, Loss, TraceEntry
 from headrace_core.types import TopicPartition
-from tests.scenarios.broker.solo_broker import SoloBroker, batch
+from tests.worlds.solo_broker import SoloBroker, batch
 
 #: How many; more of them on purpose.
 LIVES = int(os.environ.get("HEADRACE_RANDOM_LIVES", "24"))

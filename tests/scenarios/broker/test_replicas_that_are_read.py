@@ -22,7 +22,7 @@ from headrace_core.records import with_base
 from headrace_core.testing.crashing_fs import CrashingFileSystem
 from headrace_core.types import TopicPartition
 from headrace_protos.v1 import offsets_pb2
-from tests.scenarios.broker.solo_broker import BROKER_ID, SoloBroker, batch, fetch
+from tests.worlds.solo_broker import BROKER_ID, SoloBroker, batch, fetch
 
 OTHER = 2
 ORDERS = TopicPartition("orders", 0)

@@ -11,8 +11,8 @@ from headrace_broker.replication import wire
 from headrace_core import errors
 from headrace_core.metadata.records import ConfigRecord, ConfigResourceType
 from headrace_core.testing.crashing_fs import CrashingFileSystem
-from tests.scenarios.broker.replication_world import ReplicationWorld, until
-from tests.scenarios.broker.solo_broker import BROKER_ID, SoloBroker, batch, produce
+from tests.worlds.replication_world import ReplicationWorld, until
+from tests.worlds.solo_broker import BROKER_ID, SoloBroker, batch, produce
 
 
 def world() -> ReplicationWorld:

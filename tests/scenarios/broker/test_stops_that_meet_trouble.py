@@ -13,7 +13,7 @@ from headrace_core.log.checkpoints import CLEAN_SHUTDOWN, CleanShutdown, write_c
 from headrace_core.node.config import NodeConfig
 from headrace_core.testing.crashing_fs import CrashingFileSystem
 from headrace_core.types import TopicPartition
-from tests.scenarios.broker.solo_broker import SoloBroker
+from tests.worlds.solo_broker import SoloBroker
 
 
 def test_logs_are_closed_though_upkeep_does_not_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

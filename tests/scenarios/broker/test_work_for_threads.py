@@ -13,7 +13,7 @@ from headrace_core.log import appending
 from headrace_core.records import Compression, encode_batch, split_batches
 from headrace_core.testing.crashing_fs import CrashingFileSystem, TraceEntry
 from headrace_core.types import TopicPartition
-from tests.scenarios.broker.solo_broker import SoloBroker, batch, produce
+from tests.worlds.solo_broker import SoloBroker, batch, produce
 
 ORDERS = TopicPartition("orders", 0)
 

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from headrace import Admin, Consumer, LocalCluster, NewTopic, TopicPartition
-from tests.scenarios.groups.readers import (
+from tests.worlds.readers import (
     LONG_S,
     Crash,
     Feed,

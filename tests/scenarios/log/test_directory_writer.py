@@ -24,7 +24,7 @@ from headrace_core.log import AppendInfo, DirectoryWriter, LogConfig, PartitionL
 from headrace_core.testing.clock import ManualClock
 from headrace_core.testing.crashing_fs import CrashingFileSystem, TraceEntry
 from headrace_core.types import FlushPolicy
-from tests.scenarios.log.log_world import (
+from tests.worlds.log_world import (
     NOW_MS,
     ORDERS,
     PAYMENTS,

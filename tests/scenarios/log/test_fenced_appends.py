@@ -19,7 +19,7 @@ from headrace_core.log import Append, AppendInfo, LogConfig, LogDirectory, Parti
 from headrace_core.log.fencing import NO_SHARD_EPOCH, Fence, check_stamps, epoch_of, largest_epoch
 from headrace_core.records import encode_batch, read_header, split_batches
 from headrace_core.testing.crashing_fs import CrashingFileSystem, Loss
-from tests.scenarios.log.log_world import NOW_MS, ORDERS, TOPIC_ID, batch, formatted, open_directory
+from tests.worlds.log_world import NOW_MS, ORDERS, TOPIC_ID, batch, formatted, open_directory
 
 SMALL = LogConfig(segment_bytes=1000, index_interval_bytes=100)
 

@@ -14,7 +14,7 @@ from headrace_core.records import split_batches
 from headrace_core.testing.clock import ManualClock
 from headrace_core.testing.crashing_fs import CrashingFileSystem, Loss, SimulatedCrash
 from headrace_core.types import TopicPartition
-from tests.scenarios.log.log_world import (
+from tests.worlds.log_world import (
     NOW_MS,
     ORDERS,
     PAYMENTS,

@@ -28,7 +28,7 @@ from headrace_core.log.writer import DirectoryWriter
 from headrace_core.testing.clock import ManualClock
 from headrace_core.testing.crashing_fs import CrashingFileSystem
 from headrace_core.types import FlushPolicy, TimestampType, TopicPartition
-from tests.scenarios.log.log_world import (
+from tests.worlds.log_world import (
     NOW_MS,
     ORDERS,
     PAYMENTS,

@@ -13,7 +13,7 @@ from headrace_core.log import LogConfig, LogDirectory, PartitionLog
 from headrace_core.records import encode_batch
 from headrace_core.testing.clock import ManualClock
 from headrace_core.testing.crashing_fs import CrashingFileSystem, Loss, SimulatedCrash
-from tests.scenarios.log.log_world import (
+from tests.worlds.log_world import (
     NOW_MS,
     ORDERS,
     PAYMENTS,

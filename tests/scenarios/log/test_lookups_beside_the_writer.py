@@ -13,7 +13,7 @@ from headrace_core.log import LogConfig, PartitionLog
 from headrace_core.log.compaction.manager import CleanerManager
 from headrace_core.log.descriptors import DescriptorCache
 from headrace_core.testing.crashing_fs import CrashingFileSystem
-from tests.scenarios.log.log_world import NOW_MS, ORDERS, ROOT, TOPIC_ID, batch, formatted, open_directory, values_of
+from tests.worlds.log_world import NOW_MS, ORDERS, ROOT, TOPIC_ID, batch, formatted, open_directory, values_of
 
 EVERY_BATCH = LogConfig(index_interval_bytes=0)
 

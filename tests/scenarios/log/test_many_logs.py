@@ -17,7 +17,7 @@ from headrace_core.log.progress import OpeningProgress
 from headrace_core.testing.clock import ManualClock
 from headrace_core.testing.crashing_fs import Loss, SimulatedCrash
 from headrace_core.types import TopicPartition
-from tests.scenarios.log.log_world import NOW_MS, ORDERS, ROOT, TOPIC_ID, batch, formatted, open_directory, values_of
+from tests.worlds.log_world import NOW_MS, ORDERS, ROOT, TOPIC_ID, batch, formatted, open_directory, values_of
 
 
 def wanted(count: int) -> list[NewLog]:

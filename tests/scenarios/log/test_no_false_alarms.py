@@ -14,7 +14,7 @@ from headrace_core.log.scrubbing import scrub_segment
 from headrace_core.log.verify import verify
 from headrace_core.records import decode_batch
 from headrace_core.testing.crashing_fs import CrashingFileSystem
-from tests.scenarios.log.log_world import NOW_MS, ORDERS, ROOT, TOPIC_ID, batch, formatted, open_directory, values_of
+from tests.worlds.log_world import NOW_MS, ORDERS, ROOT, TOPIC_ID, batch, formatted, open_directory, values_of
 
 
 def scrubbed(directory: LogDirectory, log: PartitionLog) -> list[str]:

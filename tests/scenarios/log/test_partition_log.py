@@ -25,7 +25,7 @@ from headrace_core.records import Compression, check_batch, decode_batch, encode
 from headrace_core.testing.clock import ManualClock
 from headrace_core.testing.crashing_fs import CrashingFileSystem
 from headrace_core.types import TimestampType
-from tests.scenarios.log.log_world import NOW_MS, ORDERS, batch, values_of
+from tests.worlds.log_world import NOW_MS, ORDERS, batch, values_of
 
 
 def open_log(

@@ -9,8 +9,8 @@ from headrace_core.log import Append, AppendInfo, LogConfig, LogDirectory, Parti
 from headrace_core.testing.clock import ManualClock
 from headrace_core.testing.crashing_fs import CrashingFileSystem
 from headrace_core.types import TimestampType
-from tests.scenarios.log.log_world import ORDERS, TOPIC_ID, formatted, open_directory
-from tests.scenarios.log.producer_world import NOW_MS, append, idempotent, log_of
+from tests.worlds.log_world import ORDERS, TOPIC_ID, formatted, open_directory
+from tests.worlds.producer_world import NOW_MS, append, idempotent, log_of
 
 EXPIRATION_MS = 86_400_000
 #: producer.id.expiration.check.interval.ms.
@@ -19,7 +19,7 @@ ANY_TIME = LogConfig(timestamp_after_max_ms=2**62)
 LONG_AGO_MS, FAR_AHEAD_MS = 1_000, 4_000_000_000_000
 
 
-class World:
+class ExpiringProducersWorld:
     """A log, and the clock of its broker."""
 
     def __init__(self, config: LogConfig | None = None) -> None:
@@ -47,7 +47,7 @@ def offset(outcome: AppendInfo | HeadraceError) -> int:
 
 @pytest.mark.parametrize("timestamp_ms", [LONG_AGO_MS, NOW_MS, FAR_AHEAD_MS])
 def test_a_retry_after_the_tick_is_known_whatever_time_its_records_carry(timestamp_ms: int) -> None:
-    world = World(ANY_TIME)
+    world = ExpiringProducersWorld(ANY_TIME)
     first = idempotent(7, 0, timestamp_ms=timestamp_ms)
     append(world.log, first)
     world.clock.advance(CHECK_MS)
@@ -59,7 +59,7 @@ def test_a_retry_after_the_tick_is_known_whatever_time_its_records_carry(timesta
 
 @pytest.mark.parametrize("timestamp_ms", [LONG_AGO_MS, FAR_AHEAD_MS])
 def test_a_silent_producer_is_forgotten_after_its_time_whatever_time_its_records_carry(timestamp_ms: int) -> None:
-    world = World(ANY_TIME)
+    world = ExpiringProducersWorld(ANY_TIME)
     append(world.log, idempotent(7, 0, timestamp_ms=timestamp_ms), idempotent(8, 0, timestamp_ms=timestamp_ms))
     world.clock.advance(EXPIRATION_MS - 1)
     assert world.tick() == 0
@@ -70,7 +70,7 @@ def test_a_silent_producer_is_forgotten_after_its_time_whatever_time_its_records
 
 
 def test_with_log_append_time_the_wall_clock_may_jump() -> None:
-    world = World(LogConfig(timestamp_type=TimestampType.LOG_APPEND_TIME))
+    world = ExpiringProducersWorld(LogConfig(timestamp_type=TimestampType.LOG_APPEND_TIME))
     first = idempotent(7, 0)
     append(world.log, first)
     world.clock.jump(10 * EXPIRATION_MS)  # somebody sets it
@@ -83,7 +83,7 @@ def test_with_log_append_time_the_wall_clock_may_jump() -> None:
 
 def test_after_a_restart_the_time_counts_from_the_load_on() -> None:
     """The time of the last append is not in the file: a machine may have been off for a day, its clients not."""
-    world = World()
+    world = ExpiringProducersWorld()
     first = idempotent(7, 0, timestamp_ms=LONG_AGO_MS)
     append(world.log, first)
     world.clock.advance(EXPIRATION_MS - 1)
@@ -96,7 +96,7 @@ def test_after_a_restart_the_time_counts_from_the_load_on() -> None:
 
 
 def test_a_new_leader_counts_from_the_moment_at_which_it_got_the_batch() -> None:
-    leader, follower = World(), World()
+    leader, follower = ExpiringProducersWorld(), ExpiringProducersWorld()
     follower.clock.advance(EXPIRATION_MS)  # another machine's clock
     first = idempotent(7, 0, timestamp_ms=LONG_AGO_MS)
     append(leader.log, first)
@@ -111,7 +111,7 @@ def test_a_new_leader_counts_from_the_moment_at_which_it_got_the_batch() -> None
 
 
 def test_a_cut_forgets_nobody_who_is_still_in_the_log() -> None:
-    world = World()
+    world = ExpiringProducersWorld()
     first = idempotent(7, 0, timestamp_ms=LONG_AGO_MS)
     append(world.log, first)
     append(world.log, idempotent(8, 0, timestamp_ms=LONG_AGO_MS))

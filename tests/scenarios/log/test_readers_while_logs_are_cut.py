@@ -29,7 +29,7 @@ from headrace_core.log.descriptors import DescriptorCache
 from headrace_core.log.files import RealFileSystem
 from headrace_core.log.scrubbing import scrub_segment
 from headrace_core.records import encode_batch
-from tests.scenarios.log.log_world import ORDERS, TOPIC_ID
+from tests.worlds.log_world import ORDERS, TOPIC_ID
 
 SECONDS = 2.0
 DELETE = LogConfig(segment_bytes=1500, index_interval_bytes=200, segment_index_bytes=200)
@@ -44,7 +44,7 @@ def threads_that_alternate() -> Iterator[None]:
     sys.setswitchinterval(before)
 
 
-class World:
+class CutLogWorld:
     def __init__(self, root: str, config: LogConfig, seed: int) -> None:
         self.fs = DescriptorCache(RealFileSystem(), 2)
         format_directory(self.fs, root, cluster_id="c", node_id=1)
@@ -163,7 +163,7 @@ class World:
 
 @pytest.mark.parametrize("config", [DELETE, COMPACT], ids=["delete", "compact"])
 def test_a_log_that_is_cut_is_not_damaged(tmp_path: Path, config: LogConfig) -> None:
-    world = World(str(tmp_path / "data"), config, seed=random.randrange(2**32))
+    world = CutLogWorld(str(tmp_path / "data"), config, seed=random.randrange(2**32))
     world.run(
         world.append, world.truncate, world.clean, world.read, world.read, world.search, world.scrub, world.search
     )
@@ -176,7 +176,7 @@ def test_a_log_that_is_cut_is_not_damaged(tmp_path: Path, config: LogConfig) -> 
 def test_a_reader_that_made_the_indexes_anew_does_not_put_back_what_a_cut_took(tmp_path: Path) -> None:
     """Seen once in all: the entries came back between the cut of the indexes and that of the log, whose end was then
     looked for behind it, and the cut failed with CorruptLogError."""
-    world = World(str(tmp_path / "data"), replace(DELETE, segment_bytes=1 << 20), seed=1)
+    world = CutLogWorld(str(tmp_path / "data"), replace(DELETE, segment_bytes=1 << 20), seed=1)
     rng = random.Random(1)
     while world.log.log_end_offset < 60:
         world.append(rng)

@@ -20,7 +20,7 @@ from headrace_core.log.compaction.planning import CleanerConfig
 from headrace_core.log.descriptors import DescriptorCache
 from headrace_core.log.files import FileSystem, RealFileSystem
 from headrace_core.records import decode_batch, encode_batch, split_batches
-from tests.scenarios.log.log_world import ORDERS, TOPIC_ID
+from tests.worlds.log_world import ORDERS, TOPIC_ID
 
 SECONDS = 0.7
 READERS = 3
@@ -39,7 +39,7 @@ COMPACT = LogConfig(
 BOTH = replace(COMPACT, cleanup_delete=True, retention_bytes=3000)
 
 
-class World:
+class ShrinkingLogWorld:
     """One log and everybody who works on it. ``owner`` is held by whoever changes the log, as the directory's writer
     would run one after the other."""
 
@@ -179,7 +179,7 @@ class World:
 def test_readers_see_every_record_that_is_left_in_order(
     tmp_path: Path, config: LogConfig, files_max: int, seed: int
 ) -> None:
-    world = World(str(tmp_path / "data"), DescriptorCache(RealFileSystem(), files_max), config, seed)
+    world = ShrinkingLogWorld(str(tmp_path / "data"), DescriptorCache(RealFileSystem(), files_max), config, seed)
     compacts = config.cleanup_compact
 
     def enough() -> bool:

@@ -18,7 +18,7 @@ from headrace_core.log.replicated import (
 )
 from headrace_core.records import encode_batch, split_batches
 from headrace_core.testing.crashing_fs import CrashingFileSystem, Loss, SimulatedCrash
-from tests.scenarios.log.log_world import NOW_MS, ORDERS, TOPIC_ID, formatted, open_directory
+from tests.worlds.log_world import NOW_MS, ORDERS, TOPIC_ID, formatted, open_directory
 
 
 def sent(offset: int, count: int = 1, *, epoch: int = 0, pad: int = 0) -> bytes:

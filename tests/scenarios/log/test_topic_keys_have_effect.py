@@ -43,7 +43,7 @@ from headrace_core.metadata.configs import min_insync_replicas
 from headrace_core.records import Compression, decode_batch, encode_batch, read_header, split_batches
 from headrace_core.testing.clock import ManualClock
 from headrace_core.types import TimestampType
-from tests.scenarios.log.log_world import NOW_MS, ORDERS, ROOT, TOPIC_ID, formatted, open_directory
+from tests.worlds.log_world import NOW_MS, ORDERS, ROOT, TOPIC_ID, formatted, open_directory
 
 HOUR_MS = 3_600_000
 #: Text that every codec makes smaller, and a higher level smaller still.

@@ -1,11 +1,11 @@
-"""The cluster's rules with one guard removed: written beside the rules' own tests (tests/unit/controller)."""
+"""The cluster's rules with one guard removed: cluster_mutants.py and ledger_mutants.py."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from tests.simulation.mutants import cluster_mutants, ledger_mutants
 from tests.simulation.mutants.mutant import Mutant, Patch
-from tests.unit.controller import cluster_mutants, ledger_mutants
 
 
 def _of(room: Any, part: str) -> tuple[Mutant, ...]:

@@ -1,11 +1,11 @@
-"""Raft with one guard removed (tests/unit/controller/raft_without_guards.py), for the simulator to notice."""
+"""Raft with one guard removed (tests/simulation/mutants/raft_without_guards.py), for the simulator to notice."""
 
 from __future__ import annotations
 
 from headrace_controller import quorum_controller
 from headrace_controller.raft import RaftNode
 from tests.simulation.mutants.mutant import Mutant, Patch
-from tests.unit.controller.raft_without_guards import (
+from tests.simulation.mutants.raft_without_guards import (
     AnswersBeforeItsDisk,
     ChangesVotersWhileTheyChange,
     CommitsWhatItHasNotCompared,

@@ -31,7 +31,7 @@ A, B = b"a" * 16, b"b" * 16
 ONE, TWO = b"1" * 16, b"2" * 16
 
 
-class World:
+class DirectoryAssignmentsWorld:
     """A storage (``at``), a controller that takes notes (``calls``), and the metadata between them."""
 
     def __init__(self) -> None:
@@ -86,7 +86,7 @@ class World:
 
 
 def test_new_replicas_are_told_together() -> None:
-    world = World()
+    world = DirectoryAssignmentsWorld()
     world.topic("t", A, ONE, partitions=3)
     world.topic("u", B, TWO)
     asyncio.run(world.settled())
@@ -94,7 +94,7 @@ def test_new_replicas_are_told_together() -> None:
 
 
 def test_what_the_controllers_know_is_not_told() -> None:
-    world = World()
+    world = DirectoryAssignmentsWorld()
     world.topic("t", A, ONE, partitions=2)
     world.change(
         *(PartitionChangeRecord(A, number, 1, directories=(ONE, bytes(16))) for number in range(2)),
@@ -106,7 +106,7 @@ def test_what_the_controllers_know_is_not_told() -> None:
 
 
 def test_what_is_not_here_is_not_told() -> None:
-    world = World()
+    world = DirectoryAssignmentsWorld()
     world.topic("without a log", A)
     world.at[TopicPartition("theirs", 0)] = ONE
     world.change(TopicRecord("theirs", B), PartitionRecord(B, 0, (OTHER,), (OTHER,), OTHER, 0, 0))
@@ -115,7 +115,7 @@ def test_what_is_not_here_is_not_told() -> None:
 
 
 def test_a_move_is_told() -> None:
-    world = World()
+    world = DirectoryAssignmentsWorld()
     world.topic("t", A, ONE)
     world.change(PartitionChangeRecord(A, 0, 1, directories=(ONE, bytes(16))))
     world.at[TopicPartition("t", 0)] = TWO
@@ -125,7 +125,7 @@ def test_a_move_is_told() -> None:
 
 
 def test_a_replica_that_moves_while_it_is_told_is_told_again() -> None:
-    world = World()
+    world = DirectoryAssignmentsWorld()
     world.topic("t", A, ONE)
 
     def move() -> None:
@@ -139,7 +139,7 @@ def test_a_replica_that_moves_while_it_is_told_is_told_again() -> None:
 
 
 def test_a_replica_that_moves_back_need_not_be_told() -> None:
-    world = World()
+    world = DirectoryAssignmentsWorld()
     world.topic("t", A, ONE)
     world.change(PartitionChangeRecord(A, 0, 1, directories=(ONE, bytes(16))))
     for directory in (TWO, ONE):
@@ -149,7 +149,7 @@ def test_a_replica_that_moves_back_need_not_be_told() -> None:
 
 
 def test_a_failed_call_is_repeated_until_it_succeeds() -> None:
-    world = World()
+    world = DirectoryAssignmentsWorld()
     world.failures = [NetworkError("gone"), StaleBrokerEpochError("a former life"), NetworkError("gone")]
     world.topic("t", A, ONE)
     asyncio.run(world.settled())
@@ -157,7 +157,7 @@ def test_a_failed_call_is_repeated_until_it_succeeds() -> None:
 
 
 def test_what_is_refused_is_not_told_for_ever() -> None:
-    world = World()
+    world = DirectoryAssignmentsWorld()
     world.refusals = {(A, 0): UnknownTopicIdError("deleted meanwhile")}
     world.topic("t", A, ONE, partitions=2)
     world.change(RemoveTopicRecord(A))
@@ -166,7 +166,7 @@ def test_what_is_refused_is_not_told_for_ever() -> None:
 
 
 def test_five_thousand_replicas_are_three_calls() -> None:
-    world = World()
+    world = DirectoryAssignmentsWorld()
     world.topic("t", A, ONE, partitions=5_000)
     asyncio.run(world.settled())
     assert [len(call) for call in world.calls] == [assignments.CALL_REPLICAS_MAX, assignments.CALL_REPLICAS_MAX, 1_000]
@@ -174,7 +174,7 @@ def test_five_thousand_replicas_are_three_calls() -> None:
 
 
 def test_calls_become_smaller_where_the_controllers_take_less() -> None:
-    world = World()
+    world = DirectoryAssignmentsWorld()
     world.records_max = 700
     world.topic("t", A, ONE, partitions=2_000)
     asyncio.run(world.settled())
@@ -182,7 +182,7 @@ def test_calls_become_smaller_where_the_controllers_take_less() -> None:
 
 
 def test_what_begins_anew_is_said_to_until_it_is_known_and_whoever_waits_hears_as_of_when() -> None:
-    world = World()
+    world = DirectoryAssignmentsWorld()
     world.topic("t", A, ONE, partitions=2)
     world.change(*(PartitionChangeRecord(A, number, 1, directories=(ONE, bytes(16))) for number in range(2)))
     world.told.begin_anew(A, 1, ONE)  # where it was before: nothing in the metadata would show it
@@ -194,7 +194,7 @@ def test_what_begins_anew_is_said_to_until_it_is_known_and_whoever_waits_hears_a
 
 
 def test_what_was_refused_does_not_begin_anew() -> None:
-    world = World()
+    world = DirectoryAssignmentsWorld()
     world.topic("t", A, ONE)
     world.refusals[A, 0] = UnknownTopicIdError("it was deleted")
     world.told.begin_anew(A, 0, TWO)

@@ -11,7 +11,7 @@ from headrace_broker.partition.messages import Request
 from headrace_broker.replication import wire
 from headrace_broker.replication.following import FollowerLane
 from headrace_core.telemetry import IsrShrunk
-from tests.unit.broker.test_isr_keeper import FOLLOWER, LONG_MS, World, join, now_ms, until
+from tests.unit.broker.test_isr_keeper import FOLLOWER, LONG_MS, IsrKeeperWorld, join, now_ms, until
 from tests.unit.broker.test_partition_leader_isr import LAG_MS, Leader
 
 
@@ -151,7 +151,7 @@ def test_a_follower_that_let_go_and_does_not_join_again_leaves_as_soon() -> None
 
 def test_the_keeper_does_not_wait_for_its_next_look() -> None:
     async def scenario() -> None:
-        async with World(lag_time_max_ms=LONG_MS) as world:
+        async with IsrKeeperWorld(lag_time_max_ms=LONG_MS) as world:
             leader = world.leader()
             join(leader)
             leader.appended(1, 1, 10)

@@ -50,8 +50,8 @@ class Controllers:
             self.under_way -= 1
 
 
-class World:
-    """``async with World() as world``: a keeper that runs, and leaders that it knows."""
+class IsrKeeperWorld:
+    """``async with IsrKeeperWorld() as world``: a keeper that runs, and leaders that it knows."""
 
     def __init__(self, *, lag_time_max_ms: int = LONG_MS) -> None:
         self.lag_time_max_ms = lag_time_max_ms
@@ -64,7 +64,7 @@ class World:
             self.controllers, self.alive.get, clock=CLOCK, events=emitter, lag_time_max_ms=lag_time_max_ms
         )
 
-    async def __aenter__(self) -> World:
+    async def __aenter__(self) -> IsrKeeperWorld:
         self._task = asyncio.create_task(self.keeper.run())
         return self
 
@@ -113,7 +113,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 def test_a_follower_that_caught_up_is_asked_for_at_once_and_joins():
     async def scenario() -> None:
-        async with World() as world:
+        async with IsrKeeperWorld() as world:
             leader = world.leader(isr=(LEADER,))
             leader.appended(5, 5, 50)
             join(leader)
@@ -132,7 +132,7 @@ def test_a_follower_that_caught_up_is_asked_for_at_once_and_joins():
 
 def test_a_follower_that_fell_behind_for_too_long_is_taken_out():
     async def scenario() -> None:
-        async with World(lag_time_max_ms=50) as world:
+        async with IsrKeeperWorld(lag_time_max_ms=50) as world:
             leader = world.leader()
             join(leader)
             started = CLOCK.monotonic_ms()
@@ -147,7 +147,7 @@ def test_a_follower_that_fell_behind_for_too_long_is_taken_out():
 
 def test_idle_partitions_whose_replicas_are_in_sync_are_not_watched():
     async def scenario() -> None:
-        async with World() as world:
+        async with IsrKeeperWorld() as world:
             leaders = [world.leader(f"topic-{number}") for number in range(100)]
             for leader in leaders:
                 join(leader)
@@ -161,7 +161,7 @@ def test_idle_partitions_whose_replicas_are_in_sync_are_not_watched():
 
 def test_a_busy_partition_is_not_looked_at_for_each_append():
     async def scenario() -> None:
-        async with World() as world:
+        async with IsrKeeperWorld() as world:
             leader = world.leader()
             join(leader)
             await until(lambda: world.keeper.watched == 0)
@@ -188,7 +188,7 @@ def test_a_busy_partition_is_not_looked_at_for_each_append():
 
 def test_one_call_at_a_time_and_what_comes_meanwhile_goes_into_the_next():
     async def scenario() -> None:
-        async with World() as world:
+        async with IsrKeeperWorld() as world:
             world.controllers.hold = asyncio.Event()
             leaders = [world.leader(f"topic-{number}", isr=(LEADER,)) for number in range(60)]
             join(leaders[0])
@@ -206,7 +206,7 @@ def test_one_call_at_a_time_and_what_comes_meanwhile_goes_into_the_next():
 
 def test_calls_have_a_bounded_size():
     async def scenario() -> None:
-        async with World() as world:
+        async with IsrKeeperWorld() as world:
             leaders = [world.leader(f"topic-{number}", isr=(LEADER,)) for number in range(CALL_PARTITIONS_MAX + 5)]
             for leader in leaders:
                 join(leader)
@@ -221,7 +221,7 @@ def test_a_lost_answer_is_asked_for_again_unchanged():
         raise errors.RequestTimedOutError("no controller answered")
 
     async def scenario() -> None:
-        async with World() as world:
+        async with IsrKeeperWorld() as world:
             leader = world.leader(isr=(LEADER,))
             world.controllers.says = [lost, lost]
             join(leader)
@@ -245,7 +245,7 @@ def test_after_a_lost_answer_an_ineligible_replica_counts_until_the_partition_ep
         return {(each.topic_id, each.partition): errors.IneligibleReplicaError("broker 2 is fenced") for each in asked}
 
     async def scenario() -> None:
-        async with World() as world:
+        async with IsrKeeperWorld() as world:
             leader = world.leader(isr=(LEADER,))
             world.controllers.says = [lost, ineligible, lost]
             join(leader)
@@ -262,7 +262,7 @@ def test_after_a_lost_answer_an_ineligible_replica_counts_until_the_partition_ep
 
 def test_an_answer_that_leaves_a_partition_out_is_asked_for_again():
     async def scenario() -> None:
-        async with World() as world:
+        async with IsrKeeperWorld() as world:
             leader = world.leader(isr=(LEADER,))
             world.controllers.says = [lambda asked: {}]
             join(leader)
@@ -276,7 +276,7 @@ def test_a_leader_whose_epoch_is_over_asks_no_more():
         return {(each.topic_id, each.partition): errors.FencedLeaderEpochError("epoch 1 is over") for each in asked}
 
     async def scenario() -> None:
-        async with World() as world:
+        async with IsrKeeperWorld() as world:
             leader, other = world.leader(isr=(LEADER,)), world.leader("payments", isr=(LEADER,))
             world.controllers.says = [fenced]
             join(leader)
@@ -298,7 +298,7 @@ def test_a_leader_whose_epoch_is_over_asks_no_more():
 
 def test_a_broker_that_is_unfenced_joins_when_the_metadata_says_so():
     async def scenario() -> None:
-        async with World() as world:
+        async with IsrKeeperWorld() as world:
             del world.alive[FOLLOWER]
             leader = world.leader(isr=(LEADER,))
             join(leader)
@@ -313,7 +313,7 @@ def test_a_broker_that_is_unfenced_joins_when_the_metadata_says_so():
 
 def test_a_former_life_of_a_broker_does_not_join():
     async def scenario() -> None:
-        async with World() as world:
+        async with IsrKeeperWorld() as world:
             leader, other = world.leader(isr=(LEADER,)), world.leader("payments", isr=(LEADER,))
             world.alive[FOLLOWER] = 21
             join(leader)
@@ -327,7 +327,7 @@ def test_a_former_life_of_a_broker_does_not_join():
 
 def test_a_leader_that_resigned_is_forgotten():
     async def scenario() -> None:
-        async with World() as world:
+        async with IsrKeeperWorld() as world:
             leader = world.leader(isr=(LEADER,))
             world.controllers.hold = asyncio.Event()
             join(leader)
@@ -341,7 +341,7 @@ def test_a_leader_that_resigned_is_forgotten():
 
 def test_a_partition_that_stirs_all_the_time_leaves_nothing_behind():
     clock = ManualClock()
-    world = World()  # it does not run: the test looks
+    world = IsrKeeperWorld()  # it does not run: the test looks
     keeper = world.keeper = IsrKeeper(world.controllers, {LEADER: 10}.get, clock=clock, events=Emitter())
     leader = world.leader(isr=(LEADER,))
     join(leader)

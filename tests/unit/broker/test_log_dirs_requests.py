@@ -26,7 +26,7 @@ def log(topic: str, partition: int, *, is_future: bool = False) -> LogDescriptio
     )
 
 
-class World:
+class LogDirsWorld:
     """Broker 1: ``/one`` has a-0, a-1 and b-0, ``/two`` a copy of a-1 in the making; ``/three`` has failed."""
 
     def __init__(self) -> None:
@@ -83,7 +83,7 @@ class World:
 
 
 def test_everything_is_described_unless_some_of_it_is_named() -> None:
-    world = World()
+    world = LogDirsWorld()
     everything = [("/one", "a", 0, False), ("/one", "a", 1, False), ("/one", "b", 0, False), ("/two", "a", 1, True)]
     assert world.described() == everything
     assert world.described(TOPIC(topic="b")) == everything[2:3]
@@ -99,7 +99,7 @@ def test_everything_is_described_unless_some_of_it_is_named() -> None:
 
 
 def test_a_failed_directory_is_described_with_its_error_and_without_sizes() -> None:
-    world = World()
+    world = LogDirsWorld()
     answer = describe_log_dirs(world.broker, world.log_dirs, admin_pb2.DescribeLogDirsRequest())
     well, _, gone = answer.directories
     assert (well.directory_id, well.total_bytes, well.usable_bytes, well.HasField("error")) == (
@@ -111,7 +111,7 @@ def test_a_failed_directory_is_described_with_its_error_and_without_sizes() -> N
 
 
 def test_each_replica_is_moved_or_refused_by_itself() -> None:
-    world = World()
+    world = LogDirsWorld()
     outcome = world.alter(
         two=[TOPIC(topic="a", partitions=[1, 0])],
         nowhere=[TOPIC(topic="b", partitions=[0])],
@@ -124,12 +124,12 @@ def test_each_replica_is_moved_or_refused_by_itself() -> None:
 
 
 def test_a_topic_without_numbers_stands_for_what_this_broker_has_of_it() -> None:
-    world = World()
+    world = LogDirsWorld()
     assert world.alter(two=[TOPIC(topic="a")]) == [("a", 0, 0), ("a", 1, 0)]
 
 
 def test_a_contradiction_a_wrong_broker_or_a_fenced_one_moves_nothing() -> None:
-    world = World()
+    world = LogDirsWorld()
     with pytest.raises(InvalidRequestError, match="named twice"):
         world.alter(one=[TOPIC(topic="a", partitions=[0])], two=[TOPIC(topic="a")])
     request = admin_pb2.AlterReplicaLogDirsRequest(broker_id=2)

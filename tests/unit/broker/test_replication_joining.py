@@ -7,7 +7,7 @@ import pytest
 
 from headrace_broker.partition.messages import Ack, Divergence, Lane
 from headrace_core import errors
-from tests.unit.broker.replication_leaders import FOLLOWER, LEADER, OTHER, LeadingBroker, acked, drain, join, said
+from tests.worlds.replication_leaders import FOLLOWER, LEADER, OTHER, LeadingBroker, acked, drain, join, said
 
 MIB = 1024 * 1024
 

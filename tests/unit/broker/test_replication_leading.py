@@ -14,7 +14,7 @@ from headrace_broker.replication.leading import (
     SHARE_BYTES_MIN,
 )
 from headrace_core import errors
-from tests.unit.broker.replication_leaders import (
+from tests.worlds.replication_leaders import (
     FOLLOWER,
     LEADER,
     OTHER,

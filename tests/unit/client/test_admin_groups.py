@@ -20,13 +20,13 @@ from headrace.errors import (
     UnknownTopicOrPartitionError,
 )
 from headrace_protos.v1 import groups_pb2
-from tests.unit.client.groups_standin import World, member, serving
+from tests.worlds.groups_standin import StandinGroupsWorld, member, serving
 
 O0, O1, C0 = TopicPartition("orders", 0), TopicPartition("orders", 1), TopicPartition("clicks", 0)
 
 
 @pytest.fixture
-def world() -> Iterator[World]:
+def world() -> Iterator[StandinGroupsWorld]:
     with serving() as found:
         found.committed = {"apple": {tuple(O0): (40, "m")}, "berry": {}}
         found.members = {"berry": [member("m1", "c1", O0), member("m2", "c2", O1, instance_id="i2", rack="r")]}
@@ -34,18 +34,18 @@ def world() -> Iterator[World]:
 
 
 @pytest.fixture
-def admin(world: World) -> Iterator[Admin]:
+def admin(world: StandinGroupsWorld) -> Iterator[Admin]:
     with Admin(bootstrap_servers=world.coordinators[0].address, retry_backoff_ms=1, retry_backoff_max_ms=20) as client:
         yield client
 
 
-def test_all_coordinators_are_asked_for_their_groups(world: World, admin: Admin) -> None:
+def test_all_coordinators_are_asked_for_their_groups(world: StandinGroupsWorld, admin: Admin) -> None:
     assert admin.list_groups() == [GroupListing("apple", "empty", 0), GroupListing("berry", "stable", 2)]
     assert [each.group_id for each in admin.list_groups(["Stable", "reconciling"])] == ["berry"]
     assert list(world.asked_of("ListGroups")[-1].states) == ["stable", "reconciling"]
 
 
-def test_half_a_list_is_none(world: World, admin: Admin) -> None:
+def test_half_a_list_is_none(world: StandinGroupsWorld, admin: Admin) -> None:
     world.loading = [1, 0, 0, 3]
     assert len(admin.list_groups()) == 2
     assert len(world.asked_of("ListGroups")) == 6, "asked again until no shard is being loaded"
@@ -54,13 +54,15 @@ def test_half_a_list_is_none(world: World, admin: Admin) -> None:
         admin.list_groups(timeout=0.3)
 
 
-def test_where_nobody_has_used_a_group_there_is_none(world: World, admin: Admin) -> None:
+def test_where_nobody_has_used_a_group_there_is_none(world: StandinGroupsWorld, admin: Admin) -> None:
     world.has_shards = False
     assert admin.list_groups() == []
     assert not world.asked_of("ListGroups")
 
 
-def test_groups_of_many_coordinators_are_described_with_one_call_to_each(world: World, admin: Admin) -> None:
+def test_groups_of_many_coordinators_are_described_with_one_call_to_each(
+    world: StandinGroupsWorld, admin: Admin
+) -> None:
     world.committed |= {f"a{number}": {} for number in range(50)}
     ids = ["berry", *(f"a{number}" for number in range(50))]
     described = admin.describe_groups(ids)
@@ -76,14 +78,14 @@ def test_groups_of_many_coordinators_are_described_with_one_call_to_each(world: 
     assert world.counts()["FindCoordinator"] == 1, "who has what is remembered"
 
 
-def test_a_group_is_followed_to_its_next_coordinator(world: World, admin: Admin) -> None:
+def test_a_group_is_followed_to_its_next_coordinator(world: StandinGroupsWorld, admin: Admin) -> None:
     assert admin.describe_groups(["apple"])[0].coordinator_id == 1
     world.owner = lambda group: 1
     assert admin.describe_groups(["apple", "berry"])[0].coordinator_id == 2
     assert [each.offset for each in admin.list_group_offsets("apple").values() if each] == [40]
 
 
-def test_what_fails_for_one_group_is_said_of_that_one(world: World, admin: Admin) -> None:
+def test_what_fails_for_one_group_is_said_of_that_one(world: StandinGroupsWorld, admin: Admin) -> None:
     described = admin.describe_groups(["apple", "nobody's", "berry"], raise_errors=False)
     assert [each.error is None for each in described] == [True, False, True]
     assert isinstance(described[1].error, GroupIdNotFoundError)
@@ -94,7 +96,7 @@ def test_what_fails_for_one_group_is_said_of_that_one(world: World, admin: Admin
         admin.describe_groups(["nobody's", "apple", "another"])
 
 
-def test_a_group_that_nobody_coordinates_does_not_hide_the_others(world: World, admin: Admin) -> None:
+def test_a_group_that_nobody_coordinates_does_not_hide_the_others(world: StandinGroupsWorld, admin: Admin) -> None:
     world.owner = lambda group: 0 if group.startswith("a") else None
     described = admin.describe_groups(["berry", "apple"], raise_errors=False, timeout=0.3)
     assert isinstance(described[0].error, RequestTimedOutError)
@@ -105,7 +107,7 @@ def test_a_group_that_nobody_coordinates_does_not_hide_the_others(world: World, 
 
 
 def test_a_lost_answer_is_asked_for_again_and_a_deletion_that_was_carried_out_is_one(
-    world: World, admin: Admin
+    world: StandinGroupsWorld, admin: Admin
 ) -> None:
     world.failures = {"DescribeGroups": [CoordinatorLoadInProgressError("it is being loaded"), NetworkError("away")]}
     assert admin.describe_groups("apple")[0].state == "empty"
@@ -116,7 +118,7 @@ def test_a_lost_answer_is_asked_for_again_and_a_deletion_that_was_carried_out_is
         admin.delete_groups(["apple"])
 
 
-def test_groups_with_members_stay_and_the_others_go(world: World, admin: Admin) -> None:
+def test_groups_with_members_stay_and_the_others_go(world: StandinGroupsWorld, admin: Admin) -> None:
     with pytest.raises(NonEmptyGroupError, match="berry"):
         admin.delete_groups(["apple", "berry"])
     assert set(world.committed) == {"berry"}
@@ -129,7 +131,7 @@ def test_groups_with_members_stay_and_the_others_go(world: World, admin: Admin) 
     assert not world.committed
 
 
-def test_offsets_are_listed_altered_and_deleted(world: World, admin: Admin) -> None:
+def test_offsets_are_listed_altered_and_deleted(world: StandinGroupsWorld, admin: Admin) -> None:
     assert admin.list_group_offsets("apple") == {O0: OffsetAndMetadata(40, "m")}
     assert admin.list_group_offsets("apple", [O1, O0]) == {O1: None, O0: OffsetAndMetadata(40, "m")}
     assert admin.list_group_offsets("apple", []) == {}
@@ -147,7 +149,7 @@ def test_offsets_are_listed_altered_and_deleted(world: World, admin: Admin) -> N
 
 
 def test_offsets_of_partitions_that_are_not_there_and_of_groups_that_work_are_refused(
-    world: World, admin: Admin
+    world: StandinGroupsWorld, admin: Admin
 ) -> None:
     with pytest.raises(UnknownTopicOrPartitionError, match="orders-2"):
         admin.alter_group_offsets("apple", {O0: 1, TopicPartition("orders", 2): 1})
@@ -158,7 +160,7 @@ def test_offsets_of_partitions_that_are_not_there_and_of_groups_that_work_are_re
         admin.alter_group_offsets("berry", {O0: 1})
 
 
-def test_lag_and_rebalances_are_told(world: World, admin: Admin) -> None:
+def test_lag_and_rebalances_are_told(world: StandinGroupsWorld, admin: Admin) -> None:
     lag = groups_pb2.LagOfGroup(group_id="apple", status="ERR", total_lag=60)
     lag.partitions.add(
         topic="orders", partition=0, committed_offset=40, commit_timestamp_ms=9, high_watermark=100, lag=60,
@@ -189,7 +191,7 @@ def test_lag_and_rebalances_are_told(world: World, admin: Admin) -> None:
         admin.explain_group("nobody's")
 
 
-def test_what_makes_no_sense_is_refused_before_anybody_is_asked(world: World, admin: Admin) -> None:
+def test_what_makes_no_sense_is_refused_before_anybody_is_asked(world: StandinGroupsWorld, admin: Admin) -> None:
     for wrong in (
         lambda: admin.describe_groups([""]),
         lambda: admin.describe_groups([7]),  # type: ignore[list-item]
@@ -211,7 +213,7 @@ def test_what_makes_no_sense_is_refused_before_anybody_is_asked(world: World, ad
     assert not world.asked
 
 
-def test_the_asyncio_face_does_the_same(world: World) -> None:
+def test_the_asyncio_face_does_the_same(world: StandinGroupsWorld) -> None:
     async def scene() -> None:
         async with AsyncAdmin(bootstrap_servers=world.coordinators[0].address) as client:
             assert [each.group_id for each in await client.list_groups()] == ["apple", "berry"]

@@ -14,13 +14,13 @@ from headrace.errors import CoordinatorLoadInProgressError, UnknownServerError
 from headrace_protos.v1 import groups_pb2
 from headrace_tools.cli import coordinated, watching
 from headrace_tools.cli.app import run
-from tests.unit.client.groups_standin import World, member, serving
+from tests.worlds.groups_standin import StandinGroupsWorld, member, serving
 
 Captured = pytest.CaptureFixture[str]
 
 
 @pytest.fixture
-def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[StandinGroupsWorld]:
     """apple has no members and lags; berry has two members, and one of its partitions has no offset."""
     with serving() as found:
         found.committed = {
@@ -51,7 +51,7 @@ def warn(group: str) -> groups_pb2.LagOfGroup:
     return told
 
 
-def test_groups_are_listed(world: World, capsys: Captured) -> None:
+def test_groups_are_listed(world: StandinGroupsWorld, capsys: Captured) -> None:
     assert run(["groups", "list", "-o", "json"]) == 0
     assert shown(capsys) == [
         {"group": "apple", "state": "empty", "members": 0},
@@ -65,7 +65,7 @@ def test_groups_are_listed(world: World, capsys: Captured) -> None:
     assert run(["groups", "list", "--state", "asleep"]) == 2
 
 
-def test_a_group_is_described_with_the_ends_that_logs_have_now(world: World, capsys: Captured) -> None:
+def test_a_group_is_described_with_the_ends_that_logs_have_now(world: StandinGroupsWorld, capsys: Captured) -> None:
     assert run(["groups", "describe", "apple", "-o", "json"]) == 0
     (group,) = shown(capsys)
     assert (group["group"], group["state"], group["status"], group["members"]) == ("apple", "empty", "ERR", 0)
@@ -77,7 +77,9 @@ def test_a_group_is_described_with_the_ends_that_logs_have_now(world: World, cap
     assert (orders["status"], orders["member_id"], group["total_lag"]) == ("STOP", None, 60)
 
 
-def test_members_stand_beside_what_they_read_and_what_has_no_offset_yet(world: World, capsys: Captured) -> None:
+def test_members_stand_beside_what_they_read_and_what_has_no_offset_yet(
+    world: StandinGroupsWorld, capsys: Captured
+) -> None:
     assert run(["groups", "describe", "berry"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("group berry  stable  2 members  assignor uniform  epoch 4  coordinator 2 ")
@@ -102,7 +104,7 @@ def test_members_stand_beside_what_they_read_and_what_has_no_offset_yet(world: W
     [("150", "0f6a27c1-0a3e-4f5d", "berry "), ("120", "0f6a27c1..", "-0a3e"), ("80", "c1", "0f6a27c1")],
 )
 def test_a_terminal_shows_what_it_has_room_for(
-    world: World, capsys: Captured, monkeypatch: pytest.MonkeyPatch, width: str, found: str, missing: str
+    world: StandinGroupsWorld, capsys: Captured, monkeypatch: pytest.MonkeyPatch, width: str, found: str, missing: str
 ) -> None:
     world.members["berry"] = [member("0f6a27c1-0a3e-4f5d-9a7e-3d6c1a2b4c5d", "c1", ("orders", 0))]
     monkeypatch.setattr(watching.sys.stdout, "isatty", lambda: True)
@@ -113,7 +115,7 @@ def test_a_terminal_shows_what_it_has_room_for(
     assert missing not in table
 
 
-def test_a_lag_that_is_judged_badly_is_an_exit_code(world: World, capsys: Captured) -> None:
+def test_a_lag_that_is_judged_badly_is_an_exit_code(world: StandinGroupsWorld, capsys: Captured) -> None:
     assert run(["groups", "describe", "berry", "--fail-on", "warn"]) == 0
     assert run(["groups", "describe", "--all-groups", "--fail-on", "err"]) == 3
     assert "group apple: ERR: orders-0 STOP (lag 60, >= 75.0 s)" in capsys.readouterr().err
@@ -128,7 +130,7 @@ def test_a_lag_that_is_judged_badly_is_an_exit_code(world: World, capsys: Captur
 
 @pytest.mark.parametrize("command", ["describe", "members", "explain", "delete", "list"])
 def test_without_any_coordinator_that_is_said_soon(
-    world: World, capsys: Captured, monkeypatch: pytest.MonkeyPatch, command: str
+    world: StandinGroupsWorld, capsys: Captured, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
     world.have_coordinators, world.owner = False, lambda group: None
     monkeypatch.setattr(coordinated, "NOBODY_S", 0.4)
@@ -140,14 +142,14 @@ def test_without_any_coordinator_that_is_said_soon(
     assert "no coordinator lives" in error or "those that live: none" in error
 
 
-def test_a_port_that_nobody_listens_at_is_told_from_one_that_somebody_does(world: World) -> None:
+def test_a_port_that_nobody_listens_at_is_told_from_one_that_somebody_does(world: StandinGroupsWorld) -> None:
     host, _, port = world.coordinators[0].address.partition(":")
     assert coordinated._listens(host, int(port))
     assert not coordinated._listens("127.0.0.1", 1)
 
 
 def test_nor_is_one_waited_for_that_has_just_died_and_is_listed_still(
-    world: World, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+    world: StandinGroupsWorld, capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.owner = lambda group: None
     monkeypatch.setattr(coordinated, "_listens", lambda host, port: False)
@@ -158,7 +160,7 @@ def test_nor_is_one_waited_for_that_has_just_died_and_is_listed_still(
 
 
 def test_a_coordinator_is_waited_for_as_long_as_the_user_says(
-    world: World, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+    world: StandinGroupsWorld, capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also when none lives: somebody may know that one is on its way."""
     monkeypatch.setattr(coordinated, "NOBODY_S", 0.4)
@@ -168,7 +170,7 @@ def test_a_coordinator_is_waited_for_as_long_as_the_user_says(
     assert time.monotonic() - begun >= 2
 
 
-def test_a_group_that_is_not_there_is_one_line_and_hides_no_other(world: World, capsys: Captured) -> None:
+def test_a_group_that_is_not_there_is_one_line_and_hides_no_other(world: StandinGroupsWorld, capsys: Captured) -> None:
     assert run(["groups", "describe", "nobodys"]) == 1
     captured = capsys.readouterr()
     assert not captured.out
@@ -184,7 +186,7 @@ def test_a_group_that_is_not_there_is_one_line_and_hides_no_other(world: World, 
     assert run(["groups", "describe", "berry", "--all-groups"]) == 2
 
 
-def test_no_coordinator_is_said_with_its_cure_and_in_time(world: World, capsys: Captured) -> None:
+def test_no_coordinator_is_said_with_its_cure_and_in_time(world: StandinGroupsWorld, capsys: Captured) -> None:
     world.owner = lambda group: None
     for command in (["describe", "berry"], ["list"], ["explain", "berry"], ["delete", "berry"]):
         assert run(["groups", *command, "--timeout", "1"]) == 1
@@ -194,7 +196,7 @@ def test_no_coordinator_is_said_with_its_cure_and_in_time(world: World, capsys: 
 
 
 def test_a_watch_goes_on_over_failures_and_ends_when_lag_is_bad(
-    world: World, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+    world: StandinGroupsWorld, capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks: list[float] = []
 
@@ -215,7 +217,9 @@ def test_a_watch_goes_on_over_failures_and_ends_when_lag_is_bad(
     assert "it stumbled" in captured.err
 
 
-def test_ctrl_c_ends_a_watch_without_a_word(world: World, capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_ends_a_watch_without_a_word(
+    world: StandinGroupsWorld, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def interrupt(seconds: float) -> None:
         raise KeyboardInterrupt
 
@@ -227,14 +231,14 @@ def test_ctrl_c_ends_a_watch_without_a_word(world: World, capsys: Captured, monk
         assert not captured.err
 
 
-def test_the_first_look_of_a_watch_may_not_fail(world: World, capsys: Captured) -> None:
+def test_the_first_look_of_a_watch_may_not_fail(world: StandinGroupsWorld, capsys: Captured) -> None:
     world.failures["ExplainGroup"] = [UnknownServerError("it stumbled")]
     assert run(["groups", "explain", "berry", "--watch"]) == 1
     assert "it stumbled" in capsys.readouterr().err
 
 
 def test_on_a_terminal_each_look_takes_the_place_of_the_last(
-    world: World, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+    world: StandinGroupsWorld, capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks: list[float] = []
 
@@ -250,7 +254,7 @@ def test_on_a_terminal_each_look_takes_the_place_of_the_last(
     assert out == 2 * "\x1b[H\x1b[2Jgroup apple has had no rebalance\n"
 
 
-def test_members_are_shown(world: World, capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_members_are_shown(world: StandinGroupsWorld, capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
     world.members["berry"].append(member("m3", "c3", ("orders", 2), ("orders", 3), instance_id="i3", rack="r"))
     world.members["berry"][2].revoking.topics.add(topic_id=b"c" * 16, topic="clicks", partitions=[0])
     assert run(["groups", "members", "berry"]) == 0
@@ -275,7 +279,7 @@ def test_members_are_shown(world: World, capsys: Captured, monkeypatch: pytest.M
     assert run(["groups", "members", "nobodys"]) == 1
 
 
-def test_rebalances_are_explained(world: World, capsys: Captured) -> None:
+def test_rebalances_are_explained(world: StandinGroupsWorld, capsys: Captured) -> None:
     world.rebalances["berry"] = [
         groups_pb2.Rebalance(
             at_ms=1_000, group_epoch=3, reason="member m2 (client c2) joined", moved_count=2, ended_at_ms=1_250,
@@ -310,7 +314,7 @@ def test_rebalances_are_explained(world: World, capsys: Captured) -> None:
     }  # fmt: skip
 
 
-def test_groups_offsets_and_members_go(world: World, capsys: Captured) -> None:
+def test_groups_offsets_and_members_go(world: StandinGroupsWorld, capsys: Captured) -> None:
     assert run(["groups", "delete", "berry", "apple"]) == 1
     assert "[NON_EMPTY_GROUP]" in capsys.readouterr().err
     assert "apple" not in world.committed
@@ -329,7 +333,7 @@ def test_groups_offsets_and_members_go(world: World, capsys: Captured) -> None:
     assert shown(capsys) == {"deleted": ["berry"]}
 
 
-def test_a_lookup_while_the_shard_is_loaded_is_asked_again(world: World, capsys: Captured) -> None:
+def test_a_lookup_while_the_shard_is_loaded_is_asked_again(world: StandinGroupsWorld, capsys: Captured) -> None:
     world.failures["DescribeGroups"] = [CoordinatorLoadInProgressError("it is being loaded")]
     assert run(["groups", "members", "berry", "-o", "json"]) == 0
     assert len(shown(capsys)["members"]) == 2
@@ -346,7 +350,7 @@ def planned(capsys: Captured) -> dict[str, int]:
     return {f"{row['topic']}-{row['partition']}": row["new_offset"] for row in shown(capsys)["partitions"]}
 
 
-def test_what_a_reset_would_do_is_shown_and_not_done(world: World, capsys: Captured) -> None:
+def test_what_a_reset_would_do_is_shown_and_not_done(world: StandinGroupsWorld, capsys: Captured) -> None:
     assert reset("--topic", "orders", "--to-earliest") == 0
     captured = capsys.readouterr()
     assert [line.split() for line in captured.out.splitlines()] == [
@@ -369,12 +373,14 @@ def test_what_a_reset_would_do_is_shown_and_not_done(world: World, capsys: Captu
         (["--by-duration", "PT1S"], {"orders-0": 100, "orders-1": 50}),
     ],
 )
-def test_resets_end_where_kafkas_do(world: World, capsys: Captured, how: list[str], result: dict[str, int]) -> None:
+def test_resets_end_where_kafkas_do(
+    world: StandinGroupsWorld, capsys: Captured, how: list[str], result: dict[str, int]
+) -> None:
     assert reset("--topic", "orders", *how, "-o", "json") == 0
     assert planned(capsys) == result
 
 
-def test_a_shift_stays_within_the_log(world: World, capsys: Captured) -> None:
+def test_a_shift_stays_within_the_log(world: StandinGroupsWorld, capsys: Captured) -> None:
     assert reset("--topic", "orders:0", "--shift-by", "-100", "-o", "json", "--execute") == 0
     captured = capsys.readouterr()
     assert json.loads(captured.out)["executed"]
@@ -386,7 +392,7 @@ def test_a_shift_stays_within_the_log(world: World, capsys: Captured) -> None:
     assert "nothing is committed of orders-1" in capsys.readouterr().err
 
 
-def test_offsets_go_through_a_file_and_back(world: World, capsys: Captured, tmp_path: Path) -> None:
+def test_offsets_go_through_a_file_and_back(world: StandinGroupsWorld, capsys: Captured, tmp_path: Path) -> None:
     del world.committed["apple"]["gone", 3]
     assert reset("--all-topics", "--to-current", "--export") == 0
     exported = capsys.readouterr().out
@@ -406,7 +412,7 @@ def test_offsets_go_through_a_file_and_back(world: World, capsys: Captured, tmp_
     assert reset("--from-file", str(tmp_path / "none.csv")) == 1
 
 
-def test_a_group_that_works_is_not_reset(world: World, capsys: Captured) -> None:
+def test_a_group_that_works_is_not_reset(world: StandinGroupsWorld, capsys: Captured) -> None:
     assert run(["groups", "reset-offsets", "berry", "--all-topics", "--to-earliest"]) == 0
     assert "stop its consumers before --execute" in capsys.readouterr().err
     assert run(["groups", "reset-offsets", "berry", "--all-topics", "--to-earliest", "--execute"]) == 1
@@ -414,7 +420,7 @@ def test_a_group_that_works_is_not_reset(world: World, capsys: Captured) -> None
     assert not world.asked_of("CommitOffsets")
 
 
-def test_a_group_comes_to_be_by_its_offsets(world: World, capsys: Captured) -> None:
+def test_a_group_comes_to_be_by_its_offsets(world: StandinGroupsWorld, capsys: Captured) -> None:
     assert run(["groups", "reset-offsets", "new", "--topic", "orders:1", "--to-earliest", "--execute"]) == 0
     assert world.committed["new"] == {("orders", 1): (0, "")}
     capsys.readouterr()
@@ -442,6 +448,6 @@ def test_a_group_comes_to_be_by_its_offsets(world: World, capsys: Captured) -> N
         (["--topic", "oders", "--to-latest"], 1),
     ],
 )
-def test_a_wrong_command_line_resets_nothing(world: World, wrong: list[str], code: int) -> None:
+def test_a_wrong_command_line_resets_nothing(world: StandinGroupsWorld, wrong: list[str], code: int) -> None:
     assert reset(*wrong) == code
     assert not world.asked_of("CommitOffsets")

@@ -13,11 +13,11 @@ from headrace_tools.cli.app import run
 from headrace_tools.doctor.data_rules import group_lag
 from headrace_tools.doctor.facts import Facts
 from headrace_tools.doctor.gathering import Gathering
-from tests.unit.client.groups_standin import World, member, serving
+from tests.worlds.groups_standin import StandinGroupsWorld, member, serving
 
 
 @pytest.fixture
-def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[StandinGroupsWorld]:
     """Group berry reads orders-0, which has the offsets 5 to 99."""
     with serving() as found:
         found.members = {"berry": [member("m1", "c1", ("orders", 0))]}
@@ -25,7 +25,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
         yield found
 
 
-def coordinator_says(world: World, *, committed: int, status: str, sampled_end: int | None) -> None:
+def coordinator_says(world: StandinGroupsWorld, *, committed: int, status: str, sampled_end: int | None) -> None:
     """What it knows of the end is up to two seconds old."""
     lag = groups_pb2.LagOfGroup(group_id="berry", status="ERR" if status == "REWIND" else status)
     part = lag.partitions.add(topic="orders", partition=0, committed_offset=committed, status=status, complete=1.0)
@@ -36,7 +36,7 @@ def coordinator_says(world: World, *, committed: int, status: str, sampled_end: 
     world.lags["berry"] = lag
 
 
-def seen_by_both(world: World, capsys: pytest.CaptureFixture[str]) -> tuple[dict[str, object], Facts]:
+def seen_by_both(world: StandinGroupsWorld, capsys: pytest.CaptureFixture[str]) -> tuple[dict[str, object], Facts]:
     assert run(["groups", "describe", "berry", "-o", "json"]) == 0
     (described,) = json.loads(capsys.readouterr().out)
     with Admin(bootstrap_servers=world.coordinators[0].address) as admin:
@@ -46,7 +46,7 @@ def seen_by_both(world: World, capsys: pytest.CaptureFixture[str]) -> tuple[dict
 
 @pytest.mark.parametrize("sampled_end", [None, 50, 100])
 def test_right_after_a_reset_both_tell_the_same_lag_and_judgement(
-    world: World, capsys: pytest.CaptureFixture[str], sampled_end: int | None
+    world: StandinGroupsWorld, capsys: pytest.CaptureFixture[str], sampled_end: int | None
 ) -> None:
     coordinator_says(world, committed=10, status="REWIND", sampled_end=sampled_end)
     described, facts = seen_by_both(world, capsys)
@@ -58,7 +58,7 @@ def test_right_after_a_reset_both_tell_the_same_lag_and_judgement(
 
 
 def test_who_was_reset_to_the_end_is_well_for_both_whatever_the_last_sample_was(
-    world: World, capsys: pytest.CaptureFixture[str]
+    world: StandinGroupsWorld, capsys: pytest.CaptureFixture[str]
 ) -> None:
     coordinator_says(world, committed=100, status="REWIND", sampled_end=120)
     described, facts = seen_by_both(world, capsys)
@@ -69,7 +69,7 @@ def test_who_was_reset_to_the_end_is_well_for_both_whatever_the_last_sample_was(
 
 
 def test_an_empty_group_that_an_operator_has_reset_is_well_for_both(
-    world: World, capsys: pytest.CaptureFixture[str]
+    world: StandinGroupsWorld, capsys: pytest.CaptureFixture[str]
 ) -> None:
     world.members = {}
     coordinator_says(world, committed=10, status="REWIND", sampled_end=100)

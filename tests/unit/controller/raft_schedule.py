@@ -9,7 +9,7 @@ from typing import NoReturn
 
 from headrace_controller.raft import Entry, RaftNode, RaftSettings, ReplicaKey, Role
 from headrace_core.errors import HeadraceError, NotControllerError
-from tests.unit.controller.raft_world import Replica, World, key, voters
+from tests.worlds.raft_world import RaftWorld, Replica, key, voters
 
 #: What may happen, and what it may weigh: each schedule draws its own weights, so that some are all elections, some all
 #: loss, some nearly quiet (swarm testing; Groce and others, 2012). What is drawn as 0 does not happen in that schedule.
@@ -50,7 +50,7 @@ class Schedule:
             snapshot_chunk_bytes=rng.choice([7, 100, 10_000]),
             learner_lag_max=50,
         )
-        self.world = World(voters(*range(1, size + 1)), settings=settings, seed=seed + 1, node_class=node_class)
+        self.world = RaftWorld(voters(*range(1, size + 1)), settings=settings, seed=seed + 1, node_class=node_class)
         self.next_node = size + 1
         self.weights = [rng.choice(weights) for weights in EVENTS.values()]
         self.loss, self.doubled, self.overtaken = rng.choice(LOST), rng.choice(DOUBLED), rng.choice(OVERTAKEN)

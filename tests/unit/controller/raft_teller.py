@@ -42,10 +42,10 @@ from headrace_controller.raft import (
     VoterSet,
 )
 from headrace_core.errors import HeadraceError
-from tests.unit.controller.raft_world import Replica, World, key, voters
+from tests.worlds.raft_world import RaftWorld, Replica, key, voters
 
 
-class TellingWorld(World):
+class TellingWorld(RaftWorld):
     """Every step of every Ready becomes a line."""
 
     def __init__(self, members: VoterSet) -> None:

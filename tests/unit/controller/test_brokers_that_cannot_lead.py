@@ -16,7 +16,7 @@ from headrace_controller.cluster.requests import (
 )
 from headrace_core.errors import InvalidRequestError, PreferredLeaderNotAvailableError
 from headrace_core.metadata import PartitionImage
-from tests.unit.controller.cluster_world import World, id16
+from tests.worlds.cluster_world import ClusterWorld, id16
 
 FULL = (CannotLead(EVERYWHERE, "DISK_FULL"),)
 
@@ -25,7 +25,7 @@ class Cluster:
     """Three brokers, and ``orders`` with one partition on all of them; broker 1 is preferred, and leads."""
 
     def __init__(self, *, directories: tuple[bytes, ...] = (), **settings: int) -> None:
-        self.world = World(**settings)
+        self.world = ClusterWorld(**settings)
         self.brokers = {
             number: self.world.live_broker(number, directories=directories if number == 1 else ())
             for number in (1, 2, 3)

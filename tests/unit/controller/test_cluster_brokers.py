@@ -16,7 +16,7 @@ from headrace_core.errors import (
     StaleBrokerEpochError,
 )
 from headrace_core.metadata import BrokerEndpoint
-from tests.unit.controller.cluster_world import CLUSTER, World, id16
+from tests.worlds.cluster_world import CLUSTER, ClusterWorld, id16
 
 REQUEST = RegisterBroker(
     cluster_id=CLUSTER,
@@ -27,12 +27,12 @@ REQUEST = RegisterBroker(
 
 
 def test_new_directories_get_new_ids_from_one_on() -> None:
-    world = World()
+    world = ClusterWorld()
     assert [world.register(number).broker_id for number in (7, 8, 9)] == [1, 2, 3]
 
 
 def test_the_same_directories_get_their_id_back_with_a_larger_epoch() -> None:
-    world = World()
+    world = ClusterWorld()
     first = world.live_broker(7)
     world.register(8)
     world.now_ms += 10_000
@@ -42,7 +42,7 @@ def test_the_same_directories_get_their_id_back_with_a_larger_epoch() -> None:
 
 
 def test_a_broker_epoch_is_the_offset_of_its_registration() -> None:
-    world = World()
+    world = ClusterWorld()
     broker = world.register(7)
     record = world.log[broker.broker_epoch]
     assert getattr(record, "broker_epoch", None) == broker.broker_epoch
@@ -50,7 +50,7 @@ def test_a_broker_epoch_is_the_offset_of_its_registration() -> None:
 
 
 def test_an_operator_may_choose_the_id() -> None:
-    world = World()
+    world = ClusterWorld()
     assert world.register(7, wanted=42).broker_id == 42
     assert world.register(8).broker_id == 43
     with pytest.raises(InvalidRequestError, match="belong to broker 42, but broker id 5 is wanted"):
@@ -58,7 +58,7 @@ def test_an_operator_may_choose_the_id() -> None:
 
 
 def test_a_repeated_registration_of_one_process_is_answered_as_before() -> None:
-    world = World()
+    world = ClusterWorld()
     first = world.register(7)
     written = len(world.log)
     assert world.register(7) == first
@@ -66,7 +66,7 @@ def test_a_repeated_registration_of_one_process_is_answered_as_before() -> None:
 
 
 def test_directories_of_two_brokers_cannot_be_one_broker() -> None:
-    world = World()
+    world = ClusterWorld()
     world.register(7)
     world.register(8)
     with pytest.raises(InvalidRequestError, match="different brokers: 1, 2"):
@@ -91,7 +91,7 @@ def test_directories_of_two_brokers_cannot_be_one_broker() -> None:
     ],
 )
 def test_a_wrong_registration_is_refused_and_leaves_nothing(change: dict, error: type[HeadraceError]) -> None:
-    world = World()
+    world = ClusterWorld()
     written = len(world.log)
     with pytest.raises(error):
         world.ask(dataclasses.replace(REQUEST, **change))
@@ -99,7 +99,7 @@ def test_a_wrong_registration_is_refused_and_leaves_nothing(change: dict, error:
 
 
 def test_a_broker_stays_fenced_until_it_has_applied_its_registration() -> None:
-    world = World()
+    world = ClusterWorld()
     broker = world.register(7)
     assert world.beat(broker, applied=broker.broker_epoch).fenced
     assert world.image.active_brokers() == []
@@ -108,7 +108,7 @@ def test_a_broker_stays_fenced_until_it_has_applied_its_registration() -> None:
 
 
 def test_a_broker_may_ask_to_stay_fenced() -> None:
-    world = World()
+    world = ClusterWorld()
     broker = world.register(7)
     assert world.beat(broker, want_fence=True).fenced
     assert not world.beat(broker).fenced
@@ -117,7 +117,7 @@ def test_a_broker_may_ask_to_stay_fenced() -> None:
 
 
 def test_a_heartbeat_of_nobody_and_of_a_former_life_is_refused() -> None:
-    world = World()
+    world = ClusterWorld()
     with pytest.raises(BrokerIdNotRegisteredError):
         world.beat(Registered(5, 0))
     old = world.live_broker(7)
@@ -128,7 +128,7 @@ def test_a_heartbeat_of_nobody_and_of_a_former_life_is_refused() -> None:
 
 
 def test_a_second_live_process_with_the_same_directories_is_refused() -> None:
-    world = World()
+    world = ClusterWorld()
     broker = world.live_broker(7)
     world.now_ms += 8_999
     with pytest.raises(DuplicateBrokerRegistrationError, match="registered and alive"):
@@ -138,7 +138,7 @@ def test_a_second_live_process_with_the_same_directories_is_refused() -> None:
 
 
 def test_a_killed_process_is_succeeded_at_once_because_its_stream_broke() -> None:
-    world = World()
+    world = ClusterWorld()
     broker = world.live_broker(7)
     world.create("t")
     world.ask(HeartbeatsEnded(broker.broker_id, broker.broker_epoch))
@@ -150,7 +150,7 @@ def test_a_killed_process_is_succeeded_at_once_because_its_stream_broke() -> Non
 
 
 def test_a_stream_that_comes_back_makes_the_broker_alive_again() -> None:
-    world = World()
+    world = ClusterWorld()
     broker = world.live_broker(7)
     world.ask(HeartbeatsEnded(broker.broker_id, broker.broker_epoch))
     world.beat(broker)
@@ -159,7 +159,7 @@ def test_a_stream_that_comes_back_makes_the_broker_alive_again() -> None:
 
 
 def test_the_end_of_a_former_lifes_stream_changes_nothing() -> None:
-    world = World()
+    world = ClusterWorld()
     old = world.live_broker(7)
     world.now_ms += 10_000
     new = world.register(7, life=1)
@@ -170,7 +170,7 @@ def test_the_end_of_a_former_lifes_stream_changes_nothing() -> None:
 
 
 def test_a_silent_broker_is_fenced_and_its_partitions_wait_for_it() -> None:
-    world = World()
+    world = ClusterWorld()
     broker = world.live_broker(7)
     topic = world.create("t", 3)
     world.now_ms += 9_000
@@ -189,7 +189,7 @@ def test_a_silent_broker_is_fenced_and_its_partitions_wait_for_it() -> None:
 
 
 def test_heartbeats_keep_a_broker_from_being_fenced() -> None:
-    world = World()
+    world = ClusterWorld()
     broker = world.live_broker(7)
     for _ in range(10):
         world.now_ms += 5_000
@@ -199,7 +199,7 @@ def test_heartbeats_keep_a_broker_from_being_fenced() -> None:
 
 
 def test_every_silent_broker_is_fenced_in_one_tick() -> None:
-    world = World()
+    world = ClusterWorld()
     for number in range(3):
         world.live_broker(number)
     world.now_ms += 9_001
@@ -208,7 +208,7 @@ def test_every_silent_broker_is_fenced_in_one_tick() -> None:
 
 
 def test_a_new_leader_fences_nobody_in_haste() -> None:
-    world = World()
+    world = ClusterWorld()
     broker = world.live_broker(7)
     world.now_ms += 60_000
     world.core.lead(world.now_ms)
@@ -221,7 +221,7 @@ def test_a_new_leader_fences_nobody_in_haste() -> None:
 
 
 def test_a_broker_that_wants_to_stop_may_do_so_when_nobody_takes_over() -> None:
-    world = World()
+    world = ClusterWorld()
     broker = world.live_broker(7)
     world.create("t")
     reply = world.beat(broker, want_shutdown=True)
@@ -233,13 +233,13 @@ def test_a_broker_that_wants_to_stop_may_do_so_when_nobody_takes_over() -> None:
 
 
 def test_a_fenced_broker_may_stop_at_any_time() -> None:
-    world = World()
+    world = ClusterWorld()
     broker = world.register(7)
     assert world.beat(broker, want_shutdown=True).should_shutdown
 
 
 def test_leaderships_move_before_a_broker_may_stop() -> None:
-    world = World()
+    world = ClusterWorld()
     leaving, staying = world.live_broker(7), world.live_broker(8)
     world.create("t", 2, replication_factor=2)
     reply = world.beat(leaving, want_shutdown=True)
@@ -255,7 +255,7 @@ def test_leaderships_move_before_a_broker_may_stop() -> None:
 
 
 def test_a_broker_that_shuts_down_gets_no_new_replicas() -> None:
-    world = World()
+    world = ClusterWorld()
     leaving = world.live_broker(7)
     world.live_broker(8)
     world.create("t", 2, replication_factor=2)
@@ -264,7 +264,7 @@ def test_a_broker_that_shuts_down_gets_no_new_replicas() -> None:
 
 
 def test_a_leader_is_elected_from_the_in_sync_replicas_only() -> None:
-    world = World()
+    world = ClusterWorld()
     brokers = [world.live_broker(number) for number in range(3)]
     world.create("t", partitions=-1, assignments={0: (1, 2, 3)})
 
@@ -289,7 +289,7 @@ def test_a_leader_is_elected_from_the_in_sync_replicas_only() -> None:
 
 
 def test_a_heartbeat_without_a_change_writes_nothing() -> None:
-    world = World()
+    world = ClusterWorld()
     broker = world.live_broker(7)
     written = len(world.log)
     decision = world.decide(

@@ -26,7 +26,7 @@ from headrace_core.errors import (
     UnknownTopicOrPartitionError,
 )
 from headrace_core.metadata import ConfigRecord, ConfigResource, ConfigResourceType
-from tests.unit.controller.cluster_world import World
+from tests.worlds.cluster_world import ClusterWorld
 
 TOPIC: ConfigResource = (ConfigResourceType.TOPIC, "t")
 BROKER: ConfigResource = (ConfigResourceType.BROKER, "1")
@@ -35,14 +35,16 @@ THROTTLED = "leader.replication.throttled.replicas"
 
 
 @pytest.fixture
-def world() -> World:
-    world = World()
+def world() -> ClusterWorld:
+    world = ClusterWorld()
     world.live_broker(1)
     world.create("t", configs={"retention.ms": "5"})
     return world
 
 
-def alter(world: World, resource: ConfigResource, *ops: ConfigOp, validate_only: bool = False) -> HeadraceError | None:
+def alter(
+    world: ClusterWorld, resource: ConfigResource, *ops: ConfigOp, validate_only: bool = False
+) -> HeadraceError | None:
     (result,) = world.ask(AlterConfigs((AlterResource(resource, ops),), validate_only))
     return result.error
 
@@ -52,7 +54,7 @@ def put(name: str, value: str) -> ConfigOp:
 
 
 def test_one_request_sets_no_more_than_an_entry_of_the_log_should_hold(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: ClusterWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What one request asks for is one entry, sent and flushed at a stroke: heartbeats wait for it."""
     assert configs.SETTINGS_BYTES_MAX == 8 << 20
@@ -80,18 +82,18 @@ def test_one_request_sets_no_more_than_an_entry_of_the_log_should_hold(
     assert held * 2 * len(long) <= configs.SETTINGS_BYTES_MAX + 2 * len(long)
 
 
-def test_what_is_not_named_stays(world: World) -> None:
+def test_what_is_not_named_stays(world: ClusterWorld) -> None:
     assert alter(world, TOPIC, put("segment.bytes", "100")) is None
     assert world.image.config(*TOPIC) == {"retention.ms": "5", "segment.bytes": "100"}
 
 
-def test_a_deleted_entry_falls_back_to_the_default(world: World) -> None:
+def test_a_deleted_entry_falls_back_to_the_default(world: ClusterWorld) -> None:
     assert alter(world, TOPIC, ConfigOp(OpKind.DELETE, "retention.ms")) is None
     assert world.image.config(*TOPIC) == {}
     assert alter(world, TOPIC, ConfigOp(OpKind.DELETE, "retention.ms")) is None
 
 
-def test_a_list_is_appended_to_and_subtracted_from_what_holds(world: World) -> None:
+def test_a_list_is_appended_to_and_subtracted_from_what_holds(world: ClusterWorld) -> None:
     assert alter(world, TOPIC, ConfigOp(OpKind.APPEND, "cleanup.policy", "compact,delete")) is None
     assert world.image.config(*TOPIC)["cleanup.policy"] == "delete,compact"
     assert alter(world, TOPIC, ConfigOp(OpKind.SUBTRACT, "cleanup.policy", "delete")) is None
@@ -99,19 +101,19 @@ def test_a_list_is_appended_to_and_subtracted_from_what_holds(world: World) -> N
     assert isinstance(alter(world, TOPIC, ConfigOp(OpKind.SUBTRACT, "cleanup.policy", "compact")), InvalidConfigError)
 
 
-def test_a_brokers_list_is_changed_from_what_all_brokers_have(world: World) -> None:
+def test_a_brokers_list_is_changed_from_what_all_brokers_have(world: ClusterWorld) -> None:
     assert alter(world, ALL, put("log.cleanup.policy", "compact")) is None
     assert alter(world, BROKER, ConfigOp(OpKind.APPEND, "log.cleanup.policy", "delete")) is None
     assert world.image.config(*BROKER)["log.cleanup.policy"] == "compact,delete"
 
 
-def test_an_entry_set_to_its_value_writes_nothing(world: World) -> None:
+def test_an_entry_set_to_its_value_writes_nothing(world: ClusterWorld) -> None:
     written = len(world.log)
     assert alter(world, TOPIC, put("retention.ms", "5")) is None
     assert len(world.log) == written
 
 
-def test_brokers_have_entries_of_their_own_and_common_ones(world: World) -> None:
+def test_brokers_have_entries_of_their_own_and_common_ones(world: ClusterWorld) -> None:
     assert alter(world, BROKER, put("log.retention.ms", "7")) is None
     assert alter(world, ALL, put("log.segment.bytes", "99")) is None
     assert world.image.config(*BROKER) == {"log.retention.ms": "7"}
@@ -120,12 +122,12 @@ def test_brokers_have_entries_of_their_own_and_common_ones(world: World) -> None
     assert world.image.config(*BROKER)["log.cleanup.policy"] == "delete,compact"
 
 
-def test_snake_case_names_are_kept_under_their_dotted_ones(world: World) -> None:
+def test_snake_case_names_are_kept_under_their_dotted_ones(world: ClusterWorld) -> None:
     assert alter(world, TOPIC, put("max_message_bytes", "10")) is None
     assert world.image.config(*TOPIC)["max.message.bytes"] == "10"
 
 
-def test_validate_only_changes_nothing(world: World) -> None:
+def test_validate_only_changes_nothing(world: ClusterWorld) -> None:
     written = len(world.log)
     assert alter(world, TOPIC, put("segment.bytes", "100"), validate_only=True) is None
     assert isinstance(alter(world, TOPIC, put("segment.bytes", "x"), validate_only=True), InvalidConfigError)
@@ -153,7 +155,7 @@ def test_validate_only_changes_nothing(world: World) -> None:
     ],
 )
 def test_a_wrong_alteration_is_refused_whole(
-    world: World, resource: ConfigResource, ops: list[ConfigOp], error: type[HeadraceError], message: str
+    world: ClusterWorld, resource: ConfigResource, ops: list[ConfigOp], error: type[HeadraceError], message: str
 ) -> None:
     written = len(world.log)
     found = alter(world, resource, *ops)
@@ -162,7 +164,7 @@ def test_a_wrong_alteration_is_refused_whole(
     assert len(world.log) == written
 
 
-def test_one_bad_resource_does_not_spoil_the_others(world: World) -> None:
+def test_one_bad_resource_does_not_spoil_the_others(world: ClusterWorld) -> None:
     good = AlterResource(TOPIC, (put("segment.bytes", "100"),))
     bad = AlterResource(BROKER, (put("log.segment.bytes", "100"), put("nonsense", "1")))
     results = world.ask(AlterConfigs((good, bad)))
@@ -171,12 +173,12 @@ def test_one_bad_resource_does_not_spoil_the_others(world: World) -> None:
     assert world.image.config(*TOPIC)["segment.bytes"] == "100"
 
 
-def test_a_resource_named_twice_is_refused(world: World) -> None:
+def test_a_resource_named_twice_is_refused(world: ClusterWorld) -> None:
     one = AlterResource(TOPIC, (put("segment.bytes", "100"),))
     assert [type(r.error) for r in world.ask(AlterConfigs((one, one)))] == [InvalidRequestError] * 2
 
 
-def test_keys_that_contradict_each_other_are_refused_together(world: World) -> None:
+def test_keys_that_contradict_each_other_are_refused_together(world: ClusterWorld) -> None:
     error = alter(world, TOPIC, put("min.compaction.lag.ms", "10"), put("max.compaction.lag.ms", "5"))
     assert isinstance(error, InvalidConfigError)
     assert "min.compaction.lag.ms=10 is above max.compaction.lag.ms=5" in error.message
@@ -185,7 +187,7 @@ def test_keys_that_contradict_each_other_are_refused_together(world: World) -> N
     assert alter(world, TOPIC, put("min.compaction.lag.ms", "5")) is None
 
 
-def test_a_topic_is_checked_against_the_brokers_defaults_and_only_for_what_it_sets(world: World) -> None:
+def test_a_topic_is_checked_against_the_brokers_defaults_and_only_for_what_it_sets(world: ClusterWorld) -> None:
     assert alter(world, ALL, put("log.cleaner.max.compaction.lag.ms", "100")) is None
     error = alter(world, TOPIC, put("min.compaction.lag.ms", "200"))
     assert isinstance(error, InvalidConfigError)
@@ -197,13 +199,13 @@ def test_a_topic_is_checked_against_the_brokers_defaults_and_only_for_what_it_se
     )  # nor does it hinder what has nothing to do with it
 
 
-def test_a_new_topic_that_contradicts_itself_is_not_made(world: World) -> None:
+def test_a_new_topic_that_contradicts_itself_is_not_made(world: ClusterWorld) -> None:
     with pytest.raises(InvalidConfigError, match=r"min\.compaction\.lag\.ms=2 is above"):
         world.create("u", configs={"min.compaction.lag.ms": "2", "max.compaction.lag.ms": "1"})
     assert "u" not in world.image.topic_ids
 
 
-def test_cleaners_need_room_each(world: World) -> None:
+def test_cleaners_need_room_each(world: ClusterWorld) -> None:
     error = alter(world, ALL, put("log.cleaner.threads", "200"))
     assert isinstance(error, InvalidConfigError)
     assert "each thread needs 1 MiB" in error.message
@@ -211,7 +213,7 @@ def test_cleaners_need_room_each(world: World) -> None:
     assert isinstance(alter(world, BROKER, put("log.cleaner.dedupe.buffer.size", "104857599")), InvalidConfigError)
 
 
-def test_what_is_set_for_all_brokers_is_checked_against_what_each_has_of_its_own(world: World) -> None:
+def test_what_is_set_for_all_brokers_is_checked_against_what_each_has_of_its_own(world: ClusterWorld) -> None:
     assert alter(world, BROKER, put("log.cleaner.dedupe.buffer.size", "1048576")) is None
     error = alter(world, ALL, put("log.cleaner.threads", "2"))
     assert isinstance(error, InvalidConfigError)
@@ -220,13 +222,13 @@ def test_what_is_set_for_all_brokers_is_checked_against_what_each_has_of_its_own
 
 
 @pytest.mark.parametrize("name", ["log.cleaner.threads", "num.recovery.threads.per.data.dir"])
-def test_more_threads_than_a_process_can_start_are_refused(world: World, name: str) -> None:
+def test_more_threads_than_a_process_can_start_are_refused(world: ClusterWorld, name: str) -> None:
     error = alter(world, ALL, put("log.cleaner.dedupe.buffer.size", str(1 << 60)), put(name, "100000"))
     assert isinstance(error, InvalidConfigError)
     assert "must be between" in error.message
 
 
-def test_what_is_each_brokers_own_cannot_be_set_for_all(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_each_brokers_own_cannot_be_set_for_all(world: ClusterWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     rate = SERVER.keys["leader.replication.throttled.rate"]
     monkeypatch.setitem(SERVER.keys, rate.name, dataclasses.replace(rate, scope=Scope.PER_BROKER))
     error = alter(world, ALL, put("leader.replication.throttled.rate", "1000"))
@@ -250,14 +252,16 @@ def test_what_is_each_brokers_own_cannot_be_set_for_all(world: World, monkeypatc
         (ALL, "num.partitions", "3", "properties files"),
     ],
 )
-def test_a_refusal_says_what_to_do(world: World, resource: ConfigResource, name: str, value: str, hint: str) -> None:
+def test_a_refusal_says_what_to_do(
+    world: ClusterWorld, resource: ConfigResource, name: str, value: str, hint: str
+) -> None:
     error = alter(world, resource, put(name, value))
     assert isinstance(error, InvalidConfigError)
     assert hint in error.message
     assert "hunter2" not in error.message
 
 
-def test_an_entry_that_could_not_be_set_any_more_can_be_deleted(world: World) -> None:
+def test_an_entry_that_could_not_be_set_any_more_can_be_deleted(world: ClusterWorld) -> None:
     records = (
         ConfigRecord(int(ConfigResourceType.TOPIC), "t", "an.old.key", "x"),
         ConfigRecord(int(ConfigResourceType.BROKER), "", "num.partitions", "3"),

@@ -28,13 +28,13 @@ from headrace_core.errors import (
 from headrace_core.metadata import EMPTY_IMAGE, LOST_DIRECTORY, UNASSIGNED_DIRECTORY, BrokerEndpoint
 from headrace_core.metadata.codec import decode_batches, encode_decision
 from headrace_core.types import NO_LEADER
-from tests.unit.controller.cluster_world import CLUSTER, World, id16
+from tests.worlds.cluster_world import CLUSTER, ClusterWorld, id16
 
 ONE, TWO, THREE = id16(71), id16(72), id16(73)
 
 
-def one_broker() -> tuple[World, Registered]:
-    world = World()
+def one_broker() -> tuple[ClusterWorld, Registered]:
+    world = ClusterWorld()
     return world, world.live_broker(7, directories=(ONE, TWO))
 
 
@@ -42,7 +42,7 @@ def one_broker() -> tuple[World, Registered]:
 
 
 def test_a_broker_with_one_directory_has_its_replicas_there_from_the_start() -> None:
-    world = World()
+    world = ClusterWorld()
     world.live_broker(7)
     world.create("t", 2)
     assert [world.partition("t", number).directories for number in (0, 1)] == [(id16(7),)] * 2
@@ -121,7 +121,7 @@ def test_each_wrong_assignment_is_refused_by_itself() -> None:
 
 
 def test_a_request_that_contradicts_itself_or_is_too_large_changes_nothing() -> None:
-    world = World(metadata_max_records_per_request=3)
+    world = ClusterWorld(metadata_max_records_per_request=3)
     broker = world.live_broker(7, directories=(ONE, TWO))
     topic = world.create("t", 2)
     with pytest.raises(InvalidRequestError, match="two directories"):
@@ -209,10 +209,10 @@ def test_a_lost_replica_that_is_found_when_all_directories_are_back_has_everythi
     assert (after.leader, after.isr, after.recovering) == (1, (1,), False)
 
 
-def lost_replica(minimum: int) -> tuple[World, Registered]:
+def lost_replica(minimum: int) -> tuple[ClusterWorld, Registered]:
     """Of two brokers the first was the last in sync, with a log that it has not said the place of; it stopped cleanly,
     came back without TWO, said that the log is lost, and has stopped cleanly again. The other one is away."""
-    world = World()
+    world = ClusterWorld()
     broker = restarted(world, None, ONE, TWO)
     world.live_broker(8)
     configs = {"min.insync.replicas": str(minimum)}
@@ -228,12 +228,12 @@ def lost_replica(minimum: int) -> tuple[World, Registered]:
     return world, broker
 
 
-def stop(world: World, broker: Registered) -> None:
+def stop(world: ClusterWorld, broker: Registered) -> None:
     while not world.beat(broker, want_shutdown=True).should_shutdown:
         pass
 
 
-def restarted(world: World, before: Registered | None, *directories: bytes) -> Registered:
+def restarted(world: ClusterWorld, before: Registered | None, *directories: bytes) -> Registered:
     """After a clean stop, with log.flush=commit: so it has everything that its directories had."""
     broker = world.ask(
         RegisterBroker(
@@ -253,7 +253,7 @@ def restarted(world: World, before: Registered | None, *directories: bytes) -> R
 def test_a_directory_cannot_have_a_reserved_id() -> None:
     for reserved in (UNASSIGNED_DIRECTORY, LOST_DIRECTORY):
         with pytest.raises(InvalidRequestError, match="reserved"):
-            World().register(7, directories=(ONE, reserved))
+            ClusterWorld().register(7, directories=(ONE, reserved))
 
 
 def test_a_replica_that_is_found_in_a_working_directory_leads_again() -> None:
@@ -318,7 +318,7 @@ def test_a_broker_without_any_directory_is_fenced_although_it_lives() -> None:
 
 
 def test_a_directory_fails_while_the_broker_shuts_down() -> None:
-    world = World()
+    world = ClusterWorld()
     first, second = world.live_broker(7, directories=(ONE, TWO)), world.live_broker(8)
     topic = world.create("t", assignments={0: (1, 2), 1: (1, 2)}, partitions=-1)
     world.assign(first, topic, ONE, 0)
@@ -331,7 +331,7 @@ def test_a_directory_fails_while_the_broker_shuts_down() -> None:
 
 
 def test_leadership_moves_to_a_replica_whose_directory_works() -> None:
-    world = World()
+    world = ClusterWorld()
     brokers = [world.live_broker(number, directories=(id16(number), id16(100 + number))) for number in (7, 8, 9)]
     topic = world.create("t", assignments={0: (1, 2, 3)}, partitions=-1)
     for number, broker in zip((7, 8, 9), brokers, strict=True):
@@ -350,7 +350,7 @@ def test_whatever_happens_nobody_leads_from_an_offline_directory(seed: int) -> N
     nobody in sync, and waits for an eligible replica or the last known leader, which do not work; and the log replays
     to the same image."""
     rng = random.Random(seed)
-    world = World(seed)
+    world = ClusterWorld(seed)
     disks = {number: (id16(number), id16(100 + number), id16(200 + number)) for number in (7, 8, 9)}
     lives = {number: world.live_broker(number, directories=disks[number]) for number in disks}
     offline: dict[int, set[bytes]] = {number: set() for number in disks}

@@ -38,12 +38,12 @@ from headrace_core.metadata import (
     TopicRecord,
 )
 from tests.simulation.cluster_invariants import check_image
-from tests.unit.controller.cluster_world import CLUSTER, World, id16
+from tests.worlds.cluster_world import CLUSTER, ClusterWorld, id16
 
 
 class Cluster:
     def __init__(self, count: int = 3, *, flush: str = "commit", **settings: Any) -> None:
-        self.world = World(**settings)
+        self.world = ClusterWorld(**settings)
         self.flush = flush
         self.lives = 0
         self.brokers: dict[int, Registered] = {}

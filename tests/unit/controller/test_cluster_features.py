@@ -33,27 +33,27 @@ from headrace_core.metadata import (
 )
 from headrace_core.metadata.features import SUPPORTED_FEATURES, level_needed
 from headrace_core.metadata.snapshot import image_records
-from tests.unit.controller.cluster_world import CLUSTER, World, id16
-from tests.unit.controller.moves_world import MovesWorld
+from tests.worlds.cluster_world import CLUSTER, ClusterWorld, id16
+from tests.worlds.moves_world import MovesWorld
 
 OLD = (FeatureRange(METADATA_VERSION_FEATURE, 1, 1),)
 
 
-def old_cluster(**settings: Any) -> World:
+def old_cluster(**settings: Any) -> ClusterWorld:
     """A cluster whose log was begun by a version that knew level 1 only."""
-    world = World(**settings)
+    world = ClusterWorld(**settings)
     world.log[:] = [ClusterRecord(CLUSTER, 1)]
     world.core.committed = world.core.speculative = MetadataImage().apply(world.log, 1)
     return world
 
 
-def update(world: World, level: int, how: UpgradeType = UpgradeType.UPGRADE, **options: Any) -> None:
+def update(world: ClusterWorld, level: int, how: UpgradeType = UpgradeType.UPGRADE, **options: Any) -> None:
     (result,) = world.ask(UpdateFeatures((FeatureUpdate(METADATA_VERSION_FEATURE, level, how),), **options))
     if result.error is not None:
         raise result.error
 
 
-def register(world: World, number: int, features: tuple[FeatureRange, ...]) -> Any:
+def register(world: ClusterWorld, number: int, features: tuple[FeatureRange, ...]) -> Any:
     return world.ask(
         RegisterBroker(
             cluster_id=CLUSTER,
@@ -66,7 +66,7 @@ def register(world: World, number: int, features: tuple[FeatureRange, ...]) -> A
 
 
 def test_a_fresh_cluster_is_at_the_newest_level() -> None:
-    world = World()
+    world = ClusterWorld()
     assert world.image.metadata_version == METADATA_VERSION == 2
     before = len(world.log)
     update(world, METADATA_VERSION)
@@ -122,7 +122,7 @@ def test_a_disk_that_is_replaced_after_the_upgrade_does_not_lead_what_was_led_fr
     assert (partition.leader, partition.isr, partition.elr, partition.last_known_elr) == (-1, (), (), ())
 
 
-def _commits(world: World, number: int, *, life: int = 0, disk: int = 0, unfence: bool = True) -> Registered:
+def _commits(world: ClusterWorld, number: int, *, life: int = 0, disk: int = 0, unfence: bool = True) -> Registered:
     """A broker that flushes what it acknowledges."""
     reply = world.ask(
         RegisterBroker(
@@ -182,7 +182,7 @@ def test_an_old_broker_that_may_come_up_or_has_replicas_still_counts() -> None:
 
 
 def test_a_controller_says_what_it_understands_and_counts_too() -> None:
-    world = World()
+    world = ClusterWorld()
     world.ask(RegisterController(3, id16(3), SUPPORTED_FEATURES))
     before = len(world.log)
     world.ask(RegisterController(3, id16(3), SUPPORTED_FEATURES))
@@ -199,7 +199,7 @@ def test_a_controller_says_what_it_understands_and_counts_too() -> None:
 
 
 def test_a_node_that_does_not_know_the_level_is_not_registered() -> None:
-    world = World()
+    world = ClusterWorld()
     for features in (OLD, ()):
         with pytest.raises(UnsupportedVersionError, match="but the cluster is at level 2"):
             register(world, 1, features)
@@ -211,7 +211,7 @@ def test_a_node_that_does_not_know_the_level_is_not_registered() -> None:
 
 
 def test_the_level_is_lowered_while_nothing_would_be_lost_and_raised_again() -> None:
-    world = World()
+    world = ClusterWorld()
     world.live_broker(1)
     world.create("t")
     world.ask(RegisterController(3, id16(3), SUPPORTED_FEATURES))
@@ -249,7 +249,7 @@ def test_the_level_is_not_lowered_while_something_needs_it() -> None:
     ("name", "level"), [("kraft.version", 1), (METADATA_VERSION_FEATURE, 0), (METADATA_VERSION_FEATURE, 99)]
 )
 def test_unknown_features_and_levels_are_refused(name: str, level: int) -> None:
-    world = World()
+    world = ClusterWorld()
     (result,) = world.ask(UpdateFeatures((FeatureUpdate(name, level),)))
     assert isinstance(result.error, InvalidUpdateVersionError)
 

@@ -7,26 +7,26 @@ import pytest
 from headrace_controller.cluster.requests import HeartbeatsEnded, Registered
 from headrace_controller.cluster.sessions import FIRST_HEARTBEAT_MS
 from headrace_core.errors import DuplicateBrokerRegistrationError
-from tests.unit.controller.cluster_world import World
+from tests.worlds.cluster_world import ClusterWorld
 
 
-def world_of(count: int = 3, **settings: int) -> tuple[World, list[Registered]]:
-    world = World(**settings)
+def world_of(count: int = 3, **settings: int) -> tuple[ClusterWorld, list[Registered]]:
+    world = ClusterWorld(**settings)
     brokers = [world.live_broker(number) for number in range(7, 7 + count)]
     world.create("t", partitions=-1, assignments={0: tuple(range(1, count + 1))})
     return world, brokers
 
 
-def broke(world: World, broker: Registered, stream: int = 0) -> None:
+def broke(world: ClusterWorld, broker: Registered, stream: int = 0) -> None:
     world.ask(HeartbeatsEnded(broker.broker_id, broker.broker_epoch, stream))
 
 
-def fenced(world: World) -> set[int]:
+def fenced(world: ClusterWorld) -> set[int]:
     upkeep(world)
     return {each.broker_id for each in world.image.brokers.values() if each.fenced}
 
 
-def upkeep(world: World) -> None:
+def upkeep(world: ClusterWorld) -> None:
     while (decision := world.core.upkeep(world.now_ms)).records:
         world.log += decision.records
         world.core.accept(decision, len(world.log), epoch=1)

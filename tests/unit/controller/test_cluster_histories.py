@@ -9,7 +9,7 @@ import pytest
 
 from headrace_controller.cluster.requests import CreateTopics, DeleteTopics, NewTopic
 from headrace_core.types import NO_LEADER
-from tests.unit.controller.cluster_histories import Histories
+from tests.simulation.cluster_histories import Histories
 
 SEEDS = 60
 STEPS = 400

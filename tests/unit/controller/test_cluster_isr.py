@@ -36,14 +36,14 @@ from headrace_core.errors import (
 )
 from headrace_core.metadata import ConfigResourceType
 from tests.simulation.cluster_invariants import check_image
-from tests.unit.controller.cluster_world import World, id16
+from tests.worlds.cluster_world import ClusterWorld, id16
 
 
 class Three:
     """Three brokers (ids 1, 2, 3), and topic t with a replica on each; 1 leads."""
 
     def __init__(self, *, minimum: int = 1, **settings: Any) -> None:
-        self.world = World(**settings)
+        self.world = ClusterWorld(**settings)
         self.brokers = [self.world.live_broker(number) for number in (7, 8, 9)]
         configs = {"min.insync.replicas": str(minimum)}
         self.topic = self.world.create("t", partitions=-1, assignments={0: (1, 2, 3)}, configs=configs)
@@ -244,7 +244,7 @@ def test_what_does_not_exist_is_named_and_the_rest_is_done() -> None:
 
 
 def test_more_than_one_decision_may_change_is_left_for_another() -> None:
-    world = World(metadata_max_records_per_request=4)
+    world = ClusterWorld(metadata_max_records_per_request=4)
     brokers = [world.live_broker(number) for number in (7, 8)]
     topics = [world.create(f"t{each}", partitions=-1, assignments={0: (1, 2), 1: (1, 2)}) for each in range(3)]
     items = tuple(

@@ -20,9 +20,9 @@ from headrace_controller.cluster.requests import CreateTopics, NewTopic
 from headrace_controller.cluster.sessions import BrokerSessions
 from headrace_core.errors import CorruptLogError
 from headrace_core.metadata import METADATA_VERSION_FEATURE
-from tests.unit.controller.cluster_histories import Broken
-from tests.unit.controller.ledger_histories import LedgerHistories
-from tests.unit.controller.ledger_mutants import MUTANTS, Mutant
+from tests.simulation.cluster_histories import Broken
+from tests.simulation.ledger_histories import LedgerHistories
+from tests.simulation.mutants.ledger_mutants import MUTANTS, Mutant
 
 STEPS = 400
 #: Each of them takes 0.07 s.

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from headrace_core.errors import HeadraceError
-from tests.unit.controller.cluster_histories import PROFILES, Histories
-from tests.unit.controller.cluster_mutants import MUTANTS, Mutant
+from tests.simulation.cluster_histories import PROFILES, Histories
+from tests.simulation.mutants.cluster_mutants import MUTANTS, Mutant
 
 SCHEDULES_MAX = 2_000
 STEPS = 400

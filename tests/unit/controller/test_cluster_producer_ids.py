@@ -9,11 +9,11 @@ import pytest
 from headrace_controller.cluster.ledger_requests import AllocateProducerIds, ProducerIdBlock
 from headrace_core.errors import BrokerIdNotRegisteredError, StaleBrokerEpochError, UnknownServerError
 from headrace_core.metadata import ProducerIdsRecord
-from tests.unit.controller.cluster_world import World
+from tests.worlds.cluster_world import ClusterWorld
 
 
 def test_blocks_follow_each_other_also_those_in_flight() -> None:
-    world = World()
+    world = ClusterWorld()
     one, two = world.live_broker(1), world.live_broker(2)
     ask = [AllocateProducerIds(each.broker_id, each.broker_epoch) for each in (one, two)]
     assert world.ask(ask[0]) == ProducerIdBlock(0, 1_000)
@@ -23,7 +23,7 @@ def test_blocks_follow_each_other_also_those_in_flight() -> None:
 
 
 def test_only_a_broker_in_its_present_life_gets_any() -> None:
-    world = World()
+    world = ClusterWorld()
     broker = world.live_broker(1)
     with pytest.raises(BrokerIdNotRegisteredError):
         world.ask(AllocateProducerIds(9, 0))
@@ -33,7 +33,7 @@ def test_only_a_broker_in_its_present_life_gets_any() -> None:
 
 
 def test_ids_end_rather_than_begin_again() -> None:
-    world = World()
+    world = ClusterWorld()
     broker = world.live_broker(1)
     last = ProducerIdsRecord(1, broker.broker_epoch, 2**63 - 900)
     world.log.append(last)
@@ -46,7 +46,7 @@ def test_ids_end_rather_than_begin_again() -> None:
 def test_no_id_is_given_out_twice_through_resignations_and_lost_decisions(seed: int) -> None:
     """A block is answered when its record is committed; one that was not is given out again by the next leader."""
     rng = random.Random(seed)
-    world = World()
+    world = ClusterWorld()
     broker = world.live_broker(1)
     answered: list[int] = []
     in_flight: list[int] = []

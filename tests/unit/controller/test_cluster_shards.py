@@ -27,8 +27,8 @@ from headrace_core.errors import (
     StaleBrokerEpochError,
 )
 from headrace_core.metadata import BrokerEndpoint, RemoveTopicRecord
-from tests.unit.controller.cluster_world import CLUSTER, id16
-from tests.unit.controller.moves_world import MovesWorld
+from tests.worlds.cluster_world import CLUSTER, id16
+from tests.worlds.moves_world import MovesWorld
 
 GROUPS, TRANSACTIONS = "__consumer_offsets", "__transaction_state"
 

@@ -39,11 +39,11 @@ from headrace_core.metadata import (
     MetadataRecord,
 )
 from headrace_core.metadata.codec import decode_batches, encode_decision
-from tests.unit.controller.cluster_world import CLUSTER, World, id16
+from tests.worlds.cluster_world import CLUSTER, ClusterWorld, id16
 
 
 def test_nothing_decided_is_seen_before_it_is_committed() -> None:
-    world = World()
+    world = ClusterWorld()
     world.live_broker(1)
     world.ask(CreateTopics((NewTopic(name="t"),)), in_flight=True)
     assert world.image.topic("t") is None
@@ -53,7 +53,7 @@ def test_nothing_decided_is_seen_before_it_is_committed() -> None:
 
 
 def test_decisions_are_committed_one_by_one() -> None:
-    world = World()
+    world = ClusterWorld()
     world.live_broker(1)
     ends = []
     for name in "abc":
@@ -66,7 +66,7 @@ def test_decisions_are_committed_one_by_one() -> None:
 
 
 def test_half_a_decision_is_never_committed() -> None:
-    world = World()
+    world = ClusterWorld()
     world.live_broker(1)
     before = world.image
     world.ask(CreateTopics((NewTopic(name="t", partitions=3),)), in_flight=True)
@@ -75,7 +75,7 @@ def test_half_a_decision_is_never_committed() -> None:
 
 
 def test_resigning_drops_what_was_in_flight() -> None:
-    world = World()
+    world = ClusterWorld()
     world.live_broker(1)
     before = world.image
     world.ask(CreateTopics((NewTopic(name="t"),)), in_flight=True)
@@ -88,7 +88,7 @@ def test_resigning_drops_what_was_in_flight() -> None:
 
 
 def test_a_log_belongs_to_one_cluster_and_feature_level() -> None:
-    world = World()
+    world = ClusterWorld()
     assert world.log == [ClusterRecord(CLUSTER, METADATA_VERSION)]
     assert world.decide(Bootstrap(CLUSTER)).records == ()
     with pytest.raises(InconsistentClusterIdError):

@@ -27,11 +27,11 @@ from headrace_core.errors import (
     UnknownTopicOrPartitionError,
 )
 from headrace_core.metadata import ConfigResourceType
-from tests.unit.controller.cluster_world import World
+from tests.worlds.cluster_world import ClusterWorld
 
 
-def live(brokers: int = 1, **settings: Any) -> World:
-    world = World(**settings)
+def live(brokers: int = 1, **settings: Any) -> ClusterWorld:
+    world = ClusterWorld(**settings)
     for number in range(brokers):
         world.live_broker(number)
     return world
@@ -144,7 +144,7 @@ def test_a_name_given_twice_in_a_request_is_refused_each_time() -> None:
 
 
 def test_no_topic_without_a_live_broker_and_the_error_says_so() -> None:
-    world = World()
+    world = ClusterWorld()
     world.register(1)
     (result,) = world.ask(CreateTopics((NewTopic(name="t", partitions=1),)))
     assert isinstance(result.error, InvalidReplicationFactorError)

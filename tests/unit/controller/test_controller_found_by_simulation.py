@@ -7,7 +7,7 @@ import random
 from headrace_controller.cluster.requests import HeartbeatsEnded
 from headrace_controller.quorum_controller import QuorumController, QuorumSettings
 from headrace_controller.raft import Role
-from tests.unit.controller.quorum_world import QuorumWorld
+from tests.worlds.quorum_world import QuorumWorld
 
 
 def _elected(world: QuorumWorld) -> QuorumController:

@@ -18,7 +18,7 @@ from headrace_core.errors import (
     UnknownServerError,
     VoterNotFoundError,
 )
-from tests.unit.controller.quorum_world import QuorumWorld, create, followers
+from tests.worlds.quorum_world import QuorumWorld, create, followers
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from headrace_core.errors import (
     ReplicaNotCaughtUpError,
 )
 from headrace_core.testing.crashing_fs import CrashingFileSystem, Loss
-from tests.unit.controller.quorum_world import ROOT, QuorumWorld, create, followers
+from tests.worlds.quorum_world import ROOT, QuorumWorld, create, followers
 
 DISK_BYTES = 20_000_000
 FILLER = f"{ROOT}/somebody-elses-file"

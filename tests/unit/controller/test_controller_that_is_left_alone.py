@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from headrace_core.errors import RequestTimedOutError
-from tests.unit.controller.quorum_world import QuorumWorld, followers
+from tests.worlds.quorum_world import QuorumWorld, followers
 
 
 def _led(rng: random.Random) -> QuorumWorld:

@@ -17,7 +17,7 @@ from headrace_core.errors import HeadraceError, NotControllerError
 from headrace_core.log.files import RealFile
 from headrace_core.rpc import ChannelPurpose, open_channel
 from headrace_protos.v1 import admin_pb2
-from tests.unit.controller.controllers_world import Controller, with_controllers
+from tests.worlds.controllers_world import Controller, with_controllers
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 

@@ -20,7 +20,7 @@ from headrace_core.errors import NetworkError
 from headrace_core.metadata import EMPTY_IMAGE, LOST_DIRECTORY, UNASSIGNED_DIRECTORY, MetadataImage
 from headrace_core.rpc.backoff import Backoff
 from headrace_core.types import NO_LEADER, TopicPartition
-from tests.unit.controller.cluster_world import World, id16
+from tests.worlds.cluster_world import ClusterWorld, id16
 
 DISKS = (id16(71), id16(72), id16(73))
 HISTORIES = 400
@@ -30,7 +30,7 @@ STEPS = 40
 class Broker:
     """What a broker does with its directories, without files: ``disks`` outlive its lives, the rest is one life's."""
 
-    def __init__(self, world: World, rng: random.Random) -> None:
+    def __init__(self, world: ClusterWorld, rng: random.Random) -> None:
         self.world = world
         self.rng = rng
         self.disks: dict[bytes, set[ReplicaKey]] = {disk: set() for disk in DISKS}
@@ -172,7 +172,7 @@ def test_what_the_controller_believes_becomes_what_is(seed: int) -> None:
 
 async def _history(seed: int) -> None:
     rng = random.Random(seed)
-    world = World(seed)
+    world = ClusterWorld(seed)
     broker = Broker(world, rng)
     for step in range(STEPS):
         match rng.randrange(10):

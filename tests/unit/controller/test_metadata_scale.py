@@ -22,7 +22,7 @@ from headrace_core.metadata import (
     RegisterBrokerRecord,
     TopicRecord,
 )
-from tests.unit.controller.cluster_world import CLUSTER, id16
+from tests.worlds.cluster_world import CLUSTER, id16
 
 BROKERS, TOPICS, PARTITIONS = 30, 1_000, 100
 SESSION_MS = 9_000

@@ -19,7 +19,7 @@ from headrace_controller.cluster.requests import AlterConfigs, AlterResource, Co
 from headrace_controller.raft import Role
 from headrace_core.metadata import ConfigResourceType
 from headrace_core.metadata.freshness import Freshness
-from tests.unit.controller.quorum_world import Asked, QuorumWorld
+from tests.worlds.quorum_world import Asked, QuorumWorld
 
 STEPS = 600
 

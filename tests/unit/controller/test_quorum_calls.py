@@ -25,8 +25,8 @@ from headrace_core.errors import (
     VoterNotFoundError,
 )
 from headrace_protos.v1 import admin_pb2
-from tests.unit.controller.controllers_world import CLUSTER, Controller, ids, with_controllers
 from tests.unit.controller.test_raft_traps import world_of
+from tests.worlds.controllers_world import CLUSTER, Controller, ids, with_controllers
 
 
 async def refused(kind: type[HeadraceError], says: str, call: Awaitable[Any]) -> None:

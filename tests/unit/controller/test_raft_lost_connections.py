@@ -6,13 +6,13 @@ import pytest
 
 from headrace_controller.raft import AppendRequest, RaftSettings, Role, VoteRequest
 from headrace_controller.raft.progress import Mode
-from tests.unit.controller.raft_world import World, key, voters
+from tests.worlds.raft_world import RaftWorld, key, voters
 
 SETTINGS = RaftSettings(election_ticks=10)
 
 
-def led_by_one(*node_ids: int, seed: int = 0) -> World:
-    world = World(voters(*node_ids), settings=SETTINGS, seed=seed)
+def led_by_one(*node_ids: int, seed: int = 0) -> RaftWorld:
+    world = RaftWorld(voters(*node_ids), settings=SETTINGS, seed=seed)
     world.elect(1)
     world.tick(1)
     world.settle()
@@ -67,7 +67,7 @@ def test_two_that_stand_at_the_same_moment_split_the_vote_and_stand_again_soon()
 
 @pytest.mark.parametrize("seed", range(20))
 def test_controllers_that_start_together_elect_as_soon_as_a_majority_is_connected(seed: int) -> None:
-    world = World(voters(1, 2, 3), settings=SETTINGS, seed=seed)
+    world = RaftWorld(voters(1, 2, 3), settings=SETTINGS, seed=seed)
     world.tick(times=2)
     world.settle()
     assert {world[node_id].role for node_id in (1, 2, 3)} == {Role.FOLLOWER}, "nobody is there yet"
@@ -83,7 +83,7 @@ def test_controllers_that_start_together_elect_as_soon_as_a_majority_is_connecte
 
 
 def test_one_that_is_connected_to_no_majority_has_nobody_to_ask() -> None:
-    world = World(voters(1, 2, 3, 4, 5), settings=SETTINGS)
+    world = RaftWorld(voters(1, 2, 3, 4, 5), settings=SETTINGS)
     world[1].observe(key(2))
     world[1].observe(key(7))  # it does not vote
     world.tick(1, times=SETTINGS.election_ticks - 1)
@@ -92,7 +92,7 @@ def test_one_that_is_connected_to_no_majority_has_nobody_to_ask() -> None:
 
 def test_one_that_asked_in_vain_asks_again_when_somebody_is_there() -> None:
     """All that it asked went into the void: it does not wait for another time-out."""
-    world = World(voters(1, 2, 3), settings=SETTINGS)
+    world = RaftWorld(voters(1, 2, 3), settings=SETTINGS)
     world.tick(1, times=2 * SETTINGS.election_ticks)
     assert world[1].role is Role.PROSPECTIVE
     world.network.clear()

@@ -20,15 +20,15 @@ from headrace_controller.raft import (
     quorum_status,
 )
 from headrace_core.errors import CorruptLogError, NotControllerError
-from tests.unit.controller.raft_world import World, key, voters
 from tests.unit.controller.test_raft_traps import SETTINGS, cut_off, lead_again, world_of
+from tests.worlds.raft_world import RaftWorld, key, voters
 
 CHUNKS = RaftSettings(election_ticks=5, snapshot_chunk_bytes=3)
 
 
-def with_a_snapshot_for_the_third() -> World:
+def with_a_snapshot_for_the_third() -> RaftWorld:
     """1 leads; 3 was down, and the log of 1 no longer has what it lacks."""
-    world = World(voters(1, 2, 3), settings=CHUNKS, draw=lambda below: below - 1)
+    world = RaftWorld(voters(1, 2, 3), settings=CHUNKS, draw=lambda below: below - 1)
     world.elect(1)
     world.crash(world.replicas[key(3)])
     for number in range(4):
@@ -41,13 +41,13 @@ def with_a_snapshot_for_the_third() -> World:
     return world
 
 
-def deliver_until_a_chunk_is_written(world: World) -> None:
+def deliver_until_a_chunk_is_written(world: RaftWorld) -> None:
     world.tick(1)
     while not world.replicas[key(3)].disk.received:
         world.deliver(world.network.pop(0))
 
 
-def chunks_under_way(world: World) -> list[SnapshotRequest]:
+def chunks_under_way(world: RaftWorld) -> list[SnapshotRequest]:
     return [message.body for message in world.network if isinstance(message.body, SnapshotRequest)]
 
 
@@ -444,7 +444,7 @@ def test_the_next_leader_knows_who_follows_without_a_vote() -> None:
 
 def test_a_learner_that_was_promoted_while_it_lagged_cannot_be() -> None:
     """T 4.2.1: see ReplicaNotCaughtUpError; and what it lacks is brought to it meanwhile."""
-    world = World(voters(1, 2, 3), settings=dataclasses.replace(SETTINGS, learner_lag_max=5), draw=lambda below: 0)
+    world = RaftWorld(voters(1, 2, 3), settings=dataclasses.replace(SETTINGS, learner_lag_max=5), draw=lambda below: 0)
     world.elect(1)
     world.add(key(4))
     world[1].observe(key(4))
@@ -492,7 +492,7 @@ def test_a_leader_that_was_elected_by_a_set_that_is_not_committed_commits_it_fir
 def test_a_follower_that_lost_messages_in_the_midst_of_many_is_back_within_a_heartbeat() -> None:
     """Progress: the transport may drop what its queue has no room for."""
     settings = RaftSettings(election_ticks=5, in_flight_messages_max=8, message_bytes_max=1)
-    world = World(voters(1, 2, 3), settings=settings, draw=lambda below: below - 1)
+    world = RaftWorld(voters(1, 2, 3), settings=settings, draw=lambda below: below - 1)
     world.elect(1)
     for number in range(6):
         world.propose(1, b"%d" % number)

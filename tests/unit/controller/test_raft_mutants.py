@@ -10,12 +10,7 @@ import pytest
 
 from headrace_controller.raft import HeartbeatResponse, RaftNode
 from headrace_core.errors import CorruptLogError
-from tests.unit.controller import raft_world
-from tests.unit.controller import test_raft_lost_connections as connections
-from tests.unit.controller import test_raft_more_traps as more
-from tests.unit.controller import test_raft_traps as stories
-from tests.unit.controller.raft_schedule import Schedule
-from tests.unit.controller.raft_without_guards import (
+from tests.simulation.mutants.raft_without_guards import (
     AnswersBeforeItsDisk,
     ChangesVotersWhileItHandsOver,
     ChangesVotersWhileTheyChange,
@@ -48,6 +43,11 @@ from tests.unit.controller.raft_without_guards import (
     VotesOnlyWhenItKnowsThatItMay,
     VotesTwice,
 )
+from tests.unit.controller import test_raft_lost_connections as connections
+from tests.unit.controller import test_raft_more_traps as more
+from tests.unit.controller import test_raft_traps as stories
+from tests.unit.controller.raft_schedule import Schedule
+from tests.worlds import raft_world
 
 SCHEDULES_MAX = int(os.environ.get("HEADRACE_RAFT_SCHEDULES", "400"))
 

@@ -6,7 +6,7 @@ import pytest
 
 from headrace_controller.raft import EntryKind, HardState, Place, RaftNode, Role, SnapshotId, Stored
 from headrace_core.errors import NotControllerError
-from tests.unit.controller.raft_world import Disk, World, key, voters
+from tests.worlds.raft_world import Disk, RaftWorld, key, voters
 
 ONE = SnapshotId(Place(0, 0), voters(1))
 NEW = HardState()
@@ -100,7 +100,7 @@ def test_a_term_is_never_used_twice_even_if_the_vote_is_older_than_the_log() -> 
 
 
 def test_a_restart_remembers_what_was_acknowledged() -> None:
-    world = World(voters(1))
+    world = RaftWorld(voters(1))
     world.elect(1)
     entry = world.propose(1, b"kept")
     replica = world.replicas[key(1)]

@@ -28,24 +28,24 @@ from headrace_core.errors import (
     VoterChangeInProgressError,
     VoterNotFoundError,
 )
-from tests.unit.controller.raft_world import World, key, voters
+from tests.worlds.raft_world import RaftWorld, key, voters
 
 SETTINGS = RaftSettings(election_ticks=5, learner_lag_max=50)
 
 
-def world_of(*node_ids: int) -> World:
+def world_of(*node_ids: int) -> RaftWorld:
     """Time-outs without chance: nobody stands for election before ``lead_again`` has made the one that shall."""
-    return World(voters(*node_ids), settings=SETTINGS, draw=lambda below: below - 1)
+    return RaftWorld(voters(*node_ids), settings=SETTINGS, draw=lambda below: below - 1)
 
 
-def lead_again(world: World, node_id: int) -> None:
+def lead_again(world: RaftWorld, node_id: int) -> None:
     """The others have not heard from a leader for an election time-out."""
     world.tick(times=world.settings.election_ticks)
     world.network.clear()
     world.elect(node_id)
 
 
-def cut_off(world: World, *node_ids: int) -> None:
+def cut_off(world: RaftWorld, *node_ids: int) -> None:
     """These nodes and the others do not hear each other."""
     world.is_cut = lambda sender, to: (sender.node_id in node_ids) != (to.node_id in node_ids)
 
@@ -54,7 +54,7 @@ def test_an_entry_of_an_earlier_term_is_not_committed_by_counting() -> None:
     """5.4.2, figure 8: the leader of term 3 has an entry of term 1 on a majority, and must not call it committed:
     another with an entry of term 2 could still win and overwrite it."""
     one_at_a_time = RaftSettings(election_ticks=5, message_bytes_max=1)
-    world = World(voters(1, 2, 3, 4, 5), settings=one_at_a_time, draw=lambda below: below - 1)
+    world = RaftWorld(voters(1, 2, 3, 4, 5), settings=one_at_a_time, draw=lambda below: below - 1)
     world.elect(1)
     cut_off(world, 1, 2)
     old = world.propose(1, b"of term 1")
@@ -91,7 +91,7 @@ def test_an_entry_of_an_earlier_term_is_not_committed_by_counting() -> None:
 
 def test_a_sole_voter_commits_nothing_that_its_own_disk_may_lose() -> None:
     """etcd issue 14370: it needs nobody else, so it told others that an entry was committed before its disk had it."""
-    world = World(voters(1))
+    world = RaftWorld(voters(1))
     world.elect(1)
     observer = world.add(key(2))
     world[1].observe(key(2))
@@ -162,7 +162,7 @@ def test_a_voter_that_hears_nobody_but_is_heard_deposes_no_leader() -> None:
 
 def test_a_leader_that_is_heard_but_hears_nobody_makes_room() -> None:
     """6.2: check-quorum. Its heartbeats arrive, so nobody stands for election; the answers do not."""
-    world = World(voters(1, 2, 3), settings=SETTINGS, seed=1)
+    world = RaftWorld(voters(1, 2, 3), settings=SETTINGS, seed=1)
     world.elect(1)
     world.is_cut = lambda sender, to: to.node_id == 1
     leaders = set()
@@ -399,7 +399,7 @@ def test_a_snapshot_taken_during_a_change_of_voters_has_those_of_its_own_end() -
 def test_a_follower_that_needs_what_the_log_no_longer_has_gets_a_snapshot_in_chunks() -> None:
     """7, KIP-630."""
     settings = RaftSettings(election_ticks=5, snapshot_chunk_bytes=3)
-    world = World(voters(1, 2, 3), settings=settings, draw=lambda below: 0)
+    world = RaftWorld(voters(1, 2, 3), settings=settings, draw=lambda below: 0)
     world.elect(1)
     world.crash(world.replicas[key(3)])
     for number in range(20):
@@ -529,7 +529,7 @@ def test_a_hand_over_to_somebody_who_is_gone_is_given_up() -> None:
 
 def test_entries_are_sent_ahead_within_limits_and_lost_ones_are_sent_again() -> None:
     settings = RaftSettings(election_ticks=5, in_flight_messages_max=3, message_bytes_max=150)
-    world = World(voters(1, 2, 3), settings=settings, draw=lambda below: 0)
+    world = RaftWorld(voters(1, 2, 3), settings=settings, draw=lambda below: 0)
     world.elect(1)
     first = world.replicas[key(1)]
     for number in range(20):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headrace_controller.raft import EntryKind, VoterSet
-from tests.unit.controller.raft_world import World, control, key, voters
+from tests.worlds.raft_world import RaftWorld, control, key, voters
 
 ADDRESSES = {1: "a:1", 2: "b:2", 3: "c:3"}
 
@@ -37,7 +37,7 @@ def test_two_directories_of_a_node_do_not_vote_together() -> None:
 
 def test_rafts_own_entries_have_the_same_bytes_in_every_log() -> None:
     """The leader encodes them once, with the term and offset that they get; followers store and ship what they got."""
-    world = World(voters(1, 2, 3))
+    world = RaftWorld(voters(1, 2, 3))
     world.elect(1)
     world[1].observe(key(4))
     world.add(key(4))

@@ -13,7 +13,7 @@ import pytest
 from headrace_controller.raft import HardState, VoterSet
 from headrace_core.errors import HeadraceError
 from headrace_core.testing.crashing_fs import CrashingFileSystem, Loss, TraceEntry
-from tests.unit.controller.storage_world import (
+from tests.worlds.storage_world import (
     KEYS,
     Model,
     Voter,

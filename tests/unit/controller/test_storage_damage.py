@@ -23,7 +23,7 @@ from headrace_core.metadata import EMPTY_IMAGE, ClusterRecord
 from headrace_core.metadata.snapshot import encode_snapshot, snapshot_name
 from headrace_core.testing.clock import ManualClock
 from headrace_core.testing.crashing_fs import CrashingFileSystem, Loss
-from tests.unit.controller.storage_world import (
+from tests.worlds.storage_world import (
     DIRECTORY,
     FIRST_TERM,
     KEYS,

@@ -15,7 +15,7 @@ import pytest
 
 from headrace_controller.raft import HardState
 from headrace_core.testing.crashing_fs import Loss, SimulatedCrash
-from tests.unit.controller.storage_world import (
+from tests.worlds.storage_world import (
     KEYS,
     Model,
     Voter,

@@ -18,9 +18,9 @@ from headrace_controller.cluster.requests import HeartbeatsEnded
 from headrace_controller.quorum_controller import PATIENCE_MS, QuorumController, QuorumSettings
 from headrace_controller.raft import HeartbeatRequest, Message, RaftNode, Role
 from headrace_controller.raft.types import VoteRequest
-from tests.unit.controller.cluster_world import World
-from tests.unit.controller.quorum_world import QuorumWorld
 from tests.unit.controller.raft_schedule import Schedule
+from tests.worlds.cluster_world import ClusterWorld
+from tests.worlds.quorum_world import QuorumWorld
 
 HEARTBEAT_MS = 300
 STEP_MS = 10
@@ -262,7 +262,7 @@ def test_a_patient_question_waits_for_heartbeats_unless_they_are_far_apart(elect
 
 
 def test_upkeep_is_due_until_it_has_found_nothing_and_then_when_a_session_may_be_over() -> None:
-    world = World()
+    world = ClusterWorld()
     broker = world.live_broker(7)
     world.create("t", partitions=-1, assignments={0: (1,)})
     assert world.core.next_upkeep_ms(world.now_ms) == world.now_ms, "nobody has looked at what was decided"

@@ -14,12 +14,12 @@ from headrace_coordinator.runtime.shard import Shard
 from headrace_coordinator.state_machine import ClockSet, Decision
 from headrace_core.clock import Clock, SystemClock
 from headrace_core.testing.clock import ManualClock
-from tests.unit.coordinator.group_world import Shard as World
+from tests.worlds.group_world import GroupShardWorld
 
 
 @pytest.mark.parametrize("by_ms", [1_000, -1_000])
 def test_a_clock_that_is_set_while_a_connection_is_broken_shortens_no_grace_and_lengthens_none(by_ms: int) -> None:
-    world = World()
+    world = GroupShardWorld()
     one, other = world.join("a", "b")
     grace_ms = world.settings.connection_grace_ms
     one.disconnect()

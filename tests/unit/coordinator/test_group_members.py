@@ -31,13 +31,13 @@ from headrace_core.errors import (
     UnreleasedInstanceIdError,
     UnsupportedAssignorError,
 )
-from tests.unit.coordinator.group_world import GROUP, Client, Shard, parts, topic_id, topics
+from tests.worlds.group_world import GROUP, Client, GroupShardWorld, parts, topic_id, topics
 
 # -- joining, moving, leaving -----------------------------------------------------------------------------------------
 
 
 def test_the_first_member_reads_everything_at_once() -> None:
-    shard = Shard(orders=4)
+    shard = GroupShardWorld(orders=4)
     client = Client(shard, "a")
     reply = client.join()
     assert isinstance(reply, HeartbeatReply)
@@ -47,7 +47,7 @@ def test_the_first_member_reads_everything_at_once() -> None:
 
 
 def test_of_six_members_on_four_partitions_two_stand_by_and_take_over() -> None:
-    shard = Shard(orders=4)
+    shard = GroupShardWorld(orders=4)
     members = shard.join(*"abcdef")
     assert shard.sizes() == [0, 0, 1, 1, 1, 1]
     for member in [each for each in members if each.reading][:2]:
@@ -58,7 +58,7 @@ def test_of_six_members_on_four_partitions_two_stand_by_and_take_over() -> None:
 
 def test_a_fourth_member_gets_three_of_twelve_and_nobody_else_is_touched() -> None:
     """Each partition that moves is let go first; what stays is never revoked, not even for a moment."""
-    shard = Shard(orders=12)
+    shard = GroupShardWorld(orders=12)
     old = shard.join("a", "b", "c")
     before = {client.name: client.reading for client in old}
     fourth = Client(shard, "d")
@@ -79,7 +79,7 @@ def test_a_fourth_member_gets_three_of_twelve_and_nobody_else_is_touched() -> No
 
 
 def test_two_groups_do_not_know_of_each_other() -> None:
-    shard = Shard(orders=4)
+    shard = GroupShardWorld(orders=4)
     shard.join("a")
     other = shard.ask(Heartbeat("audit", "z", 0, 1, topics=("orders",), rebalance_timeout_ms=1_000))
     assert len(other.assignment) == 4
@@ -91,7 +91,7 @@ def test_two_groups_do_not_know_of_each_other() -> None:
 
 def test_a_heartbeat_that_crossed_an_assignment_lets_go_of_nothing() -> None:
     """a gives partition away, gets it back, and gives it away again; a heartbeat from in between comes late."""
-    shard = Shard(orders=2)
+    shard = GroupShardWorld(orders=2)
     (a,) = shard.join("a")
     stale = Heartbeat(GROUP, "a", a.epoch, 1, owned=frozenset(), revision=a.revision - 1)
     Client(shard, "b").join()
@@ -101,7 +101,7 @@ def test_a_heartbeat_that_crossed_an_assignment_lets_go_of_nothing() -> None:
 
 
 def test_several_epochs_may_pass_while_a_heartbeat_is_on_its_way() -> None:
-    shard = Shard(orders=8)
+    shard = GroupShardWorld(orders=8)
     (a,) = shard.join("a")
     epoch = a.epoch
     shard.join("b", "c", "d")
@@ -113,7 +113,7 @@ def test_several_epochs_may_pass_while_a_heartbeat_is_on_its_way() -> None:
 
 
 def test_an_epoch_from_before_it_joined_is_fenced() -> None:
-    shard = Shard(orders=8)
+    shard = GroupShardWorld(orders=8)
     shard.join("a", "b")
     (c,) = shard.join("c")
     with pytest.raises(FencedMemberEpochError):
@@ -121,7 +121,7 @@ def test_an_epoch_from_before_it_joined_is_fenced() -> None:
 
 
 def test_an_older_stream_says_nothing_any_more() -> None:
-    shard = Shard(orders=2)
+    shard = GroupShardWorld(orders=2)
     (a,) = shard.join("a")
     old = a.connection or 0
     a.cut()
@@ -138,7 +138,7 @@ def test_an_older_stream_says_nothing_any_more() -> None:
 
 def test_who_joins_twice_on_one_stream_is_not_begun_anew() -> None:
     """It was told something meanwhile, and may be reading it."""
-    shard = Shard(orders=2)
+    shard = GroupShardWorld(orders=2)
     (a,) = shard.join("a")
     before = shard.described().members[0]
     shard.ask(Heartbeat(GROUP, "a", 0, a.connection or 0, topics=("orders",), rebalance_timeout_ms=300_000))
@@ -146,7 +146,7 @@ def test_who_joins_twice_on_one_stream_is_not_begun_anew() -> None:
 
 
 def test_who_joins_anew_on_another_stream_keeps_its_share_under_a_new_revision() -> None:
-    shard = Shard(orders=4)
+    shard = GroupShardWorld(orders=4)
     a, _ = shard.join("a", "b")
     mine, revision = a.reading, a.revision
     epoch = shard.described().group_epoch
@@ -158,7 +158,7 @@ def test_who_joins_anew_on_another_stream_keeps_its_share_under_a_new_revision()
 
 
 def test_a_storm_of_joins_is_assigned_once_in_a_while() -> None:
-    shard = Shard(GroupSettings(assignment_interval_ms=1_000), orders=50)
+    shard = GroupShardWorld(GroupSettings(assignment_interval_ms=1_000), orders=50)
     first = Client(shard, "m00")
     first.join()
     for number in range(1, 50):
@@ -172,7 +172,7 @@ def test_a_storm_of_joins_is_assigned_once_in_a_while() -> None:
 
 
 def test_what_a_member_leaves_behind_does_not_wait() -> None:
-    shard = Shard(GroupSettings(assignment_interval_ms=1_000), orders=4)
+    shard = GroupShardWorld(GroupSettings(assignment_interval_ms=1_000), orders=4)
     a = Client(shard, "a")
     a.join()
     shard.sleep(1_000)
@@ -186,7 +186,7 @@ def test_what_a_member_leaves_behind_does_not_wait() -> None:
 
 
 def test_the_last_member_leaves_an_empty_group() -> None:
-    shard = Shard(orders=2)
+    shard = GroupShardWorld(orders=2)
     (a,) = shard.join("a")
     assert shard.groups.empty_since_ms(GROUP) is None
     with pytest.raises(NonEmptyGroupError, match="stop them"):
@@ -210,7 +210,7 @@ def test_the_last_member_leaves_an_empty_group() -> None:
 
 
 def test_a_silent_member_goes_after_its_session() -> None:
-    shard = Shard(orders=2)
+    shard = GroupShardWorld(orders=2)
     a, b = shard.join("a", "b")
     for _ in range(9):
         shard.sleep(4_990)
@@ -230,7 +230,7 @@ def test_a_silent_member_goes_after_its_session() -> None:
 
 
 def test_a_killed_member_is_gone_after_the_grace() -> None:
-    shard = Shard(orders=2)
+    shard = GroupShardWorld(orders=2)
     a, b = shard.join("a", "b")
     a.die()
     shard.sleep(499)
@@ -241,7 +241,7 @@ def test_a_killed_member_is_gone_after_the_grace() -> None:
 
 
 def test_a_connection_that_comes_back_within_the_grace_costs_nothing() -> None:
-    shard = Shard(orders=2)
+    shard = GroupShardWorld(orders=2)
     a, _ = shard.join("a", "b")
     epoch = shard.described().group_epoch
     a.disconnect()
@@ -253,7 +253,7 @@ def test_a_connection_that_comes_back_within_the_grace_costs_nothing() -> None:
 
 
 def test_where_connections_flap_the_grace_grows() -> None:
-    shard = Shard(orders=2)
+    shard = GroupShardWorld(orders=2)
     a, _ = shard.join("a", "b")
     a.disconnect()
     shard.sleep(400)
@@ -266,7 +266,7 @@ def test_where_connections_flap_the_grace_grows() -> None:
 
 
 def test_a_coordinator_that_stood_still_blames_nobody() -> None:
-    shard = Shard(orders=2)
+    shard = GroupShardWorld(orders=2)
     shard.join("a", "b")
     shard.now_ms += 3_600_000
     shard.tick()
@@ -276,7 +276,7 @@ def test_a_coordinator_that_stood_still_blames_nobody() -> None:
 
 
 def test_a_clock_that_goes_back_does_not_stop_time_outs() -> None:
-    shard = Shard(orders=2)
+    shard = GroupShardWorld(orders=2)
     shard.join("a")
     shard.now_ms -= 3_600_000
     shard.ask(ListGroups())
@@ -285,7 +285,7 @@ def test_a_clock_that_goes_back_does_not_stop_time_outs() -> None:
 
 
 def test_a_group_has_its_own_session_time_out() -> None:
-    shard = Shard(orders=2)
+    shard = GroupShardWorld(orders=2)
     shard.ask(GroupConfigChanged(GROUP, session_timeout_ms=60_000, heartbeat_interval_ms=15_000))
     a = Client(shard, "a")
     reply = a.join()
@@ -298,7 +298,7 @@ def test_a_group_has_its_own_session_time_out() -> None:
 
 
 def test_a_change_of_coordinators_costs_no_member_anything() -> None:
-    shard = Shard(orders=4)
+    shard = GroupShardWorld(orders=4)
     members = shard.join("a", "b")
     shard.sleep(44_000)
     before, records = shard.described(), len(shard.log)
@@ -316,7 +316,7 @@ def test_a_change_of_coordinators_costs_no_member_anything() -> None:
 
 
 def test_a_rolling_restart_of_static_members_moves_nothing() -> None:
-    shard = Shard(orders=6)
+    shard = GroupShardWorld(orders=6)
     old = [shard.join(f"{name}1", instance_id=name)[0] for name in "abc"]
     epoch, shares = shard.described().group_epoch, {client.about["instance_id"]: client.reading for client in old}
     for client in old:
@@ -333,7 +333,7 @@ def test_a_rolling_restart_of_static_members_moves_nothing() -> None:
 
 
 def test_a_killed_static_member_keeps_its_share_for_its_session() -> None:
-    shard = Shard(orders=2)
+    shard = GroupShardWorld(orders=2)
     a, b = shard.join("a", instance_id="one")[0], shard.join("b", instance_id="two")[0]
     mine = a.reading
     a.die()
@@ -359,7 +359,7 @@ def test_a_killed_static_member_keeps_its_share_for_its_session() -> None:
 
 
 def test_a_live_static_member_is_not_replaced() -> None:
-    shard = Shard(orders=2)
+    shard = GroupShardWorld(orders=2)
     shard.join("a", instance_id="one")
     twin = Client(shard, "b", instance_id="one")
     twin.join()
@@ -368,7 +368,7 @@ def test_a_live_static_member_is_not_replaced() -> None:
 
 def test_who_is_away_holds_nobody_up() -> None:
     """What it is not to have any more is free at once, for it reads nothing."""
-    shard = Shard(orders=4)
+    shard = GroupShardWorld(orders=4)
     a = shard.join("a", instance_id="one")[0]
     a.leave(temporarily=True)
     b = Client(shard, "b")
@@ -379,7 +379,7 @@ def test_who_is_away_holds_nobody_up() -> None:
 
 
 def test_a_static_member_that_was_cut_off_comes_back_to_what_is_left() -> None:
-    shard = Shard(orders=4)
+    shard = GroupShardWorld(orders=4)
     (a,) = shard.join("a", instance_id="one")
     a.disconnect()
     shard.sleep(1_000)
@@ -393,14 +393,14 @@ def test_a_static_member_that_was_cut_off_comes_back_to_what_is_left() -> None:
 
 
 def test_only_a_static_member_can_be_away() -> None:
-    shard = Shard(orders=2)
+    shard = GroupShardWorld(orders=2)
     (a,) = shard.join("a")
     with pytest.raises(InvalidRequestError, match="not static"):
         a.leave(temporarily=True)
 
 
 def test_an_admin_takes_a_member_out() -> None:
-    shard = Shard(orders=2)
+    shard = GroupShardWorld(orders=2)
     shard.join("a", "b")
     shard.ask(Leave(GROUP, "a"))
     shard.clients["a"].is_member = False
@@ -412,7 +412,7 @@ def test_an_admin_takes_a_member_out() -> None:
 
 
 def test_partitions_that_are_added_are_read_at_once() -> None:
-    shard = Shard(orders=2)
+    shard = GroupShardWorld(orders=2)
     a, b = shard.join("a", "b")
     kept = {client.name: client.reading for client in (a, b)}
     shard.set_topics(topics(orders=6))
@@ -424,7 +424,7 @@ def test_partitions_that_are_added_are_read_at_once() -> None:
 
 
 def test_a_pattern_takes_topics_that_come_and_lets_go_of_those_that_go() -> None:
-    shard = Shard(**{"eu.orders": 1, "us.orders": 1, "other": 1, "__consumer_offsets": 50})
+    shard = GroupShardWorld(**{"eu.orders": 1, "us.orders": 1, "other": 1, "__consumer_offsets": 50})
     client = Client(shard, "a", subscribes=(), topic_regex=r"[a-z]+\.orders|__.*")
     assert client.join().assignment == parts("eu.orders", 0) | parts("us.orders", 0), "whole names, nothing internal"
     client.hear_all()
@@ -436,7 +436,7 @@ def test_a_pattern_takes_topics_that_come_and_lets_go_of_those_that_go() -> None
 
 
 def test_a_topic_that_is_made_anew_is_another_one() -> None:
-    shard = Shard(orders=1)
+    shard = GroupShardWorld(orders=1)
     (a,) = shard.join("a")
     before = a.reading
     shard.set_topics({"orders": topics(orders=1)["orders"]._replace(topic_id=b"n" * 16)})
@@ -445,7 +445,7 @@ def test_a_topic_that_is_made_anew_is_another_one() -> None:
 
 
 def test_a_topic_that_nobody_subscribes_to_changes_no_group() -> None:
-    shard = Shard(orders=1)
+    shard = GroupShardWorld(orders=1)
     shard.join("a")
     records = len(shard.log)
     shard.set_topics(topics(orders=1, other=5))
@@ -454,7 +454,7 @@ def test_a_topic_that_nobody_subscribes_to_changes_no_group() -> None:
 
 
 def test_a_member_changes_what_it_subscribes_to() -> None:
-    shard = Shard(orders=2, audit=2)
+    shard = GroupShardWorld(orders=2, audit=2)
     (a,) = shard.join("a")
     shard.ask(
         Heartbeat(GROUP, "a", a.epoch, a.connection or 0, topics=("audit",), owned=a.reading, revision=a.revision)
@@ -467,13 +467,13 @@ def test_a_member_changes_what_it_subscribes_to() -> None:
 
 
 def test_a_pattern_that_would_take_forever_does_not() -> None:
-    shard = Shard(**{"a" * 200: 1})
+    shard = GroupShardWorld(**{"a" * 200: 1})
     client = Client(shard, "a", subscribes=(), topic_regex="(a*)*b")
     assert client.join().assignment == frozenset()
 
 
 def test_most_members_choose_the_assignor() -> None:
-    shard = Shard(orders=2)
+    shard = GroupShardWorld(orders=2)
     shard.join("a", assignor="range")
     assert shard.described().assignor == "range"
     shard.join("b", assignor="sticky")
@@ -506,7 +506,7 @@ def test_most_members_choose_the_assignor() -> None:
     ],
 )
 def test_a_join_that_makes_no_sense_changes_nothing(change: dict[str, object], error: type[Exception]) -> None:
-    shard = Shard(orders=1)
+    shard = GroupShardWorld(orders=1)
     request = Heartbeat(GROUP, "a", 0, 1, topics=("orders",), rebalance_timeout_ms=1_000)._replace(**change)
     with pytest.raises(error):
         shard.ask(request)
@@ -515,7 +515,7 @@ def test_a_join_that_makes_no_sense_changes_nothing(change: dict[str, object], e
 
 
 def test_a_full_group_takes_nobody_else_but_its_static_members() -> None:
-    shard = Shard(GroupSettings(assignment_interval_ms=0, max_size=1), orders=1)
+    shard = GroupShardWorld(GroupSettings(assignment_interval_ms=0, max_size=1), orders=1)
     (a,) = shard.join("a", instance_id="one")
     b = Client(shard, "b")
     b.join()
@@ -534,7 +534,7 @@ def test_nobody_joins_before_it_is_known_which_topics_there_are() -> None:
 
 
 def test_who_is_not_in_the_group_is_told_to_join() -> None:
-    shard = Shard(orders=1)
+    shard = GroupShardWorld(orders=1)
     with pytest.raises(UnknownMemberIdError, match="join anew"):
         shard.ask(Heartbeat(GROUP, "a", 3, 1))
     with pytest.raises(UnknownMemberIdError):
@@ -547,7 +547,7 @@ def test_who_is_not_in_the_group_is_told_to_join() -> None:
 
 
 def test_a_commit_needs_the_member_s_epoch() -> None:
-    shard = Shard(orders=4)
+    shard = GroupShardWorld(orders=4)
     (a,) = shard.join("a")
     epoch = a.epoch
     shard.groups.check_commit(GROUP, "a", epoch, None)
@@ -566,7 +566,7 @@ def test_a_commit_needs_the_member_s_epoch() -> None:
 
 def test_a_commit_of_an_older_epoch_counts_for_what_the_member_has_had_since() -> None:
     """KIP-1251: a rebalance that takes nothing from a partition's reader refuses it nothing."""
-    shard = Shard(orders=4)
+    shard = GroupShardWorld(orders=4)
     (a,) = shard.join("a")
     epoch = a.epoch
     (b,) = shard.join("b")
@@ -583,7 +583,7 @@ def test_a_commit_of_an_older_epoch_counts_for_what_the_member_has_had_since() -
 def test_who_was_cut_off_commits_nothing_that_was_given_to_another_one_meanwhile() -> None:
     """It hears of its new epoch, and that it is to let go, at the same time: its last commit is of the epoch that
     counts, and would take back what the other one has committed (found by simulation)."""
-    shard = Shard(orders=4)
+    shard = GroupShardWorld(orders=4)
     (a,) = shard.join("a", instance_id="one")
     had = a.reading
     a.disconnect()
@@ -603,7 +603,7 @@ def test_who_was_cut_off_commits_nothing_that_was_given_to_another_one_meanwhile
 
 
 def test_strangers_commit_only_to_groups_without_members() -> None:
-    shard = Shard(orders=1)
+    shard = GroupShardWorld(orders=1)
     (a,) = shard.join("a")
     with pytest.raises(UnknownMemberIdError, match="1 members"):
         shard.groups.check_commit(GROUP, "", -1, None)
@@ -616,7 +616,7 @@ def test_strangers_commit_only_to_groups_without_members() -> None:
 
 
 def test_a_rebalance_is_told_with_its_reason_its_moves_and_how_long_nobody_read() -> None:
-    shard = Shard(orders=2)
+    shard = GroupShardWorld(orders=2)
     (a,) = shard.join("a", client_id="billing")
     shard.join("b", client_id="billing")
     mine = [number for _, number in a.reading]
@@ -640,7 +640,7 @@ def test_a_rebalance_is_told_with_its_reason_its_moves_and_how_long_nobody_read(
 
 
 def test_only_the_last_twenty_rebalances_are_kept() -> None:
-    shard = Shard(orders=2)
+    shard = GroupShardWorld(orders=2)
     (a,) = shard.join("a")
     for number in range(15):
         (b,) = shard.join(f"b{number}")

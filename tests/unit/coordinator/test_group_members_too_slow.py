@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from headrace_coordinator.state_machine import OwnershipAsked, OwnershipProven
-from tests.unit.coordinator.group_world import Client, Shard, parts
+from tests.worlds.group_world import Client, GroupShardWorld, parts
 
 
 def test_who_does_not_let_go_in_time_is_gone_and_told_so() -> None:
-    shard = Shard(orders=2)
+    shard = GroupShardWorld(orders=2)
     (a,) = shard.join("a", rebalance_timeout_ms=10_000)
     b = Client(shard, "b")
     b.join()
@@ -29,7 +29,7 @@ def test_who_does_not_let_go_in_time_is_gone_and_told_so() -> None:
 
 
 def test_the_rebalance_time_out_begins_when_the_member_says_that_it_knows() -> None:
-    shard = Shard(orders=2)
+    shard = GroupShardWorld(orders=2)
     (a,) = shard.join("a", rebalance_timeout_ms=1_000)
     b = Client(shard, "b")
     b.join()
@@ -59,7 +59,7 @@ def test_the_rebalance_time_out_begins_when_the_member_says_that_it_knows() -> N
 
 
 def test_who_says_for_a_session_that_it_does_not_know_is_gone_after_the_rebalance_time_out() -> None:
-    shard = Shard(orders=2)
+    shard = GroupShardWorld(orders=2)
     (a,) = shard.join("a", rebalance_timeout_ms=1_000)
     b = Client(shard, "b")
     b.join()
@@ -77,7 +77,7 @@ def test_who_says_for_a_session_that_it_does_not_know_is_gone_after_the_rebalanc
 
 
 def test_the_rebalance_time_out_begins_anew_when_one_revocation_follows_another() -> None:
-    shard = Shard(orders=6)
+    shard = GroupShardWorld(orders=6)
     (a,) = shard.join("a", rebalance_timeout_ms=10_000)
     b = Client(shard, "b")
     b.join()
@@ -117,7 +117,7 @@ def test_the_rebalance_time_out_begins_anew_when_one_revocation_follows_another(
 
 
 def test_who_is_heard_more_often_than_ownership_is_proven_is_gone_all_the_same() -> None:
-    shard = Shard(orders=2, awaits_proof=True)
+    shard = GroupShardWorld(orders=2, awaits_proof=True)
     (a,) = shard.join("a", rebalance_timeout_ms=1_000)
     b = Client(shard, "b")
     b.join()
@@ -138,7 +138,7 @@ def test_who_is_heard_more_often_than_ownership_is_proven_is_gone_all_the_same()
 
 
 def test_who_follows_waits_as_long_for_whoever_was_to_let_go_and_may_read_on_by_the_metadata() -> None:
-    shard = Shard(orders=2)
+    shard = GroupShardWorld(orders=2)
     (a,) = shard.join("a", rebalance_timeout_ms=1_000)
     b = Client(shard, "b")
     b.join()

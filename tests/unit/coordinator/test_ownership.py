@@ -18,19 +18,19 @@ from headrace_coordinator.state_machine import Decision, OwnershipAsked, Ownersh
 from headrace_core.errors import NotCoordinatorError, UnreleasedInstanceIdError
 from headrace_core.testing.clock import ManualClock
 from headrace_protos.v1 import groups_pb2
-from tests.unit.coordinator.group_world import Shard as World
+from tests.worlds.group_world import GroupShardWorld
 
 
 @pytest.fixture
-def world() -> World:
-    return World(awaits_proof=True)
+def world() -> GroupShardWorld:
+    return GroupShardWorld(awaits_proof=True)
 
 
-def members(world: World) -> set[str]:
+def members(world: GroupShardWorld) -> set[str]:
     return {each.member_id for each in world.described().members}
 
 
-def test_who_was_cut_off_is_gone_once_the_shard_is_proven_to_be_ours_and_not_before(world: World) -> None:
+def test_who_was_cut_off_is_gone_once_the_shard_is_proven_to_be_ours_and_not_before(world: GroupShardWorld) -> None:
     one, other = world.join("a", "b")
     world.is_proven = False
     one.disconnect()
@@ -44,7 +44,7 @@ def test_who_was_cut_off_is_gone_once_the_shard_is_proven_to_be_ours_and_not_bef
     assert len(other.reading) == 4
 
 
-def test_a_proof_of_a_moment_within_the_grace_is_none_of_what_comes_after(world: World) -> None:
+def test_a_proof_of_a_moment_within_the_grace_is_none_of_what_comes_after(world: GroupShardWorld) -> None:
     one, _ = world.join("a", "b")
     one.disconnect()
     world.sleep(world.settings.connection_grace_ms - 1)
@@ -56,7 +56,7 @@ def test_a_proof_of_a_moment_within_the_grace_is_none_of_what_comes_after(world:
     assert members(world) == {"a", "b"}
 
 
-def test_the_answer_to_a_question_of_an_earlier_mind_proves_nothing(world: World) -> None:
+def test_the_answer_to_a_question_of_an_earlier_mind_proves_nothing(world: GroupShardWorld) -> None:
     one, _ = world.join("a", "b")
     one.disconnect()
     world.is_proven = False
@@ -67,7 +67,7 @@ def test_the_answer_to_a_question_of_an_earlier_mind_proves_nothing(world: World
     assert members(world) == {"a", "b"}
 
 
-def test_a_static_member_is_replaced_only_by_who_certainly_has_the_shard(world: World) -> None:
+def test_a_static_member_is_replaced_only_by_who_certainly_has_the_shard(world: GroupShardWorld) -> None:
     one = _static(world, "a")
     world.converge()
     world.is_proven = False
@@ -80,7 +80,7 @@ def test_a_static_member_is_replaced_only_by_who_certainly_has_the_shard(world: 
     assert members(world) == {"a2"}
 
 
-def _static(world: World, name: str) -> Any:
+def _static(world: GroupShardWorld, name: str) -> Any:
     (found,) = world.join(name, instance_id="host-1")
     return found
 

@@ -47,7 +47,7 @@ ENDPOINTS = (BrokerEndpoint("client", "h", 1), BrokerEndpoint("internal", "h", 2
 ME = 1, 100
 
 
-class World:
+class GrowingImageWorld:
     """An image that grows."""
 
     def __init__(self) -> None:
@@ -133,7 +133,7 @@ class Owner:
     """Shards over logs in memory."""
 
     def __init__(self, *, is_believed: Callable[[], bool] = lambda: True) -> None:
-        self.world = World()
+        self.world = GrowingImageWorld()
         self.logs: dict[tuple[int, int], Log] = {}
         self.state_machines: dict[tuple[int, int], list[Machine]] = {}
         self.left: list[tuple[str, ShardState]] = []
@@ -320,7 +320,7 @@ def test_a_fenced_shard_says_so_and_stays_silent() -> None:
 
 
 def test_groups_hear_of_topics_that_come_grow_and_go_but_not_of_leaders() -> None:
-    world, view = World(), TopicsView()
+    world, view = GrowingImageWorld(), TopicsView()
     world.apply(broker(1, "r1"), broker(2, "r2"), *topic(OFFSETS_TOPIC, OFFSETS_ID, 2), *topic("a", TOPIC_ID, 1))
     assert set(view.begin(world.image).topics) == {"a"}
     assert view.current.topics["a"].racks == (frozenset({"r1"}),)
@@ -341,7 +341,7 @@ def test_groups_hear_of_topics_that_come_grow_and_go_but_not_of_leaders() -> Non
 
 
 def test_a_broker_that_comes_back_in_another_rack_is_news_and_one_in_the_same_is_not() -> None:
-    world, view = World(), TopicsView()
+    world, view = GrowingImageWorld(), TopicsView()
     world.apply(broker(1, "r1"), *topic("a", TOPIC_ID, 1))
     view.begin(world.image)
     assert view.advance(*world.apply(broker(1, "r1"))) is None

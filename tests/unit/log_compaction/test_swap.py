@@ -7,7 +7,7 @@ import pytest
 from headrace_core.errors import CorruptLogError
 from headrace_core.log.swap import finish_swaps
 from headrace_core.testing.crashing_fs import CrashingFileSystem, TraceEntry
-from tests.unit.log_compaction.cleaning_world import Ledger
+from tests.worlds.cleaning_world import Ledger
 
 
 class PowerLost(BaseException):

@@ -12,7 +12,7 @@ from headrace_core.membership.metadata_follower import REPLAY_STEP_RECORDS, Meta
 from headrace_core.metadata import METADATA_VERSION, METADATA_VERSION_FEATURE, FeatureLevelRecord, PartitionRecord
 from headrace_core.metadata.codec import encode_decision
 from headrace_core.metadata.records import TopicRecord
-from tests.unit.membership.follow_world import CLUSTER, Member, Quorum, running, serving
+from tests.worlds.follow_world import CLUSTER, Member, Quorum, running, serving
 
 TOPIC = b"t" * 16
 

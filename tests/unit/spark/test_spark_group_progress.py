@@ -53,7 +53,7 @@ class FakeGroup:
         self.closed = True
 
 
-class World:
+class GroupProgressWorld:
     """A GroupProgress with a clock that the test owns."""
 
     def __init__(self) -> None:
@@ -63,18 +63,18 @@ class World:
 
 
 @pytest.fixture
-def world(monkeypatch: pytest.MonkeyPatch) -> World:
+def world(monkeypatch: pytest.MonkeyPatch) -> GroupProgressWorld:
     monkeypatch.setattr(group_progress, "PATIENCE_S", 0.0)
-    return World()
+    return GroupProgressWorld()
 
 
-def test_each_place_is_committed_once(world: World) -> None:
+def test_each_place_is_committed_once(world: GroupProgressWorld) -> None:
     for offsets in ({T0: 5, T1: 0}, {T0: 5, T1: 0}, {T0: 7, T1: 1}, {T0: 7, T1: 1}, {}):
         world.progress.reached(offsets)
     assert world.group.committed == [{T0: 5, T1: 0}, {T0: 7, T1: 1}]
 
 
-def test_an_idle_query_says_the_same_again_before_the_group_expires(world: World) -> None:
+def test_an_idle_query_says_the_same_again_before_the_group_expires(world: GroupProgressWorld) -> None:
     world.progress.reached({T0: 5})
     world.now_s += REPEAT_S - 1
     world.progress.reached({T0: 5})
@@ -85,7 +85,7 @@ def test_an_idle_query_says_the_same_again_before_the_group_expires(world: World
 
 
 def test_a_commit_that_hangs_holds_up_nobody_and_the_next_one_overtakes_it(
-    world: World, caplog: pytest.LogCaptureFixture
+    world: GroupProgressWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
     world.group.is_held = True
     for offset in (5, 6, 7):
@@ -101,7 +101,7 @@ def test_a_commit_that_hangs_holds_up_nobody_and_the_next_one_overtakes_it(
 
 @pytest.mark.parametrize("how", ["answered", "cancelled", "refused at once"])
 def test_a_commit_that_fails_is_a_warning_and_is_tried_again_later(
-    world: World, caplog: pytest.LogCaptureFixture, how: str
+    world: GroupProgressWorld, caplog: pytest.LogCaptureFixture, how: str
 ) -> None:
     if how == "answered":
         world.group.failure = UnknownMemberIdError("the group has members")
@@ -125,7 +125,7 @@ def test_a_commit_that_fails_is_a_warning_and_is_tried_again_later(
     assert world.group.committed[-1] == {T0: 100}
 
 
-def test_the_end_waits_for_what_is_under_way(world: World) -> None:
+def test_the_end_waits_for_what_is_under_way(world: GroupProgressWorld) -> None:
     world.group.is_held = True
     world.progress.reached({T0: 5})
     world.group.futures[0].set_result(None)

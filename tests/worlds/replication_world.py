@@ -20,7 +20,7 @@ from headrace_core.metadata.records import (
     TopicRecord,
 )
 from headrace_core.types import TopicPartition
-from tests.scenarios.broker.solo_broker import BROKER_ID, FakeStream, SoloBroker, batch
+from tests.worlds.solo_broker import BROKER_ID, FakeStream, SoloBroker, batch
 
 FOLLOWER = 2
 WINDOW = 8 << 20

@@ -20,7 +20,7 @@ from headrace_core.metadata.records import (
 from headrace_core.records import encode_batch
 from headrace_core.testing.crashing_fs import CrashingFileSystem
 from headrace_core.types import TopicPartition
-from tests.scenarios.broker.solo_broker import BROKER_ID, SoloBroker
+from tests.worlds.solo_broker import BROKER_ID, SoloBroker
 
 OTHER = 2
 #: Too much for a turn of the writer in the event loop: a thread does it, and its disk may stall.
@@ -127,8 +127,8 @@ class Leader:
         await self.until(lambda: self.acks and self.acks[-1].settled_end >= end)
 
 
-class World:
-    """``async with World() as (broker, leader)``: broker 1 follows broker 2 in orders-0."""
+class FollowersWorld:
+    """``async with FollowersWorld() as (broker, leader)``: broker 1 follows broker 2 in orders-0."""
 
     def __init__(self, fs: CrashingFileSystem | None = None, **static: str) -> None:
         self.fs = fs or CrashingFileSystem()

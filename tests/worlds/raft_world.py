@@ -1,8 +1,9 @@
 """Raft nodes without anything around them: disks in memory, a network that a test (or a seed) moves by hand.
 
 ``Disk`` keeps what a real one would: it is written as ``Ready`` says, and a crash between two steps loses what was not
-forced. ``World`` carries out what the nodes ask for, and checks after every step what must always hold (Raft, figure
-3): one leader in a term; what is committed anywhere is committed everywhere the same, for ever; a leader has all of it.
+forced. ``RaftWorld`` carries out what the nodes ask for, and checks after every step what must always hold (Raft,
+figure 3): one leader in a term; what is committed anywhere is committed everywhere the same, for ever; a leader has all
+of it.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from headrace_controller.raft import (
     VoterSet,
 )
 
-#: What a World is made of that does not say otherwise: the mutants replace it.
+#: What a RaftWorld is made of that does not say otherwise: the mutants replace it.
 NODE_CLASS: type[RaftNode] = RaftNode
 
 
@@ -142,7 +143,7 @@ class Replica:
         self.is_up = True
 
 
-class World:
+class RaftWorld:
     """See the module. Messages lie in ``network`` until they are delivered, doubled or lost."""
 
     def __init__(

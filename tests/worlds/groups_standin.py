@@ -35,7 +35,7 @@ from headrace_protos.v1 import (
 TOPIC_IDS = {"orders": b"o" * 16, "clicks": b"c" * 16}
 
 
-class World:
+class StandinGroupsWorld:
     """What both know. ``failures``: errors that the next calls of a method meet, one each."""
 
     def __init__(self) -> None:
@@ -72,7 +72,7 @@ class World:
 class Coordinator(groups_pb2_grpc.GroupsServicer, metadata_pb2_grpc.MetadataServicer, offsets_pb2_grpc.OffsetsServicer):
     """One of the two; it is a broker as well, for metadata and logs."""
 
-    def __init__(self, world: World, index: int) -> None:
+    def __init__(self, world: StandinGroupsWorld, index: int) -> None:
         self.world = world
         self.index = index
         self.address = ""
@@ -278,8 +278,8 @@ def member(member_id: str, client_id: str, *parts: tuple[str, int], **more: Any)
 
 
 @contextmanager
-def serving() -> Iterator[World]:
-    world = World()
+def serving() -> Iterator[StandinGroupsWorld]:
+    world = StandinGroupsWorld()
     servers = []
     for each in world.coordinators:
         server = grpc.server(ThreadPoolExecutor(4))

@@ -10,10 +10,10 @@ from headrace_controller.cluster.reassignment import listed
 from headrace_controller.cluster.requests import AlteredPartition, AlterPartition, HeartbeatsEnded, Registered
 from headrace_core.errors import HeadraceError
 from headrace_core.metadata import ConfigResourceType, MetadataRecord, PartitionImage
-from tests.unit.controller.cluster_world import World
+from tests.worlds.cluster_world import ClusterWorld
 
 
-class MovesWorld(World):
+class MovesWorld(ClusterWorld):
     """``brokers``: broker 1 to ``count``, all live, in ``racks`` if given."""
 
     def __init__(self, count: int, *, racks: Iterable[str | None] = (), seed: int = 0, **settings: Any) -> None:

@@ -47,7 +47,7 @@ def parts(name: str, *numbers: int) -> frozenset[Part]:
     return frozenset((topic_id(name), number) for number in numbers)
 
 
-class Shard:
+class GroupShardWorld:
     """A coordinator of one shard, its log, and the time."""
 
     def __init__(
@@ -160,7 +160,9 @@ class Shard:
 class Client:
     """A member. ``reading``: what it reads at this moment."""
 
-    def __init__(self, shard: Shard, name: str, *, subscribes: Iterable[str] = ("orders",), **about: Any) -> None:
+    def __init__(
+        self, shard: GroupShardWorld, name: str, *, subscribes: Iterable[str] = ("orders",), **about: Any
+    ) -> None:
         self.shard = shard
         self.name = name
         self.subscribes = tuple(subscribes)

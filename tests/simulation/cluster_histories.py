@@ -46,7 +46,7 @@ from headrace_core.metadata.codec import decode_batches, encode_decision
 from headrace_core.metadata.configs import min_insync_replicas, topic_value
 from headrace_core.testing.verdicts import SafetyViolation
 from tests.simulation.cluster_invariants import check_image, check_step
-from tests.unit.controller.cluster_world import CLUSTER, World, id16
+from tests.worlds.cluster_world import CLUSTER, ClusterWorld, id16
 
 Key = tuple[bytes, int]
 
@@ -124,7 +124,7 @@ class Histories:
     def __init__(self, seed: int, *, machines: int = 4, **settings: Any) -> None:
         self.rng = random.Random(seed)
         self.profile = PROFILES[seed % len(PROFILES)]
-        self.world = World(seed, **settings)
+        self.world = ClusterWorld(seed, **settings)
         flush = self.rng.choice(self.profile.flush)
         self.machines = [Machine(number, id16(number), flush) for number in range(machines)]
         self.committed: dict[Key, set[int]] = {}

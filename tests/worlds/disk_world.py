@@ -12,7 +12,7 @@ import grpc
 import pytest
 
 from headrace_protos.v1 import admin_pb2, produce_pb2_grpc
-from tests.integration.broker.broker_world import Cluster, Stream, Topic, batch, produce_partition, produce_request
+from tests.worlds.broker_world import Cluster, Stream, Topic, batch, produce_partition, produce_request
 
 
 def run(*command: str) -> None:

@@ -262,7 +262,7 @@ class Counts:
 
 
 @dataclass
-class World:
+class CompactionWorld:
     """One random history."""
 
     seed: int
@@ -537,7 +537,7 @@ class World:
 
 def run_history(seed: int, counts: Counts) -> None:
     """Writes and cleans in turns."""
-    world = World(seed, counts)
+    world = CompactionWorld(seed, counts)
     for _ in range(world.rng.randrange(2, 5)):
         world.write(world.rng.randrange(10, 60))
         world.clean()

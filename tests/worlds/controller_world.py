@@ -17,7 +17,7 @@ from headrace_core.metadata import BrokerEndpoint
 from headrace_core.node.meta_properties import format_directories
 from headrace_core.testing.clock import ManualClock
 from headrace_core.testing.crashing_fs import CrashingFileSystem
-from tests.unit.controller.cluster_world import CLUSTER, id16
+from tests.worlds.cluster_world import CLUSTER, id16
 
 ROOT = "/data"
 LOG = f"{ROOT}/__cluster_metadata-0/00000000000000000000.log"

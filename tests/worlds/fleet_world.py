@@ -26,7 +26,7 @@ from headrace_protos.v1 import (
     produce_pb2,
     produce_pb2_grpc,
 )
-from tests.integration.broker.broker_world import (
+from tests.worlds.broker_world import (
     Node,
     Stream,
     batch,
@@ -36,7 +36,7 @@ from tests.integration.broker.broker_world import (
     produce_request,
     until,
 )
-from tests.integration.broker.broker_world import values_of as values_in
+from tests.worlds.broker_world import values_of as values_in
 
 #: For what a slow machine with other tests on it may need.
 LONG_S = 90.0

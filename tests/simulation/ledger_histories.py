@@ -35,9 +35,9 @@ from headrace_core.metadata import (
     MetadataImage,
     QueuedReassignmentRecord,
 )
+from tests.simulation.cluster_histories import Broken, Histories, Machine
 from tests.simulation.ledger_invariants import Promises, check_ledger_end, check_ledger_step
-from tests.unit.controller.cluster_histories import Broken, Histories, Machine
-from tests.unit.controller.cluster_world import CLUSTER, id16
+from tests.worlds.cluster_world import CLUSTER, id16
 
 COPIES_MAX = 1
 RATE = 1_000_000

@@ -29,7 +29,7 @@ def id16(number: int) -> bytes:
     return (1_000_000 + number).to_bytes(16, "big")  # the smallest ones are reserved
 
 
-class World:
+class ClusterWorld:
     """``ask`` decides, and (unless ``in_flight``) commits at once; a refusal is raised."""
 
     def __init__(self, seed: int = 0, **settings: Any) -> None:

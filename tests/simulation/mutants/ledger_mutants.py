@@ -9,7 +9,7 @@ from headrace_controller.cluster import balancing, brokers, core, features, move
 from headrace_controller.cluster.coordinator_sessions import CoordinatorSessions
 from headrace_core.errors import BrokerIdNotRegisteredError
 from headrace_core.metadata import CoordinatorImage, MetadataImage, ShardImage, ShardRecord, ledger
-from tests.unit.controller.cluster_mutants import Mutant, Patch
+from tests.simulation.mutants.cluster_mutants import Mutant, Patch
 
 
 def _without(owner: Any, name: str, value: Any = lambda *_, **__: None) -> Callable[[Patch], None]:

@@ -38,7 +38,7 @@ from headrace_core.metadata.codec import decode_batches, encode_decision
 from headrace_core.node.meta_properties import format_directories
 from headrace_core.testing.clock import ManualClock
 from headrace_core.testing.crashing_fs import CrashingFileSystem
-from tests.unit.controller.cluster_world import CLUSTER
+from tests.worlds.cluster_world import CLUSTER
 
 ROOT = "/data"
 DIRECTORY = f"{ROOT}/__cluster_metadata-0"

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from tests.integration.broker.broker_world import Cluster, Node, until
+from tests.worlds.broker_world import Cluster, Node, until
 
 import grpc  # isort: skip
 

@@ -20,7 +20,7 @@ from headrace_core.metadata import (
     RegisterBrokerRecord,
     TopicRecord,
 )
-from tests.unit.controller.cluster_world import CLUSTER, id16
+from tests.worlds.cluster_world import CLUSTER, id16
 
 
 def applied(image: MetadataImage, records: Sequence[MetadataRecord]) -> MetadataImage:

@@ -29,7 +29,7 @@ from headrace_core.metadata import BrokerEndpoint, MetadataDelta, MetadataImage
 from headrace_core.node.meta_properties import format_directories, read_meta
 from headrace_core.testing.clock import ManualClock
 from headrace_core.testing.crashing_fs import CrashingFileSystem, Loss, SimulatedCrash
-from tests.unit.controller.cluster_world import CLUSTER, id16
+from tests.worlds.cluster_world import CLUSTER, id16
 
 ROOT = "/data"
 TICK_MS = 100

@@ -12,7 +12,7 @@ from headrace_coordinator.group.groups import Groups
 from headrace_coordinator.group.messages import Heartbeat, Leave
 from headrace_coordinator.group.settings import GroupSettings
 from headrace_core.errors import HeadraceError
-from tests.unit.coordinator.group_world import GROUP, Client, Shard, topics
+from tests.worlds.group_world import GROUP, Client, GroupShardWorld, topics
 
 names = st.sampled_from(["a", "b", "c", "d", "e"])
 GRACE_MS, SESSION_MS, REBALANCE_MS = 500, 45_000, 60_000
@@ -24,7 +24,7 @@ class GroupsMachine(RuleBasedStateMachine):
         static=st.booleans(),
     )  # fmt: skip
     def begin(self, assignor: str, interval_ms: int, static: bool) -> None:
-        self.shard = Shard(GroupSettings(assignment_interval_ms=interval_ms), orders=5, audit=2)
+        self.shard = GroupShardWorld(GroupSettings(assignment_interval_ms=interval_ms), orders=5, audit=2)
         self.about = {"assignor": assignor, "rebalance_timeout_ms": REBALANCE_MS}
         self.static = static
         self.counts = {"orders": 5, "audit": 2}
