@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from headrace_controller.handlers.quorum import QuorumCalls
-from headrace_controller.quorum_view import QuorumView
+from headrace_controller.quorum_controller import QuorumController
 from headrace_controller.raft import RaftNode, ReplicaKey
 from headrace_core.errors import (
     DuplicateVoterError,
@@ -112,13 +112,13 @@ def test_a_leader_that_nobody_follows_yet_hands_over_a_moment_later(
 ) -> None:
     """It was elected just now: that is no reason to say that it is alone."""
     looked: list[bool] = []
-    real = QuorumView.best_successor
+    real = QuorumController.best_successor
 
-    def best_successor(controller: QuorumView) -> ReplicaKey | None:
+    def best_successor(controller: QuorumController) -> ReplicaKey | None:
         looked.append(len(looked) >= 3)
         return real(controller) if looked[-1] else None
 
-    monkeypatch.setattr(QuorumView, "best_successor", best_successor)
+    monkeypatch.setattr(QuorumController, "best_successor", best_successor)
 
     async def test(*all_three: Controller) -> None:
         found = await all_three[0].describe_once(lambda quorum: quorum.leader_id > 0)
