@@ -1,9 +1,17 @@
-"""What all clients answer alike: how they are shown, and why they are not copied."""
+"""What the clients share: how they are shown, why they are not copied, and answers that may be awaited.
+
+An async client's method is awaited, whatever it does: nobody should have to know which of them wait. Those that never
+do (assign, seek, pause, metrics, ...) act when they are called and return ``Done``, an ``AwaitableSet`` or an
+``AwaitableDict``: both ``await consumer.pause(tp)`` and a plain ``consumer.pause(tp)`` work, without a task.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, NoReturn
+from collections.abc import Generator, Iterable
+from typing import Any, NoReturn, Self, TypeVar
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 #: So many topics or partitions are shown.
 SHOWN_MAX = 3
@@ -36,3 +44,42 @@ def several(what: str, items: Iterable[object]) -> str:
     found = [str(item) for item in items]
     more = f" and {len(found) - SHOWN_MAX} more" if len(found) > SHOWN_MAX else ""
     return f"{what} {', '.join(found[:SHOWN_MAX])}{more}"
+
+
+class Done:
+    """The answer of a method without one: awaiting it gives None."""
+
+    __slots__ = ()
+
+    def __await__(self) -> Generator[Any, None, None]:
+        return
+        yield  # a generator that ends at once
+
+    def __repr__(self) -> str:
+        return "Done()"
+
+
+DONE = Done()
+
+
+class AwaitableSet(set[K]):
+    """A set; awaiting it gives the set itself."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return repr(set(self))
+
+    def __await__(self) -> Generator[Any, None, Self]:
+        return self
+        yield
+
+
+class AwaitableDict(dict[K, V]):
+    """A dict; awaiting it gives the dict itself."""
+
+    __slots__ = ()
+
+    def __await__(self) -> Generator[Any, None, Self]:
+        return self
+        yield

@@ -33,7 +33,7 @@ from ..models import (
 )
 from ..settings import ADMIN, resolve
 from ..typed_settings import AdminSettings
-from . import configs, features, groups, log_dirs, node, offsets, quorum, replicas
+from . import cluster, configs, groups, log_dirs, offsets, replicas
 from .calls import AdminCalls, new_counts, new_topics, records_before
 
 T = TypeVar("T")
@@ -149,8 +149,8 @@ class Admin(Face):
         """What the process at ``address`` ("host:port", of either listener) says of itself: role, version, how its
         clock stands to this machine's, how many of its descriptors are used. It answers while it does not serve, too.
         Nothing is retried: NetworkError, RequestTimedOutError, UnsupportedVersionError (it is too old to say)."""
-        wanted = node.wanted_address(address)
-        return self._run(lambda calls: node.describe_node(calls, wanted, timeout))
+        wanted = cluster.wanted_address(address)
+        return self._run(lambda calls: cluster.describe_node(calls, wanted, timeout))
 
     def describe_log_dirs(
         self,
@@ -179,7 +179,7 @@ class Admin(Face):
 
     def describe_quorum(self, *, timeout: float | None = None) -> QuorumInfo:
         """The controllers that vote and those that only follow, as their leader sees them (KIP-836)."""
-        return self._run(lambda calls: quorum.describe_quorum(calls, timeout))
+        return self._run(lambda calls: cluster.describe_quorum(calls, timeout))
 
     def add_voter(
         self, node_id: int, directory_id: bytes | str | None = None, *, address: str = "", timeout: float | None = None
@@ -190,27 +190,27 @@ class Admin(Face):
 
         Raises DuplicateVoterError, RequestTimedOutError (it did not catch up), InvalidArgumentError.
         """
-        node, directory = quorum.wanted_node(node_id), quorum.wanted_directory(directory_id)
+        node, directory = cluster.wanted_node(node_id), cluster.wanted_directory(directory_id)
         arguments.text("address", address)
-        self._run(lambda calls: quorum.add_voter(calls, node, directory, address, timeout))
+        self._run(lambda calls: cluster.add_voter(calls, node, directory, address, timeout))
 
     def remove_voter(
         self, node_id: int, directory_id: bytes | str | None = None, *, timeout: float | None = None
     ) -> None:
         """Take the vote from a controller (KIP-853); returns when that is committed. A leader may go, the last voter
         may not. Raises VoterNotFoundError, InvalidRequestError (the last one), RequestTimedOutError."""
-        node, directory = quorum.wanted_node(node_id), quorum.wanted_directory(directory_id)
-        self._run(lambda calls: quorum.remove_voter(calls, node, directory, timeout))
+        node, directory = cluster.wanted_node(node_id), cluster.wanted_directory(directory_id)
+        self._run(lambda calls: cluster.remove_voter(calls, node, directory, timeout))
 
     def transfer_leadership(self, node_id: int | None = None, *, timeout: float | None = None) -> int:
         """Have another voter lead the controllers, without waiting for a time-out (None: the one that is furthest);
         returns the new leader's id. Raises VoterNotFoundError, RequestTimedOutError (who led before leads on)."""
-        node = None if node_id is None else quorum.wanted_node(node_id)
-        return self._run(lambda calls: quorum.transfer_leadership(calls, node, timeout))
+        node = None if node_id is None else cluster.wanted_node(node_id)
+        return self._run(lambda calls: cluster.transfer_leadership(calls, node, timeout))
 
     def describe_features(self, *, timeout: float | None = None) -> dict[str, FeatureInfo]:
         """Feature levels (KIP-584), by name: which the cluster is at, and which its controller understands."""
-        return self._run(lambda calls: features.describe_features(calls, timeout))
+        return self._run(lambda calls: cluster.describe_features(calls, timeout))
 
     def update_features(
         self,
@@ -225,9 +225,9 @@ class Admin(Face):
 
         Raises InvalidUpdateVersionError, which says what stands in the way.
         """
-        wanted = features.wanted_levels(levels)
+        wanted = cluster.wanted_levels(levels)
         self._run(
-            lambda calls: features.update_features(calls, wanted, downgrade, validate_only, timeout),
+            lambda calls: cluster.update_features(calls, wanted, downgrade, validate_only, timeout),
             downgrade=downgrade,
             validate_only=validate_only,
         )

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from headrace_core.errors import (
+    BrokerIdNotRegisteredError,
     HeadraceError,
     InvalidPartitionsError,
     InvalidReplicationFactorError,
@@ -32,6 +33,8 @@ from ..models import (
     PartitionDescription,
     TopicDescription,
 )
+
+T = TypeVar("T")
 
 
 class AdminCalls:
@@ -221,6 +224,26 @@ class AdminCalls:
             return await self.engine.anywhere(stub_of, request, timeout_s, once=is_change)
 
         return await self.engine.retrying(attempt, deadline, method)
+
+    async def at_broker(
+        self, broker_id: int, ask: Callable[[int, str, float], Awaitable[T]], timeout: float | None
+    ) -> T:
+        """``ask`` a broker what only it can answer (what its disks and its properties file say), once it shows what
+        this client has written. BrokerIdNotRegisteredError when it is not live."""
+        engine = self.engine
+
+        async def attempt(timeout_s: float) -> T:
+            broker = engine.metadata.snapshot.brokers.get(broker_id)
+            if broker is None:
+                live = ", ".join(map(str, sorted(engine.metadata.snapshot.brokers))) or "none"
+                raise BrokerIdNotRegisteredError(f"broker {broker_id} is not live, or does not exist (live: {live})")
+            if self.written_offset:
+                seen = metadata_pb2.MetadataRequest(min_metadata_offset=self.written_offset)
+                await call(engine.connections.metadata(broker.address).GetMetadata, seen, broker.address, timeout_s)
+            return await ask(broker_id, broker.address, timeout_s)
+
+        answer: T = await engine.retrying(attempt, engine.deadline(timeout), f"asking broker {broker_id}")
+        return answer
 
 
 def raise_failures(results: Iterable[tuple[str, Any]]) -> None:

@@ -18,7 +18,6 @@ from .. import arguments
 from ..engine.connections import call
 from ..models import AppendConfig, ConfigEntry, ConfigResource, ConfigSynonym, ConfigValue, SubtractConfig
 from .calls import AdminCalls, raise_failures
-from .routing import at_broker
 
 _RESOURCE_TYPES = {
     "topic": admin_pb2.CONFIG_RESOURCE_TYPE_TOPIC,
@@ -112,7 +111,7 @@ async def _describe(
             await calls.engine.metadata.refresh([], deadline=calls.engine.deadline(timeout))
         if broker_id in calls.engine.metadata.snapshot.brokers:
             try:
-                return list((await at_broker(calls, broker_id, ask, timeout)).results)
+                return list((await calls.at_broker(broker_id, ask, timeout)).results)
             except BrokerIdNotRegisteredError:
                 pass  # it went while it was asked
     return list((await calls.call("DescribeConfigs", request, timeout)).results)

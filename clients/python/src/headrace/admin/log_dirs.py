@@ -18,7 +18,6 @@ from .. import arguments
 from ..engine.connections import call
 from ..models import LogDirDescription, ReplicaInfo, TopicPartitionReplica
 from .calls import AdminCalls
-from .routing import at_broker
 
 
 def wanted_replicas(topics: Iterable[str | TopicPartition] | str | None) -> dict[str, set[int]] | None:
@@ -78,7 +77,7 @@ async def describe_log_dirs(
         answer = await call(engine.connections.admin(address).DescribeLogDirs, own, address, timeout_s)
         return [_description(broker_id, item, wanted) for item in answer.directories]
 
-    found = await asyncio.gather(*(at_broker(calls, broker_id, describe, timeout) for broker_id in ids))
+    found = await asyncio.gather(*(calls.at_broker(broker_id, describe, timeout) for broker_id in ids))
     return dict(zip(ids, found, strict=True))
 
 
@@ -112,7 +111,7 @@ async def alter_replica_log_dirs(
             if item.error.code
         ]
 
-    outcomes = await asyncio.gather(*(at_broker(calls, broker_id, alter, timeout) for broker_id in by_broker))
+    outcomes = await asyncio.gather(*(calls.at_broker(broker_id, alter, timeout) for broker_id in by_broker))
     failed = [failure for outcome in outcomes for failure in outcome]
     if failed:
         raise type(failed[0][1])("; ".join(f"{name}: {error.message}" for name, error in failed))

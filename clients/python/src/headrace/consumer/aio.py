@@ -15,9 +15,8 @@ from headrace_core.records import Record
 from headrace_core.types import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
 
 from .. import arguments
-from ..awaitable import DONE, AwaitableDict, AwaitableSet, Done
 from ..callbacks import check_callback, run_callback
-from ..faces import Face
+from ..faces import DONE, AwaitableDict, AwaitableSet, Done, Face
 from ..models import GroupMetadata, OffsetAndMetadata, OffsetAndTimestamp
 from ..settings import CONSUMER, resolve
 from ..typed_settings import ConsumerSettings

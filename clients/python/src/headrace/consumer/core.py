@@ -16,7 +16,7 @@ from ..engine.offsets import ISOLATION, list_offsets
 from ..faces import several, where
 from ..models import OffsetAndTimestamp
 from .group import Callbacks, GroupConsumer, check_group, not_both, subscription_of
-from .offsets import reset_timestamp
+from .positions import reset_timestamp
 from .reading import Reading, each_of
 
 

@@ -11,11 +11,11 @@ import contextlib
 import logging
 import struct
 
-from headrace_core.errors import HeadraceError, LogTruncationError
+from headrace_core.errors import HeadraceError, LogTruncationError, NoOffsetForPartitionError
+from headrace_core.types import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
 
 from ..engine.offsets import end_of_epoch, list_offsets
 from .inbox import Slice
-from .offsets import reset_timestamp
 from .tracked import SessionOwner, Tracked
 
 logger = logging.getLogger("headrace")
@@ -26,6 +26,16 @@ _BATCH_START = 16
 
 #: A question for many that is not answered in this time is asked again for each partition by itself.
 TOGETHER_S = 2.0
+
+
+def reset_timestamp(reset: str | None, policy: str, tp: TopicPartition) -> int:
+    """The special timestamp of where to begin; NoOffsetForPartitionError when the policy is none."""
+    wanted = reset or policy
+    if wanted == "earliest":
+        return EARLIEST_TIMESTAMP
+    if wanted == "latest":
+        return LATEST_TIMESTAMP
+    raise NoOffsetForPartitionError(f"{tp} has no position and auto.offset.reset is none: seek first")
 
 
 async def find_together(fetcher: SessionOwner, lost: list[Tracked]) -> None:

@@ -20,8 +20,7 @@ from ..accumulator import (
     header_list,
 )
 from ..accumulator._checks import partition_number, timestamp_of
-from ..awaitable import AwaitableDict
-from ..faces import Face
+from ..faces import AwaitableDict, Face
 from ..settings import PRODUCER, resolve
 from ..typed_settings import ProducerSettings
 from .blocking import ArrowData, OnDelivery
