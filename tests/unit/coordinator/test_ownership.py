@@ -56,7 +56,7 @@ def test_a_proof_of_a_moment_within_the_grace_is_none_of_what_comes_after(world:
     assert members(world) == {"a", "b"}
 
 
-def test_the_answer_to_a_question_of_an_earlier_mind_proves_nothing(world: GroupShardWorld) -> None:
+def test_the_answer_to_a_question_of_an_earlier_state_machine_proves_nothing(world: GroupShardWorld) -> None:
     one, _ = world.join("a", "b")
     one.disconnect()
     world.is_proven = False

@@ -264,7 +264,7 @@ def _reads_tell_at_once(self: Shard, ticket: object, decision: Decision) -> None
         _decided(self, ticket, decision)
 
 
-def _keeps_its_mind(self: Shard, error: Exception) -> None:
+def _keeps_its_state_machine(self: Shard, error: Exception) -> None:
     flying, state_machine, end = self._flying, self.state_machine, self._end
     if self.state is not ShardState.SERVING or flying is None:
         _drop(self, error)
@@ -278,7 +278,7 @@ _decided, _drop = Shard._decided, Shard._drop
 
 @pytest.mark.parametrize(
     ("name", "mutant"),
-    [("_decided", _tells_at_once), ("_decided", _reads_tell_at_once), ("_drop", _keeps_its_mind)],
+    [("_decided", _tells_at_once), ("_decided", _reads_tell_at_once), ("_drop", _keeps_its_state_machine)],
     ids=lambda value: value.__name__ if callable(value) else value,
 )
 def test_a_shard_without_this_guard_would_be_noticed(

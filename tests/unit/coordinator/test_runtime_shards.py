@@ -284,7 +284,7 @@ def test_a_shard_begins_with_the_topics_there_are_and_hears_of_changes() -> None
     scenario(test)
 
 
-def test_a_failed_append_is_told_and_the_shard_comes_back_with_a_new_mind() -> None:
+def test_a_failed_append_is_told_and_the_shard_comes_back_with_a_new_state_machine() -> None:
     async def test(owner: Owner) -> None:
         await owner.serving(2)
         runner = owner.shards.of_group(owner.group_of(0))
