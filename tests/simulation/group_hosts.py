@@ -43,7 +43,7 @@ CLUSTER = "simulated-cluster-0001"
 SESSION_MS, HEARTBEAT_MS, GRACE_MS = 900.0, 150.0, 200.0
 APPEND_TIMEOUT_S = 0.8
 #: How often a coordinator asks how old its metadata are.
-VOUCH_MS = 120.0
+READ_INDEX_MS = 120.0
 REPLAYS_MAX = 2
 
 
@@ -180,10 +180,10 @@ class Coordinator:
             self._as_of_s = asked_s
             return
 
-    async def _vouch(self) -> None:
+    async def _confirm(self) -> None:
         while True:
             await self._wait_current()
-            await asyncio.sleep(VOUCH_MS / 1_000)
+            await asyncio.sleep(READ_INDEX_MS / 1_000)
 
     async def _is_ours(self, runner: ShardRunner) -> bool:
         await self._wait_current()
@@ -208,7 +208,7 @@ class Coordinator:
             await self._is_current.wait()
             self._is_current.clear()
         self._in_force = True
-        self.spawn(self._vouch())
+        self.spawn(self._confirm())
         assert self.shards is not None
         self.shards.begin(self.image)
         while True:

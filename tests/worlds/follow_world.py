@@ -100,9 +100,9 @@ class Member:
         self.is_deaf = False
         self.log_start_offset = log_start
         self.reads = 0
-        self.barriers = self.hurried = 0  # all of them; those that were not patient
+        self.barriers = self.hurried = 0  # all of them; those that were not deferred
         self.address = ""
-        self.heartbeat = asyncio.Event()  # what patient barriers wait for
+        self.heartbeat = asyncio.Event()  # what deferred barriers wait for
         self.heartbeat.set()
         self._subscribers: list[Callable[[MetadataImage, MetadataDelta], None]] = []
         self._turn_watchers: list[Callable[[], None]] = []
@@ -130,10 +130,10 @@ class Member:
     def on_turn(self, watcher: Callable[[], None]) -> None:
         self._turn_watchers.append(watcher)
 
-    async def barrier(self, *, is_patient: bool = False) -> int:
+    async def barrier(self, *, is_deferred: bool = False) -> int:
         self.barriers += 1
-        self.hurried += not is_patient
-        if is_patient:
+        self.hurried += not is_deferred
+        if is_deferred:
             await self.heartbeat.wait()
         while self.is_deaf:  # noqa: ASYNC110
             await asyncio.sleep(0.005)
@@ -179,7 +179,7 @@ class Served(cluster_pb2_grpc.ClusterServicer):
         self.member = member
         self.clock = clock or SystemClock()
         self.service = FollowService(member, self.clock)
-        self.follows = self.vouches = 0
+        self.follows = self.asked_for = 0
         self._port = 0
         self._listener: Listener | None = None
 
@@ -188,8 +188,8 @@ class Served(cluster_pb2_grpc.ClusterServicer):
         await self.service.follow(request, context)
 
     async def VouchMetadata(self, request: Any, context: Any) -> Any:
-        self.vouches += 1
-        return await self.service.vouch(request)
+        self.asked_for += 1
+        return await self.service.read(request)
 
     async def start(self) -> None:
         self._listener = Listener("internal", port=self._port)

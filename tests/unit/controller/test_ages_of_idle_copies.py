@@ -1,6 +1,6 @@
-"""How old the copies of an idle quorum look: the real Voucher of a leader and of another controller, and nodes that ask
-them as MetadataFollower does. The quorum is a model (a patient barrier ends with the next heartbeat), and so is time:
-whenever nothing is left to do it is the time of whatever comes next.
+"""The ages of an idle quorum's metadata copies: the ReadIndexBarriers of a leader and of another controller, and
+followers that ask them as MetadataFollower does. The quorum is a model (a deferred barrier ends with the next
+heartbeat), and so is time: when nothing is left to do, it jumps to the next event.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from headrace_controller.handlers import vouch
-from headrace_controller.handlers.vouch import OF_LATE_MS, Vouched, Voucher
-from headrace_controller.quorum_controller import PATIENCE_MS
+from headrace_controller.handlers import read_index
+from headrace_controller.handlers.read_index import RECENT_MS, ReadIndex, ReadIndexBarriers
+from headrace_controller.quorum_controller import DEFERRED_MS_MAX
 from headrace_core.errors import HeadraceError
 from headrace_core.membership import metadata_follower
 from headrace_core.metadata import MetadataImage
@@ -70,26 +70,26 @@ class Quorum:
     def subscribe(self, _: Any) -> Callable[[], None]:
         return lambda: None
 
-    async def barrier(self, *, is_patient: bool = False) -> int:
-        if is_patient and self._heartbeat_s * 1_000 <= PATIENCE_MS:
+    async def barrier(self, *, is_deferred: bool = False) -> int:
+        if is_deferred and self._heartbeat_s * 1_000 <= DEFERRED_MS_MAX:
             await asyncio.sleep(self._heartbeat_s - self._time.now_s % self._heartbeat_s)
         await asyncio.sleep(0.002)
         return END
 
 
-class Follower(Voucher):
-    """Asks the leader's Voucher directly. (A class of its own, not a patched Voucher: in the same process a cluster of
-    another test may run in another thread, and its controllers would ask this leader.)"""
+class Follower(ReadIndexBarriers):
+    """Asks the leader's barriers directly. (A subclass and no patch: a cluster of another test may run in a thread of
+    this process, and its controllers would call the patched method.)"""
 
-    def __init__(self, leader: Voucher, quorum: Quorum, time: SimulatedTime) -> None:
+    def __init__(self, leader: ReadIndexBarriers, quorum: Quorum, time: SimulatedTime) -> None:
         super().__init__(quorum, time)
         self._leader = leader
 
-    async def _barrier(self, queue: Any) -> Vouched:
+    async def _barrier(self, queue: Any) -> ReadIndex:
         await asyncio.sleep(0.0005)
-        vouched = await asyncio.wait_for(self._leader.vouch(is_patient=queue.is_patient), vouch.BARRIER_TIMEOUT_S)
+        index = await asyncio.wait_for(self._leader.read(is_deferred=queue.is_deferred), read_index.BARRIER_TIMEOUT_S)
         await asyncio.sleep(0.0005)
-        return vouched
+        return index
 
 
 class Idle:
@@ -97,7 +97,7 @@ class Idle:
 
     def __init__(self, heartbeat_ms: float) -> None:
         self.time = SimulatedTime()
-        self.leader = Voucher(Quorum(LEADER, self.time, heartbeat_ms / 1_000), self.time)
+        self.leader = ReadIndexBarriers(Quorum(LEADER, self.time, heartbeat_ms / 1_000), self.time)
         self.other = Follower(self.leader, Quorum(OTHER, self.time, heartbeat_ms / 1_000), self.time)
         self.oldest_s = 0.0
         self.failures = 0
@@ -115,22 +115,22 @@ class Idle:
         await self.leader.close()
         await self.other.close()
 
-    async def _follow(self, asked: Voucher, rng: random.Random) -> None:
-        """MetadataFollower._keep_vouching."""
+    async def _follow(self, asked: ReadIndexBarriers, rng: random.Random) -> None:
+        """MetadataFollower._keep_confirming."""
         as_of_s: float | None = None
         await asyncio.sleep(2 * rng.random())
         while True:
-            began_s, every_s = self.time.now_s, metadata_follower.VOUCH_EVERY_S
+            began_s, every_s = self.time.now_s, metadata_follower.READ_INDEX_EVERY_S
             try:
-                vouched = await asyncio.wait_for(asked.vouch_of_late(), metadata_follower._VOUCH_TIMEOUT_S)
+                index = await asyncio.wait_for(asked.recent(), metadata_follower._READ_INDEX_TIMEOUT_S)
             except (HeadraceError, TimeoutError):
                 self.failures += 1
-                every_s = metadata_follower._VOUCH_AGAIN_S
+                every_s = metadata_follower._READ_INDEX_AGAIN_S
             else:
                 self.answers += 1
                 if as_of_s is not None:
                     self.oldest_s = max(self.oldest_s, self.time.now_s - as_of_s)
-                as_of_s = max(as_of_s or 0.0, began_s - math.ceil(vouched.age_ms) / 1_000)
+                as_of_s = max(as_of_s or 0.0, began_s - math.ceil(index.age_ms) / 1_000)
             await asyncio.sleep(max(every_s - (self.time.now_s - began_s), every_s / 10) + 0.01 * rng.random())
 
 
@@ -151,24 +151,24 @@ def test_idle_copies_look_no_older_than_is_said(heartbeat_ms: float, oldest_s: f
     idle.run(copies, for_s=200)
     assert idle.answers > 100 * copies
     assert idle.failures == 0
-    assert 0.8 < idle.oldest_s <= oldest_s < metadata_follower._UNVOUCHED_S - 1.5
+    assert 0.8 < idle.oldest_s <= oldest_s < metadata_follower._UNCONFIRMED_S - 1.5
 
 
-def test_who_asks_while_a_patient_barrier_is_under_way_has_its_answer_and_how_long_ago_it_began() -> None:
+def test_who_asks_while_a_deferred_barrier_is_under_way_has_its_answer_and_how_long_ago_it_began() -> None:
     """All that was committed before it began lies below what it says; what came since may not."""
     idle = Idle(400)
     leader, time = idle.leader, idle.time
 
     async def work() -> None:
-        await leader.vouch()
-        await asyncio.sleep((OF_LATE_MS + 100) / 1_000)
-        under_way = asyncio.ensure_future(leader.vouch(is_patient=True))
+        await leader.read()
+        await asyncio.sleep((RECENT_MS + 100) / 1_000)
+        under_way = asyncio.ensure_future(leader.read(is_deferred=True))
         await asyncio.sleep(0)
         began_s = time.now_s
         await asyncio.sleep(0.1)
         assert not under_way.done()
         asked_s = time.now_s
-        of_late = await leader.vouch_of_late()
+        of_late = await leader.recent()
         assert (await under_way).age_ms == 0
         assert of_late.age_ms == pytest.approx((asked_s - began_s) * 1_000)
         assert of_late.age_ms >= 100
@@ -178,21 +178,21 @@ def test_who_asks_while_a_patient_barrier_is_under_way_has_its_answer_and_how_lo
     time.run(work())
 
 
-def test_who_asks_while_a_patient_barrier_fails_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_asks_while_a_deferred_barrier_fails_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
     idle = Idle(400)
     leader = idle.leader
 
-    async def fails(queue: Any) -> Vouched:
+    async def fails(queue: Any) -> ReadIndex:
         await asyncio.sleep(0.2)
         raise leader.not_leading()
 
     async def work() -> None:
-        await leader.vouch()
-        await asyncio.sleep((OF_LATE_MS + 100) / 1_000)
+        await leader.read()
+        await asyncio.sleep((RECENT_MS + 100) / 1_000)
         monkeypatch.setattr(leader, "_barrier", fails)
-        under_way = asyncio.ensure_future(leader.vouch(is_patient=True))
+        under_way = asyncio.ensure_future(leader.read(is_deferred=True))
         await asyncio.sleep(0.1)
-        for asked in (leader.vouch_of_late(), under_way):
+        for asked in (leader.recent(), under_way):
             with pytest.raises(HeadraceError, match="no controller is known to lead"):
                 await asked
 

@@ -430,12 +430,12 @@ def test_answers_to_heartbeats_cost_an_idle_leader_no_turn(world: QuorumWorld) -
 
 
 def test_an_answer_to_a_heartbeat_for_which_somebody_waits_is_worth_one(world: QuorumWorld) -> None:
-    patient = world.call(lambda done: world.leader.read(done, is_patient=True))
+    deferred = world.call(lambda done: world.leader.read(done, is_deferred=True))
     assert world.leader.until_due_ms() > 0, "nothing is due for it before the next heartbeats"
     _tick_and_hear(world)
     assert world.leader.until_due_ms() <= 0
     world.turn(world.leader.node_id)
-    assert patient.result == world.leader.image.next_offset
+    assert deferred.result == world.leader.image.next_offset
 
 
 def test_an_answer_to_a_heartbeat_wakes_a_leader_whose_follower_lacks_something(world: QuorumWorld) -> None:

@@ -59,7 +59,7 @@ class Life:
         self.observers = [Copy(self.rng.randint(1, 3)) for _ in range(2)]
         self.told: dict[
             int, tuple[float, int]
-        ] = {}  # the newest vouch that a controller has: when it began, its offset
+        ] = {}  # the newest barrier that a controller has: when it began, its offset
         self.answered_of_late = 0
         self.checked = 0
         self.world.elect()
@@ -101,7 +101,7 @@ class Life:
                     question = rng.choice(answered)
                     self._questions.remove(question)
                     if isinstance(question.asked.result, int):
-                        question.copy.freshness.vouched(question.asked.result, question.began_ms)
+                        question.copy.freshness.confirmed(question.asked.result, question.began_ms)
                         self._told(question, question.asked.result)
             case "apply":
                 for observer in self.observers:
@@ -209,7 +209,7 @@ def test_no_copy_is_older_than_it_says(first: int) -> None:
     assert sum(life.answered_of_late for life in lives) > 50
 
 
-def test_leaders_that_vouch_without_a_majority_are_caught() -> None:
+def test_leaders_that_confirm_without_a_majority_are_caught() -> None:
     for seed in range(200):
         try:
             Life(seed, _by_its_own_word).run()

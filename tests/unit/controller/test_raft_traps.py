@@ -559,12 +559,12 @@ def test_a_voter_says_yes_once_in_a_term_also_after_a_restart() -> None:
     assert answers == [True, False]
 
 
-def test_a_patient_read_costs_no_message_and_goes_with_the_next_heartbeats() -> None:
+def test_a_deferred_read_costs_no_message_and_goes_with_the_next_heartbeats() -> None:
     world = world_of(1, 2, 3)
     world.elect(1)
     first = world.replicas[key(1)]
     for token in range(10):
-        first.node.read(token, is_patient=True)
+        first.node.read(token, is_deferred=True)
     world.work(first)
     assert not world.network
     world.settle()
@@ -578,22 +578,22 @@ def test_a_patient_read_costs_no_message_and_goes_with_the_next_heartbeats() -> 
     assert first.reads == [(token, entry.next_offset) for token in range(10)]
 
 
-def test_a_patient_read_goes_with_the_round_that_a_hasty_one_begins() -> None:
+def test_a_deferred_read_goes_with_the_round_that_a_prompt_one_begins() -> None:
     world = world_of(1, 2, 3)
     world.elect(1)
     first = world.replicas[key(1)]
-    first.node.read("patient", is_patient=True)
-    first.node.read("hasty")
+    first.node.read("deferred", is_deferred=True)
+    first.node.read("prompt")
     world.work(first)
     world.settle()
-    assert {token for token, _ in first.reads} == {"patient", "hasty"}
+    assert {token for token, _ in first.reads} == {"deferred", "prompt"}
 
 
-def test_patient_reads_fail_with_the_lead_like_any_other() -> None:
+def test_deferred_reads_fail_with_the_lead_like_any_other() -> None:
     world = world_of(1, 2, 3)
     world.elect(1)
     first = world.replicas[key(1)]
-    first.node.read("patient", is_patient=True)
+    first.node.read("deferred", is_deferred=True)
     world.work(first)
     cut_off(world, 1)
     lead_again(world, 2)
@@ -602,15 +602,15 @@ def test_patient_reads_fail_with_the_lead_like_any_other() -> None:
         world.tick()
         world.settle()
     assert first.reads == []
-    assert first.failed_reads == ["patient"]
+    assert first.failed_reads == ["deferred"]
 
 
-def test_a_sole_voter_confirms_a_patient_read_with_its_next_tick() -> None:
+def test_a_sole_voter_confirms_a_deferred_read_with_its_next_tick() -> None:
     world = world_of(1)
     world.elect(1)
     first = world.replicas[key(1)]
-    first.node.read("patient", is_patient=True)
+    first.node.read("deferred", is_deferred=True)
     world.work(first)
     assert first.reads == []
     world.tick(1)
-    assert [token for token, _ in first.reads] == ["patient"]
+    assert [token for token, _ in first.reads] == ["deferred"]

@@ -15,7 +15,7 @@ import pytest
 
 from headrace_controller.cluster.decision import ClusterSettings
 from headrace_controller.cluster.requests import HeartbeatsEnded
-from headrace_controller.quorum_controller import PATIENCE_MS, QuorumController, QuorumSettings
+from headrace_controller.quorum_controller import DEFERRED_MS_MAX, QuorumController, QuorumSettings
 from headrace_controller.raft import HeartbeatRequest, Message, RaftNode, Role
 from headrace_controller.raft.types import VoteRequest
 from tests.unit.controller.raft_schedule import Schedule
@@ -240,7 +240,7 @@ def test_a_pause_of_the_leader_is_forgiven_to_brokers() -> None:
 
 
 @pytest.mark.parametrize("election_ms", [1_000, 2_000, 2_500, 16_000])
-def test_a_patient_question_waits_for_heartbeats_unless_they_are_far_apart(election_ms: int) -> None:
+def test_a_deferred_question_waits_for_heartbeats_unless_they_are_far_apart(election_ms: int) -> None:
     settings = QuorumSettings(election_timeout_ms=election_ms)
     clocked = Clocked(settings=settings)
     clocked.pass_ms(4 * settings.heartbeat_ms)
@@ -249,13 +249,13 @@ def test_a_patient_question_waits_for_heartbeats_unless_they_are_far_apart(elect
         clocked.pass_ms(130)
         answers: list[Any] = []
         began_ms = clocked.now_ms
-        clocked.leader.read(answers.append, is_patient=True)
+        clocked.leader.read(answers.append, is_deferred=True)
         while not answers:
             clocked.pass_ms(STEP_MS)
-            assert clocked.now_ms - began_ms <= PATIENCE_MS + STEP_MS
+            assert clocked.now_ms - began_ms <= DEFERRED_MS_MAX + STEP_MS
         assert isinstance(answers[0], int)
         waited.append(clocked.now_ms - began_ms)
-    if settings.heartbeat_ms > PATIENCE_MS:
+    if settings.heartbeat_ms > DEFERRED_MS_MAX:
         assert max(waited) <= STEP_MS
     else:
         assert max(waited) > settings.heartbeat_ms / 2

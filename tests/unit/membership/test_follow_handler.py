@@ -11,7 +11,7 @@ from typing import Any, cast
 import grpc.aio
 import pytest
 
-from headrace_controller.handlers import follow, vouch
+from headrace_controller.handlers import follow, read_index
 from headrace_core.clock import SystemClock
 from headrace_core.errors import NotControllerError
 from headrace_core.metadata import EMPTY_IMAGE
@@ -34,7 +34,7 @@ def follow_from(stub: Any, offset: int, epoch: int | None = None) -> Any:
     )
 
 
-def vouch_request(**fields: Any) -> cluster_pb2.VouchMetadataRequest:
+def index_request(**fields: Any) -> cluster_pb2.VouchMetadataRequest:
     return cluster_pb2.VouchMetadataRequest(cluster_id=CLUSTER, **fields)
 
 
@@ -197,7 +197,7 @@ def test_a_stopping_controller_ends_its_streams_and_lets_go_of_dropped_ones() ->
             await dropped.read()
             dropped.cancel()
             await until(lambda: not served.service._streams, "the dropped stream to be let go of")
-            assert len(served.member._subscribers) == 1  # the voucher's own
+            assert len(served.member._subscribers) == 1  # the barriers's own
             call = follow_from(stub, 0)
             await call.read()
             served.service.close()
@@ -211,10 +211,10 @@ def test_a_barrier_is_the_leaders_word_whoever_is_asked() -> None:
         quorum = Quorum()
         late = Member(quorum, 2)
         async with serving([Member(quorum, 1), late]) as (first, second), stub_of(second) as stub:
-            await until(lambda: second.service.lag.ms is not None, "a first vouch")
+            await until(lambda: second.service.lag.ms is not None, "a first barrier")
             late.is_deaf = True
             quorum.topic("unheard")
-            answer = await stub.VouchMetadata(vouch_request())
+            answer = await stub.VouchMetadata(index_request())
             assert (answer.committed_offset, answer.leader_id, answer.leader_epoch) == (2, 1, 1)
             assert late.image.next_offset == 1
             # Its own image lacks what was committed: it gets no younger by that answer.
@@ -224,43 +224,43 @@ def test_a_barrier_is_the_leaders_word_whoever_is_asked() -> None:
             assert (second.service.lag.ms or 0) > 300
             late.is_deaf = False
             late.catch_up()
-            await until(lambda: (second.service.lag.ms or 1e9) < 200, "the late one to be vouched for again")
+            await until(lambda: (second.service.lag.ms or 1e9) < 200, "the late one to be confirmed again")
 
     asyncio.run(work())
 
 
-def test_nobody_vouches_while_nobody_leads_and_a_relayed_question_goes_no_further() -> None:
+def test_no_barrier_ends_without_a_leader_and_a_relayed_question_goes_no_further() -> None:
     async def work() -> None:
         quorum = Quorum()
         async with serving([Member(quorum, 1), Member(quorum, 2)]) as (first, second), stub_of(second) as stub:
             with pytest.raises(grpc.aio.AioRpcError) as refused:
-                await stub.VouchMetadata(vouch_request(is_relayed=True))
+                await stub.VouchMetadata(index_request(is_relayed=True))
             error = error_from_rpc(refused.value, "there")
             assert isinstance(error, NotControllerError)
             assert error.leader == (1, 1, first.member.address)
             # Each takes the other for the leader.
             first.member.leader_id = 2
             with pytest.raises(grpc.aio.AioRpcError) as refused:
-                await stub.VouchMetadata(vouch_request())
+                await stub.VouchMetadata(index_request())
             assert str(refused.value.details()).startswith("NOT_CONTROLLER")
             second.member.leader_id = -1
             with pytest.raises(grpc.aio.AioRpcError) as refused:
-                await stub.VouchMetadata(vouch_request())
+                await stub.VouchMetadata(index_request())
             assert "no controller is known to lead" in str(refused.value.details())
 
     asyncio.run(work())
 
 
-def test_a_leader_that_no_majority_answers_vouches_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vouch, "BARRIER_TIMEOUT_S", 0.2)
+def test_a_leader_that_no_majority_answers_confirms_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(read_index, "BARRIER_TIMEOUT_S", 0.2)
 
     async def work() -> None:
         quorum = Quorum()
         async with serving([Member(quorum, 1)]) as (served,), stub_of(served) as stub:
-            await stub.VouchMetadata(vouch_request())
+            await stub.VouchMetadata(index_request())
             served.member.is_deaf = True
             with pytest.raises(grpc.aio.AioRpcError) as refused:
-                await stub.VouchMetadata(vouch_request())
+                await stub.VouchMetadata(index_request())
             assert str(refused.value.details()).startswith("REQUEST_TIMED_OUT")
             await until(lambda: (served.service.lag.ms or 0) > 300, "the lag to grow")
 
@@ -275,11 +275,11 @@ def test_those_who_ask_while_a_barrier_is_under_way_share_the_next_one() -> None
         async with serving([Member(quorum, 1)]) as (served,), stub_of(served) as stub:
             member = served.member
             member.is_deaf = True
-            earlier = asyncio.ensure_future(_vouch(stub))
+            earlier = asyncio.ensure_future(_confirm(stub))
             await until(lambda: member.hurried == 1, "a barrier that does not end")
-            asked = [asyncio.ensure_future(_vouch(stub)) for _ in range(20)]
-            await until(lambda: served.service._voucher._queues[False].next is not None, "somebody to wait")
-            await until(lambda: served.vouches == 21, "all of them to wait")
+            asked = [asyncio.ensure_future(_confirm(stub)) for _ in range(20)]
+            await until(lambda: served.service._barriers._queues[False].next is not None, "somebody to wait")
+            await until(lambda: served.asked_for == 21, "all of them to wait")
             assert member.hurried == 1
             assert not any(each.done() for each in asked)
             member.is_deaf = False
@@ -292,23 +292,23 @@ def test_those_who_ask_while_a_barrier_is_under_way_share_the_next_one() -> None
     asyncio.run(work())
 
 
-def test_who_hurries_does_not_wait_for_the_patient() -> None:
-    """A patient barrier lasts until the leader's next heartbeats; a broker that starts asks for one that does not."""
+def test_who_hurries_does_not_wait_for_the_deferred() -> None:
+    """A deferred barrier lasts until the leader's next heartbeats; a broker that starts asks for one that does not."""
 
     async def work() -> None:
         quorum = Quorum()
         leader = Member(quorum, 1)
         leader.heartbeat.clear()
         async with serving([leader]) as (served,), stub_of(served) as stub:
-            patient = asyncio.ensure_future(_vouch(stub, is_patient=True, is_relayed=True))
-            await until(lambda: served.vouches == 1, "a patient one to wait")
+            deferred = asyncio.ensure_future(_confirm(stub, is_patient=True, is_relayed=True))
+            await until(lambda: served.asked_for == 1, "a deferred one to wait")
             topic_end = quorum.topic("a")
-            answer = await _vouch(stub)
+            answer = await _confirm(stub)
             assert answer.committed_offset == topic_end
             assert leader.hurried == 1
-            assert not patient.done()
+            assert not deferred.done()
             leader.heartbeat.set()
-            assert (await patient).committed_offset == topic_end
+            assert (await deferred).committed_offset == topic_end
 
     asyncio.run(work())
 
@@ -320,44 +320,44 @@ def test_who_is_not_in_a_hurry_is_told_what_is_known_and_how_old_that_is(monkeyp
         quorum = Quorum()
         leader, second = Member(quorum, 1), Member(quorum, 2)
         async with serving([leader, second]) as (_, served), stub_of(served) as stub:
-            await until(lambda: served.service.lag.ms is not None, "a first vouch")
+            await until(lambda: served.service.lag.ms is not None, "a first barrier")
             known = quorum.end
             leader.heartbeat.clear()
             barriers = leader.barriers
             await until(lambda: leader.barriers > barriers, "the next one to wait for heartbeats")
-            quorum.topic("a")  # nobody has vouched for it yet
+            quorum.topic("a")  # not confirmed so far
             committed_s = asyncio.get_running_loop().time()
-            monkeypatch.setattr(vouch, "OF_LATE_MS", 1e9)  # (a machine may be slow to ask)
+            monkeypatch.setattr(read_index, "RECENT_MS", 1e9)  # (a machine may be slow to ask)
             await until(lambda: (served.service.lag.ms or 0) > 100, "some time to pass")
-            answer = await _vouch(stub, is_patient=True)
+            answer = await _confirm(stub, is_patient=True)
             passed_ms = (asyncio.get_running_loop().time() - committed_s) * 1_000
             assert answer.committed_offset == known
             assert answer.age_ms > 100
             assert answer.age_ms <= passed_ms + 2_000
             assert leader.hurried == 0
             # What is older than half a second is no answer; the next heartbeats bring one.
-            monkeypatch.setattr(vouch, "OF_LATE_MS", 0)
-            patient = asyncio.ensure_future(_vouch(stub, is_patient=True))
-            await until(lambda: served.vouches == 2, "it to be asked")
+            monkeypatch.setattr(read_index, "RECENT_MS", 0)
+            deferred = asyncio.ensure_future(_confirm(stub, is_patient=True))
+            await until(lambda: served.asked_for == 2, "it to be asked")
             leader.heartbeat.set()
-            answer = await patient
+            answer = await deferred
             assert (answer.committed_offset, answer.age_ms, leader.hurried) == (quorum.end, 0, 0)
             leader.heartbeat.clear()
             second.leader_id = -1
             with pytest.raises(grpc.aio.AioRpcError) as refused:
-                await _vouch(stub, is_patient=True)
+                await _confirm(stub, is_patient=True)
             assert "no controller is known to lead" in str(refused.value.details())
             second.leader_id = 1
             # When no heartbeats bring one something is wrong, and a barrier is asked for.
-            await until(lambda: (served.service.lag.ms or 0) > vouch.OVERDUE_MS, "the vouch to be overdue")
-            answer = await _vouch(stub, is_patient=True)
+            await until(lambda: (served.service.lag.ms or 0) > read_index.OVERDUE_MS, "the barrier to be overdue")
+            answer = await _confirm(stub, is_patient=True)
             assert (answer.committed_offset, answer.age_ms, leader.hurried) == (quorum.end, 0, 1)
 
     asyncio.run(work())
 
 
-async def _vouch(stub: Any, **fields: Any) -> Any:
-    return await stub.VouchMetadata(vouch_request(**fields))
+async def _confirm(stub: Any, **fields: Any) -> Any:
+    return await stub.VouchMetadata(index_request(**fields))
 
 
 class _Leader(cluster_pb2_grpc.ClusterServicer):  # type: ignore[misc]
@@ -374,8 +374,8 @@ class _Leader(cluster_pb2_grpc.ClusterServicer):  # type: ignore[misc]
         return cluster_pb2.VouchMetadataResponse(committed_offset=7, leader_id=3, leader_epoch=2)
 
 
-def test_a_leader_that_hangs_and_is_replaced_does_not_end_a_controllers_own_vouching() -> None:
-    """Patient and other questions are under way at once: who goes on to the next leader must not cancel the other."""
+def test_a_leader_that_hangs_and_is_replaced_does_not_end_a_controllers_own_barriers() -> None:
+    """Deferred and other questions are under way at once: who goes on to the next leader must not cancel the other."""
 
     async def work() -> None:
         deaf, heir = _Leader(hangs=True), _Leader(hangs=False)
@@ -396,13 +396,13 @@ def test_a_leader_that_hangs_and_is_replaced_does_not_end_a_controllers_own_vouc
                 controller_addresses=lambda: {2: f"127.0.0.1:{ports[0]}", 3: f"127.0.0.1:{ports[1]}"},
                 subscribe=lambda subscriber: lambda: None,
             )
-            voucher = vouch.Voucher(cast(Any, quorum), SystemClock())
-            voucher.start()
-            stack.push_async_callback(voucher.close)
-            await asyncio.wait_for(deaf.asked.wait(), 60)  # its own patient question waits there
+            barriers = read_index.ReadIndexBarriers(cast(Any, quorum), SystemClock())
+            barriers.start()
+            stack.push_async_callback(barriers.close)
+            await asyncio.wait_for(deaf.asked.wait(), 60)  # its own deferred question waits there
             quorum.leader_id, quorum.term = 3, 2
-            assert (await voucher.vouch()).offset == 7
-            began_ms = voucher.now_ms
-            await until(lambda: voucher.vouched_since(began_ms) is not None, "a vouch of its own after that")
+            assert (await barriers.read()).offset == 7
+            began_ms = barriers.now_ms
+            await until(lambda: barriers.confirmed_since(began_ms) is not None, "a barrier of its own after that")
 
     asyncio.run(work())

@@ -95,14 +95,14 @@ def test_a_controller_that_falls_silent_is_left(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize("can_ask", [False, True])
 def test_a_controller_that_is_cut_off_from_the_leader_is_left(monkeypatch: pytest.MonkeyPatch, can_ask: bool) -> None:
     """``can_ask``: only its log does not grow; the leader answers its questions."""
-    monkeypatch.setattr(metadata_follower, "_UNVOUCHED_S", 0.5)
+    monkeypatch.setattr(metadata_follower, "_UNCONFIRMED_S", 0.5)
 
     async def work() -> None:
         quorum = Quorum()
         async with serving([Member(quorum, 1), Member(quorum, 2), Member(quorum, 3)]) as (first, second, third):
             follower = MetadataFollower([second.member.address], CLUSTER)
             async with running(follower.run()):
-                await until(lambda: follower.lag.ms is not None, "a vouch")
+                await until(lambda: follower.lag.ms is not None, "a barrier")
                 second.member.is_deaf, second.member.leader_id = True, 1 if can_ask else -1
                 offset = quorum.topic("t")
                 await follower.wait_applied(offset, 10)
@@ -112,7 +112,7 @@ def test_a_controller_that_is_cut_off_from_the_leader_is_left(monkeypatch: pytes
     asyncio.run(work())
 
 
-def test_the_lag_is_an_upper_bound_and_grows_while_nobody_vouches() -> None:
+def test_the_lag_is_an_upper_bound_and_grows_while_nothing_is_confirmed() -> None:
     """Members 2 and 3 stand for a majority; the leader 1 cannot reach them, and commits nothing that they do not."""
 
     async def work() -> None:
@@ -146,7 +146,7 @@ def test_the_lag_is_an_upper_bound_and_grows_while_nobody_vouches() -> None:
     asyncio.run(work())
 
 
-def test_what_is_vouched_for_and_not_applied_makes_nothing_younger() -> None:
+def test_what_is_confirmed_and_not_applied_makes_nothing_younger() -> None:
     """A broker that is busy acting on a change has heard that the log goes on; its image is old all the same."""
 
     async def work() -> None:

@@ -9,21 +9,21 @@ import pytest
 from headrace_core.metadata.freshness import Freshness, MetadataLag
 
 
-def test_nobody_has_vouched_for_a_copy_yet() -> None:
+def test_a_copy_is_not_confirmed_at_first() -> None:
     assert Freshness(10).lag(1_000) == MetadataLag(0, None)
 
 
 def test_a_copy_is_as_old_as_the_question_whose_answer_it_has_reached() -> None:
     copy = Freshness(10)
-    copy.vouched(12, began_ms=100)
+    copy.confirmed(12, began_ms=100)
     assert copy.lag(150) == (2, None)  # what the barrier saw is not applied: it says nothing of this copy yet
     copy.applied(11)
     assert copy.lag(160) == (1, None)
     copy.applied(12)
     assert copy.lag(170) == (0, 70)
-    copy.vouched(12, began_ms=300)
+    copy.confirmed(12, began_ms=300)
     assert copy.lag(350) == (0, 50)
-    copy.vouched(13, began_ms=400)
+    copy.confirmed(13, began_ms=400)
     assert copy.lag(450) == (1, 150)
     copy.committed(20)
     assert copy.lag(450).records == 8
@@ -31,16 +31,16 @@ def test_a_copy_is_as_old_as_the_question_whose_answer_it_has_reached() -> None:
 
 def test_an_answer_that_was_long_on_its_way_makes_nothing_younger() -> None:
     copy = Freshness()
-    copy.vouched(0, began_ms=100)
-    copy.vouched(0, began_ms=50)
+    copy.confirmed(0, began_ms=100)
+    copy.confirmed(0, began_ms=50)
     assert copy.lag(10_000).ms == 9_900
 
 
-def test_an_older_vouch_that_comes_later_takes_nothing_from_one_that_waits_for_its_records() -> None:
+def test_an_older_confirmation_that_comes_later_takes_nothing_from_one_that_waits_for_its_records() -> None:
     """A barrier of now, and then the answer to who only wanted to know what was known half a second ago."""
     copy = Freshness(10)
-    copy.vouched(12, began_ms=300)
-    copy.vouched(12, began_ms=100)
+    copy.confirmed(12, began_ms=300)
+    copy.confirmed(12, began_ms=100)
     copy.applied(12)
     assert copy.lag(350) == (0, 50)
 
@@ -63,7 +63,7 @@ def test_no_copy_says_that_it_is_younger_than_it_is(seed: int) -> None:
                 under_way.append((now_ms, end))
             case 3 if under_way:
                 asked, offset = under_way.pop(rng.randrange(len(under_way)))
-                copy.vouched(offset, asked)
+                copy.confirmed(offset, asked)
             case _:
                 applied = rng.randint(applied, end)
                 copy.applied(applied)
@@ -74,10 +74,10 @@ def test_no_copy_says_that_it_is_younger_than_it_is(seed: int) -> None:
             assert not missing or missing[0] >= now_ms - lag.ms, f"seed {seed}: {missing[0]} at {now_ms}, {lag}"
 
 
-def test_a_copy_far_behind_keeps_a_bounded_number_of_vouches_and_stays_true() -> None:
+def test_a_copy_far_behind_keeps_a_bounded_number_of_confirmations_and_stays_true() -> None:
     copy = Freshness()
     for number in range(1_000):
-        copy.vouched(number + 1, began_ms=number * 10.0)
+        copy.confirmed(number + 1, began_ms=number * 10.0)
     copy.applied(1)
     assert copy.lag(10_000).ms == 10_000
     copy.applied(500)

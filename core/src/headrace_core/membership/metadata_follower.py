@@ -63,9 +63,9 @@ logger = logging.getLogger("headrace.metadata")
 OnChange = Callable[[MetadataImage, MetadataDelta], Awaitable[None]]
 
 #: How often the age of the image is asked for, how soon again when there was no answer, how long one may take.
-VOUCH_EVERY_S = 0.8
-_VOUCH_AGAIN_S = 0.25
-_VOUCH_TIMEOUT_S = 2.5
+READ_INDEX_EVERY_S = 0.8
+_READ_INDEX_AGAIN_S = 0.25
+_READ_INDEX_TIMEOUT_S = 2.5
 #: Who waits for the answer of a controller that knows no leader asks again so soon.
 _ASK_AGAIN_S = 0.05
 #: A controller sends something every second, and answers in between: one that has done neither for so long stands
@@ -73,7 +73,7 @@ _ASK_AGAIN_S = 0.05
 _SILENCE_S = 2.0
 #: A controller that gets neither a barrier nor records for so long may be cut off: perhaps another one is not. (Idle
 #: copies show up to two seconds, and an election takes one to two.)
-_UNVOUCHED_S = 5.0
+_UNCONFIRMED_S = 5.0
 #: A connection that lasted so long was none in vain.
 _WORKED_MS = 1_000
 #: Kafka's metadata.log.max.record.bytes.between.snapshots and metadata.log.max.snapshot.interval.ms.
@@ -189,7 +189,7 @@ class MetadataFollower:
         return self.image
 
     async def wait_current(self) -> MetadataImage:
-        """The image once it shows everything that was committed when this was called: caught up, and vouched for."""
+        """The image once it shows everything that was committed when this was called: caught up and confirmed."""
         now_ms = self._clock.monotonic_ms()
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         entry = (now_ms, waiter)
@@ -268,8 +268,8 @@ class MetadataFollower:
         stub = cluster_pb2_grpc.ClusterStub(channel)  # type: ignore[no-untyped-call]
         parts = _SnapshotParts()
         call = stub.FollowMetadata(request)
-        vouching = asyncio.create_task(self._keep_vouching(stub), name="metadata age")
-        asking = asyncio.create_task(self._vouch_when_asked(stub), name="metadata barriers")
+        confirming = asyncio.create_task(self._keep_confirming(stub), name="metadata age")
+        asking = asyncio.create_task(self._confirm_when_asked(stub), name="metadata barriers")
         read: asyncio.Future[Any] | None = None
         try:
             while True:
@@ -286,9 +286,9 @@ class MetadataFollower:
                 self._leave_if_cut_off()
         finally:
             call.cancel()
-            vouching.cancel()
+            confirming.cancel()
             asking.cancel()
-            await asyncio.wait({vouching, asking, *([read] if read is not None else [])})
+            await asyncio.wait({confirming, asking, *([read] if read is not None else [])})
             if read is not None and not read.cancelled():
                 read.exception()
 
@@ -309,32 +309,32 @@ class MetadataFollower:
         if len(self.controllers.candidates()) < 2:
             return
         last_ms = max(self._connected_ms, self._moved_ms, self._freshness.as_of_ms or 0.0)
-        if self._clock.monotonic_ms() - last_ms > _UNVOUCHED_S * 1_000:
-            raise NetworkError(f"it has heard nothing new of the leading controller for {_UNVOUCHED_S:.0f} s")
+        if self._clock.monotonic_ms() - last_ms > _UNCONFIRMED_S * 1_000:
+            raise NetworkError(f"it has heard nothing new of the leading controller for {_UNCONFIRMED_S:.0f} s")
 
-    async def _keep_vouching(self, stub: Any) -> None:
+    async def _keep_confirming(self, stub: Any) -> None:
         while True:
             began_ms = self._clock.monotonic_ms()
-            every_s = VOUCH_EVERY_S if await self._vouch(stub, is_patient=True) else _VOUCH_AGAIN_S
+            every_s = READ_INDEX_EVERY_S if await self._confirm(stub, is_deferred=True) else _READ_INDEX_AGAIN_S
             left_s = every_s - (self._clock.monotonic_ms() - began_ms) / 1_000
             await asyncio.sleep(max(left_s, every_s / 10))
 
-    async def _vouch_when_asked(self, stub: Any) -> None:
+    async def _confirm_when_asked(self, stub: Any) -> None:
         if self._current_waiters:  # since the last connection
             self._ask_now.set()
         while True:
             await self._ask_now.wait()
             self._ask_now.clear()
-            if not await self._vouch(stub, is_patient=False) and self._current_waiters:
+            if not await self._confirm(stub, is_deferred=False) and self._current_waiters:
                 self._ask_now.set()
                 await asyncio.sleep(_ASK_AGAIN_S)
 
-    async def _vouch(self, stub: Any, *, is_patient: bool) -> bool:
+    async def _confirm(self, stub: Any, *, is_deferred: bool) -> bool:
         """Ask how old the image is; False when there was no answer."""
-        request = cluster_pb2.VouchMetadataRequest(cluster_id=self._cluster_id, is_patient=is_patient)
+        request = cluster_pb2.VouchMetadataRequest(cluster_id=self._cluster_id, is_patient=is_deferred)
         began_ms = self._clock.monotonic_ms()
         try:
-            answer = await stub.VouchMetadata(request, timeout=_VOUCH_TIMEOUT_S)
+            answer = await stub.VouchMetadata(request, timeout=_READ_INDEX_TIMEOUT_S)
         except grpc.aio.AioRpcError as failure:
             error = error_from_rpc(failure, "the controller")
             if isinstance(error, NotControllerError):
@@ -342,7 +342,7 @@ class MetadataFollower:
             return False
         self.controllers.led_by(answer.leader_id, answer.leader_epoch)
         self._answered_ms = self._clock.monotonic_ms()
-        self._freshness.vouched(answer.committed_offset, began_ms - answer.age_ms)
+        self._freshness.confirmed(answer.committed_offset, began_ms - answer.age_ms)
         self._wake_current()
         return True
 

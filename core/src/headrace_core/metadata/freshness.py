@@ -1,14 +1,14 @@
 """How old a copy of the metadata may be: an upper bound.
 
-A *vouch* says: all that was committed at the moment ``began_ms`` lies below ``offset``. It comes from a barrier (the
-leader commits up to ``offset``, and a majority confirmed after the question arrived that it still led), and
-``began_ms`` is when the owner of the copy asked, so neither the way of the answer nor a process that stood still makes
-the copy look younger than it is. A copy that has applied everything below ``offset`` is therefore as of ``began_ms`` at
-least; from then on it ages, until a later vouch is reached.
+A *confirmation* says: everything that was committed at ``began_ms`` lies below ``offset``. It comes from a ReadIndex
+barrier: the leader has committed up to ``offset``, and a majority confirmed after the request that it still led.
+``began_ms`` is when the copy's owner sent the request, so neither the way of the answer nor a suspended process makes
+the copy look younger than it is. A copy that has applied everything below ``offset`` is as of ``began_ms`` at least.
+From then on it ages until it reaches a later confirmation.
 
-Who only wants to know how old it is gets the newest vouch of a controller, and takes that one's age off ``began_ms``:
-the age is by the controller's clock, which counts the suspensions of its machine (core/clock.py; on Linux only). Who
-needs to be sure asks for a barrier of its own (``wait_current``).
+A request for the age alone gets a controller's recent barrier, and subtracts that barrier's age from ``began_ms``. The
+age is by the controller's clock, which counts the suspensions of its machine (core/clock.py; on Linux only). A request
+that must be exact asks for a barrier of its own (``wait_current``).
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from __future__ import annotations
 from collections import deque
 from typing import NamedTuple
 
-#: Vouches that wait for their offset: when a copy falls far behind, the oldest are the next to be reached.
+#: Confirmations that wait for their offset. A copy far behind reaches the oldest ones first.
 _WAITING_MAX = 64
 
 
 class MetadataLag(NamedTuple):
-    """How far a copy is behind: ``records`` that are known to be committed and are not applied; ``ms``: it shows all
-    that was committed so long ago (None: nobody has vouched for it yet)."""
+    """How far a copy is behind. ``records``: known to be committed and not applied. ``ms``: the copy shows everything
+    that was committed so long ago; None: not confirmed so far."""
 
     records: int
     ms: float | None
@@ -51,14 +51,14 @@ class Freshness:
         """Everything below ``offset`` is committed, since whenever."""
         self._known = max(self._known, offset)
 
-    def vouched(self, offset: int, began_ms: float) -> None:
+    def confirmed(self, offset: int, began_ms: float) -> None:
         """All that was committed at ``began_ms`` lies below ``offset``."""
         self.committed(offset)
         if offset <= self._applied:
             self._reached(began_ms)
             return
         if self._waiting and self._waiting[-1][0] == offset:
-            # The younger one of the same place says more; what is heard later may be a vouch of late, and older.
+            # Keep the younger one of the same offset; a later answer may carry an older, recent barrier.
             began_ms = max(began_ms, self._waiting.pop()[1])
         if len(self._waiting) < _WAITING_MAX:
             self._waiting.append((offset, began_ms))

@@ -132,11 +132,11 @@ class ControllerDriver:
             self.controller.submit(request, None)
             self._wake.set()
 
-    async def read_barrier(self, *, is_patient: bool = False) -> int:
+    async def read_barrier(self, *, is_deferred: bool = False) -> int:
         """A linearizable read: the metadata offset that the image here has reached once it holds all that was answered
-        before this call. ``is_patient``: it costs no message, and up to 600 ms more (the heartbeats' interval: 300).
+        before this call. ``is_deferred``: it costs no message, and up to 600 ms more (the heartbeats' interval: 300).
         NotControllerError unless this node leads."""
-        offset: int = await self._asked(lambda done: self.controller.read(done, is_patient=is_patient))
+        offset: int = await self._asked(lambda done: self.controller.read(done, is_deferred=is_deferred))
         return offset
 
     async def add_voter(self, key: ReplicaKey, address: str) -> Answer:
@@ -168,7 +168,7 @@ class ControllerDriver:
                 future.set_result(result)
 
         ask(done)
-        if self.controller.until_due_ms() <= 0:  # (not for who is patient)
+        if self.controller.until_due_ms() <= 0:  # (not for a deferred read)
             self._wake.set()
         return await future
 

@@ -52,9 +52,9 @@ class ObservedLog:
         """Call ``watcher`` whenever the leader or the voters may have changed, for good."""
         self._driver.on_turn(watcher)
 
-    async def barrier(self, *, is_patient: bool = False) -> int:
+    async def barrier(self, *, is_deferred: bool = False) -> int:
         """See ``ControllerDriver.read_barrier``."""
-        return await self._driver.read_barrier(is_patient=is_patient)
+        return await self._driver.read_barrier(is_deferred=is_deferred)
 
     @property
     def log_start_offset(self) -> int:

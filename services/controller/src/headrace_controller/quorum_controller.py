@@ -82,8 +82,8 @@ __all__ = ["Answer", "QuorumController", "QuorumSettings", "SnapshotJob"]
 
 #: Requests that are decided in one turn.
 TURN_REQUESTS_MAX = 1_000
-#: Nobody waits for heartbeats that are further apart: those who did would show ages of many seconds.
-PATIENCE_MS = 600
+#: With heartbeats further apart no read is deferred, because ages would reach many seconds.
+DEFERRED_MS_MAX = 600
 #: Time-outs that a voter among several stands back after its disk was too full to write.
 _STAND_BACK_TIMEOUTS = 4
 
@@ -350,16 +350,16 @@ class QuorumController:
         self._stir()
         self._inbox.append(_Asked(request, done))
 
-    def read(self, done: Done, *, is_patient: bool = False) -> None:
-        """A linearizable barrier: ``done(metadata_offset)`` once the image here holds everything that was answered
-        before this call, by anybody. ``is_patient``: with the next round of heartbeats, which begins within three
-        tenths of an election time-out; at once when that is more than PATIENCE_MS. NotControllerError unless this node
-        leads."""
-        is_patient = is_patient and self.settings.heartbeat_ms <= PATIENCE_MS
-        if not is_patient:
+    def read(self, done: Done, *, is_deferred: bool = False) -> None:
+        """A linearizable read (ReadIndex): ``done(metadata_offset)`` once the image here holds everything that any
+        controller answered before this call. ``is_deferred``: with the next round of heartbeats, which begins within
+        three tenths of an election timeout; at once when that exceeds DEFERRED_MS_MAX. NotControllerError unless this
+        node leads."""
+        is_deferred = is_deferred and self.settings.heartbeat_ms <= DEFERRED_MS_MAX
+        if not is_deferred:
             self._stir()
         try:
-            self._reads.ask(self._raft, done, is_patient=is_patient)
+            self._reads.ask(self._raft, done, is_deferred=is_deferred)
         except NotControllerError:
             self._tell(done, self.not_controller())
 

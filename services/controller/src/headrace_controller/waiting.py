@@ -130,11 +130,11 @@ class Reads:
         done: Done,
         result: Answer | HeadraceError | None = None,
         *,
-        is_patient: bool = False,
+        is_deferred: bool = False,
     ) -> None:
-        """``done(result)`` when raft confirms it, or the metadata offset then. ``is_patient``: see RaftNode.read.
+        """``done(result)`` when raft confirms it, or the metadata offset then. ``is_deferred``: see RaftNode.read.
         NotControllerError unless it leads."""
-        raft.read(self._asked, is_patient=is_patient)
+        raft.read(self._asked, is_deferred=is_deferred)
         self._reads[self._asked] = _Read(result, done)
         self._asked += 1
 

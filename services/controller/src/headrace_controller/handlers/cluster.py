@@ -192,7 +192,7 @@ class ClusterHandler(CoordinatorsHandler):
         await self._following.follow(request, context)
 
     async def VouchMetadata(self, request: cluster_pb2.VouchMetadataRequest, context: Any) -> Any:
-        return await self._following.vouch(request)
+        return await self._following.read(request)
 
     def close(self) -> None:
         """End every stream."""

@@ -1,8 +1,8 @@
-"""FollowMetadata and VouchMetadata: how every other role gets the metadata, and knows how old it is.
+"""FollowMetadata and VouchMetadata: how the other roles get the metadata and know its age.
 
 A follower's stream, on any controller, the leader or not:
 
-    it is ahead of us   --- a leader vouched for less ---> DIVERGING_METADATA (what it has seen was never committed)
+    it is ahead of us   --- a leader confirms less ---> DIVERGING_METADATA (what it has seen was never committed)
         |               --- our own end reaches it ---> go on
     the epoch of what it has seen last is not ours ---> DIVERGING_METADATA
     it is behind the log's start ---> the newest snapshot, part by part; then the log
@@ -32,7 +32,7 @@ from headrace_core.types import split_address
 from headrace_protos.v1 import cluster_pb2
 
 from ..raft import SnapshotId
-from .vouch import Quorum, Voucher
+from .read_index import Quorum, ReadIndexBarriers
 
 #: A follower's stream hears of us at least so often; beside that it asks us how old its copy is.
 KEEP_ALIVE_S = 1.0
@@ -43,7 +43,7 @@ Response = cluster_pb2.FollowMetadataResponse
 
 
 class FollowedLog(Quorum, Protocol):
-    """What is needed of the controller (ControllerDriver) beyond vouching."""
+    """The part of ControllerDriver that followers need, beyond barriers."""
 
     @property
     def log_start_offset(self) -> int:
@@ -69,14 +69,14 @@ class FollowService:
 
     def __init__(self, log: FollowedLog, clock: Clock | None = None) -> None:
         self._log = log
-        self._voucher = Voucher(log, clock or SystemClock())
+        self._barriers = ReadIndexBarriers(log, clock or SystemClock())
         self._streams: set[ServerPush[Response]] = set()
         self._is_closing = False
         self._leader = (-1, -1)
 
     def start(self) -> None:
         """In the event loop, once the log can be read."""
-        self._voucher.start()
+        self._barriers.start()
         self._log.on_turn(self._look)
 
     def close(self) -> None:
@@ -86,12 +86,12 @@ class FollowService:
 
     async def stop(self) -> None:
         """After ``close``: nothing of this goes on."""
-        await self._voucher.close()
+        await self._barriers.close()
 
     @property
     def lag(self) -> MetadataLag:
         """Of the metadata that this controller shows."""
-        return self._voucher.lag
+        return self._barriers.lag
 
     @property
     def controllers(self) -> Mapping[int, str]:
@@ -104,27 +104,27 @@ class FollowService:
         if self._is_closing:
             raise ServerShuttingDownError("the controller is shutting down")
         stream: ServerPush[Response] = ServerPush(context)
-        handler = _Following(self._log, self._voucher, stream, request)
+        handler = _Following(self._log, self._barriers, stream, request)
         self._streams.add(stream)
         try:
             await stream.run(handler, idle_s=KEEP_ALIVE_S)
         finally:
             self._streams.discard(stream)
 
-    async def vouch(self, request: cluster_pb2.VouchMetadataRequest) -> cluster_pb2.VouchMetadataResponse:
+    async def read(self, request: cluster_pb2.VouchMetadataRequest) -> cluster_pb2.VouchMetadataResponse:
         """The body of VouchMetadata."""
         self._check_cluster(request.cluster_id)
         if request.is_relayed and self._log.leader_id != self._log.node_id:
-            raise self._voucher.not_leading()
+            raise self._barriers.not_leading()
         if request.is_patient and not request.is_relayed:
-            vouched = await self._voucher.vouch_of_late()
+            index = await self._barriers.recent()
         else:
-            vouched = await self._voucher.vouch(is_patient=request.is_patient)
+            index = await self._barriers.read(is_deferred=request.is_patient)
         return cluster_pb2.VouchMetadataResponse(
-            committed_offset=vouched.offset,
-            leader_id=vouched.leader_id,
-            leader_epoch=vouched.leader_epoch,
-            age_ms=math.ceil(vouched.age_ms),
+            committed_offset=index.offset,
+            leader_id=index.leader_id,
+            leader_epoch=index.leader_epoch,
+            age_ms=math.ceil(index.age_ms),
         )
 
     def _look(self) -> None:
@@ -146,15 +146,15 @@ class _Following(PushHandler[Response]):
     def __init__(
         self,
         log: FollowedLog,
-        voucher: Voucher,
+        barriers: ReadIndexBarriers,
         stream: ServerPush[Response],
         request: cluster_pb2.FollowMetadataRequest,
     ) -> None:
         self._log = log
-        self._voucher = voucher
+        self._barriers = barriers
         self._offset = request.from_offset
         self._epoch = request.from_epoch if request.HasField("from_epoch") else None
-        self._began_ms = voucher.now_ms
+        self._began_ms = barriers.now_ms
         self._is_checked = False
         self._snapshot: tuple[SnapshotId, int] | None = None  # and where to go on in it
         self._told_controllers: dict[int, str] = {}
@@ -186,10 +186,10 @@ class _Following(PushHandler[Response]):
         """Has the follower seen our history? False while that cannot be told: we are behind. DivergingMetadataError."""
         end = self._log.image.next_offset
         if self._offset > end:
-            vouched = self._voucher.vouched_since(self._began_ms)
-            if vouched is not None and vouched < self._offset:
+            index = self._barriers.confirmed_since(self._began_ms)
+            if index is not None and index < self._offset:
                 raise DivergingMetadataError(
-                    f"the metadata log is committed up to {vouched}, but the follower has applied "
+                    f"the metadata log is committed up to {index}, but the follower has applied "
                     f"{self._offset}: it has seen another history; were the controllers' directories replaced?"
                 )
             return False
@@ -238,7 +238,7 @@ class _Following(PushHandler[Response]):
 
     def _message(self) -> Response:
         """Without records: what a keep-alive says."""
-        log, lag_ms = self._log, self._voucher.lag.ms
+        log, lag_ms = self._log, self._barriers.lag.ms
         end = log.image.next_offset
         self._told = (log.leader_id, log.term, end)
         message = Response(
@@ -246,7 +246,7 @@ class _Following(PushHandler[Response]):
             leader_id=log.leader_id,
             leader_epoch=log.term,
             sender_id=log.node_id,
-            leader_offset=max(self._voucher.known_offset, end),
+            leader_offset=max(self._barriers.known_offset, end),
         )
         if lag_ms is not None:
             message.sender_lag_ms = int(lag_ms) + 1

@@ -273,12 +273,12 @@ class RaftNode:
         self._check_taking()
         return self._append(EntryKind.DATA, data, count)
 
-    def read(self, token: object, *, is_patient: bool = False) -> None:
+    def read(self, token: object, *, is_deferred: bool = False) -> None:
         """Ask for a linearizable read: ``token`` comes back in ``Ready.reads``, with the offset that must be applied
-        first, or in ``reads_failed``. ``is_patient``: it goes with the next round of heartbeats, instead of having one
+        first, or in ``reads_failed``. ``is_deferred``: it goes with the next round of heartbeats, instead of having one
         begin. NotControllerError unless this node leads."""
         self._check_leading()
-        self._reads.ask(token, is_patient=is_patient)
+        self._reads.ask(token, is_deferred=is_deferred)
 
     def peer_lost(self, key: ReplicaKey) -> None:
         """The connection to or from ``key`` has broken; it may be dead, or back in a moment.

@@ -1,20 +1,23 @@
-"""How old the metadata that this controller shows may be, for itself and for those who follow it.
+"""The age of this controller's metadata, for itself and for the nodes that follow it.
 
-A *barrier* is a linearizable read (ReadIndex): the leader notes how far it has committed, and a majority confirms
-afterwards that it still leads. A leader asks its own quorum, any other controller asks the leader. Whoever comes while
-a barrier is under way waits for the one after it, since a barrier says nothing of what was committed after it began;
-all who wait then share one. A leader that is cut off from the majority, or was replaced without knowing it, gets no
-answer, so nobody takes its state for a fresh one.
+A *barrier* is a linearizable read (ReadIndex, Raft thesis 6.4). The leader notes how far it has committed; a majority
+confirms afterwards that it still leads. A leader asks its own quorum, any other controller asks the leader. A request
+that arrives during a barrier waits for the next one, because a barrier says nothing about later commits; all waiting
+requests share one. A leader that lost its majority, or was replaced without knowing it, gets no answer, so its state
+never counts as fresh.
 
-Every controller knows how old its own copy is, and has it vouched for about once a second. For that it is *patient*:
-its barrier is the leader's next regular round of heartbeats, and costs the quorum no message. Who follows a controller,
-and only wants to know now and then how old its copy is, gets the vouch of the last half second at once, with its age:
-all that was committed so long before the question came lies below the offset. By the asker's own clock it is older
-still, by the way of the question, so nothing looks younger than it is. When there is none so young the question joins
-the patient barrier that is under way, if that began within the last half second, and takes the time since as its age;
-else it is patient, too. (Who always waited for the next one would wait for nearly two rounds of heartbeats here, and
-for as many at the leader. Five nodes that each had a round of their own begun four times a second kept an idle leader
-busier than its own heartbeats did.) The patient and the others do not wait for each other.
+Each controller confirms the age of its copy about once a second, with a *deferred* barrier: it goes with the leader's
+next regular heartbeats and costs the quorum no message. A follower that only wants the age of its copy gets, in this
+order:
+
+1. the last barrier, if it began within RECENT_MS, with its age;
+2. the deferred barrier in flight, if that began within RECENT_MS;
+3. a new deferred barrier; not deferred if the last one began more than OVERDUE_MS ago.
+
+By the asker's clock the answer is older still, by the time of the call, so no copy looks younger than it is. Waiting
+for the next barrier instead costs nearly two heartbeat rounds here and as many at the leader; a round for each question
+kept an idle leader with five followers busier than its own heartbeats. Deferred and other barriers do not wait for each
+other.
 """
 
 from __future__ import annotations
@@ -33,18 +36,18 @@ from headrace_core.metadata.freshness import Freshness, MetadataLag
 from headrace_core.rpc import ChannelPurpose, error_from_rpc, open_channel
 from headrace_protos.v1 import cluster_pb2, cluster_pb2_grpc
 
-#: A controller looks how old its own state is when nobody has asked for so long.
-VOUCH_EVERY_S = 0.8
-#: A vouch that is older is no answer any more: another one is asked for, patiently.
-OF_LATE_MS = 500
-#: One that is older still should have been followed by others: something is wrong, and whoever asks is to be told what.
+#: A controller confirms the age of its own state when no request did so for this long.
+READ_INDEX_EVERY_S = 0.8
+#: A barrier that began longer ago is no answer; a new, deferred one is.
+RECENT_MS = 500
+#: A barrier this old should have had successors. The next one is not deferred, so that the caller learns the error.
 OVERDUE_MS = 1_500
-#: A barrier that takes longer is given up: a leader without a majority resigns after one to two seconds.
+#: Time-out of a barrier. A leader without a majority resigns after one to two seconds.
 BARRIER_TIMEOUT_S = 2.0
 
 
 class Quorum(Protocol):
-    """What is needed of the controller (ControllerDriver)."""
+    """The part of ControllerDriver that barriers need."""
 
     @property
     def node_id(self) -> int: ...
@@ -54,27 +57,27 @@ class Quorum(Protocol):
 
     @property
     def image(self) -> MetadataImage:
-        """What is committed, as far as it is applied here."""
+        """The committed state, as far as it is applied here."""
 
     @property
     def leader_id(self) -> int:
-        """-1: not known."""
+        """-1: unknown."""
 
     @property
     def term(self) -> int: ...
 
     def controller_addresses(self) -> Mapping[int, str]:
-        """Of all voters, ``host:port`` of their internal listeners."""
+        """``host:port`` of the internal listener of each voter."""
 
     def subscribe(self, subscriber: Callable[[MetadataImage, MetadataDelta], None]) -> Callable[[], None]: ...
 
-    async def barrier(self, *, is_patient: bool = False) -> int:
-        """A linearizable read of this leader: how far it has committed. ``is_patient``: with its next heartbeats.
-        NotControllerError unless this node leads, and goes on leading until a majority has confirmed it."""
+    async def barrier(self, *, is_deferred: bool = False) -> int:
+        """A linearizable read: the committed offset. ``is_deferred``: with the next heartbeats. NotControllerError
+        unless this node leads until a majority has confirmed it."""
 
 
-class Vouched(NamedTuple):
-    """All that was committed ``age_ms`` before the question came lies below ``offset``."""
+class ReadIndex(NamedTuple):
+    """Everything that was committed ``age_ms`` before the call lies below ``offset``."""
 
     offset: int
     leader_id: int
@@ -83,19 +86,18 @@ class Vouched(NamedTuple):
 
 
 class _Queue:
-    """Those who wait for a barrier, the patient ones or the others; ``rounds`` serves them, over a link of its own:
-    closing a channel cancels whatever is under way on it, and the other queue's question may wait for a leader that
-    hangs."""
+    """The requests that wait for a barrier of one kind, deferred or not. ``rounds`` serves them over its own channel:
+    closing a channel cancels its calls, and the other queue's call may wait for a leader that hangs."""
 
-    def __init__(self, *, is_patient: bool) -> None:
-        self.is_patient = is_patient
-        self.next: asyncio.Future[Vouched] | None = None
-        self.under_way: tuple[float, asyncio.Future[Vouched]] | None = None  # since when, and for whom
+    def __init__(self, *, is_deferred: bool) -> None:
+        self.is_deferred = is_deferred
+        self.next: asyncio.Future[ReadIndex] | None = None
+        self.under_way: tuple[float, asyncio.Future[ReadIndex]] | None = None  # (began_ms, its waiters)
         self.rounds: asyncio.Task[None] | None = None
         self._link: tuple[str, grpc.aio.Channel] | None = None
 
     async def channel_to(self, address: str) -> grpc.aio.Channel:
-        """To whoever leads. For ``rounds`` alone."""
+        """The channel to the leader; only ``rounds`` calls this."""
         if self._link is None or self._link[0] != address:
             await self.close_link()
             self._link = (address, open_channel(address, ChannelPurpose.CONTROL))
@@ -107,22 +109,22 @@ class _Queue:
             await link[1].close()
 
 
-class Voucher:
+class ReadIndexBarriers:
     """One per controller. ``start`` it in the event loop."""
 
     def __init__(self, quorum: Quorum, clock: Clock) -> None:
         self._quorum = quorum
         self._clock = clock
         self._freshness = Freshness()
-        self._queues = _Queue(is_patient=False), _Queue(is_patient=True)
+        self._queues = _Queue(is_deferred=False), _Queue(is_deferred=True)
         self._own: asyncio.Task[None] | None = None
         self._unsubscribe: Callable[[], None] | None = None
-        self._newest: tuple[float, Vouched] | None = None  # the vouch that began last, and when
+        self._newest: tuple[float, ReadIndex] | None = None  # (began_ms, result) of the latest barrier
 
     def start(self) -> None:
         self._freshness.applied(self._quorum.image.next_offset)
         self._unsubscribe = self._quorum.subscribe(lambda image, _: self._freshness.applied(image.next_offset))
-        self._own = asyncio.create_task(self._keep_vouching(), name="metadata freshness")
+        self._own = asyncio.create_task(self._keep_confirming(), name="metadata freshness")
 
     async def close(self) -> None:
         if self._unsubscribe is not None:
@@ -136,51 +138,50 @@ class Voucher:
 
     @property
     def lag(self) -> MetadataLag:
-        """Of the state that this controller shows."""
+        """Of the state that this controller serves."""
         return self._freshness.lag(self._clock.monotonic_ms())
 
     @property
     def known_offset(self) -> int:
-        """Up to here the log is known to be committed, here or elsewhere."""
+        """The log is known to be committed up to here."""
         return self._freshness.known_offset
 
     @property
     def now_ms(self) -> float:
         return self._clock.monotonic_ms()
 
-    def vouched_since(self, ms: float) -> int | None:
-        """The offset of a vouch that began at ``ms`` or later; None: there is none yet."""
+    def confirmed_since(self, ms: float) -> int | None:
+        """The offset of a barrier that began at ``ms`` or later; None: none so far."""
         return self._newest[1].offset if self._newest is not None and self._newest[0] >= ms else None
 
-    async def vouch(self, *, is_patient: bool = False) -> Vouched:
+    async def read(self, *, is_deferred: bool = False) -> ReadIndex:
         """A barrier that begins after this call. NotControllerError, RequestTimedOutError, NetworkError."""
-        queue = self._queues[is_patient]
+        queue = self._queues[is_deferred]
         if queue.next is None:
             queue.next = asyncio.get_running_loop().create_future()
-            queue.next.add_done_callback(lambda done: done.cancelled() or done.exception())  # also if nobody waits
+            queue.next.add_done_callback(lambda done: done.cancelled() or done.exception())  # also without waiters
         shared = queue.next
         if queue.rounds is None or queue.rounds.done():
             queue.rounds = asyncio.create_task(self._run_rounds(queue), name="metadata barriers")
         return await asyncio.shield(shared)
 
-    async def vouch_of_late(self) -> Vouched:
-        """The newest vouch, with its age, or the one that is under way, or the next one; the errors of ``vouch``, when
-        there is none, or nobody leads."""
+    async def recent(self) -> ReadIndex:
+        """The latest barrier with its age, the one in flight, or a new one (see the module); the errors of ``read``."""
         if self._newest is None or self._quorum.leader_id < 0:
-            return await self.vouch()
+            return await self.read()
         asked_ms = self._clock.monotonic_ms()
-        began_ms, vouched = self._newest
+        began_ms, index = self._newest
         age_ms = asked_ms - began_ms
-        if age_ms <= OF_LATE_MS:
-            return vouched._replace(age_ms=age_ms)
+        if age_ms <= RECENT_MS:
+            return index._replace(age_ms=age_ms)
         under_way = self._queues[True].under_way
-        if under_way is not None and asked_ms - under_way[0] <= OF_LATE_MS:
-            # All that was committed before it began lies below what it says.
+        if under_way is not None and asked_ms - under_way[0] <= RECENT_MS:
+            # Everything committed before it began lies below its offset.
             return (await asyncio.shield(under_way[1]))._replace(age_ms=asked_ms - under_way[0])
-        return await self.vouch(is_patient=age_ms <= OVERDUE_MS)
+        return await self.read(is_deferred=age_ms <= OVERDUE_MS)
 
     def not_leading(self) -> NotControllerError:
-        """The refusal that names who leads, as far as this controller knows."""
+        """A refusal that names the leader, if this controller knows it."""
         quorum = self._quorum
         leader, address = quorum.leader_id, quorum.controller_addresses().get(quorum.leader_id, "")
         if leader < 0 or leader == quorum.node_id or not address:
@@ -190,20 +191,20 @@ class Voucher:
             leader=(leader, quorum.term, address),
         )
 
-    async def _keep_vouching(self) -> None:
+    async def _keep_confirming(self) -> None:
         while True:
-            left_s = self._until_vouch_s()
+            left_s = self._until_due_s()
             if left_s <= 0:
-                left_s = VOUCH_EVERY_S
-                with contextlib.suppress(HeadraceError):  # nobody leads: the lag grows, which says it
-                    await self.vouch(is_patient=True)
+                left_s = READ_INDEX_EVERY_S
+                with contextlib.suppress(HeadraceError):  # without a leader the lag grows and shows it
+                    await self.read(is_deferred=True)
             await asyncio.sleep(left_s)
 
-    def _until_vouch_s(self) -> float:
-        """Whoever asked for a barrier meanwhile has asked for it, too."""
+    def _until_due_s(self) -> float:
+        """A barrier on behalf of a request counts, too."""
         if self._newest is None:
             return 0.0
-        return VOUCH_EVERY_S - (self._clock.monotonic_ms() - self._newest[0]) / 1_000
+        return READ_INDEX_EVERY_S - (self._clock.monotonic_ms() - self._newest[0]) / 1_000
 
     async def _run_rounds(self, queue: _Queue) -> None:
         while queue.next is not None:
@@ -212,7 +213,7 @@ class Voucher:
             queue.under_way = (began_ms, waiting)
             try:
                 async with asyncio.timeout(BARRIER_TIMEOUT_S):
-                    vouched = await self._barrier(queue)
+                    index = await self._barrier(queue)
             except TimeoutError:
                 waiting.set_exception(RequestTimedOutError("no majority of the controllers has answered in time"))
             except HeadraceError as error:
@@ -222,34 +223,34 @@ class Voucher:
                 if task is None or task.cancelling():
                     waiting.cancel()
                     raise
-                # gRPC's way to say that a call ended with its channel: nobody has cancelled us.
+                # gRPC cancels the calls of a closed channel; this task was not cancelled.
                 waiting.set_exception(NetworkError("the connection to the controllers' leader was closed"))
             except BaseException:
                 waiting.cancel()
                 raise
             else:
                 if self._newest is None or self._newest[0] <= began_ms:
-                    self._newest = (began_ms, vouched)
-                self._freshness.vouched(vouched.offset, began_ms)
-                waiting.set_result(vouched)
+                    self._newest = (began_ms, index)
+                self._freshness.confirmed(index.offset, began_ms)
+                waiting.set_result(index)
             finally:
                 queue.under_way = None
 
-    async def _barrier(self, queue: _Queue) -> Vouched:
+    async def _barrier(self, queue: _Queue) -> ReadIndex:
         quorum = self._quorum
         if quorum.leader_id == quorum.node_id:
             term = quorum.term
-            return Vouched(await quorum.barrier(is_patient=queue.is_patient), quorum.node_id, term)
+            return ReadIndex(await quorum.barrier(is_deferred=queue.is_deferred), quorum.node_id, term)
         refusal = self.not_leading()
         if refusal.leader is None:
             raise refusal
         address = refusal.leader[2]
         stub = cluster_pb2_grpc.ClusterStub(await queue.channel_to(address))  # type: ignore[no-untyped-call]
         request = cluster_pb2.VouchMetadataRequest(
-            cluster_id=quorum.cluster_id, is_relayed=True, is_patient=queue.is_patient
+            cluster_id=quorum.cluster_id, is_relayed=True, is_patient=queue.is_deferred
         )
         try:
             answer = await stub.VouchMetadata(request, timeout=BARRIER_TIMEOUT_S)
         except grpc.aio.AioRpcError as failure:
             raise error_from_rpc(failure, address) from None
-        return Vouched(answer.committed_offset, answer.leader_id, answer.leader_epoch)
+        return ReadIndex(answer.committed_offset, answer.leader_id, answer.leader_epoch)
