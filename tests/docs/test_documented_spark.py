@@ -1,4 +1,4 @@
-"""The page of Spark, its blocks in their order, in one session on the run's cluster."""
+"""The page of Spark, its blocks in their order, in one session, on a cluster of its own."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(480)]
 
 
 @pytest.fixture
-def site(headrace: LocalCluster, tmp_path: Path) -> Site:
+def site(headrace_cluster: LocalCluster, tmp_path: Path) -> Site:
     """A topic ``orders`` with records."""
-    made = Site(tmp_path, headrace.bootstrap_servers)
+    made = Site(tmp_path, headrace_cluster.bootstrap_servers)
     made.bash("headrace topics create orders -p 6\nseq 20 | sed 's/.*/&:order &/' | headrace produce -t orders -K :")
     return made
 
