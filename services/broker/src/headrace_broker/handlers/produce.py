@@ -380,7 +380,7 @@ class ProduceStream(StreamHandler[Any]):
         if pending.remaining:
             return
         self._broker.deadlines.discard(pending)
-        if pending.worthless == len(pending.partitions):
+        if pending.worthless == len(pending.partitions) and self._writers is Writers.CLIENTS:
             self._stream.punish(pending.size)
         if not pending.answered:
             self._answer(pending, pending.results)
