@@ -1,6 +1,6 @@
 """What happened, said once: frozen events, and an emitter that logs, metrics and traces subscribe to."""
 
-from .emitter import Emitter
+from .emitter import Emitter, log_events
 from .events import (
     BrokerDirectoriesOffline,
     BrokerDrained,
@@ -40,7 +40,6 @@ from .events import (
     SegmentsDeleted,
     TopicAutoCreated,
 )
-from .logs import log_events
 from .metrics import Counter, Metrics
 
 __all__ = [

@@ -1,7 +1,8 @@
-"""From the one who knows to those who want to know."""
+"""Events and who listens to them: the emitter, and the subscriber that writes log lines."""
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Callable
 
@@ -38,3 +39,26 @@ class Emitter:
                 subscriber(event)
             except Exception:
                 logger.exception("a subscriber failed on %r", event)
+
+
+def log_events(logger: logging.Logger) -> _EventLog:
+    """A subscriber that writes each event to ``logger`` at the event's own severity: its name, then its fields as
+    key=value."""
+    return _EventLog(logger)
+
+
+class _EventLog:
+    __slots__ = ("_logger",)
+
+    def __init__(self, logger: logging.Logger) -> None:
+        self._logger = logger
+
+    def __call__(self, event: Event) -> None:
+        if self._logger.isEnabledFor(event.severity):
+            shown = (f"{field.name}={_shown(getattr(event, field.name))}" for field in dataclasses.fields(event))
+            self._logger.log(event.severity, "%s %s", type(event).__name__, " ".join(shown))
+
+
+def _shown(value: object) -> str:
+    text = f"{value:.3f}" if isinstance(value, float) else str(value)
+    return repr(text) if " " in text or not text else text

@@ -46,9 +46,8 @@ from .log import LogView, RaftLog
 from .membership import check_addition, check_caught_up, check_no_change, check_removal, check_voter
 from .progress import Mode, Progress
 from .quorum import Outcome, agreed, is_majority, tally
-from .reads import Reads
+from .reads import Reads, Rounds
 from .receiving import SnapshotReceiver
-from .rounds import Rounds
 from .types import (
     NOBODY,
     AppendRequest,
@@ -561,7 +560,7 @@ class RaftNode:
             self._send_heartbeats()
 
     def _is_heard_by_majority(self) -> bool:
-        """Has one answered what was sent since it last asked itself, an election time-out ago (6.2)? See rounds.py."""
+        """Has one answered what was sent since it last asked itself, an election time-out ago (6.2)? See reads.py."""
         sent_at = agreed(self.voters, lambda key: self._ticks if key == self.key else self._progress[key].heard_at)
         return sent_at >= self._ticks - self.settings.election_ticks
 

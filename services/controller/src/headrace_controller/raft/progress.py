@@ -11,7 +11,7 @@ import enum
 from collections import deque
 from typing import TYPE_CHECKING
 
-from .rounds import NEVER
+from .reads import NEVER
 from .types import RaftSettings, SnapshotId, SnapshotResponse
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from .progress import Mode
-from .rounds import NEVER
+from .reads import NEVER
 from .types import ReplicaKey, Role, VoterSet
 
 if TYPE_CHECKING:
