@@ -12,8 +12,8 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from headrace import Admin, LocalCluster, NewTopic, Producer
 from headrace_core.testing.verdicts import NotInTimeError
-from headrace_spark.batch import HeadraceBatchReader
 from headrace_spark.schema import RECORD
+from headrace_spark.source import HeadraceBatchReader
 from headrace_spark.stream import HeadraceStreamReader
 
 pytestmark = pytest.mark.spark

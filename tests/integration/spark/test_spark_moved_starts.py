@@ -11,9 +11,9 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from headrace import Admin, NewTopic, TopicPartition
-from headrace_spark.batch import HeadraceBatchReader
 from headrace_spark.errors import DataLossError
 from headrace_spark.schema import RECORD
+from headrace_spark.source import HeadraceBatchReader
 from headrace_spark.stream import HeadraceStreamReader
 
 pytestmark = pytest.mark.spark

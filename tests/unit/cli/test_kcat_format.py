@@ -8,7 +8,7 @@ import pytest
 
 from headrace_core.errors import InvalidArgumentError
 from headrace_core.records import Record
-from headrace_tools.cli.kcat_format import compile_format, default_format, document, envelope, json_line, unescape
+from headrace_tools.cli.kcat import compile_format, default_format, document, envelope, json_line, unescape
 
 
 def _record(**changes: object) -> Record:

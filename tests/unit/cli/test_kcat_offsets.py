@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headrace_core.errors import InvalidArgumentError, UnsupportedVersionError
-from headrace_tools.cli.kcat_offsets import parse_offsets
+from headrace_tools.cli.kcat import parse_offsets
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,8 @@ import pytest
 
 from headrace.errors import CoordinatorLoadInProgressError, UnknownServerError
 from headrace_protos.v1 import groups_pb2
-from headrace_tools.cli import coordinated, watching
+from headrace_tools.cli import client as client_module
+from headrace_tools.cli import watching
 from headrace_tools.cli.app import run
 from tests.worlds.groups_standin import StandinGroupsWorld, member, serving
 
@@ -133,7 +134,7 @@ def test_without_any_coordinator_that_is_said_soon(
     world: StandinGroupsWorld, capsys: Captured, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
     world.have_coordinators, world.owner = False, lambda group: None
-    monkeypatch.setattr(coordinated, "NOBODY_S", 0.4)
+    monkeypatch.setattr(client_module, "NOBODY_S", 0.4)
     begun = time.monotonic()
     assert run(["groups", command, *(["berry"] if command != "list" else [])]) == 1
     assert time.monotonic() - begun < 12, "the whole 15 s were waited for a successor"
@@ -144,16 +145,16 @@ def test_without_any_coordinator_that_is_said_soon(
 
 def test_a_port_that_nobody_listens_at_is_told_from_one_that_somebody_does(world: StandinGroupsWorld) -> None:
     host, _, port = world.coordinators[0].address.partition(":")
-    assert coordinated._listens(host, int(port))
-    assert not coordinated._listens("127.0.0.1", 1)
+    assert client_module._listens(host, int(port))
+    assert not client_module._listens("127.0.0.1", 1)
 
 
 def test_nor_is_one_waited_for_that_has_just_died_and_is_listed_still(
     world: StandinGroupsWorld, capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.owner = lambda group: None
-    monkeypatch.setattr(coordinated, "_listens", lambda host, port: False)
-    monkeypatch.setattr(coordinated, "NOBODY_S", 0.4)
+    monkeypatch.setattr(client_module, "_listens", lambda host, port: False)
+    monkeypatch.setattr(client_module, "NOBODY_S", 0.4)
     begun = time.monotonic()
     assert run(["groups", "members", "berry"]) == 1
     assert time.monotonic() - begun < 12
@@ -163,7 +164,7 @@ def test_a_coordinator_is_waited_for_as_long_as_the_user_says(
     world: StandinGroupsWorld, capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also when none lives: somebody may know that one is on its way."""
-    monkeypatch.setattr(coordinated, "NOBODY_S", 0.4)
+    monkeypatch.setattr(client_module, "NOBODY_S", 0.4)
     world.have_coordinators, world.owner = False, lambda group: None
     begun = time.monotonic()
     assert run(["groups", "members", "berry", "--timeout", "4"]) == 1

@@ -12,11 +12,11 @@ from headrace_core.errors import (
     NoOffsetForPartitionError,
     UnknownTopicOrPartitionError,
 )
-from headrace_spark.batch import plan_batch
 from headrace_spark.errors import DataLossError
 from headrace_spark.offset_reader import OffsetReader
 from headrace_spark.options import parse_options
 from headrace_spark.planning import OffsetRange
+from headrace_spark.source import plan_batch
 from tests.unit.spark.spark_fakes import FakeCluster, options, partition
 
 T0, T1, U0 = partition(0), partition(1), partition(0, "u")

@@ -19,11 +19,10 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from .errors import SaveModeError
-from .settling import settle
-from .shipping import ship
+from .shipping import settle, ship
 from .sink_columns import check_columns
 from .sink_options import parse_sink_options
-from .sink_task import SinkCommit, told_of_written, write_rows
+from .sink_task import SinkCommit, give_up, told_of_written, worker_producer, write_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -45,8 +44,6 @@ class SinkTask:
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """The rows of one task. Runs in a worker: the producer lives there, for the worker's life."""
-        from .sdk_producer import give_up, worker_producer
-
         producer = worker_producer(self.options.client)
         commit = write_rows(
             iterator,

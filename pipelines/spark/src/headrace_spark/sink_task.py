@@ -8,8 +8,9 @@ acknowledged. So when it returns, its rows are in the log; when it fails, some m
 from __future__ import annotations
 
 import contextlib
+import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -23,6 +24,8 @@ from .sink_columns import SinkColumns, rows_by_topic
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from headrace import Producer
 
 #: So many bytes of rows are gathered before they are sent: some full batches of the log (1 MiB each).
 GATHERED_BYTES = 4 << 20
@@ -189,3 +192,36 @@ def told_of_written(commits: Iterable[SinkCommit | None]) -> str:
         f"{total.records} rows were acknowledged and stay in the log "
         f"({shown}{f' and {more} more partitions' if more > 0 else ''}); others may be there too"
     )
+
+
+# -- the producer: one for each worker process and configuration, kept for the worker's next tasks
+
+#: A worker that has served so many different sinks closes the producer that it has not used for longest.
+KEPT = 4
+
+Key = tuple[int, frozenset[tuple[str, str]]]
+
+#: By process id, since a worker is a fork; in the order of their last use.
+_of_worker: dict[Key, Producer] = {}
+
+
+def worker_producer(config: Mapping[str, str]) -> Producer:
+    """The producer of this worker process: a worker runs one task after the other, and connects once.
+
+    Between tasks it holds nothing that is not acknowledged, so Spark may end the worker with a signal at any time.
+    """
+    from headrace import Producer
+
+    key = (os.getpid(), frozenset(config.items()))
+    found = _of_worker.pop(key, None) or Producer(dict(config))
+    while len(_of_worker) >= KEPT:
+        _of_worker.pop(next(iter(_of_worker))).close()
+    _of_worker[key] = found
+    return found
+
+
+def give_up(producer: Producer) -> None:
+    """Close it at once: what is queued is not sent any more, lest a failed task goes on writing."""
+    for key in [key for key, kept in _of_worker.items() if kept is producer]:
+        del _of_worker[key]
+    producer.close(0)

@@ -1,4 +1,4 @@
-"""``format("headrace")``: the data source that Spark registers. It reads (batch.py, stream.py) and writes (sink.py).
+"""``format("headrace")``: the data source that Spark registers. It reads (here, and stream.py) and writes (sink.py).
 
 Where each part runs: Spark calls ``HeadraceDataSource``, ``partitions()``, ``commit()`` and ``abort()`` in Python
 processes beside the driver, and ``read()`` and ``write()`` in worker processes, forked from a daemon. So nothing opens
@@ -8,7 +8,8 @@ a channel before one of them runs, and what travels is plain data.
 from __future__ import annotations
 
 import sys
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -16,15 +17,22 @@ from pyspark.sql.datasource import (
     DataSourceStreamReader,
     DataSourceStreamWriter,
     DataSourceWriter,
+    InputPartition,
 )
 from pyspark.sql.types import StructType
 
-from .batch import HeadraceBatchReader
+from .offset_reader import OffsetReader
+from .offsets import LATEST
+from .options import Limit, SourceOptions
+from .planning import check_covers, plan_ranges, split_ranges
 from .schema import record_schema
 from .shipping import ship
 from .sink import HeadraceBatchWriter, HeadraceStreamWriter
 from .stream import HeadraceStreamReader
-from .tasks import checked
+from .tasks import RangePartition, RangeTask, checked
+
+if TYPE_CHECKING:
+    from .cluster import Cluster
 
 
 class HeadraceDataSource(DataSource):
@@ -68,3 +76,42 @@ def use_own_interpreter() -> None:
     context = SparkContext._active_spark_context
     if context is not None and str(context.master).startswith("local") and context.pythonExec == "python3":
         context.pythonExec = sys.executable
+
+
+# -- the batch reader: both ends are resolved when the query is planned
+
+
+class HeadraceBatchReader(RangeTask, DataSourceReader):
+    """A bounded read: from the starting to the ending offsets, both resolved when the query is planned."""
+
+    def __init__(self, options: dict[str, str], schema: StructType) -> None:
+        super().__init__(options, schema, streaming=False)
+
+    def partitions(self) -> Sequence[InputPartition]:
+        from .sdk_cluster import worker_cluster
+
+        return plan_batch(self.options, worker_cluster(self.options.client))
+
+
+def plan_batch(options: SourceOptions, cluster: Cluster) -> list[RangePartition]:
+    """The tasks of a batch query; DataLossError or a warning for given offsets that the log does not have."""
+    offsets = OffsetReader(options, cluster)
+    start = offsets.resolve(options.starting, "startingOffsets", starting=True)
+    end = offsets.resolve(options.ending, "endingOffsets", starting=False)
+    check_covers("endingOffsets", end, start)
+    if options.ending.kind is Limit.OFFSETS:
+        log_end = cluster.list_offsets(dict.fromkeys(end, LATEST))
+        for partition, offset in end.items():
+            if offset > log_end[partition]:
+                offsets.report_loss(f"{partition}: the query ends at {offset}, the log at {log_end[partition]}")
+                end[partition] = log_end[partition]
+    first = offsets.earliest(start) if options.starting.kind is Limit.OFFSETS else {}
+    ranges, losses = plan_ranges(start, end, first)
+    for loss in losses:
+        offsets.report_loss(loss)
+    return [
+        RangePartition(wanted, offsets.topic_ids.get(wanted.topic, ""))
+        for wanted in split_ranges(
+            ranges, min_partitions=options.min_partitions, max_records=options.max_records_per_partition
+        )
+    ]

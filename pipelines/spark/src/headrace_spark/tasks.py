@@ -18,8 +18,7 @@ from .options import SourceOptions, parse_options
 from .planning import OffsetRange
 from .range_reader import read_range
 from .schema import check_schema
-from .settling import settle
-from .shipping import ship
+from .shipping import settle, ship
 
 if TYPE_CHECKING:
     import pyarrow as pa

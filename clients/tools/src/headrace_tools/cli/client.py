@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import functools
 import inspect
+import socket
 from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from headrace_core.errors import HeadraceError
 
 from ..local.finding import bootstrap_servers, clusters_here
 from .output import key_values, note
@@ -162,3 +165,35 @@ def admin(bootstrap: str, properties: Iterable[str] | None = None) -> Any:
     from headrace import Admin
 
     return Admin(client_config(bootstrap, properties))
+
+
+# -- how long commands about groups wait for coordinators
+
+#: What a coordinator that dies has a successor within, generously.
+GROUP_TIMEOUT_S = 15.0
+#: When none lives there is no successor either: somebody may just be starting one, and more is not to be hoped for.
+NOBODY_S = 3.0
+
+
+def patience_s(client: Any, timeout_s: float) -> float:
+    """``timeout_s``, or less when it is the default and no coordinator lives, or none of those that are said to
+    listens: then whoever asked is told soon."""
+    if timeout_s != GROUP_TIMEOUT_S:
+        return timeout_s
+    try:
+        cluster = client.describe_cluster(timeout=timeout_s)
+    except HeadraceError:  # the command itself will say so
+        return timeout_s
+    return timeout_s if any(_listens(each.host, each.port) for each in cluster.coordinators) else NOBODY_S
+
+
+def _listens(host: str, port: int) -> bool:
+    """False for a process that is gone, of which the controllers may not know yet. One that is silent counts: it may
+    only be slow, or have a successor when its session ends."""
+    try:
+        socket.create_connection((host, port), timeout=1.0).close()
+    except TimeoutError:
+        return True
+    except OSError:
+        return False
+    return True

@@ -9,8 +9,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from .client import DEFAULT_BOOTSTRAP, Bootstrap, admin
-from .config_notes import tell_notes
-from .output import Output, OutputFormat, key_values, print_json, print_table
+from .output import Output, OutputFormat, key_values, print_json, print_table, tell_notes
 
 _Topic = Annotated[str | None, typer.Option("--topic", "-t", metavar="NAME", help="The topic.")]
 _Broker = Annotated[str | None, typer.Option("--broker", metavar="ID", help="The broker.")]

@@ -16,8 +16,7 @@ from headrace_core.types import TopicPartition
 
 from .client import DEFAULT_BOOTSTRAP, Bootstrap, Properties, client_config
 from .consume_group import check_group_flags, run_in_group
-from .kcat_format import compile_format, default_format, document, json_line, unescape
-from .kcat_offsets import OffsetRange, parse_offsets
+from .kcat import OffsetRange, compile_format, default_format, document, json_line, parse_offsets, unescape
 from .output import note
 from .pipes import broken_pipe
 from .progress import HowFar, Progress, progress

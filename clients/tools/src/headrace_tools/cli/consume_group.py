@@ -12,7 +12,7 @@ import typer
 from headrace_core.errors import CoordinatorNotAvailableError, HeadraceError
 from headrace_core.types import TopicPartition
 
-from .coordinated import TIMEOUT_S
+from .client import GROUP_TIMEOUT_S
 from .output import note
 from .progress import HowFar, Progress
 
@@ -120,7 +120,7 @@ def run_in_group(
 
 class _Waiting:
     """Tells a person after some seconds that the group has no coordinator, and again once a minute. ``gives_up``: the
-    command is to end by itself, so it fails after TIMEOUT_S."""
+    command is to end by itself, so it fails after GROUP_TIMEOUT_S."""
 
     def __init__(self, *, gives_up: bool) -> None:
         self._gives_up = gives_up
@@ -131,8 +131,8 @@ class _Waiting:
         from headrace.consumer.group import WAITING_AGAIN_S, WAITING_S
 
         group = consumer._core.in_group("consume -G")
-        if self._gives_up and (why := group.waiting(TIMEOUT_S)):
-            raise CoordinatorNotAvailableError(f"nothing was read within {TIMEOUT_S:g} s: {why}")
+        if self._gives_up and (why := group.waiting(GROUP_TIMEOUT_S)):
+            raise CoordinatorNotAvailableError(f"nothing was read within {GROUP_TIMEOUT_S:g} s: {why}")
         if time.monotonic() >= self._tell_at and (why := group.waiting(WAITING_S)):
             self._tell_at = time.monotonic() + WAITING_AGAIN_S
             note(f"% {why[0].upper()}{why[1:]}")

@@ -14,8 +14,7 @@ import typer
 from headrace_core.errors import GroupIdNotFoundError, UnknownTopicOrPartitionError
 
 from . import group_lag
-from .client import DEFAULT_BOOTSTRAP, Bootstrap, admin
-from .coordinated import TIMEOUT_S, patience_s
+from .client import DEFAULT_BOOTSTRAP, GROUP_TIMEOUT_S, Bootstrap, admin, patience_s
 from .groups_reset import chosen_partitions, reset_offsets, scope_of
 from .output import Output, OutputFormat, note, print_json, print_table
 from .watching import INTERVAL_S, Interval, Watch, watched
@@ -64,7 +63,7 @@ def list_groups(
         list[str] | None,
         typer.Option("--state", metavar="STATE,...", help="empty, assigning, reconciling, stable, dead; repeatable."),
     ] = None,
-    timeout: _Timeout = TIMEOUT_S,
+    timeout: _Timeout = GROUP_TIMEOUT_S,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,
 ) -> None:
@@ -100,7 +99,7 @@ def describe(
     ] = None,
     watch: Watch = False,
     interval: Interval = INTERVAL_S,
-    timeout: _Timeout = TIMEOUT_S,
+    timeout: _Timeout = GROUP_TIMEOUT_S,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,
 ) -> None:
@@ -215,7 +214,7 @@ def members(
     verbose: Annotated[
         bool, typer.Option("--verbose", help="Also what each reads, gives up, shall have, and subscribes to.")
     ] = False,
-    timeout: _Timeout = TIMEOUT_S,
+    timeout: _Timeout = GROUP_TIMEOUT_S,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,
 ) -> None:
@@ -291,7 +290,7 @@ def explain(
     group: _Group,
     watch: Watch = False,
     interval: Interval = INTERVAL_S,
-    timeout: _Timeout = TIMEOUT_S,
+    timeout: _Timeout = GROUP_TIMEOUT_S,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,
 ) -> None:
@@ -375,7 +374,7 @@ def _tell(group: GroupDescription, rebalances: list[Rebalance]) -> None:
 
 def delete(
     groups: Annotated[list[str], typer.Argument(metavar="GROUP...", help="Group ids.")],
-    timeout: _Timeout = TIMEOUT_S,
+    timeout: _Timeout = GROUP_TIMEOUT_S,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,
 ) -> None:
@@ -399,7 +398,7 @@ def delete_offsets(
     topic: Annotated[
         list[str], typer.Option("--topic", "-t", metavar="TOPIC[:0,1]", help="Of which topic, or partitions of it.")
     ],
-    timeout: _Timeout = TIMEOUT_S,
+    timeout: _Timeout = GROUP_TIMEOUT_S,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,
 ) -> None:
@@ -432,7 +431,7 @@ def remove_members(
         list[str] | None, typer.Argument(metavar="MEMBER...", help="Member ids, as `groups members` shows them.")
     ] = None,
     all_members: Annotated[bool, typer.Option("--all", help="All of them.")] = False,
-    timeout: _Timeout = TIMEOUT_S,
+    timeout: _Timeout = GROUP_TIMEOUT_S,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,
 ) -> None:

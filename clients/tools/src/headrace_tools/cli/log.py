@@ -14,7 +14,7 @@ import typer
 
 from headrace_core.errors import CorruptLogError, InvalidArgumentError
 
-from .kcat_format import document
+from .kcat import document
 from .output import Output, OutputFormat, note, print_json
 from .progress import HowFar, progress
 

@@ -116,3 +116,22 @@ def key_values(pairs: Iterable[str], flag: str) -> dict[str, str]:
             raise typer.BadParameter(f"{pair!r}: must be KEY=VALUE", param_hint=flag)
         found[key.strip()] = value.strip()
     return found
+
+
+def tell_notes(kind: str, keys: Iterable[str]) -> None:
+    """Tell on stderr which of ``keys`` do nothing here, and what stands in their place; ``kind``: "topic" or "broker".
+
+    A key that this release does not know is left out: a newer cluster may know it.
+    """
+    from headrace_core.config.server_keys import SERVER
+    from headrace_core.config.topic_keys import TOPIC
+    from headrace_core.errors import InvalidConfigError
+
+    declared = TOPIC if kind == "topic" else SERVER
+    for key in keys:
+        try:
+            lines = declared.notes([key])
+        except InvalidConfigError:
+            continue
+        for line in lines:
+            note(f"note: {line}")

@@ -16,7 +16,7 @@ import typer
 from headrace_core.errors import InvalidArgumentError
 
 from .client import DEFAULT_BOOTSTRAP, Bootstrap, Properties, client_config
-from .kcat_format import unescape
+from .kcat import unescape
 from .output import Output, OutputFormat, note, print_json
 from .progress import HowFar, Progress, progress
 

@@ -7,9 +7,8 @@ from typing import Annotated, Any
 import typer
 
 from .client import DEFAULT_BOOTSTRAP, Bootstrap, admin
-from .config_notes import tell_notes
 from .configs import told, what_holds
-from .output import Output, OutputFormat, key_values, print_json, print_table
+from .output import Output, OutputFormat, key_values, print_json, print_table, tell_notes
 
 _Name = Annotated[str, typer.Argument(metavar="NAME", help="The topic.")]
 _Config = Annotated[list[str] | None, typer.Option("--config", "-c", metavar="KEY=VALUE", help="Repeatable.")]

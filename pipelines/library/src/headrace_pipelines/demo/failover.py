@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from headrace import Admin, LocalCluster
 from headrace_core.errors import HeadraceError
-
-from .show import Show
 
 #: How long an election, or catching up, may take before something is wrong.
 PATIENCE_S = 120.0
@@ -53,10 +52,11 @@ class Election:
 
 
 class LeaderDeath:
-    """Kills the leader of ``topic``'s partition 0 when ``strike`` is called, watches the election meanwhile."""
+    """Kills the leader of ``topic``'s partition 0 when ``strike`` is called, watches the election meanwhile. ``say``
+    announces the kill."""
 
-    def __init__(self, cluster: LocalCluster, topic: str, show: Show) -> None:
-        self._cluster, self._topic, self._show = cluster, topic, show
+    def __init__(self, cluster: LocalCluster, topic: str, say: Callable[[str], None]) -> None:
+        self._cluster, self._topic, self._say = cluster, topic, say
         self._admin = Admin({"bootstrap.servers": cluster.bootstrap_servers})
         self._victim = self._epoch = -1
         self._led: frozenset[int] = frozenset()
@@ -75,7 +75,7 @@ class LeaderDeath:
         self._victim, self._epoch = partitions[0].leader, partitions[0].leader_epoch
         self._led = frozenset(each.partition for each in partitions if each.leader == self._victim)
         led = ", ".join(f"{self._topic}-{number}" for number in sorted(self._led))
-        self._show.step(f"KILLING broker {self._victim} (kill -9), which leads {led}, while records are in flight")
+        self._say(f"KILLING broker {self._victim} (kill -9), which leads {led}, while records are in flight")
         self._cluster.kill("broker", self._victim)
         self._killed_s = time.perf_counter()
         self._watcher.start()

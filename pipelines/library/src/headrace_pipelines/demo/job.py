@@ -82,7 +82,7 @@ def run(root: Path, *, keep: bool, show: Show) -> dict[str, Any]:
             show.note(f"serving on {cluster.bootstrap_servers}")
             show.note("each record has three copies; two at least are on disk (fsynced) before it is acknowledged")
             servers = cluster.bootstrap_servers
-            with LeaderDeath(cluster, publish.TOPIC, show) as death, QueryLag(servers) as lag:
+            with LeaderDeath(cluster, publish.TOPIC, show.step) as death, QueryLag(servers) as lag:
                 summary = _work(spark, servers, events, names, places, death, lag, show)
             summary["seconds"] = round(time.perf_counter() - began, 3)
             places.summary.write_text(json.dumps(summary, indent=2) + "\n")
