@@ -20,6 +20,7 @@ from headrace_core.errors import (
     ClusterStartError,
     IllegalStateError,
     InvalidArgumentError,
+    MissingDependencyError,
 )
 from headrace_core.log.files import RealFileSystem
 from headrace_core.node.ids import id_to_text
@@ -466,3 +467,13 @@ def test_an_empty_directory_has_no_cluster_and_the_error_says_how_to_start_one(c
         with pytest.raises(InvalidArgumentError, match="headrace up --data"):
             ask()
     assert not cluster.directory.exists()
+
+
+def test_without_the_services_the_error_names_the_extra_and_nothing_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "headrace_broker", None)  # as when it is not installed
+    place = tmp_path / "cluster"
+    with pytest.raises(MissingDependencyError, match=r"headrace-broker .* pip install 'headrace\[cluster\]'"):
+        ClusterDirectory(place).up(Topology(brokers=1, controllers=1, coordinators=0))
+    assert not place.exists()

@@ -42,6 +42,18 @@ def test_every_promised_name_is_exported_and_documented() -> None:
         _ = headrace.Producr
 
 
+def test_without_the_tools_only_local_cluster_is_missing_and_the_error_names_the_extra() -> None:
+    code = (
+        "import sys; sys.modules['headrace_tools'] = None  # as when it is not installed\n"
+        "import headrace\n"
+        "from headrace import *\n"
+        "assert Producer and 'LocalCluster' not in dir(headrace)\n"
+        "try:\n    from headrace import LocalCluster\nexcept ImportError as error:\n    print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "pip install 'headrace[cluster]'" in done.stdout
+
+
 def test_import_loads_neither_grpc_nor_anything_heavy() -> None:
     loaded = loaded_by("import headrace")
     assert not loaded & {"grpc", "google.protobuf", "asyncio", "pyarrow", "numpy", "typer", "msgspec"}

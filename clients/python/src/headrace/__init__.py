@@ -153,7 +153,7 @@ def __getattr__(name: str) -> Any:
     try:
         value = getattr(importlib.import_module(home, __name__), wanted)
     except ModuleNotFoundError as error:
-        if error.name != "headrace_tools":
+        if error.name not in ("headrace_tools", "headrace_tools.local"):
             raise
         from .errors import MissingDependencyError
 

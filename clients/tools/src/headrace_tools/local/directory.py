@@ -281,6 +281,7 @@ class ClusterDirectory:
     ) -> Started:
         """Start ``nodes`` and wait until every node of the cluster that lives serves. The caller holds the lock.
         ``format_nodes``: of a new cluster; else what is not formatted is, where that harms nobody."""
+        node_files.require_services()
         begun: list[Node] = []
         self._log_starts = {}
         try:

@@ -5,12 +5,25 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from headrace_core.errors import MissingDependencyError
+
 from .state import ClusterState, Node
 
 #: default.replication.factor where there are enough brokers.
 FACTOR_MAX = 3
 
 _MODULES = {"controller": "headrace_controller", "broker": "headrace_broker", "coordinator": "headrace_coordinator"}
+
+
+def require_services() -> None:
+    """MissingDependencyError when a service that nodes run is not installed."""
+    from importlib.util import find_spec
+
+    missing = [module.replace("_", "-") for module in _MODULES.values() if find_spec(module) is None]
+    if missing:
+        raise MissingDependencyError(
+            f"cannot start a local cluster: {', '.join(missing)} not installed; pip install 'headrace[cluster]'"
+        )
 
 
 def log_path(directory: Path, node: Node) -> Path:
