@@ -514,13 +514,15 @@ def _batches_of(fs: FileSystem, path: str, suffix: str) -> Sequence[BatchMeta] |
         return None
     try:
         batches = scan(log, _base_offset(path), check_crc=False).batches
-        without_times, position = list(batches), 0
-        for number, meta in enumerate(batches):
-            if not read_header(log.pread(HEADER_BYTES, position)).record_count:
-                without_times[number] = meta._replace(max_timestamp_ms=-1)  # compaction left it: no record's time
-            position += meta.size
-        # Of a segment that has nothing else, the index has the headers' times: every sealed one has an entry.
-        return without_times if any(meta.max_timestamp_ms >= 0 for meta in without_times) else batches
+        if any(meta.max_timestamp_ms >= 0 for meta in batches):
+            return batches
+        # Headers only: the index has their times, for every sealed segment has an entry.
+        places = [0, *accumulate(meta.size for meta in batches)]
+        headers = [read_header(log.pread(HEADER_BYTES, position)) for position in places[:-1]]
+        return [
+            meta._replace(max_timestamp_ms=header.max_timestamp_ms)
+            for meta, header in zip(batches, headers, strict=True)
+        ]
     finally:
         log.close()
 

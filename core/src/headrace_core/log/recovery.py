@@ -149,7 +149,7 @@ def scan(
             break
         if accepted is None and header.last_offset >= accept_from:
             accepted = found.end
-        found.batches.append(BatchMeta(header.size, header.base_offset, header.last_offset, header.max_timestamp_ms))
+        found.batches.append(BatchMeta.of(header))
         if not found.epochs or header.leader_epoch > found.epochs[-1].epoch:
             found.epochs.append(EpochStart(header.leader_epoch, header.base_offset))
         found.end += header.size

@@ -96,9 +96,7 @@ def prepare_replicated(data: Buffer, headers: Sequence[BatchHeader], segment_byt
 
 
 def _part(data: memoryview, headers: Sequence[BatchHeader]) -> Prepared:
-    metas = [
-        BatchMeta(header.size, header.base_offset, header.last_offset, header.max_timestamp_ms) for header in headers
-    ]
+    metas = [BatchMeta.of(header) for header in headers]
     return Prepared(
         [data],
         metas,

@@ -51,7 +51,14 @@ class BatchMeta(NamedTuple):
     size: int
     base_offset: int
     last_offset: int
+    #: Of its records: -1 when compaction has left none, whatever the header keeps.
     max_timestamp_ms: int
+
+    @classmethod
+    def of(cls, header: BatchHeader) -> BatchMeta:
+        """Of a batch that is in a log already, there or on the leader."""
+        latest_ms = header.max_timestamp_ms if header.record_count else -1
+        return cls(header.size, header.base_offset, header.last_offset, latest_ms)
 
 
 class Place(NamedTuple):
@@ -183,8 +190,8 @@ class LogSegment:
         largest = self.largest_timestamp
         since = self._bytes_since_index
         entries: list[tuple[int, int, TimestampOffset]] = []
-        if self.first_timestamp_ms is None and self.size == 0 and batches:
-            self.first_timestamp_ms = batches[0].max_timestamp_ms
+        if self.first_timestamp_ms is None and self.size == 0 and batches and batches[0].max_timestamp_ms >= 0:
+            self.first_timestamp_ms = batches[0].max_timestamp_ms  # else it is read from the header
         for size, _, last_offset, max_timestamp_ms in batches:
             if max_timestamp_ms > largest.timestamp_ms:
                 self._largest = largest = TimestampOffset(max_timestamp_ms, last_offset)
@@ -211,12 +218,12 @@ class LogSegment:
 
     def write_last_entries(self) -> None:
         """Hands all index entries of a segment that is about to be sealed to the operating system."""
-        self._complete()
+        self._complete(sealing=True)
         self.write_indexes()
 
     def seal(self) -> None:
         """No more appends: the last time entry, unused space given back, everything durable."""
-        self._complete()
+        self._complete(sealing=True)
         self._sync([self.log, *self.begin_close()])
 
     def truncate_to(self, place: Place | None) -> None:
@@ -289,8 +296,12 @@ class LogSegment:
         self.index.file.end_sync(durable=durable)
         self.time_index.file.end_sync(durable=durable)
 
-    def _complete(self) -> None:
+    def _complete(self, *, sealing: bool = False) -> None:
         largest = self.largest_timestamp
+        if sealing and largest.timestamp_ms < 0 and self.size and not self.header_at(0).record_count:
+            # Headers only; but every sealed segment has a time entry.
+            for place in self.places(0, self.size):
+                self.time_index.maybe_append(place.header.max_timestamp_ms, place.header.last_offset, sealing=True)
         self.time_index.maybe_append(largest.timestamp_ms, largest.offset, sealing=True)
         if self._reserved_end > self.size:
             self.log.truncate(self.size)
@@ -423,7 +434,7 @@ class LogSegment:
             return TimestampOffset(-1, self.base_offset)
         position = self.find(largest.offset).position if largest.timestamp_ms >= 0 else 0
         for place in self.places(position, self.size):
-            if place.header.max_timestamp_ms > largest.timestamp_ms:
+            if place.header.max_timestamp_ms > largest.timestamp_ms and place.header.record_count:
                 largest = TimestampOffset(place.header.max_timestamp_ms, place.header.last_offset)
         return largest
 

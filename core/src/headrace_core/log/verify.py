@@ -343,7 +343,7 @@ class _Segment:
         self.is_torn = False
         self._batches: list[BatchMeta] = []
         #: Which of them compaction has emptied: their times are no record's.
-        self._empty: set[int] = set()
+        self._times_of_empty: list[int] = []
         #: Of batches that hold records.
         self._largest_ms = -1
 
@@ -387,7 +387,7 @@ class _Segment:
         if header.record_count:
             self._largest_ms = max(self._largest_ms, header.max_timestamp_ms)
         else:
-            self._empty.add(len(self._batches))
+            self._times_of_empty.append(header.max_timestamp_ms)
         self._batches.append(meta)
         what = self._what_is_wrong_inside(batch, header)
         if what is not None:
@@ -410,9 +410,11 @@ class _Segment:
 
     def verify_indexes(self, *, is_sealed: bool) -> Iterator[FileLine | Problem]:
         stem = self.path.removesuffix(LOG_SUFFIX)
-        if len(self._empty) < len(self._batches):  # else their times are all that the index has to hold
-            for number in self._empty:
-                self._batches[number] = self._batches[number]._replace(max_timestamp_ms=-1)
+        if len(self._times_of_empty) == len(self._batches):  # headers only: the index has their times
+            self._batches = [
+                meta._replace(max_timestamp_ms=time_ms)
+                for meta, time_ms in zip(self._batches, self._times_of_empty, strict=True)
+            ]
         for suffix, check in ((INDEX_SUFFIX, check_index), (TIME_INDEX_SUFFIX, check_time_index)):
             path = stem + suffix
             if not self._fs.exists(path):

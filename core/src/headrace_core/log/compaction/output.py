@@ -83,11 +83,7 @@ class CleanedSegment:
                 file.sync()
             finally:
                 file.close()
-        segment = self._segment
-        if segment.largest_timestamp.timestamp_ms < 0:  # headers only; but every sealed segment has a time entry
-            for place in segment.places(0, segment.size):
-                segment.time_index.maybe_append(place.header.max_timestamp_ms, place.header.last_offset, sealing=True)
-        segment.seal()
+        self._segment.seal()
         self._segment.log.close()
 
     def set_modified_ms(self, time_ms: int) -> None:
