@@ -1,7 +1,8 @@
 # Thin on purpose: what a target does is in tools/, and each line can be run by hand.
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test fuzz check proto bench bench-peers bench-replicated bench-peers-replicated bench-failover \
-	bench-hostile bench-partitions bench-metadata bench-quorum bench-groups bench-idle sim soak verify compose-test clean
+	bench-hostile bench-partitions bench-metadata bench-quorum bench-groups bench-idle sim failed-flushes soak verify \
+	compose-test clean
 
 PYTHON := .venv/bin/python
 
@@ -62,6 +63,9 @@ bench-metadata: setup ## 100,000 partitions in the metadata: create, decide, sna
 sim: setup ## the simulator: SCHEDULES=10000 SEED=1; one schedule is told (SCHEDULES=1 SEED=4711 MUTANT=name)
 	@$(PYTHON) -m tests.simulation.run --schedules $(or $(SCHEDULES),1000) --seed $(or $(SEED),1) \
 		$(if $(MUTANT),--mutant $(MUTANT)) $(SIM)
+
+failed-flushes: setup ## EIO, restart, power loss: SEEDS=200 of each programme, SEED=1 the first (docs/simulation.md)
+	@$(PYTHON) -m tests.simulation.failed_flushes --seeds $(or $(SEEDS),200) --seed $(or $(SEED),1) $(PROGRAMMES)
 
 soak: setup ## a cluster under load with a kill -9 a minute (MINUTES=120); lost records, memory growth (docs/soak.md)
 	@$(PYTHON) -m tests.system.soak.soak --minutes $(or $(MINUTES),5) $(SOAK)

@@ -60,6 +60,7 @@ SHARDS = (
         1200,
     ),
     Shard("simulation", ("make", "--no-print-directory", "sim", "SCHEDULES=10000"), 3600),
+    Shard("failed-flushes", ("make", "--no-print-directory", "failed-flushes", "SEEDS=200"), 2400),
     Shard("simulation-tests", ("tools/test.sh", "tests/simulation"), 600),
     Shard("fuzz", (sys.executable, "-m", "tests.fuzz.run_fuzz", "--seconds", "600"), 1200),
     Shard("system", ("env", "HEADRACE_FULL_KILLS=1", "tools/test.sh", "tests/system/test_controllers_fail.py"), 1200),

@@ -27,6 +27,8 @@ STORIES: dict[str, float] = {
     "behind_the_epoch": 1.0,
     "reader_overtaken": 1.0,
 }
+#: Told in schedules of their own only (``failed_flushes``), which every seed of theirs has to come to the end of.
+ON_DEMAND = frozenset({"flush_then_power"})
 #: The others. The names are those of contract.md where there is one.
 ACCIDENTS: dict[str, float] = {
     "drop": 1.0,

@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any
 from headrace_controller.cluster.ledger_requests import AlterPartitionReassignments, Reassignment
 from headrace_controller.cluster.requests import ElectionType, ElectLeaders
 from headrace_core.metadata import PartitionImage
-from headrace_core.testing.crashing_fs import Loss
+from headrace_core.testing.crashing_fs import Loss, SimulatedCrash
 from headrace_core.types import TopicPartition
 from tests.simulation.broker_checks import damage_in
 from tests.simulation.broker_node import ROOT, BrokerHost, heartbeats_ended
+from tests.simulation.flush_watch import FlushWatch
 from tests.simulation.sim_plan import Fault
 
 if TYPE_CHECKING:
@@ -281,6 +282,62 @@ def page_cache(stage: Stage, leader: BrokerHost, one: BrokerHost, other: BrokerH
     stage.down(victim, rng.uniform(10.0, 60.0), Loss.ALL)
     victim.slow_until_ms = 0.0
     yield from stage.until(lambda: stage.leads(victim), down_ms - 250.0, 5.0)
+
+
+def flush_then_power(stage: Stage, leader: BrokerHost, one: BrokerHost, other: BrokerHost) -> Steps:
+    """fsyncgate, in its order. A flush of a log fails and the process ends. The next process reads the page cache, is
+    in sync again, and more is acknowledged. Then it is the last one up, and its power fails in the midst of a flush.
+    The first two steps are repeated until committed records were in the page cache only (``flush_watch``)."""
+    rng, world = stage.rng, stage.world
+    truth = world.checks.truths[stage.number]
+    for attempt in range(8):
+        # What a leader has not forced may be cut off by the next one; what it has sent to a follower stays.
+        victim = one if attempt else rng.choice([leader, one, one])
+        watch = FlushWatch(victim.fs, f"{ROOT}/{stage.partition.topic}-{stage.number}/", rng)
+        yield from stage.until(lambda watch=watch: watch.has_failed, 1_500.0)  # type: ignore[misc]
+        yield from stage.until(lambda victim=victim: not victim.is_up, 600.0)  # type: ignore[misc]
+        watch.process_ended()
+
+        def is_back(victim: BrokerHost = victim, watch: FlushWatch = watch) -> bool:
+            ends = stage.end(victim), stage.mark(victim), truth.end
+            return watch.is_at_stake and victim.number in stage.state.isr and min(ends) >= watch.end_offset
+
+        if watch.is_at_stake and (yield from stage.until(is_back, 1_500.0, 2.0)):
+            break
+        watch.stop()
+        cast = None
+        for _ in range(150):
+            cast = cast or stage.cast()
+            if cast is None:
+                yield 10.0
+        if cast is None:
+            return
+        leader, one, other = cast
+    else:
+        return
+    stage.tell(f"{victim} has read {watch.records_at_stake} records that only its page cache had")
+    world.count("flush", "failed")
+    world.count("flush", "page cache read")
+    world.coverage["flush", "records at stake"] += watch.records_at_stake
+    end = truth.end
+    yield from stage.until(lambda: truth.end > end and stage.end(victim) >= truth.end, 400.0)
+    down_ms = rng.uniform(1_500.0, 1_800.0)
+    for host in (leader, one, other):
+        if host is not victim:
+            stage.down(host, down_ms, rng.choice(_LOSSES))
+    yield from stage.until(lambda: stage.state.isr == (victim.number,) and stage.leads(victim), 900.0, 2.0)
+    life = victim.life
+
+    def power_fails() -> None:
+        victim.is_losing_power = Loss.ALL
+        raise SimulatedCrash("power fails before the flush")
+
+    acknowledged = truth.end > end
+    watch.fail_power(power_fails)
+    yield from stage.until(lambda: victim.life > life and stage.leads(victim), down_ms - 950.0, 2.0)
+    if acknowledged and watch.has_lost_power and watch.is_at_stake:
+        world.count("flush", "power lost")
+    yield from stage.until(lambda: stage.leads(victim), 600.0, 5.0)
 
 
 def new_disk_back(stage: Stage, leader: BrokerHost, one: BrokerHost, other: BrokerHost) -> Steps:
@@ -574,6 +631,7 @@ STORIES: dict[str, Story] = {
     story.__name__: story
     for story in (
         page_cache,
+        flush_then_power,
         new_disk_back,
         rotten_follower,
         handed_over_twice,

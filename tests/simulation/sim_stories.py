@@ -19,10 +19,12 @@ from headrace_controller.raft import (
     VoteRequest,
     VoteResponse,
 )
-from headrace_core.testing.crashing_fs import Loss
+from headrace_core.testing.crashing_fs import Loss, SimulatedCrash
 from headrace_core.testing.network import Quality
+from tests.simulation.flush_watch import FlushWatch
 from tests.simulation.sim_checks import Violation
 from tests.simulation.sim_clients import Read
+from tests.simulation.sim_disk import ROOT
 from tests.simulation.sim_plan import Fault
 
 if TYPE_CHECKING:
@@ -365,7 +367,57 @@ def deaf_leader(world: ControllersWorld, rng: random.Random) -> Generator[float,
             old.replan()
 
 
+def flush_then_power(world: ControllersWorld, rng: random.Random) -> Generator[float, None, None]:
+    """fsyncgate, in its order. A flush of a log fails and the controller ends. The next process reads the page cache,
+    counts it as its log, and more is acknowledged. Then its power fails in the midst of a flush. The first two steps
+    are repeated until entries of the log were in the page cache only (``flush_watch``)."""
+    for attempt in range(10):
+        yield from _wait_for(lambda: _leader(world) is not None, 3_000.0)
+        leader = _leader(world)
+        if leader is None:
+            return
+        voters = [host for host in world.up() if host.node_id in leader.voters()]
+        # What a leader has not forced may be cut off by the next one; what it has sent to a follower mostly stays.
+        followers = [host for host in voters if host is not leader]
+        victim = rng.choice(followers if followers and attempt else [leader, *followers, *followers])
+        watch = FlushWatch(victim.fs, f"{ROOT}/__cluster_metadata-0/", rng)
+        yield from _wait_for(lambda watch=watch: watch.has_failed, 3_000.0, 1.0)  # type: ignore[misc]
+        if victim.controller is None:
+            watch.process_ended()
+
+        def is_back(victim: ControllerHost = victim, watch: FlushWatch = watch) -> bool:
+            return watch.is_at_stake and victim.is_up and victim.record.shadow.checked >= watch.end_offset
+
+        if watch.is_at_stake and (yield from _wait_for(is_back, 1_000.0, 1.0)):
+            break
+        watch.stop()
+        yield 300.0
+    else:
+        return
+    world.tell("fault", f"{victim} has read {watch.records_at_stake} records that only its page cache had")
+    world.count("flush", "failed")
+    world.count("flush", "page cache read")
+    world.coverage["flush", "records at stake"] += watch.records_at_stake
+    acknowledged, end = world.checks.writes.acknowledged, victim.end()
+
+    def more_is_acknowledged() -> bool:
+        return world.checks.writes.acknowledged > acknowledged and victim.end() > end
+
+    acknowledges = yield from _wait_for(more_is_acknowledged, 3_000.0, 1.0)
+    life = victim.life
+
+    def power_fails() -> None:
+        victim.torn_by = (Fault(0, world.now_ms, "torn_block", 0.0, 0.0, 0), Loss.ALL)
+        raise SimulatedCrash("power fails before the flush")
+
+    watch.fail_power(power_fails)
+    yield from _wait_for(lambda: victim.life > life + 1 and victim.is_up, 3_000.0, 1.0)
+    if acknowledges and watch.has_lost_power and watch.is_at_stake:
+        world.count("flush", "power lost")
+
+
 STORIES: dict[str, Story] = {
+    "flush_then_power": flush_then_power,
     "figure_8": figure_8,
     "vote_then_crash": vote_then_crash,
     "deposed_unaware": deposed_unaware,

@@ -297,6 +297,18 @@ class Voter:
         self._do("close and open", self.model, self.model.end, action)
 
 
+def go_on(voter: Voter, when: str) -> Voter:
+    """The next process: it finds what may be there, and that is what it stands for from now on."""
+    storage = open_storage(voter.fs)
+    complaints = [model.wrong(storage, end_min) for model, end_min in voter.allowed]
+    assert None in complaints, f"{when}: {complaints}"
+    found = voter.allowed[complaints.index(None)][0]
+    newest, end = storage.newest_snapshot(), storage.log_end_offset
+    snapshot = found.snapshot if newest is None else newest.place.offset
+    model = replace(found, entries=found.until(end), snapshot=snapshot)
+    return Voter(voter.fs, storage, model, [(model, model.end)])
+
+
 def snapshot_bytes(model: Model, offset: int) -> bytes:
     """A leader's snapshot of what lies below ``offset``."""
     fs = formatted()

@@ -19,9 +19,9 @@ from tests.worlds.storage_world import (
     KEYS,
     Model,
     Voter,
+    go_on,
     history,
     leader_change,
-    open_storage,
     small_segments,
     some_entries,
     topic,
@@ -48,18 +48,6 @@ def live(voter: Voter, rng: random.Random) -> None:
     voter.install(leaders, leaders.end, chunk_bytes=500)
     voter.vote(HardState(90, KEYS[0]))
     voter.append(some_entries(rng, leaders.end, 90, 3))
-
-
-def go_on(voter: Voter, when: str) -> Voter:
-    """The next process: it finds what may be there, and that is what it stands for from now on."""
-    storage = open_storage(voter.fs)
-    complaints = [model.wrong(storage, end_min) for model, end_min in voter.allowed]
-    assert None in complaints, f"{when}: {complaints}"
-    found = voter.allowed[complaints.index(None)][0]
-    newest, end = storage.newest_snapshot(), storage.log_end_offset
-    snapshot = found.snapshot if newest is None else newest.place.offset
-    model = replace(found, entries=found.until(end), snapshot=snapshot)
-    return Voter(voter.fs, storage, model, [(model, model.end)])
 
 
 def power_fails(voter: Voter, rng: random.Random, loss: Loss, when: str) -> None:

@@ -192,6 +192,15 @@ class CrashingFileSystem:
             found = self._entry(path)
             return 0 if found is None else walk(found)
 
+    def lost_pages(self, path: str) -> frozenset[int]:
+        """The file's pages that a failed flush left clean in the cache: what the disk has there is older."""
+        return frozenset(self._file(path).lost)
+
+    def is_durable(self, path: str) -> bool:
+        """Does the disk have every byte of the file that everybody sees?"""
+        inode = self._file(path)
+        return inode.live == inode.durable
+
     def flip(self, path: str, position: int, mask: int = 0xFF) -> None:
         """Damages a byte, on the disk and in the cache."""
         inode = self._file(path)
