@@ -7,7 +7,8 @@ from collections.abc import Iterable
 import pytest
 
 from headrace_core.errors import HeadraceError
-from headrace_core.log.compaction import cleaner, swap, transactions
+from headrace_core.log import swap
+from headrace_core.log.compaction import cleaner, transactions
 from headrace_core.log.compaction.cleaner import CleaningReport
 from headrace_core.log.compaction.horizon import Verdict
 from headrace_core.log.compaction.manager import CleanerManager
