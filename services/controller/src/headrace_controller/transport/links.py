@@ -10,8 +10,7 @@ in the same turn of the loop or the next one. ``peer_lost`` is told when the las
 process that is killed closes its sockets, and raft need not wait for a time-out. A machine that vanishes closes
 nothing; the kernel gives its connections up after two seconds in which it acknowledged no byte (channel.py).
 
-One task reads each stream and one writes it, and nobody cancels them (grpc.aio would leak; core/rpc/streams.py): they
-end when their call does.
+Both ends of a stream are core's: rpc/streams.py accepts, rpc/duplex.py dials.
 """
 
 from __future__ import annotations
@@ -22,7 +21,6 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import grpc
 import grpc.aio
 
 from headrace_core.errors import (
@@ -30,14 +28,14 @@ from headrace_core.errors import (
     InconsistentClusterIdError,
     InvalidRequestError,
     InvalidVoterKeyError,
-    NetworkError,
     ServerShuttingDownError,
     UnknownServerError,
 )
-from headrace_core.rpc import ChannelPurpose, error_from_rpc, open_channel
+from headrace_core.rpc import ChannelPurpose
 from headrace_core.rpc.backoff import Backoff
+from headrace_core.rpc.duplex import Duplex
 from headrace_core.rpc.outage import Outage
-from headrace_core.rpc.streams import LARGE_WRITE_BYTES, ServerStream, StreamHandler, read_message
+from headrace_core.rpc.streams import ServerStream, StreamHandler
 from headrace_protos.v1 import raft_pb2, raft_pb2_grpc
 
 from ..raft import NO_DIRECTORY, Message, ReplicaKey, VoterSet
@@ -311,7 +309,7 @@ class _Dialer:
         self._links = links
         self._address = address
         self._expected: ReplicaKey | None = None
-        self._call: Any = None
+        self._stream: Duplex[Envelope, Envelope] | None = None
         self._ending = asyncio.Event()
         self._task = asyncio.create_task(self._run(), name=f"raft stream to {address}")
 
@@ -322,8 +320,8 @@ class _Dialer:
     def end(self) -> None:
         """Soon; nobody waits for it."""
         self._ending.set()
-        if self._call is not None:
-            self._call.cancel()
+        if self._stream is not None:
+            self._stream.cancel()
 
     async def close(self) -> None:
         self.end()
@@ -335,10 +333,11 @@ class _Dialer:
         while not self._ending.is_set():
             wait_s = 0.0
             try:
-                if not await self._converse(outage, backoff):
-                    return
-                wait_s = backoff.next_s()
+                await self._converse(outage, backoff)
+                return  # this address is this controller's own
             except HeadraceError as error:
+                if self._ending.is_set():
+                    return
                 is_there = not (error.retriable or isinstance(error, UnknownServerError))  # the latter: gRPC stumbled
                 wait_s = _REFUSED_MS / 1_000 if is_there else backoff.next_s()
                 if not is_there:
@@ -352,95 +351,59 @@ class _Dialer:
                 async with asyncio.timeout(wait_s):
                     await self._ending.wait()
 
-    async def _converse(self, outage: Outage, backoff: Backoff) -> bool:
-        """One stream, from its beginning to its end. False: this address is this controller's own."""
+    async def _converse(self, outage: Outage, backoff: Backoff) -> None:
+        """One stream, until it breaks (HeadraceError). Returns when this address is this controller's own."""
         links, address, expected = self._links, self._address, self._expected
-        channel = open_channel(address, ChannelPurpose.RAFT)
-        call = self._call = raft_pb2_grpc.RaftStub(channel).Exchange()  # type: ignore[no-untyped-call]
-        stream = _Dialed(links, call)
-        writer = asyncio.create_task(stream.write(links.hello(expected)))
-        try:
-            answer = await read_message(call)
-            if answer is grpc.aio.EOF:
-                raise NetworkError(f"{address}: the stream ended at once")
-            key = links.greeted(answer)
+        stream: Duplex[Envelope, Envelope] = Duplex(
+            address,
+            ChannelPurpose.RAFT,
+            lambda channel: raft_pb2_grpc.RaftStub(channel).Exchange(),  # type: ignore[no-untyped-call]
+        )
+        dialed = _Dialed(links, stream)
+
+        async def read() -> None:
+            key = links.greeted(await stream.read())
             if key == links.key:
-                return False
+                return
             if expected is not None and key.node_id != expected.node_id:
                 raise InvalidVoterKeyError(f"{expected} was expected at {address}, and {key} is there")
             outage.over()
             backoff.reset()
-            await stream.read(key)
-        except asyncio.CancelledError:
-            if stream.has_stumbled:
-                raise NetworkError(f"{address}: the stream was given up") from None
-            if not self._ending.is_set():
-                raise
-        except grpc.aio.AioRpcError as failure:
-            if not self._ending.is_set():
-                raise error_from_rpc(failure, address) from None
+            await dialed.read(key)
+
+        self._stream = stream
+        try:
+            await stream.run(read(), dialed.write(links.hello(expected)))
         finally:
-            self._call = None
-            call.cancel()
-            stream.end()
-            if not stream.has_said_hello:
-                writer.cancel()  # it may wait for a connection; when the call is cancelled, gRPC does not tell it
-            await asyncio.wait([writer])
-            await channel.close()
-        return True
+            self._stream = None
 
 
 class _Dialed:
     """A stream that this side opened."""
 
-    def __init__(self, links: PeerLinks, call: Any) -> None:
+    def __init__(self, links: PeerLinks, stream: Duplex[Envelope, Envelope]) -> None:
         self._links = links
-        self._call = call
+        self._stream = stream
         self._peer: Peer | None = None
-        self._is_over = False
-        self._wake: asyncio.Future[None] | None = None
-        self.has_said_hello = False
-        #: Something that nobody expected ended the writing of it.
-        self.has_stumbled = False
+        self._wake = asyncio.Event()
 
     def wake(self) -> None:
-        if self._wake is not None and not self._wake.done():
-            self._wake.set_result(None)
+        self._wake.set()
 
     async def read(self, key: ReplicaKey) -> None:
-        """Both have said hello, the other one as ``key``: until the stream ends; its error is raised."""
+        """Both have said hello, the other one as ``key``: until the stream ends."""
         peer = self._peer = self._links.joined(key, self)
-        while (envelope := await read_message(self._call)) is not grpc.aio.EOF:
-            self._links.received(peer, envelope)
+        try:
+            while True:
+                self._links.received(peer, await self._stream.read())
+        finally:  # at once: raft need not wait until the connection is closed on this side, too
+            self._links.left(peer, self)
 
     async def write(self, hello: Envelope) -> None:
-        """Until the stream ends; never raises: the reader finds out why."""
-        loop = asyncio.get_running_loop()
-        try:
-            await self._call.write(hello)
-            self.has_said_hello = True
-            while not self._is_over:
-                taken = None if self._peer is None else self._peer.take(self)
-                if taken is None:
-                    self._wake = loop.create_future()
-                    await self._wake
-                    self._wake = None
-                    continue
-                envelope, size = taken
-                if size >= LARGE_WRITE_BYTES:
-                    await asyncio.sleep(0)
-                    if self._is_over:
-                        return
-                await self._call.write(envelope)
-        except (grpc.aio.AioRpcError, asyncio.InvalidStateError, asyncio.CancelledError):
-            return
-        except Exception:  # a stream on which nothing is said any more must not pass for one
-            logger.exception("writing to a raft stream")
-            self.has_stumbled = True
-            self._call.cancel()
-
-    def end(self) -> None:
-        self._is_over = True
-        self.wake()
-        if self._peer is not None:
-            self._links.left(self._peer, self)
+        await self._stream.connected()
+        await self._stream.write(hello)
+        while True:
+            self._wake.clear()
+            while self._peer is not None and (taken := self._peer.take(self)) is not None:
+                await self._stream.write(taken[0])
+            await self._wake.wait()
