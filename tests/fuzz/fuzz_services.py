@@ -162,7 +162,7 @@ async def _produce(data: bytes) -> None:
     request.timeout_ms = min(request.timeout_ms, 0)
     stream = FakeStream()
     handler = ProduceStream(broker.context, stream)  # type: ignore[arg-type]
-    before = broker.replicas.leader(TopicPartition("orders", 0)).log.log_end_offset
+    before = broker.partitions.leader(TopicPartition("orders", 0)).log.log_end_offset
     try:
         handler.on_request(request)
     except HeadraceError:
@@ -189,7 +189,7 @@ async def _produce(data: bytes) -> None:
 
 
 def _check_stored(broker: SoloBroker, records: bytes, base_offset: int) -> None:
-    log = broker.replicas.leader(TopicPartition("orders", 0)).log
+    log = broker.partitions.leader(TopicPartition("orders", 0)).log
     result = log.read(base_offset, len(records))
     assert result is not None
     position = 0
@@ -207,7 +207,7 @@ def fetch_request(data: bytes) -> None:
 
 async def _fetch(data: bytes) -> None:
     broker = await _Serving.get()
-    log = broker.replicas.leader(TopicPartition("read", 0)).log
+    log = broker.partitions.leader(TopicPartition("read", 0)).log
     if log.log_end_offset == 0:
         for batch in logs()[1:2] * 3:
             await broker.append("read", batch)

@@ -77,7 +77,7 @@ class BrokerChecks(UpkeepChecks):
             return
         for truth in self.truths:
             partition = truth.partition
-            replica: Any = broker.replicas._led.get(partition)
+            replica: Any = broker.partitions.led.get(partition)
             if replica is not None:
                 high_watermark = replica.leader.high_watermark
                 epoch = replica.leader.leader_epoch
@@ -86,7 +86,7 @@ class BrokerChecks(UpkeepChecks):
                     self._led[life] = epoch
                     self._elected(host, truth, replica)
             else:
-                replica = broker.replicas._followed.get(partition)
+                replica = broker.partitions.followed.get(partition)
                 if replica is None:
                     continue
                 high_watermark = replica.high_watermark
@@ -383,11 +383,11 @@ class BrokerChecks(UpkeepChecks):
                 damage = damage_in(log)
                 if damage is not None:  # nobody has read it since: in the product, the scrubber does
                     assert host.loop is not None
-                    host.loop.run(host.broker.replicas.quarantine, log, damage)
+                    host.loop.run(host.broker.roles.quarantine, log, damage)
                     return f"{host}: {damage.message}"
                 partition = TopicPartition("orders", truth.number)
-                led = host.broker.replicas._led.get(partition)
-                replica: Any = host.broker.replicas._followed.get(partition)
+                led = host.broker.partitions.led.get(partition)
+                replica: Any = host.broker.partitions.followed.get(partition)
                 high_watermark = (
                     led.leader.high_watermark if led is not None else getattr(replica, "high_watermark", -1)
                 )

@@ -261,7 +261,7 @@ class ProducerModel(Client):
 def produce(broker: Any, partition: TopicPartition, data: bytes, acks: int, reply: Callable[[Any], None]) -> None:
     """As the Produce service does it."""
     try:
-        replica = broker.replicas.leader(partition)
+        replica = broker.partitions.leader(partition)
         broker.world.append(broker.host, replica, data, acks, broker.host.clock.now_ms(), reply)
     except HeadraceError as error:
         reply(error)
@@ -393,7 +393,7 @@ class ConsumerModel(Client):
 def latest(broker: Any, partition: TopicPartition, world: BrokerWorld) -> None:
     """As the Offsets service does it."""
     try:
-        leader = broker.replicas.leader(partition).leader
+        leader = broker.partitions.leader(partition).leader
         leader.check_latest_known()
     except HeadraceError:
         return
@@ -405,7 +405,7 @@ def epoch_end(
 ) -> None:
     """As the Offsets service does it (OffsetForLeaderEpoch)."""
     try:
-        replica = broker.replicas.leader(partition)
+        replica = broker.partitions.leader(partition)
         replica.leader.check_epoch(epoch)
         reply(replica.epoch_end(last_epoch))
     except HeadraceError as error:
@@ -416,7 +416,7 @@ def fetch(broker: Any, consumer: ConsumerModel, position: int, epoch: int, reply
     """As the Fetch service does it: from whoever may be read, up to its high watermark. The consumer does not say what
     it has read before (``last_fetched_epoch``), as Kafka's do not: it relies on being fenced."""
     try:
-        replica = broker.replicas.readable(TopicPartition("orders", consumer.partition))
+        replica = broker.partitions.readable(TopicPartition("orders", consumer.partition))
         replica.reads.check_epoch(epoch)
         leader = getattr(replica, "leader", None)
         if leader is not None:

@@ -16,10 +16,11 @@ from headrace_broker.controller_link import DirectoriesTold, IsrAnswer, IsrReque
 from headrace_broker.handlers.replication import ReplicationService
 from headrace_broker.low_watermarks import LowWatermarks
 from headrace_broker.partition.messages import Hello, Request
-from headrace_broker.replicas import LogSettings, Replicas
+from headrace_broker.partition_table import PartitionTable
 from headrace_broker.replication.follower_streams import FollowerStreams
 from headrace_broker.replication.isr_keeper import IsrKeeper
-from headrace_broker.settings import LiveSettings
+from headrace_broker.roles import Roles
+from headrace_broker.settings import BrokerIdentity, LiveSettings, LogSettings
 from headrace_broker.storage import Storage
 from headrace_broker.upkeep.producers import ProducerExpiry
 from headrace_controller.cluster.leadership import CannotLead
@@ -48,7 +49,6 @@ from headrace_core.metadata import BrokerEndpoint, MetadataDelta, MetadataImage
 from headrace_core.telemetry import CorruptionFound, Emitter, Metrics
 from headrace_core.testing.crashing_fs import CrashingFileSystem, Loss
 from headrace_core.testing.node_clock import NodeClock
-from headrace_core.types import TopicPartition
 from tests.simulation.broker_clients import PRODUCER_EXPIRATION_MS
 from tests.simulation.broker_loop import SimLoop
 from tests.simulation.broker_upkeep import begin_upkeep
@@ -183,7 +183,7 @@ class _Context:
         self._broker = broker
         self.clock = broker.host.clock
         self.metadata = broker.metadata
-        self.replicas = broker.replicas
+        self.partitions = broker.partitions
         self.events = broker.events
         self.streams: set[Any] = set()
         self.low_watermarks = LowWatermarks()
@@ -191,7 +191,7 @@ class _Context:
 
     @property
     def broker_id(self) -> int:
-        return self._broker.replicas.broker_id
+        return self._broker.identity.broker_id
 
 
 class LeaderEnd:
@@ -285,7 +285,10 @@ class Broker:
         self.host = host
         self.world = host.world
         self.loop = loop
-        self.epoch = -1
+        self.identity = BrokerIdentity(CLUSTER)
+        self.partitions = PartitionTable(self.identity)
+        self.metadata = MetadataState()
+        self.events = Emitter()
         self.incarnation = host.rng.randbytes(16)
         self.wants_shutdown = False
         self.is_stopping = False
@@ -293,15 +296,15 @@ class Broker:
         self.acting = False
         self.applied = 0
         self._fenced = True
-        self._offline: tuple[bytes, ...] = ()
+
+    @property
+    def epoch(self) -> int:
+        """-1 until the controllers have accepted the registration."""
+        return self.identity.broker_epoch
 
     def begin(self) -> None:
         host, loop = self.host, self.loop
-        self.events = Emitter()
         self.events.subscribe(self._happened)
-        self.replicas = Replicas(
-            LogSettings(static={}, flush_interval_ms=1_000), self.events, lag_time_max_ms=self.world.plan.lag_ms
-        )
         self.storage = Storage(
             host.fs,
             [ROOT],
@@ -309,29 +312,35 @@ class Broker:
             rng=random.Random(host.rng.random()),
             loop=loop,
             events=self.events,
-            on_turn=self.replicas.logs_moved,
-            on_written=self.replicas.logs_written,
-            on_failed=self.replicas.storage_failed,
-            on_damage=self.replicas.quarantine,
-            assigned=self.replicas.assigned_directory,
-            on_directory_failed=self._directory_failed,
+            on_turn=self.partitions.logs_moved,
+            on_written=self.partitions.logs_written,
+            assigned=self.partitions.assigned_directory,
             reserve_bytes=0,
             shortage_first_ms=SHORTAGE_MS,
         )
-        self.replicas.tie(self.storage)
-        self.metadata = MetadataState()
-        self.context = _Context(self)
-        self.replication = ReplicationService(self.context)  # type: ignore[arg-type]
-        self.assignments = DirectoryAssignments(self._directory_of, self._assign, backoff=self.world.backoff(20, 200))
-        self.replicas.tie_beginnings(self.assignments.begin_anew)
-        self.assignments.on_told_anew = self.replicas.told_anew
-        self.keeper = IsrKeeper(
-            self._alter, self._alive, clock=host.clock, events=self.events, lag_time_max_ms=self.world.plan.lag_ms
+        self.replication = ReplicationService(_Context(self))  # type: ignore[arg-type]
+        self.assignments = DirectoryAssignments(
+            self.identity, self.storage.directory_of, self._assign, backoff=self.world.backoff(20, 200)
         )
-        self.replicas.tie_isr(self.keeper.due)
-        self.streams = FollowerStreams(self._who, events=self.events, metrics=Metrics())
+        self.keeper = IsrKeeper(
+            self._alter,
+            lambda broker_id: self.metadata.image.active_epoch(broker_id),
+            clock=host.clock,
+            events=self.events,
+            lag_time_max_ms=self.world.plan.lag_ms,
+        )
+        self.streams = FollowerStreams(self.identity, events=self.events, metrics=Metrics())
         self.streams.host = host  # type: ignore[attr-defined]
-        self.replicas.tie_following(self.streams)
+        self.roles = Roles(
+            self.partitions,
+            self.storage,
+            LogSettings(static={}, flush_interval_ms=1_000),
+            following=self.streams,
+            begin_anew=self.assignments.begin_anew,
+            isr_due=self.keeper.due,
+            events=self.events,
+            lag_time_max_ms=self.world.plan.lag_ms,
+        )
         loop.create_task(self._run())
 
     def _happened(self, event: object) -> None:
@@ -350,20 +359,20 @@ class Broker:
         self.storage.identify(node_id=host.number)
         clean = self.storage.clean_shutdown_epoch()
         registered = await self._register(-1 if clean is None else clean)
-        host.broker_id, self.epoch = registered.broker_id, registered.broker_epoch
-        self.replicas.broker_id = registered.broker_id
+        host.broker_id = self.identity.broker_id = registered.broker_id
+        self.identity.broker_epoch = registered.broker_epoch
         heartbeats = self.loop.create_task(self._heartbeats())
         while world.known_to(host).next_offset <= registered.broker_epoch:
             await world.more_metadata(host)
         image = world.known_to(host)
-        await self.storage.open(lambda topic: self.replicas.settings_of(topic, image))
+        await self.storage.open(lambda topic: self.roles.settings_of(topic, image))
         for writer in self.storage.writers():
             for error in writer.directory.quarantined.values():
                 self._damage_found(error.message)
         image = world.known_to(host)
         self.streams.metadata_changed(image)
-        await self.replicas.apply_all(image)
-        self.assignments.all_changed(image, registered.broker_id)
+        await self.roles.apply_all(image)
+        self.assignments.all_changed(image)
         self.loop.create_task(self.assignments.run())
         self.loop.create_task(self.keeper.run())
         self.metadata.advance(image, MetadataDelta(0, image.next_offset))
@@ -406,7 +415,7 @@ class Broker:
                         metadata_offset=self.applied,
                         want_fence=not self.acting,
                         want_shutdown=self.wants_shutdown,
-                        offline_directories=self._offline,
+                        offline_directories=tuple(each.bytes for each in self.storage.offline_directory_ids()),
                         stream=self.host.life,
                         cannot_lead=tuple(
                             CannotLead(each.bytes, "DISK_FULL") for each in self.storage.short_directory_ids()
@@ -429,13 +438,13 @@ class Broker:
         serves = self.acting and not self._fenced and mine is not None and not mine.fenced
         serves = serves and mine is not None and mine.broker_epoch == self.epoch and not self.is_stopping
         self.is_serving = serves
-        self.replicas.refusal = None if serves else FencedBrokerError(f"broker {self.host.broker_id} is fenced")
+        self.partitions.refusal = None if serves else FencedBrokerError(f"broker {self.host.broker_id} is fenced")
 
     async def _stop(self) -> None:
         self.is_stopping = True
         self._serve_or_not()
-        watermarks = self.replicas.high_watermarks()
-        self.replicas.resign_all(lambda partition: ServerShuttingDownError(f"{partition}: shutting down"))
+        watermarks = self.partitions.high_watermarks()
+        self.roles.resign_all(lambda partition: ServerShuttingDownError(f"{partition}: shutting down"))
         await self.streams.close()
         await self.storage.close(watermarks, broker_epoch=self.epoch)
         self.world.count("state", "stopped cleanly")
@@ -450,28 +459,19 @@ class Broker:
                 continue
             image, delta = step
             self.streams.metadata_changed(image, delta)
-            await self.replicas.apply(image, delta)
+            await self.roles.apply(image, delta)
             self.assignments.metadata_changed(image, delta)
             self.metadata.advance(image, delta)
             self.applied = image.next_offset
             self._serve_or_not()
-            if delta.brokers:
-                self.keeper.metadata_changed([replica.leader for replica in self.replicas.led()])
-            elif delta.partitions:
-                names = {image.topics[topic_id].name: numbers for topic_id, numbers in delta.partitions.items()}
-                found = (
-                    self.replicas.led_of(TopicPartition(name, number))
-                    for name, numbers in names.items()
-                    for number in sorted(numbers)
-                )
-                self.keeper.metadata_changed([replica.leader for replica in found if replica is not None])
+            self.keeper.metadata_changed(self.partitions.leaders_of(image, delta))
 
     async def _checkpoints(self) -> None:
         while not self.is_stopping:
             await asyncio.sleep(CHECKPOINT_MS / 1_000)
-            await self.storage.checkpoint(self.replicas.high_watermarks())
-            await self.replicas.retry_full()
-            await self.replicas._heal()
+            await self.storage.checkpoint(self.partitions.high_watermarks())
+            await self.roles.retry_full()
+            await self.roles.heal()
 
     async def _expiries(self) -> None:
         """The upkeep's turns. No producer is silent for so long: one that is forgotten was forgotten too soon, and its
@@ -517,7 +517,10 @@ class Broker:
         )
         results = await self._call(
             AlterPartition(
-                broker_id=self.host.broker_id, broker_epoch=self.epoch, metadata_offset=self.applied, partitions=items
+                broker_id=self.host.broker_id,
+                broker_epoch=self.epoch,
+                metadata_offset=self.applied,
+                partitions=items,
             )
         )
         return {
@@ -533,21 +536,6 @@ class Broker:
         )
         errors = {(each.placement.topic_id, each.placement.partition): each.error for each in refused}
         return DirectoriesTold(errors, offset)
-
-    def _alive(self, broker_id: int) -> int | None:
-        broker = self.metadata.image.brokers.get(broker_id)
-        return broker.broker_epoch if broker is not None and broker.active else None
-
-    def _who(self) -> tuple[str, int, int]:
-        return CLUSTER, self.host.broker_id, self.epoch
-
-    def _directory_of(self, partition: TopicPartition) -> bytes | None:
-        found = self.storage.directory_of(partition)
-        return None if found is None else found.bytes
-
-    def _directory_failed(self, directory_id: uuid.UUID | None) -> None:
-        if directory_id is not None:
-            self._offline = (directory_id.bytes,)
 
 
 def heartbeats_ended(host: BrokerHost, broker: Broker) -> HeartbeatsEnded | None:

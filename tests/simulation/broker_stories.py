@@ -64,12 +64,10 @@ class Stage:
 
     def led(self, host: BrokerHost) -> Any:
         """Its replica, if it leads as it believes."""
-        replicas = getattr(host.broker, "replicas", None)  # (none, before it has begun)
-        return None if replicas is None else replicas._led.get(self.partition)
+        return None if host.broker is None else host.broker.partitions.led.get(self.partition)
 
     def followed(self, host: BrokerHost) -> Any:
-        replicas = getattr(host.broker, "replicas", None)
-        return None if replicas is None else replicas._followed.get(self.partition)
+        return None if host.broker is None else host.broker.partitions.followed.get(self.partition)
 
     def log(self, host: BrokerHost) -> Any:
         replica = self.led(host) or self.followed(host)
@@ -382,7 +380,7 @@ def rotten_follower(stage: Stage, leader: BrokerHost, one: BrokerHost, other: Br
     damage = None if log is None else damage_in(log)
     if damage is None or one.loop is None or one.broker is None:
         return
-    one.loop.run(one.broker.replicas.quarantine, log, damage)
+    one.loop.run(one.broker.roles.quarantine, log, damage)
     empty = stage.until(lambda: stage.log(one) is not None and stage.log(one) is not log, 700.0, 0.3)
     if not (yield from empty):
         return

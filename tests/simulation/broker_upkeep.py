@@ -167,7 +167,7 @@ def begin_upkeep(broker: Broker) -> None:
         )
         retention = Retention(
             broker.storage.writers,
-            broker.replicas,
+            broker.partitions,
             clock=broker.host.clock,
             settings=settings,
             events=broker.events,
@@ -177,7 +177,7 @@ def begin_upkeep(broker: Broker) -> None:
     if plan.compacts:
         cleaners = SimCleaners(
             broker.storage.writers,
-            broker.replicas,
+            broker.partitions,
             clock=broker.host.clock,
             settings=LiveSettings({}, Emitter()),
             events=broker.events,
@@ -275,6 +275,6 @@ def observing_starts(world: BrokerWorld) -> list[tuple[Any, str, Any]]:
 def earliest(broker: Any, partition: TopicPartition, reply: Callable[[Any], None]) -> None:
     """As the Offsets service does it (ListOffsets, earliest)."""
     try:
-        reply(broker.replicas.leader(partition).leader.log_start)
+        reply(broker.partitions.leader(partition).leader.log_start)
     except HeadraceError as error:
         reply(error)

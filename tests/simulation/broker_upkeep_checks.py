@@ -111,7 +111,7 @@ class UpkeepChecks:
     def deleted(self, broker: Broker, number: int, before: int, low_watermark: int) -> None:
         """DeleteRecords is answered: whoever follows has deleted, too."""
         truth, partition = self.truths[number], TopicPartition("orders", number)
-        led = broker.replicas.led_of(partition)
+        led = broker.partitions.led.get(partition)
         for replica in () if led is None else led.leader.progress:
             host = self.world.host_of(replica.broker_id)
             if host is None or host.broker is None or not replica.is_joined or host.begun_anew or host.disks > 1:

@@ -133,11 +133,10 @@ class FollowersWorld:
     def __init__(self, fs: CrashingFileSystem | None = None, **static: str) -> None:
         self.fs = fs or CrashingFileSystem()
         self.leader = Leader()
-        self.broker = SoloBroker(self.fs, **static)
+        self.broker = SoloBroker(self.fs, following=self.leader, **static)
 
     async def __aenter__(self) -> tuple[SoloBroker, Leader]:
         broker, leader = self.broker, self.leader
-        broker.replicas.tie_following(leader)
         await broker.__aenter__()
         endpoint = BrokerEndpoint("internal", "127.0.0.1", 2)
         topic_id = b"orders".ljust(16, b".")
@@ -149,7 +148,7 @@ class FollowersWorld:
         return broker, leader
 
     async def __aexit__(self, *_: object) -> None:
-        self.broker.replicas.resign_all(lambda partition: errors.ServerShuttingDownError("the test is over"))
+        self.broker.roles.resign_all(lambda partition: errors.ServerShuttingDownError("the test is over"))
         await self.broker.__aexit__()
 
 

@@ -114,19 +114,19 @@ class ReplicationWorld:
         self.broker.context.metadata.advance(self.broker.image, MetadataDelta(0, self.broker.image.next_offset))
 
     def leader(self, topic: str, partition: int = 0) -> Any:
-        return self.broker.replicas.leader(TopicPartition(topic, partition)).leader
+        return self.broker.partitions.leader(TopicPartition(topic, partition)).leader
 
     async def append(self, topic: str, *values: bytes, partition: int = 0) -> None:
         """With acks=1."""
         done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        replica = self.broker.replicas.leader(TopicPartition(topic, partition))
+        replica = self.broker.partitions.leader(TopicPartition(topic, partition))
         replica.append(batch(*values), 1, done.set_result, committed=False)
         outcome = await done
         assert not isinstance(outcome, HeadraceError), outcome
 
     def log_bytes(self, topic: str, partition: int = 0) -> bytes:
         """Everything that the leader has."""
-        log = self.broker.replicas.leader(TopicPartition(topic, partition)).log
+        log = self.broker.partitions.leader(TopicPartition(topic, partition)).log
         found, offset = b"", log.log_start_offset
         while offset < log.log_end_offset:
             result = log.read(offset, 1 << 20)

@@ -18,7 +18,11 @@ from headrace_broker.context import BrokerContext, BrokerLimits, BrokerMetrics
 from headrace_broker.deadlines import Deadlines
 from headrace_broker.handlers.fetch import FetchStream
 from headrace_broker.handlers.produce import ProduceStream
-from headrace_broker.replicas import LogSettings, Replicas
+from headrace_broker.partition_table import PartitionTable
+from headrace_broker.placement import Assigned
+from headrace_broker.replication.follower_replica import FollowerReplica
+from headrace_broker.roles import Following, Roles
+from headrace_broker.settings import BrokerIdentity, LogSettings
 from headrace_broker.storage import Storage
 from headrace_core.clock import SystemClock
 from headrace_core.log import format_directory
@@ -129,6 +133,20 @@ class FakeStream:
         return self.sent
 
 
+class Nobody:
+    """In place of the streams to leaders: replicas that should follow wait."""
+
+    def follow(self, replica: FollowerReplica) -> None:
+        pass
+
+    def unfollow(self, replica: FollowerReplica) -> None:
+        pass
+
+    def farewell(self, replica: FollowerReplica, done: Callable[[], None]) -> Callable[[], None]:
+        done()
+        return lambda: None
+
+
 class SoloBroker:
     """``async with SoloBroker(fs) as broker``: started on what is in ``fs`` (formatted when it is new)."""
 
@@ -140,11 +158,13 @@ class SoloBroker:
         image: MetadataImage | None = None,
         storage_fs: FileSystem | None = None,
         shortage_first_ms: float = 0.0,
+        following: Following | None = None,
         **static: str,
     ) -> None:
         """``image``: what the controller has decided before the start; ``storage_fs``: what the storage works on, if
         that is not ``fs`` itself; ``shortage_first_ms``: how long a shortage of space lasts at least, once somebody
-        measures; ``static``: topic keys of the broker's file."""
+        measures; ``following``: what brings followers their leaders' records; ``static``: topic keys of the
+        broker's file."""
         self.fs = fs
         self.roots = roots or ("/data",)
         self.image = image or MetadataImage()
@@ -156,8 +176,12 @@ class SoloBroker:
         settings = LogSettings(
             static={name.replace("_", "."): value for name, value in static.items()}, flush_interval_ms=1000
         )
-        self.replicas = Replicas(settings, emitter)
-        self.replicas.broker_id = BROKER_ID
+        identity = BrokerIdentity("test", BROKER_ID, 1)
+        self.partitions = PartitionTable(identity)
+        #: The directory that the controllers have on record for a replica; tests replace it.
+        self.assigned: Assigned = lambda partition, topic_id: None
+        #: (topic id, partition, directory) of the replicas that are to begin anew.
+        self.beginnings: list[tuple[bytes, int, bytes]] = []
         self.storage = Storage(
             storage_fs or fs,
             self.roots,
@@ -165,15 +189,22 @@ class SoloBroker:
             rng=random.Random(1),
             loop=loop,
             events=emitter,
-            on_turn=self.replicas.logs_moved,
-            on_failed=self.replicas.storage_failed,
-            on_damage=self.replicas.quarantine,
+            on_turn=self.partitions.logs_moved,
+            assigned=lambda partition, topic_id: self.assigned(partition, topic_id),
             shortage_first_ms=shortage_first_ms,
         )
-        self.replicas.tie(self.storage)
+        self.roles = Roles(
+            self.partitions,
+            self.storage,
+            settings,
+            following=following or Nobody(),
+            begin_anew=lambda *what: self.beginnings.append(what[:3]),
+            isr_due=lambda leader: None,
+            events=emitter,
+        )
         chosen = limits or BrokerLimits()
         self.context = BrokerContext(
-            broker_id=BROKER_ID,
+            identity=identity,
             clock=clock,
             limits=chosen,
             budget=ByteBudget(chosen.in_flight_bytes_max),
@@ -181,7 +212,7 @@ class SoloBroker:
             metrics=BrokerMetrics(Metrics()),
             events=emitter,
             metadata=MetadataState(),
-            replicas=self.replicas,
+            partitions=self.partitions,
         )
 
     async def __aenter__(self) -> SoloBroker:
@@ -189,9 +220,9 @@ class SoloBroker:
             if not self.fs.exists(root):
                 with contextlib.suppress(OSError):  # a disk that is away is not formatted either
                     format_directory(self.fs, root, cluster_id="test", node_id=BROKER_ID)
-        await self.storage.open(lambda topic: self.replicas.settings_of(topic, self.image))
-        await self.replicas.apply_all(self.image)
-        self.replicas.refusal = None
+        await self.storage.open(lambda topic: self.roles.settings_of(topic, self.image))
+        await self.roles.apply_all(self.image)
+        self.partitions.refusal = None
         if self.image.next_offset:
             return self
         endpoint = BrokerEndpoint("client", "127.0.0.1", 1)
@@ -210,7 +241,7 @@ class SoloBroker:
         """The controller has decided this."""
         image, delta = self.image.apply_with_delta(records, self.image.next_offset + len(records))
         self.image = image
-        await self.replicas.apply(image, delta)
+        await self.roles.apply(image, delta)
 
     async def topic(self, name: str, partitions: int = 1, *, topic_id: bytes = b"") -> None:
         topic_id = topic_id or name.encode().ljust(16, b".")
@@ -263,7 +294,7 @@ class SoloBroker:
 
     def values(self, topic: str, partition: int = 0) -> list[bytes | None]:
         """What a consumer can read now."""
-        replica = self.replicas.leader(TopicPartition(topic, partition))
+        replica = self.partitions.leader(TopicPartition(topic, partition))
         end, offset = replica.leader.high_watermark, replica.leader.log_start
         found: list[bytes | None] = []
         while offset < end:

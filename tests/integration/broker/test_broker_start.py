@@ -46,7 +46,7 @@ def test_a_topic_deleted_while_the_first_image_is_put_into_force_takes_its_recor
 
     async def scenario() -> None:
         broker = Listening(NodeConfig.from_properties(cluster.broker.keys, role="broker"))
-        apply_all = broker.replicas.apply_all
+        apply_all = broker.roles.apply_all
 
         async def slow_apply_all(image: MetadataImage) -> None:
             assert image.topic("orders") is not None
@@ -54,13 +54,13 @@ def test_a_topic_deleted_while_the_first_image_is_put_into_force_takes_its_recor
             await heard.wait()
             await apply_all(image)
 
-        broker.replicas.apply_all = slow_apply_all  # type: ignore[method-assign]
+        broker.roles.apply_all = slow_apply_all  # type: ignore[method-assign]
         try:
             await broker.start()
             before = broker.context.metadata.applied_offset
             await asyncio.to_thread(create, cluster)
             await broker.context.metadata.wait_for(before + 1, 10_000)
-            log = broker.replicas.leader(ORDERS).log
+            log = broker.partitions.leader(ORDERS).log
             assert (log.log_end_offset, log.topic_id is not None) == (0, True)
         finally:
             await broker.stop()

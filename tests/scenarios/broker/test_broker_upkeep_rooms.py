@@ -43,13 +43,13 @@ class Room:
         self.metrics = Metrics()
         self.upkeep = Upkeep(
             broker.storage.writers,
-            broker.replicas,
+            broker.partitions,
             clock=SystemClock(),
             settings=self.settings,
             events=emitter,
             metrics=self.metrics,
             loop=asyncio.get_running_loop(),
-            on_damage=broker.replicas.quarantine,
+            on_damage=broker.roles.quarantine,
         )
 
     async def configure(self, topic: str, **config: str) -> None:
@@ -107,7 +107,7 @@ def test_a_log_start_that_retention_moved_is_in_every_answer() -> None:
             broker = here.broker
             await broker.topic("t")
             await here.fill("t", 20, timestamp_ms=1000)  # 1970
-            leader = broker.replicas.leader(TopicPartition("t", 0)).leader
+            leader = broker.partitions.leader(TopicPartition("t", 0)).leader
             consumer, stream = broker.consumer()
             consumer.on_request(fetch(1, "t", offset=20, max_wait_ms=60_000))  # waits at the end
             await here.upkeep.retention.check()
@@ -156,7 +156,7 @@ def test_a_pass_over_many_partitions_judges_some_at_a_time_on_a_thread(
             await here.upkeep.retention.check()
             assert sum(judged) == 301
             assert max(judged) <= retention.LOGS_AT_ONCE
-            assert here.broker.replicas.leader(TopicPartition("old", 0)).leader.log_start == 10
+            assert here.broker.partitions.leader(TopicPartition("old", 0)).leader.log_start == 10
             assert len(here.told(SegmentsDeleted)) == 1
 
     asyncio.run(scenario())
@@ -168,11 +168,11 @@ def test_retention_never_reaches_above_the_high_watermark() -> None:
             broker = here.broker
             await broker.topic("t")
             await here.fill("t", 20, timestamp_ms=1000)
-            leader = broker.replicas.leader(TopicPartition("t", 0)).leader
+            leader = broker.partitions.leader(TopicPartition("t", 0)).leader
             leader.high_watermark = 10  # as if a replica lagged
             await here.upkeep.retention.check()
             assert leader.log_start == 9  # three records a segment
-            assert broker.replicas.leader(TopicPartition("t", 0)).log.log_start_offset == 9
+            assert broker.partitions.leader(TopicPartition("t", 0)).log.log_start_offset == 9
 
     asyncio.run(scenario())
 
@@ -203,7 +203,7 @@ def test_a_producer_of_old_events_is_not_forgotten_while_it_writes() -> None:
             again = await here.broker.append("t", batch)
             assert (first.error.code, again.error.code) == (0, 0)
             assert again.base_offset == first.base_offset
-            assert here.broker.replicas.leader(TopicPartition("t", 0)).log.log_end_offset == 1
+            assert here.broker.partitions.leader(TopicPartition("t", 0)).log.log_end_offset == 1
 
     asyncio.run(scenario())
 
@@ -215,7 +215,7 @@ def test_a_full_directory_gets_back_what_was_deleted_and_what_has_expired() -> N
             broker = here.broker
             fs.mount("/data", 60_000)
             broker.storage.set_reserve(3_000)
-            broker.storage.on_full = lambda _: here.upkeep.retention.disk_is_full()
+            broker.storage.full.subscribe(lambda _: here.upkeep.retention.disk_is_full())
             for name in ("old", "deleted", "busy"):
                 await broker.topic(name)
             await here.fill("old", 20, timestamp_ms=1000)
@@ -236,7 +236,7 @@ def test_a_full_directory_gets_back_what_was_deleted_and_what_has_expired() -> N
             assert space is not None
             await until(lambda: not space.is_full)
             assert not any("deleted" in path for path in fs.files())
-            assert broker.replicas.leader(TopicPartition("old", 0)).leader.log_start == 20
+            assert broker.partitions.leader(TopicPartition("old", 0)).leader.log_start == 20
             result = await broker.append("busy", encode_batch([(int(time.time() * 1000), b"key", b"." * 500, None)]))
             assert not result.error.code, result.error
             assert len(broker.values("busy")) == count + 1

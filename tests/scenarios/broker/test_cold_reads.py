@@ -154,7 +154,7 @@ def test_a_stream_dropped_during_a_cold_read_leaves_nothing_behind():
         fs.go.set()
         assert not (await broker.append("orders", batch(b"c"))).error.code
         assert answers.sent == []
-        assert broker.replicas.leader(TopicPartition("orders", 0)).leader.waiting == (0, 0)
+        assert broker.partitions.leader(TopicPartition("orders", 0)).leader.waiting == (0, 0)
         await broker.__aexit__()
 
     asyncio.run(scenario())

@@ -34,7 +34,7 @@ async def filled(fs: CrashingFileSystem) -> AsyncIterator[SoloBroker]:
                 value = b"%d " % number + b"." * 200
                 result = await broker.append(topic, encode_batch([(1000 + number, None, value, None)]))
                 assert not result.error.code, result.error
-        assert len(broker.replicas.leader(ROTTEN).log.segments) > 3
+        assert len(broker.partitions.leader(ROTTEN).log.segments) > 3
         yield broker
 
 
@@ -46,7 +46,7 @@ async def scrubbing(broker: SoloBroker, **keys: Any) -> AsyncIterator[LiveSettin
     settings = LiveSettings(given | {key.replace("_", "."): value for key, value in keys.items()}, emitter)
     scrubber = Scrubber(
         broker.storage.writers,
-        broker.replicas.quarantine,
+        broker.roles.quarantine,
         clock=SystemClock(),
         settings=settings,
         events=emitter,
@@ -80,7 +80,7 @@ async def quarantined(broker: SoloBroker) -> None:
     assert found.offset >= 0
     assert len(told(broker, PartitionFailed)) == 1
     with pytest.raises(CorruptLogError, match=r"0000\.log"):
-        broker.replicas.leader(ROTTEN)
+        broker.partitions.leader(ROTTEN)
     refused = await broker.append("rotten", encode_batch([(1, None, b"x", None)]))
     assert refused.error.code == CorruptLogError.number
     assert (await broker.append("sound", encode_batch([(1, None, b"x", None)]))).base_offset == 20
@@ -102,7 +102,7 @@ def test_a_reader_finds_a_rotten_byte_and_the_partition_is_quarantined_for_good(
         fs.flip(SEALED, 150)  # the operator restores the file, but says nothing yet
         async with SoloBroker(fs, image=image) as broker:
             with pytest.raises(CorruptLogError, match="headrace-quarantine"):
-                broker.replicas.leader(ROTTEN)
+                broker.partitions.leader(ROTTEN)
             assert len(broker.values("sound")) == 21
         fs.unlink("/data/rotten-0/headrace-quarantine")
         async with SoloBroker(fs, image=image) as broker:
@@ -115,7 +115,7 @@ def test_a_search_by_time_finds_it_too() -> None:
     async def scenario() -> None:
         fs = CrashingFileSystem(keep_trace=False)
         async with filled(fs) as broker:
-            replica = broker.replicas.leader(ROTTEN)
+            replica = broker.partitions.leader(ROTTEN)
             fs.flip(SEALED, 150)
             with pytest.raises(CorruptLogError):
                 await replica.timestamp_offset(1000)

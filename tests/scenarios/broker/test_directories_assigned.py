@@ -7,10 +7,10 @@ from collections.abc import Collection, Mapping
 
 from headrace_broker.assignments import DirectoryAssignments
 from headrace_broker.controller_link import DirectoriesTold, ReplicaKey
+from headrace_broker.settings import BrokerIdentity
 from headrace_core import errors
 from headrace_core.metadata import EMPTY_IMAGE, LOST_DIRECTORY, PartitionChangeRecord
 from headrace_core.testing.crashing_fs import CrashingFileSystem
-from headrace_core.types import TopicPartition
 from tests.worlds.solo_broker import BROKER_ID, SoloBroker, batch
 
 
@@ -20,11 +20,9 @@ class Told:
     def __init__(self, broker: SoloBroker) -> None:
         self.broker = broker
         self.where: dict[int, bytes] = {}
-        self.assignments = DirectoryAssignments(self._directory_of, self._tell)
-
-    def _directory_of(self, partition: TopicPartition) -> bytes | None:
-        found = self.broker.storage.directory_of(partition)
-        return None if found is None else found.bytes
+        self.assignments = DirectoryAssignments(
+            BrokerIdentity("test", BROKER_ID, 1), broker.storage.directory_of, self._tell
+        )
 
     async def _tell(self, where: Mapping[ReplicaKey, bytes], fresh: Collection[ReplicaKey]) -> DirectoriesTold:
         self.where.update({partition: directory for (_, partition), directory in where.items()})
@@ -32,7 +30,7 @@ class Told:
 
     async def everything(self) -> dict[int, bytes]:
         """What is told when all of the metadata is compared."""
-        self.assignments.all_changed(self.broker.image, BROKER_ID)
+        self.assignments.all_changed(self.broker.image)
         task = asyncio.create_task(self.assignments.run())
         async with asyncio.timeout(60):
             while self.assignments.pending:  # noqa: ASYNC110
@@ -112,7 +110,7 @@ def test_a_broker_without_partitions_tells_nothing() -> None:
     async def scenario() -> None:
         async with SoloBroker(CrashingFileSystem(), "/one", "/two") as broker:
             told = Told(broker)
-            told.assignments.all_changed(EMPTY_IMAGE, BROKER_ID)
+            told.assignments.all_changed(EMPTY_IMAGE)
             assert await told.everything() == {}
 
     asyncio.run(scenario())

@@ -74,7 +74,7 @@ def test_a_start_goes_on_without_a_directory_and_makes_none_of_its_partitions_an
         break_it(fs)  # type: ignore[operator]
         broker = SoloBroker(fs, "/one", "/two", image=before.image)
         if known:
-            broker.storage.assigned = lambda partition, _: where[partition]
+            broker.assigned = lambda partition, _: where[partition]
         async with broker:
             (reason,) = broker.storage.offline_directories().values()
             assert why in reason
@@ -87,7 +87,7 @@ def test_a_start_goes_on_without_a_directory_and_makes_none_of_its_partitions_an
             assert "payments-0" in refused.error.message
             assert not fs.exists("/one/payments-0")
             assert broker.values("orders") == [b"a", b"b"]
-            broker.storage.assigned = lambda partition, _: None
+            broker.assigned = lambda partition, _: None
             await broker.topic("late")  # new: it cannot be in the directory that is away
             assert await append(broker, "late", b"x") == 0
             await broker.delete("payments")
@@ -134,7 +134,7 @@ def test_a_log_that_moved_before_the_controller_heard_of_it_is_not_made_anew_whe
         sound = fs.crash_clone()
         fs.break_disk("/two", errno.EIO, reads=True)
         half = SoloBroker(fs, "/one", "/two", image=before.image)
-        half.storage.assigned = lambda partition, _: where[partition]
+        half.assigned = lambda partition, _: where[partition]
         async with half:
             assert await append(half, "orders", b"lost?") == STORAGE_ERROR
             await half.again("orders")
@@ -150,17 +150,17 @@ def test_a_replica_goes_where_the_controller_has_it_on_record() -> None:
         fs = CrashingFileSystem()
         async with SoloBroker(fs, "/one", "/two") as broker:
             ids = ids_of(broker)
-            broker.storage.assigned = lambda *_: ids["/two"]
+            broker.assigned = lambda *_: ids["/two"]
             for name in ("a", "b", "c"):
                 await broker.topic(name)
             assert [fs.exists(f"/two/{name}-0") for name in ("a", "b", "c")] == [True] * 3
-            broker.storage.assigned = lambda *_: uuid.UUID(int=4711)
+            broker.assigned = lambda *_: uuid.UUID(int=4711)
             await broker.topic("d")
             refused = await broker.append("d", batch(b"x"))
             assert refused.error.code == STORAGE_ERROR
             assert "/one, /two" in refused.error.message
             assert "is in log directory AAAAAAAAAAAAAAAAAAASZw," in refused.error.message  # 4711, as Kafka writes it
-            broker.storage.assigned = lambda *_: uuid.UUID(int=0)  # none yet
+            broker.assigned = lambda *_: uuid.UUID(int=0)  # none yet
             await broker.again("d")
             assert await append(broker, "d", b"x") == 0
             assert fs.exists("/one/d-0")
@@ -197,9 +197,9 @@ def test_new_partitions_go_where_there_are_fewest_then_where_there_is_most_room(
 def test_a_disk_that_goes_while_nobody_uses_it_is_noticed(break_it: object) -> None:
     async def scenario() -> None:
         fs = CrashingFileSystem()
-        told: list[uuid.UUID | None] = []
+        told: list[uuid.UUID] = []
         broker = SoloBroker(fs, "/one", "/two")
-        broker.storage.on_directory_failed = told.append
+        broker.storage.failed.subscribe(lambda *_: told.extend(broker.storage.offline_directory_ids()))
         async with broker:
             await broker.topic("orders")
             await broker.topic("payments")

@@ -11,6 +11,7 @@ from headrace_broker.partition.messages import Ack, Ended, Hello, Join, Joined, 
 from headrace_broker.replication import wire
 from headrace_broker.replication.farewell import Farewell
 from headrace_broker.replication.follower_streams import FollowerStreams
+from headrace_broker.settings import BrokerIdentity
 from headrace_core.metadata import EMPTY_IMAGE, MetadataImage
 from headrace_core.metadata.records import BrokerEndpoint, RegisterBrokerRecord
 from headrace_core.rpc.server import Listener
@@ -140,7 +141,7 @@ async def until(condition: Callable[[], Any]) -> None:
 @contextlib.asynccontextmanager
 async def world() -> AsyncIterator[tuple[Leader, FollowerStreams]]:
     leader = Leader()
-    streams = FollowerStreams(lambda: ("tests", 1, 11), events=Emitter(), metrics=Metrics())
+    streams = FollowerStreams(BrokerIdentity("tests", 1, 11), events=Emitter(), metrics=Metrics())
     await leader.start()
     try:
         yield leader, streams

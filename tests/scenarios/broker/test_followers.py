@@ -197,7 +197,7 @@ def test_a_follower_that_is_elected_leads_from_where_its_log_ends() -> None:
             await leader.until(lambda: leader.replica is None)
             fs.release()
             await electing
-            replica = broker.replicas.leader(ORDERS)
+            replica = broker.partitions.leader(ORDERS)
             assert (replica.leader.epoch_start, replica.leader.log_end, replica.leader.high_watermark) == (3, 3, 1)
             # And back: the log ends where it did.
             await change(broker, leader=OTHER, leader_epoch=2)
@@ -299,10 +299,10 @@ def test_a_high_watermark_that_was_checkpointed_is_where_a_follower_begins() -> 
             await leader.welcome()
             leader.push(batches(0, b"a", b"b"), high_watermark=2)
             await leader.acknowledged(2)
-            await broker.storage.checkpoint(broker.replicas.high_watermarks())
+            await broker.storage.checkpoint(broker.partitions.high_watermarks())
             image = broker.image
         async with SoloBroker(world.fs, image=image) as again:
-            assert again.replicas.high_watermarks() == {ORDERS: 2}
+            assert again.partitions.high_watermarks() == {ORDERS: 2}
 
     asyncio.run(scenario())
 
@@ -323,14 +323,13 @@ def test_another_flush_policy_settles_what_is_written_at_once() -> None:
 def _damage(broker: SoloBroker) -> None:
     log = broker.storage.log(ORDERS)
     assert log is not None
-    broker.replicas.quarantine(log, errors.CorruptLogError("a test says so"))
+    broker.roles.quarantine(log, errors.CorruptLogError("a test says so"))
 
 
 def test_a_damaged_follower_is_made_anew_when_everybody_knows_and_not_before() -> None:
     async def scenario() -> None:
         async with FollowersWorld() as (broker, leader):
-            told: list[tuple[bytes, int, bytes]] = []
-            broker.replicas.tie_beginnings(lambda *what: told.append(what))
+            told = broker.beginnings
             await leader.welcome()
             leader.push(batches(0, b"a"))
             await leader.acknowledged(1)
@@ -345,7 +344,7 @@ def test_a_damaged_follower_is_made_anew_when_everybody_knows_and_not_before() -
             assert directory is not None
             assert told[0] == (b"orders".ljust(16, b"."), 0, directory.bytes)
             # An answer that the metadata does not show yet; and an in-sync set that was asked for before it.
-            broker.replicas.told_anew(told[0][0], 0, broker.image.next_offset + 2)
+            broker.roles.told_anew(told[0][0], 0, broker.image.next_offset + 2)
             await change(broker, isr=(OTHER,))
             assert broker.fs.exists("/data/orders-0/headrace-quarantine")
             await change(broker, isr=(OTHER,))
@@ -365,9 +364,8 @@ def test_a_replica_whose_disk_is_gone_begins_when_the_answer_and_the_metadata_ar
 
     async def scenario() -> None:
         async with FollowersWorld() as (broker, leader):
-            told: list[tuple[bytes, int, bytes]] = []
-            broker.replicas.tie_beginnings(lambda *what: told.append(what))
-            broker.storage.assigned = broker.replicas.assigned_directory
+            told = broker.beginnings
+            broker.assigned = broker.partitions.assigned_directory
             topic_id, partition = b"payments".ljust(16, b"."), TopicPartition("payments", 0)
             elsewhere, gone = b"e" * 16, b"g" * 16
             record = PartitionRecord(topic_id, 0, (OTHER, BROKER_ID), (OTHER,), OTHER, 0, 0)
@@ -378,7 +376,7 @@ def test_a_replica_whose_disk_is_gone_begins_when_the_answer_and_the_metadata_ar
             assert told == [(topic_id, 0, directory)]
 
             def answered() -> None:
-                broker.replicas.told_anew(topic_id, 0, broker.image.next_offset + (2 if answer_first else 0))
+                broker.roles.told_anew(topic_id, 0, broker.image.next_offset + (2 if answer_first else 0))
 
             async def shown() -> None:
                 await broker.change(PartitionChangeRecord(topic_id, 0, 1, directories=(elsewhere, directory)))
@@ -405,8 +403,7 @@ def test_a_replica_whose_disk_is_gone_begins_when_the_answer_and_the_metadata_ar
 def test_a_damaged_follower_whose_leader_is_gone_says_farewell_to_nobody() -> None:
     async def scenario() -> None:
         async with FollowersWorld() as (broker, leader):
-            told: list[tuple[bytes, int, bytes]] = []
-            broker.replicas.tie_beginnings(lambda *what: told.append(what))
+            told = broker.beginnings
             await leader.welcome()
             leader.push(batches(0, b"a"))
             await leader.acknowledged(1)
@@ -421,7 +418,6 @@ def test_a_damaged_follower_whose_leader_is_gone_says_farewell_to_nobody() -> No
 def test_clients_of_a_damaged_leader_are_sent_to_the_others_unless_it_is_the_last_copy() -> None:
     async def scenario() -> None:
         async with FollowersWorld() as (broker, _):
-            broker.replicas.tie_beginnings(lambda *what: None)
             await change(broker, leader=BROKER_ID, leader_epoch=1, isr=(BROKER_ID, OTHER))
             _damage(broker)
             refused = await broker.append("orders", batches(0, b"a"))
@@ -436,8 +432,7 @@ def test_clients_of_a_damaged_leader_are_sent_to_the_others_unless_it_is_the_las
 def test_the_last_copy_is_kept_however_damaged_it_is() -> None:
     async def scenario() -> None:
         async with FollowersWorld() as (broker, _):
-            told: list[tuple[bytes, int, bytes]] = []
-            broker.replicas.tie_beginnings(lambda *what: told.append(what))
+            told = broker.beginnings
             await change(broker, leader=BROKER_ID, leader_epoch=1, isr=(BROKER_ID,))
             _damage(broker)
             await asyncio.sleep(0)
@@ -445,15 +440,15 @@ def test_the_last_copy_is_kept_however_damaged_it_is() -> None:
             assert told == []
             assert broker.fs.exists("/data/orders-0/00000000000000000000.log")
             with pytest.raises(errors.CorruptLogError):
-                broker.replicas.leader(ORDERS)
+                broker.partitions.leader(ORDERS)
 
     asyncio.run(scenario())
 
 
 def test_a_follower_goes_on_while_its_log_moves_to_another_directory() -> None:
     async def scenario() -> None:
-        leader, broker = Leader(), SoloBroker(CrashingFileSystem(), "/one", "/two")
-        broker.replicas.tie_following(leader)
+        leader = Leader()
+        broker = SoloBroker(CrashingFileSystem(), "/one", "/two", following=leader)
         async with broker:
             topic_id = b"orders".ljust(16, b".")
             await broker.change(
@@ -476,6 +471,6 @@ def test_a_follower_goes_on_while_its_log_moves_to_another_directory() -> None:
             assert log is not None
             assert log.directory.startswith(target)
             assert log_of(broker) == expected
-            broker.replicas.resign_all(lambda partition: errors.ServerShuttingDownError("the test is over"))
+            broker.roles.resign_all(lambda partition: errors.ServerShuttingDownError("the test is over"))
 
     asyncio.run(scenario())

@@ -84,6 +84,6 @@ def test_a_directory_that_fails_takes_its_followers_with_it() -> None:
             await leader.until(lambda: leader.replica is None)
             assert not [ack for ack in leader.acks if ack.log_end]
             with pytest.raises(errors.StorageError):
-                broker.replicas.leader(ORDERS)
+                broker.partitions.leader(ORDERS)
 
     asyncio.run(scenario())

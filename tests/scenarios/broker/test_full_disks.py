@@ -39,7 +39,7 @@ def test_appends_are_refused_before_the_reserve_is_touched_and_taken_when_there_
         fs.mount("/two", 19_000)
         async with SoloBroker(fs, "/one", "/two") as broker:
             full: list[str] = []
-            broker.storage.on_full = lambda writer: full.append(writer.directory.root)
+            broker.storage.full.subscribe(lambda writer: full.append(writer.directory.root))
             await broker.topic("orders")
             await broker.topic("payments")
             written = 0
@@ -62,7 +62,7 @@ def test_appends_are_refused_before_the_reserve_is_touched_and_taken_when_there_
             assert await append(broker, "payments", b"x" * 900) == 0
             await broker.storage.checkpoint({TopicPartition("orders", 0): written})
             assert read_offsets(fs, f"/one/{RECOVERY_POINTS}")[TopicPartition("orders", 0)] == written
-            await broker.replicas.leader(TopicPartition("orders", 0)).delete_records(3)
+            await broker.partitions.leader(TopicPartition("orders", 0)).delete_records(3)
             fs.mount("/one", 40_000)  # somebody has made room
             measure(broker)
             assert await append(broker, "orders", b"x" * 900) == 0
@@ -117,12 +117,12 @@ def test_deleting_a_topic_makes_the_room_that_another_waits_for() -> None:
             refused = await broker.append("new", batch(b"x"), 1)
             assert refused.error.code == DISK_FULL
             assert not fs.exists("/one/new-1")
-            assert await broker.replicas.retry_full() == []  # no room yet
+            assert await broker.roles.retry_full() == []  # no room yet
             assert await append(broker, "new", b"x", 1) == DISK_FULL
             await broker.delete("old")
             for writer in broker.storage.writers():
                 writer.directory.remove_deleted(everything=True)
-            assert len(await broker.replicas.retry_full()) == 3
+            assert len(await broker.roles.retry_full()) == 3
             for number in range(3):
                 assert await append(broker, "new", b"x", number) == 0
 
@@ -138,7 +138,7 @@ def test_of_two_full_directories_the_one_that_heals_first_gets_the_waiting_parti
             await broker.topic("orders")
             assert await append(broker, "orders", b"x") == DISK_FULL
             fs.mount("/two", 100_000)
-            await broker.replicas.retry_full()
+            await broker.roles.retry_full()
             assert await append(broker, "orders", b"x") == 0
             assert fs.exists("/two/orders-0")
 
@@ -168,7 +168,7 @@ def test_a_start_with_nothing_free_serves_what_is_there_and_writes_its_checkpoin
         async with again:
             assert not again.storage.offline_directories()
             assert again.values("orders") == values
-            found = await again.replicas.leader(TopicPartition("orders", 0)).timestamp_offset(0)
+            found = await again.partitions.leader(TopicPartition("orders", 0)).timestamp_offset(0)
             assert found is not None
             assert found.offset == 0
             assert await append(again, "orders", b"x") == DISK_FULL
@@ -315,7 +315,7 @@ def test_a_directory_that_is_short_of_space_is_said_to_those_who_elect_and_once(
         fs.mount("/two", 19_000)
         async with SoloBroker(fs, "/one", "/two") as broker:
             said: list[int] = []
-            broker.storage.on_short = lambda: said.append(len(broker.storage.short_directory_ids()))
+            broker.storage.short.subscribe(lambda: said.append(len(broker.storage.short_directory_ids())))
             await broker.topic("orders")
             while not await append(broker, "orders", b"x" * 900):
                 pass
@@ -338,9 +338,9 @@ def test_a_partition_that_found_no_descriptor_is_made_when_there_is_one() -> Non
             await broker.topic("orders")
             refused = await broker.append("orders", batch(b"x"))
             assert refused.error.code == errors.ServerBusyError.number
-            assert await broker.replicas.retry_full() == []
+            assert await broker.roles.retry_full() == []
             fs.faults.clear()
-            assert await broker.replicas.retry_full() == [TopicPartition("orders", 0)]
+            assert await broker.roles.retry_full() == [TopicPartition("orders", 0)]
             assert (await broker.append("orders", batch(b"x"))).base_offset == 0
 
     asyncio.run(scenario())

@@ -52,7 +52,7 @@ async def replicated(broker: SoloBroker, *, min_insync: int = 1) -> PartitionLea
         ConfigRecord(int(ConfigResourceType.TOPIC), "orders", "min.insync.replicas", str(min_insync)),
         PartitionRecord(TOPIC_ID, 0, (BROKER_ID, OTHER), (BROKER_ID, OTHER), BROKER_ID, 0, 0),
     )
-    leader: PartitionLeader = broker.replicas.leader(ORDERS).leader
+    leader: PartitionLeader = broker.partitions.leader(ORDERS).leader
     leader.follower_joined(OTHER, 5, log_end=0, settled_end=0, log_start=0, now_ms=0)
     return leader
 
@@ -64,7 +64,7 @@ def acked(leader: PartitionLeader, end: int) -> None:
 
 async def written(broker: SoloBroker, end: int) -> None:
     """Until the log ends there."""
-    log = broker.replicas.leader(ORDERS).log
+    log = broker.partitions.leader(ORDERS).log
     for _ in range(60_000):
         if log.flushed_offset >= end:
             return
@@ -213,7 +213,7 @@ def test_a_leader_that_resigns_tells_those_who_wait_and_the_next_one_knows_the_b
             await stream.wait_sent(1)
             assert results(stream) == [(1, errors.NotLeaderOrFollowerError.number, -1)]
             await broker.new_leader("orders", BROKER_ID, 2)
-            leader = broker.replicas.leader(ORDERS).leader
+            leader = broker.partitions.leader(ORDERS).leader
             leader.follower_joined(OTHER, 5, log_end=2, settled_end=2, log_start=0, now_ms=0)
             send(handler, 2, batch(0, 2))
             await stream.wait_sent(2)

@@ -43,7 +43,7 @@ def test_a_new_epoch_of_the_same_leader_fences_readers_and_keeps_the_records():
             consumer.on_request(fetch(2, "orders"))
             second = (await answers.wait_sent(2))[1]
             assert second.results[0].next_offset == 2
-            replica = broker.replicas.leader(TopicPartition("orders", 0))
+            replica = broker.partitions.leader(TopicPartition("orders", 0))
             assert replica.epoch_end(0) == (0, 1)
             assert replica.epoch_end(7) == (7, 2)
             consumer.on_closed()
@@ -120,7 +120,7 @@ def test_a_fenced_broker_serves_nothing():
             await broker.append("orders", batch(b"a"))
             consumer, answers = broker.consumer()
             consumer.on_request(fetch(1, "orders", max_wait_ms=0))
-            broker.replicas.refusal = errors.FencedBrokerError("fenced")
+            broker.partitions.refusal = errors.FencedBrokerError("fenced")
             consumer.on_request(fetch(2, max_wait_ms=0))
             consumer.on_request(fetch(3, "orders", max_wait_ms=0))
             codes = [[result.error.code for result in answer.results] for answer in await answers.wait_sent(3)]
@@ -136,7 +136,7 @@ def test_a_closed_session_is_forgotten_by_every_leader():
         async with SoloBroker(CrashingFileSystem()) as broker:
             await broker.topic("orders")
             await broker.topic("payments")
-            leaders = [broker.replicas.leader(TopicPartition(name, 0)).leader for name in ("orders", "payments")]
+            leaders = [broker.partitions.leader(TopicPartition(name, 0)).leader for name in ("orders", "payments")]
             consumer, answers = broker.consumer()
             consumer.on_request(fetch(1, "orders", "payments"))
             assert [leader.waiting for leader in leaders] == [(0, 1), (0, 1)]

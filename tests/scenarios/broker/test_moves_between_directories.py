@@ -53,11 +53,11 @@ def test_a_log_moves_with_all_that_belongs_to_it_and_comes_back() -> None:
         fs = CrashingFileSystem()
         broker = SoloBroker(fs, "/one", "/two", **SMALL)
         told: list[TopicPartition] = []
-        broker.storage.on_moved = told.extend
+        broker.storage.moved.subscribe(told.extend)
         async with broker:
             await broker.topic("orders")
             values = await fill(broker, 0, 20)
-            await broker.replicas.leader(ORDERS).delete_records(7)
+            await broker.partitions.leader(ORDERS).delete_records(7)
             assert homes(fs) == ["/one/orders-0"]
             ids = {root: one for one, root in broker.storage.directory_ids().items()}
             await moved(broker, "/two")
@@ -77,7 +77,7 @@ def test_a_log_moves_with_all_that_belongs_to_it_and_comes_back() -> None:
             image = broker.image
         async with SoloBroker(fs, "/one", "/two", image=image, **SMALL) as again:
             assert again.values("orders") == values[7:]
-            assert again.replicas.leader(ORDERS).epoch_at(25) == 0
+            assert again.partitions.leader(ORDERS).epoch_at(25) == 0
 
     asyncio.run(scenario())
 
@@ -120,13 +120,13 @@ def test_a_reader_of_the_old_files_finishes() -> None:
         async with SoloBroker(CrashingFileSystem(), "/one", "/two", **SMALL) as broker:
             await broker.topic("orders")
             await fill(broker, 0, 10)
-            old = broker.replicas.leader(ORDERS).log
+            old = broker.partitions.leader(ORDERS).log
             segment = old.segments[0]
             before = segment.log.pread(segment.size, 0)
             await moved(broker, "/two")
             assert old.is_closed
             assert segment.log.pread(segment.size, 0) == before
-            found = await broker.replicas.leader(ORDERS).timestamp_offset(0)
+            found = await broker.partitions.leader(ORDERS).timestamp_offset(0)
             assert found is not None
             assert found.offset == 0
 
@@ -142,7 +142,7 @@ def test_a_crash_at_every_step_leaves_exactly_one_log_with_all_that_was_acknowle
         async with SoloBroker(fs, "/one", "/two", **SMALL) as broker:
             await broker.topic("orders")
             await fill(broker, 0, 8)
-            await broker.replicas.leader(ORDERS).delete_records(3)
+            await broker.partitions.leader(ORDERS).delete_records(3)
             producer, answers = broker.producer()
             rng = random.Random(loss.value)
 

@@ -188,10 +188,10 @@ def test_records_deleted_at_the_switch_are_deleted_in_the_new_directory() -> Non
         async with broker:
             await broker.topic("orders")
             await fill(broker, "orders", 0, 9)
-            switch = AtTheSwitch(fs, lambda: broker.replicas.leader(ORDERS).delete_records(7))
+            switch = AtTheSwitch(fs, lambda: broker.partitions.leader(ORDERS).delete_records(7))
             await moved(broker, "/two")
             await switch.done()
-            assert broker.replicas.leader(ORDERS).leader.log_start == 7
+            assert broker.partitions.leader(ORDERS).leader.log_start == 7
             assert broker.values("orders") == [b"0007", b"0008"]
         async with SoloBroker(fs, "/one", "/two", image=broker.image, **SMALL) as again:
             assert again.values("orders") == [b"0007", b"0008"]
@@ -314,14 +314,14 @@ def test_a_directory_that_fails_between_opening_and_settling_is_away_and_no_more
             await fill(broker, "orders", 0, 5)
             await fill(broker, "payments", 0, 5)
         again = SoloBroker(fs, "/one", "/two", image=broker.image, **SMALL)
-        await again.storage.open(lambda topic: again.replicas.settings_of(topic, broker.image))
+        await again.storage.open(lambda topic: again.roles.settings_of(topic, broker.image))
         fs.break_disk("/one", errno.EIO, reads=True)
-        await again.replicas.apply_all(broker.image)
-        again.replicas.refusal = None
+        await again.roles.apply_all(broker.image)
+        again.partitions.refusal = None
         assert list(again.storage.offline_directories()) == ["/one"]
         assert len(again.values("payments")) == 5
         with pytest.raises(errors.StorageError):
-            again.replicas.leader(ORDERS)
+            again.partitions.leader(ORDERS)
         await again.__aexit__()
 
     asyncio.run(asyncio.wait_for(scenario(), 60))
@@ -383,7 +383,7 @@ def test_records_are_not_deleted_from_a_log_that_may_be_elsewhere() -> None:
             async def delete() -> None:
                 fs.fail("sync_directory", errno.EMFILE, path_ends="/two", times=2)  # after the rename
                 with pytest.raises(errors.UnknownTopicOrPartitionError):
-                    await broker.replicas.leader(ORDERS).delete_records(7)
+                    await broker.partitions.leader(ORDERS).delete_records(7)
 
             switch = AtTheSwitch(fs, delete)
             await moved(broker, "/two")
@@ -426,7 +426,7 @@ def test_records_deleted_under_two_leader_epochs_at_once() -> None:
         async with SoloBroker(CrashingFileSystem(), **SMALL) as broker:
             await broker.topic("orders")
             await fill(broker, "orders", 0, 3)
-            former = broker.replicas.leader(ORDERS)
+            former = broker.partitions.leader(ORDERS)
             first = asyncio.create_task(former.delete_records(2))
             await asyncio.sleep(0)
             await broker.new_leader("orders", 1, leader_epoch=1)

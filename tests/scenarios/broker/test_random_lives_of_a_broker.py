@@ -122,7 +122,7 @@ class Life:
             (3, "delete topic", lambda: self._another(topic)),
             (6, "trouble", self._trouble),
             (3, "no trouble", lambda: setattr(self.fs, "on_operation", None)),
-            (4, "retry", broker.replicas.retry_full),
+            (4, "retry", broker.roles.retry_full),
         ]
         _, name, step = rng.choices(steps, [weight for weight, _, _ in steps])[0]
         self.history.append(f"{name} {topic}")
@@ -152,7 +152,7 @@ class Life:
 
     async def _delete_records(self, partition: TopicPartition, known: Known) -> None:
         try:
-            replica = self._broker.replicas.leader(partition)
+            replica = self._broker.partitions.leader(partition)
             before = self.rng.randint(0, replica.leader.high_watermark)
             known.start_at_most = max(known.start_at_most, before)
             await replica.delete_records(before)
@@ -187,14 +187,14 @@ class Life:
         self.fs.on_operation = meet
 
     def _high_watermarks(self) -> dict[TopicPartition, int]:
-        return {replica.partition: replica.leader.high_watermark for replica in self._broker.replicas.led()}
+        return {replica.partition: replica.leader.high_watermark for replica in self._broker.partitions.led.values()}
 
     async def _check(self) -> None:
         fs = self.fs
         async with SoloBroker(fs, *ROOTS, image=self.image, segment_bytes="300") as broker:
             assert not broker.storage.offline_directories()
             for topic, known in self.known.items():
-                start = broker.replicas.leader(TopicPartition(topic, 0)).leader.log_start
+                start = broker.partitions.leader(TopicPartition(topic, 0)).leader.log_start
                 assert known.start <= start <= known.start_at_most, f"{topic} starts at {start}"
                 found = dict(enumerate(broker.values(topic), start))
                 for offset, value in known.acknowledged.items():

@@ -48,7 +48,7 @@ class Pair:
 
     @property
     def leader(self) -> Any:
-        return self.broker.replicas.leader(ORDERS).leader
+        return self.broker.partitions.leader(ORDERS).leader
 
     def follows(self, end: int, *, log_start: int = 0) -> None:
         """The other one has all up to ``end``."""
@@ -58,7 +58,7 @@ class Pair:
 
     @property
     def followed(self) -> FollowerReplica:
-        (replica,) = self.broker.replicas.followed()
+        (replica,) = self.broker.partitions.followed.values()
         return replica
 
 
@@ -77,7 +77,7 @@ async def until(condition: Callable[[], bool]) -> None:
 async def append(broker: SoloBroker, *values: bytes) -> None:
     """With acks=1."""
     done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-    broker.replicas.leader(ORDERS).append(batch(*values), 1, done.set_result, committed=False)
+    broker.partitions.leader(ORDERS).append(batch(*values), 1, done.set_result, committed=False)
     assert not isinstance(await done, errors.HeadraceError)
 
 

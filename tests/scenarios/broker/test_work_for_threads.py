@@ -83,7 +83,7 @@ def test_a_topic_with_a_codec_of_its_own_costs_the_writers_turn_nothing(
             handler.on_closed()
             values = broker.values("orders")
             assert [value[:1] for value in values if value] == [b"%d" % (place // 30) for place in range(150)]
-            replica = broker.replicas.leader(ORDERS)
+            replica = broker.partitions.leader(ORDERS)
             stored = replica.log.read(0, 1 << 24)
             assert stored is not None
             assert len(split_batches(stored.records)) == 5

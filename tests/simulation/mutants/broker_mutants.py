@@ -11,10 +11,10 @@ from headrace_broker.partition.follower import Follow, FollowerState, PartitionF
 from headrace_broker.partition.isr import InSyncSet
 from headrace_broker.partition.leader import PartitionLeader
 from headrace_broker.partition.matching import MATCHES, Match, match
-from headrace_broker.reading import FollowerReader
+from headrace_broker.partition_table import PartitionTable
 from headrace_broker.replica import Replica
-from headrace_broker.replicas import Replicas
 from headrace_broker.replication import leading
+from headrace_broker.replication.follower_replica import FollowerReplica
 from headrace_broker.replication.healing import Step, Ward, next_step
 from headrace_controller.cluster.elections import Electorate
 from headrace_core.errors import HeadraceError
@@ -55,7 +55,7 @@ def _trust_the_end(**given: Any) -> Match:
     return found
 
 
-def _check_no_epoch(self: PartitionLeader | FollowerReader, current_leader_epoch: int) -> None:
+def _check_no_epoch(self: PartitionLeader | FollowerReplica, current_leader_epoch: int) -> None:
     return
 
 
@@ -78,14 +78,14 @@ def _all_is_settled(self: PartitionLog) -> int:
     return self.log_end_offset
 
 
-_logs_written = Replicas.logs_written
+_logs_written = PartitionTable.logs_written
 
 
-def _followers_look_at_once(self: Replicas, logs: Any) -> bool:
+def _followers_look_at_once(self: PartitionTable, logs: Any) -> bool:
     """That a follower says nothing before its turn of the writer is over, when all is forced, hides that it would say
     too much."""
     for log in logs:
-        followed = self._followed.get(log.topic_partition)
+        followed = self.followed.get(log.topic_partition)
         if followed is not None and followed.log is log:
             followed.log_moved()
     return _logs_written(self, logs)
@@ -159,7 +159,7 @@ def _count_one_attempt(self: InSyncSet, code: str, *, retriable: bool, now_ms: i
 def _make_before_it_is_told(self: roles.Roles, each: Any) -> bool:
     """Neither the leader nor the controllers hear of it. (That ``next_step`` says MAKE too soon harms nobody: only who
     was told by the metadata asks it again.)"""
-    if each.state.leader in (NO_LEADER, self.broker_id) or next_step(each.state, self.broker_id) is Step.KEEP:
+    if each.state.leader in (NO_LEADER, self._broker_id) or next_step(each.state, self._broker_id) is Step.KEEP:
         return False
     self._wards.setdefault(each.partition, Ward())
     return True
@@ -251,7 +251,7 @@ MUTANTS = (
         "FencesNoReader",
         "KIP-320: stale-epoch fetch, undetected truncation",
         Patch(PartitionLeader, "check_epoch", _check_no_epoch),
-        Patch(FollowerReader, "check_epoch", _check_no_epoch),
+        Patch(FollowerReplica, "check_epoch", _check_no_epoch),
     ),
     _mutant(
         "CountsAnUnconfirmedShrink",
@@ -324,7 +324,7 @@ MUTANTS = (
         "FollowersCountTheirPageCache",
         "unflushed page cache: 10 bytes truncated on one node lose data cluster-wide",
         Patch(PartitionLog, "settled_offset", property(_all_is_settled)),
-        Patch(Replicas, "logs_written", _followers_look_at_once),
+        Patch(PartitionTable, "logs_written", _followers_look_at_once),
     ),
     _mutant(
         "TellsTheLatestTooSoon",

@@ -13,8 +13,8 @@ from typing import Any
 from headrace_broker.low_watermarks import LowWatermarks
 from headrace_broker.partition.follower import PartitionFollower
 from headrace_broker.partition.leader import PartitionLeader
+from headrace_broker.partition_table import PartitionTable
 from headrace_broker.replica import Replica
-from headrace_broker.replicas import Replicas
 from headrace_broker.upkeep.cleaners import Cleaners
 from headrace_core.config import LONG_MAX
 from headrace_core.log import partition_log, retention
@@ -84,8 +84,8 @@ def _keep_the_map(self: Cleaner, log: Any, target: Any, *, should_stop: Any = la
 # -- high watermarks and epochs ------------------------------------------------------------------------------------
 
 
-def _log_ends(self: Replicas) -> Any:
-    return {partition: each.log.log_end_offset for partition, each in (self._led | self._followed).items()}
+def _log_ends(self: PartitionTable) -> Any:
+    return {partition: each.log.log_end_offset for partition, each in (self.led | self.followed).items()}
 
 
 _begin_to_lead = PartitionLeader.__init__
@@ -188,7 +188,7 @@ MUTANTS = (
     _mutant(
         "CheckpointsTheLogEnd",
         "KIP-101: what is not committed counts as committed after a restart",
-        Patch(Replicas, "high_watermarks", _log_ends),
+        Patch(PartitionTable, "high_watermarks", _log_ends),
     ),
     _mutant(
         "LeadsFromItsEnd",

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import Callable, Collection, Mapping
 
 from headrace_broker import assignments
 from headrace_broker.assignments import DirectoryAssignments
 from headrace_broker.controller_link import DirectoriesTold, ReplicaKey
+from headrace_broker.settings import BrokerIdentity
 from headrace_core.errors import (
     HeadraceError,
     NetworkError,
@@ -38,15 +40,20 @@ class DirectoryAssignmentsWorld:
         self.at: dict[TopicPartition, bytes] = {}
         self.calls: list[dict[ReplicaKey, bytes]] = []
         self.fresh: list[set[ReplicaKey]] = []
-        self.anew: list[tuple[bytes, int, int]] = []
+        #: As of which metadata offsets the controllers know that a replica begins anew.
+        self.anew: list[int] = []
         self.failures: list[HeadraceError] = []
         self.refusals: dict[ReplicaKey, HeadraceError] = {}
         self.on_call: Callable[[], None] | None = None
         self.records_max = 10_000
         self.image = MetadataImage()
-        self.told = DirectoryAssignments(self.at.get, self._tell, backoff=Backoff(first_ms=0.1, most_ms=1))
-        self.told.broker_id = ME
-        self.told.on_told_anew = lambda *what: self.anew.append(what)
+        self.told = DirectoryAssignments(
+            BrokerIdentity("tests", ME, 1), self._directory_of, self._tell, backoff=Backoff(first_ms=0.1, most_ms=1)
+        )
+
+    def _directory_of(self, partition: TopicPartition) -> uuid.UUID | None:
+        directory = self.at.get(partition)
+        return None if directory is None else uuid.UUID(bytes=directory)
 
     async def _tell(self, where: Mapping[ReplicaKey, bytes], fresh: Collection[ReplicaKey]) -> DirectoriesTold:
         self.calls.append(dict(where))
@@ -185,18 +192,18 @@ def test_what_begins_anew_is_said_to_until_it_is_known_and_whoever_waits_hears_a
     world = DirectoryAssignmentsWorld()
     world.topic("t", A, ONE, partitions=2)
     world.change(*(PartitionChangeRecord(A, number, 1, directories=(ONE, bytes(16))) for number in range(2)))
-    world.told.begin_anew(A, 1, ONE)  # where it was before: nothing in the metadata would show it
+    world.told.begin_anew(A, 1, ONE, world.anew.append)  # where it was before: nothing in the metadata would show it
     world.failures.append(NetworkError("the answer is lost"))
     asyncio.run(world.settled())
     assert world.calls == [{(A, 1): ONE}] * 2
     assert world.fresh == [{(A, 1)}] * 2
-    assert world.anew == [(A, 1, 77)]
+    assert world.anew == [77]
 
 
 def test_what_was_refused_does_not_begin_anew() -> None:
     world = DirectoryAssignmentsWorld()
     world.topic("t", A, ONE)
     world.refusals[A, 0] = UnknownTopicIdError("it was deleted")
-    world.told.begin_anew(A, 0, TWO)
+    world.told.begin_anew(A, 0, TWO, world.anew.append)
     asyncio.run(world.settled())
     assert world.anew == []

@@ -38,7 +38,7 @@ class LogDirsWorld:
         self.broker: Any = SimpleNamespace(
             broker_id=1,
             metadata=SimpleNamespace(image=EMPTY_IMAGE.apply(records, len(records))),
-            replicas=SimpleNamespace(check_serving=self._check_serving),
+            partitions=SimpleNamespace(check_serving=self._check_serving),
         )
         self.log_dirs = LogDirs(self._describe, self._move)
 

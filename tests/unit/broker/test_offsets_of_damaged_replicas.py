@@ -18,7 +18,7 @@ from headrace_protos.v1 import offsets_pb2
 DAMAGED = TopicPartition("orders", 3)
 
 
-class Replicas:
+class Partitions:
     """Those of a broker whose replica of ``DAMAGED`` has just been quarantined; another one has all of it."""
 
     def leader(self, partition: TopicPartition) -> Any:
@@ -36,7 +36,7 @@ def code_of(result: Any) -> int:
 
 def test_every_question_about_offsets_is_sent_on_to_the_next_leader() -> None:
     broker: Any = SimpleNamespace(
-        replicas=Replicas(),
+        partitions=Partitions(),
         limits=SimpleNamespace(request_timeout_ms=1_000),
         clock=SimpleNamespace(monotonic_ms=lambda: 0.0),
     )

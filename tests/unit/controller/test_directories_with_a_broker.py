@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import random
+import uuid
 from collections.abc import Collection, Mapping
 
 import pytest
 
 from headrace_broker.assignments import DirectoryAssignments
 from headrace_broker.controller_link import DirectoriesTold, ReplicaKey
+from headrace_broker.settings import BrokerIdentity
 from headrace_controller.cluster.requests import AssignDirectories, DeleteTopics, Placement
 from headrace_core.errors import NetworkError
 from headrace_core.metadata import EMPTY_IMAGE, LOST_DIRECTORY, UNASSIGNED_DIRECTORY, MetadataImage
@@ -49,8 +51,12 @@ class Broker:
         self.failed: set[bytes] = set()
         self.withheld: set[ReplicaKey] = set()
         self.image: MetadataImage = EMPTY_IMAGE
-        self.told = DirectoryAssignments(self._directory_of, self._tell, backoff=Backoff(first_ms=0, most_ms=0))
-        self.told.broker_id = self.registered.broker_id
+        self.told = DirectoryAssignments(
+            BrokerIdentity("tests", self.registered.broker_id, self.registered.broker_epoch),
+            self._directory_of,
+            self._tell,
+            backoff=Backoff(first_ms=0, most_ms=0),
+        )
         self.apply()
         self.beat()
 
@@ -60,9 +66,10 @@ class Broker:
     def find(self, key: ReplicaKey) -> bytes | None:
         return next((disk for disk, logs in self.opened.items() if key in logs), None)
 
-    def _directory_of(self, partition: TopicPartition) -> bytes | None:
+    def _directory_of(self, partition: TopicPartition) -> uuid.UUID | None:
         key = (self.image.topic_ids[partition.topic], partition.partition)
-        return LOST_DIRECTORY if key in self.withheld else self.find(key)
+        found = LOST_DIRECTORY if key in self.withheld else self.find(key)
+        return None if found is None else uuid.UUID(bytes=found)
 
     def apply(self) -> None:
         """Everything in the metadata log, in one step or several."""

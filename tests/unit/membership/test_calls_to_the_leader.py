@@ -11,6 +11,7 @@ import grpc
 import pytest
 
 from headrace_broker.controller_link import ControllerLink, IsrAnswer, IsrRequest
+from headrace_broker.settings import BrokerIdentity
 from headrace_core.clock import SystemClock
 from headrace_core.errors import (
     HeadraceError,
@@ -306,7 +307,7 @@ def _create(name: str) -> Any:
 
 @contextlib.asynccontextmanager
 async def _link(known: Controllers) -> AsyncIterator[ControllerLink]:
-    link = ControllerLink(known, SystemClock())
+    link = ControllerLink(known, SystemClock(), BrokerIdentity("tests", 1, 11), timeout_ms=20_000)
     try:
         yield link
     finally:
@@ -401,7 +402,7 @@ CHANGE = IsrRequest(TOPIC_ID, 0, leader_epoch=3, partition_epoch=7, isr=((1, 11)
 
 
 async def _alter(link: ControllerLink) -> Any:
-    return await link.alter_partitions(1, 11, [CHANGE], metadata_offset=5, timeout_ms=20_000)
+    return await link.alter_partitions([CHANGE], metadata_offset=5)
 
 
 @pytest.mark.parametrize(

@@ -167,7 +167,7 @@ def test_others_have_their_turns_while_long_work_waits_for_a_disk() -> None:
         disk: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         leader = SimpleNamespace(check_epoch=lambda epoch: None, check_latest_known=lambda: None)
         replica = SimpleNamespace(leader=leader, timestamp_offset=lambda timestamp_ms: asyncio.shield(disk))
-        service = OffsetsService(SimpleNamespace(replicas=SimpleNamespace(leader=lambda partition: replica)))  # type: ignore[arg-type]
+        service = OffsetsService(SimpleNamespace(partitions=SimpleNamespace(leader=lambda partition: replica)))  # type: ignore[arg-type]
         wanted = offsets_pb2.ListOffsetsRequest()
         for number in range(turns.SHORT_ITEMS + 1):
             wanted.partitions.add(topic="t", partition=number, timestamp_ms=1)

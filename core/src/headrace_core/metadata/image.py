@@ -78,6 +78,11 @@ class MetadataImage(msgspec.Struct, frozen=True):
         """The entries set on a resource itself, as text; defaults are not in here (see configs.py)."""
         return self.configs.get((resource_type, name), _NO_CONFIG)
 
+    def active_epoch(self, broker_id: int) -> int | None:
+        """The epoch of a broker that may be in sync: registered, neither fenced nor stopping. None of any other."""
+        broker = self.brokers.get(broker_id)
+        return broker.broker_epoch if broker is not None and broker.active else None
+
     def active_brokers(self) -> list[BrokerImage]:
         """Brokers that may lead, by id."""
         return [self.brokers[broker_id] for broker_id in sorted(self.brokers) if self.brokers[broker_id].active]

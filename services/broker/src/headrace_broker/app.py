@@ -1,4 +1,4 @@
-"""The broker as a whole: everything is made and tied together here, and nowhere else.
+"""The broker as a whole: ``Broker.__init__`` builds all its parts, in one pass and from the top to the bottom.
 
 A start, in order: read the formatted directories; bind both listeners (nothing is served yet, but the ports are known);
 begin with the metadata of the last life (its snapshot), and follow the log; register; catch up with everything that is
@@ -16,7 +16,7 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from headrace_core.clock import Clock, SystemClock
@@ -56,7 +56,6 @@ from headrace_core.telemetry import (
     NodeStarted,
     NodeStopped,
 )
-from headrace_core.types import TopicPartition
 from headrace_protos.v1 import (
     admin_pb2_grpc,
     fetch_pb2_grpc,
@@ -69,7 +68,7 @@ from headrace_protos.v1 import (
 from .assignments import DirectoryAssignments
 from .budget import ByteBudget
 from .context import BrokerContext, BrokerLimits, BrokerMetrics
-from .controller_link import ControllerLink, DirectoriesTold, IsrAnswer, IsrRequest, ProducerIdBlock, ReplicaKey
+from .controller_link import ControllerLink
 from .deadlines import Deadlines
 from .handlers.admin import AdminService
 from .handlers.fetch import FetchService
@@ -78,12 +77,12 @@ from .handlers.metadata import MetadataService
 from .handlers.offsets import OffsetsService
 from .handlers.produce import ProduceService, Writers
 from .handlers.replication import ReplicationService
-from .partition import PartitionLeader
+from .partition_table import PartitionTable
 from .producer_ids import ProducerIds
-from .replicas import LogSettings, Replicas
 from .replication.follower_streams import FollowerStreams
 from .replication.isr_keeper import IsrKeeper
-from .settings import LiveSettings
+from .roles import Roles
+from .settings import BrokerIdentity, LiveSettings, LogSettings
 from .storage import Storage
 from .upkeep.upkeep import Upkeep
 
@@ -121,86 +120,107 @@ class Broker:
         self._started_monotonic_ms = self.clock.monotonic_ms()
         loop = asyncio.get_running_loop()
         values = config.values
-        #: The broker keys that may change while it runs; see settings.py.
-        self.settings = LiveSettings(config.given, self.events)
-        settings = LogSettings(static=config.topic_defaults(), flush_interval_ms=_flush_interval_ms(values))
-        lag_time_max_ms = values["replica.lag.time.max.ms"]
-        self.replicas = Replicas(settings, self.events, lag_time_max_ms=lag_time_max_ms)
-        descriptors = DescriptorCache(fs or RealFileSystem(), self.settings.current.open_files_max)
-        self.settings.subscribe(lambda _, new: descriptors.resize(new.open_files_max))
-        self._fs = descriptors
-        self._controllers = Controllers(config.controller_addresses)
-        self.storage = Storage(
-            descriptors,
-            config.log_dirs,
-            clock=self.clock,
-            rng=rng or random.Random(),
-            loop=loop,
-            events=self.events,
-            on_turn=self.replicas.logs_moved,
-            on_failed=self._replicas_failed,
-            on_damage=self.replicas.quarantine,
-            assigned=self.replicas.assigned_directory,
-            on_directory_failed=lambda _: self._tell_offline_directories(),
-            on_short=self._cannot_lead_changed,
-            on_moved=lambda partitions: self._assignments.replicas_changed(partitions),
-            on_written=self.replicas.logs_written,
-            reserve_bytes=self.settings.current.dir_reserve_bytes,
-            recovery_threads=self.settings.current.recovery_threads_per_dir,
-        )
-        self.storage.set_moves_rate(self.settings.current.moves_bytes_per_second)
-        self.settings.subscribe(lambda _, new: self.storage.set_reserve(new.dir_reserve_bytes))
-        self.settings.subscribe(lambda _, new: self.storage.set_recovery_threads(new.recovery_threads_per_dir))
-        self.settings.subscribe(lambda _, new: self.storage.set_moves_rate(new.moves_bytes_per_second))
-        self.replicas.tie(self.storage)
         limits = BrokerLimits(
             request_bytes_max=values["socket.request.max.bytes"],
             fetch_bytes_max=values["fetch.max.bytes"],
             request_timeout_ms=values["request.timeout.ms"],
         )
-        self.context = BrokerContext(
+        metrics = Metrics()
+        lag_time_max_ms = values["replica.lag.time.max.ms"]
+
+        # What all others read: who this is, what it is set to, what it has, what the cluster looks like.
+        self.identity = BrokerIdentity()
+        self.settings = LiveSettings(config.given, self.events)
+        self.partitions = PartitionTable(self.identity)
+        self._controllers = Controllers(config.controller_addresses)
+        self.metadata = MetadataState(self._controllers)
+
+        # The disks.
+        self._fs = DescriptorCache(fs or RealFileSystem(), self.settings.current.open_files_max)
+        self.storage = Storage(
+            self._fs,
+            config.log_dirs,
             clock=self.clock,
-            limits=limits,
-            budget=ByteBudget(limits.in_flight_bytes_max),
-            deadlines=Deadlines(self.clock, loop),
-            metrics=BrokerMetrics(Metrics()),
-            events=self.events,
-            metadata=MetadataState(self._controllers),
-            replicas=self.replicas,
-            reads_by_rack=values["replica.selector.class"] in RACK_AWARE_SELECTORS,
-        )
-        self.upkeep = Upkeep(
-            self.storage.writers,
-            self.replicas,
-            clock=self.clock,
-            settings=self.settings,
-            events=self.events,
-            metrics=self.context.metrics.metrics,
+            rng=rng or random.Random(),
             loop=loop,
-            on_damage=self.replicas.quarantine,
+            events=self.events,
+            on_turn=self.partitions.logs_moved,
+            on_written=self.partitions.logs_written,
+            assigned=self.partitions.assigned_directory,
+            reserve_bytes=self.settings.current.dir_reserve_bytes,
+            recovery_threads=self.settings.current.recovery_threads_per_dir,
         )
-        self.storage.on_full = lambda _: self.upkeep.retention.disk_is_full()
-        self._controller = ControllerLink(self._controllers, self.clock)
-        self.context.producer_ids = ProducerIds(self._allocate_producer_ids)
-        self._assignments = DirectoryAssignments(self._directory_of, self._assign_directories)
-        self.replicas.tie_beginnings(self._assignments.begin_anew)
-        self._assignments.on_told_anew = self.replicas.told_anew
+        self.storage.set_moves_rate(self.settings.current.moves_bytes_per_second)
+
+        # The controllers, and what they are asked.
+        self._controller = ControllerLink(
+            self._controllers, self.clock, self.identity, timeout_ms=limits.request_timeout_ms
+        )
+        self._producer_ids = ProducerIds(self._controller.allocate_producer_ids)
+        self._assignments = DirectoryAssignments(
+            self.identity, self.storage.directory_of, self._controller.assign_directories
+        )
         self._isr_keeper = IsrKeeper(
-            self._alter_partitions,
-            self._alive,
+            lambda changes: self._controller.alter_partitions(changes, self.metadata.applied_offset),
+            lambda broker_id: self.metadata.image.active_epoch(broker_id),
             clock=self.clock,
             events=self.events,
             lag_time_max_ms=lag_time_max_ms,
         )
-        self.replicas.tie_isr(self._isr_keeper.due)
-        self.streams = FollowerStreams(self._who, events=self.events, metrics=self.context.metrics.metrics)
-        self.replicas.tie_following(self.streams)
+
+        # What the partitions are, and what is done with them.
+        self.streams = FollowerStreams(self.identity, events=self.events, metrics=metrics)
+        self.roles = Roles(
+            self.partitions,
+            self.storage,
+            LogSettings(static=config.topic_defaults(), flush_interval_ms=_flush_interval_ms(values)),
+            following=self.streams,
+            begin_anew=self._assignments.begin_anew,
+            isr_due=self._isr_keeper.due,
+            events=self.events,
+            lag_time_max_ms=lag_time_max_ms,
+        )
+        self.upkeep = Upkeep(
+            self.storage.writers,
+            self.partitions,
+            clock=self.clock,
+            settings=self.settings,
+            events=self.events,
+            metrics=metrics,
+            loop=loop,
+            on_damage=self.storage.damaged,
+        )
+        self.context = BrokerContext(
+            identity=self.identity,
+            clock=self.clock,
+            limits=limits,
+            budget=ByteBudget(limits.in_flight_bytes_max),
+            deadlines=Deadlines(self.clock, loop),
+            metrics=BrokerMetrics(metrics),
+            events=self.events,
+            metadata=self.metadata,
+            partitions=self.partitions,
+            producer_ids=self._producer_ids,
+            reads_by_rack=values["replica.selector.class"] in RACK_AWARE_SELECTORS,
+        )
+
+        # Who hears of what.
+        self.settings.subscribe(lambda _, new: self._fs.resize(new.open_files_max))
+        self.settings.subscribe(lambda _, new: self.storage.set_reserve(new.dir_reserve_bytes))
+        self.settings.subscribe(lambda _, new: self.storage.set_recovery_threads(new.recovery_threads_per_dir))
+        self.settings.subscribe(lambda _, new: self.storage.set_moves_rate(new.moves_bytes_per_second))
+        self.storage.full.subscribe(lambda _: self.upkeep.retention.disk_is_full())
+        self.storage.short.subscribe(self._cannot_lead_changed)
+        self.storage.moved.subscribe(self._assignments.replicas_changed)
+        # Also those of which the controllers do not know that they were there.
+        self.storage.failed.subscribe(lambda partitions, _: self._assignments.replicas_changed(partitions))
+        self.storage.failed.subscribe(lambda *_: self._tell_offline_directories())
+
         self._listeners: dict[str, Listener] = {}
         self._addresses: tuple[ListenerAddress, ...] = ()
         self._session: BrokerSession | None = None
         self._follower: MetadataFollower | None = None
         self._tasks: list[asyncio.Task[Any]] = []
-        self._cluster_id = ""
         #: Why this broker is to lead nothing for now: codes for people.
         self._cannot_lead: set[str] = set()
         self._descriptors = DescriptorWatch(self._descriptors_changed)
@@ -214,7 +234,7 @@ class Broker:
     async def start(self) -> None:
         """Returns when the broker serves. HeadraceError or OSError when it cannot; ``stop`` cleans up then too."""
         metas = self.storage.identify(node_id=self.config.node_id)
-        self._cluster_id = metas[0].cluster_id
+        self.identity.cluster_id = metas[0].cluster_id
         await self._bind()
         store = ImageStore(self._fs, self.config.log_dirs[0], metas[0].cluster_id, self.clock)
         follower = await self._follow(metas[0].cluster_id, store)
@@ -225,18 +245,18 @@ class Broker:
         await self._unless_failed(follower.wait_applied(registered.metadata_offset))
         image = await self._unless_failed(follower.wait_current())
         self.settings.apply(image, registered.broker_id)
-        await self.storage.open(lambda topic: self.replicas.settings_of(topic, image))
+        await self.storage.open(lambda topic: self.roles.settings_of(topic, image))
         self._acting = True
         self._tell_offline_directories()
         image = follower.image
         self.streams.metadata_changed(image)
-        await self.replicas.apply_all(image)
-        self._assignments.all_changed(image, registered.broker_id)
+        await self.roles.apply_all(image)
+        self._assignments.all_changed(image)
         self._tasks.append(asyncio.create_task(self._assignments.run(), name="directory assignments"))
         self._tasks.append(asyncio.create_task(self._isr_keeper.run(), name="in-sync sets"))
         self.settings.apply(image, registered.broker_id)
         self._ready = True
-        self.context.metadata.advance(image, MetadataDelta(0, image.next_offset))
+        self.metadata.advance(image, MetadataDelta(0, image.next_offset))
         self._in_force.set()
         values = self.config.values
         follower.keep(
@@ -319,7 +339,7 @@ class Broker:
                 ),
             ],
         }
-        node = NodeService("broker", lambda: context.broker_id, lambda: self._cluster_id, self.clock)
+        node = NodeService("broker", lambda: context.broker_id, lambda: self.identity.cluster_id, self.clock)
         bound = []
         for wanted in config.listeners:
             most = self.context.limits.request_bytes_max + OVERHEAD_BYTES
@@ -367,7 +387,7 @@ class Broker:
             cannot_lead=self._where_it_cannot_lead,
         )
         registered = await self._unless_failed(session.register())
-        self.context.broker_id = self.replicas.broker_id = registered.broker_id
+        self.identity.broker_id, self.identity.broker_epoch = registered.broker_id, registered.broker_epoch
         self.events.emit(BrokerRegistered(broker_id=registered.broker_id, broker_epoch=registered.broker_epoch))
         return session
 
@@ -380,7 +400,7 @@ class Broker:
             events=self.events,
             metrics=self.context.metrics.metrics,
         )
-        self.context.metadata.measured_by(lambda: follower.lag)
+        self.metadata.measured_by(lambda: follower.lag)
         await follower.load(store)
         self._tasks.append(asyncio.create_task(follower.run(), name="metadata"))
         return follower
@@ -404,7 +424,7 @@ class Broker:
         """Until this broker has itself applied that it is unfenced, with the leaderships that come with it. When it was
         unregistered meanwhile, the session says so."""
         assert self._follower is not None
-        follower, broker_id = self._follower, self.replicas.broker_id
+        follower, broker_id = self._follower, self.identity.broker_id
         while (known := follower.image.brokers.get(broker_id)) is None or known.fenced:
             await follower.wait_applied(follower.image.next_offset + 1)
 
@@ -425,16 +445,16 @@ class Broker:
             return  # the first image that is acted upon will hold it
         await self._in_force.wait()
         self.streams.metadata_changed(image, delta)
-        await self.replicas.apply(image, delta)
+        await self.roles.apply(image, delta)
         self._assignments.metadata_changed(image, delta)
-        self.settings.apply(image, self.replicas.broker_id, delta)
+        self.settings.apply(image, self.identity.broker_id, delta)
         self.upkeep.metadata_changed(delta)
         assert self._session is not None
-        self.context.metadata.advance(image, delta)
+        self.metadata.advance(image, delta)
         self._session.applied(image.next_offset)
         if any(broker.in_controlled_shutdown and not broker.fenced for broker in image.brokers.values()):
             self._session.hurry()  # it may stop once all have applied that it leads nothing any more
-        self._isr_keeper.metadata_changed(self._leaders_of(image, delta))
+        self._isr_keeper.metadata_changed(self.partitions.leaders_of(image, delta))
         self._serve_or_not()
 
     def _serve_or_not(self) -> None:
@@ -443,20 +463,15 @@ class Broker:
         assert self._session is not None
         if not self._ready or self._stopping:
             return
-        broker_id, serving = self.replicas.broker_id, self.replicas.refusal is None
-        broker = self.context.metadata.image.brokers.get(broker_id)
+        broker_id, serving = self.identity.broker_id, self.partitions.refusal is None
+        broker = self.metadata.image.brokers.get(broker_id)
         if self._session.fenced or broker is None or broker.fenced:
-            self.replicas.refusal = FencedBrokerError("this broker is fenced by the controller; refresh the metadata")
+            self.partitions.refusal = FencedBrokerError("this broker is fenced by the controller; refresh the metadata")
             if serving:
                 self.events.emit(BrokerFenced(broker_id=broker_id, reason="the controller says so"))
         elif not serving:
-            self.replicas.refusal = None
+            self.partitions.refusal = None
             self.events.emit(BrokerUnfenced(broker_id=broker_id))
-
-    def _replicas_failed(self, partitions: Iterable[TopicPartition], reason: str) -> None:
-        failed = list(partitions)
-        self.replicas.storage_failed(failed, reason)
-        self._assignments.replicas_changed(failed)  # those of which the controllers do not know that they were there
 
     def _tell_offline_directories(self) -> None:
         if self._session is not None and (offline := self.storage.offline_directory_ids()):
@@ -490,59 +505,14 @@ class Broker:
         short = [CannotLead("DISK_FULL", each.bytes) for each in self.storage.short_directory_ids()]
         return [*short, *(CannotLead(reason) for reason in sorted(self._cannot_lead))]
 
-    def _directory_of(self, partition: TopicPartition) -> bytes | None:
-        directory_id = self.storage.directory_of(partition)
-        return None if directory_id is None else directory_id.bytes
-
-    async def _assign_directories(
-        self, where: Mapping[ReplicaKey, bytes], fresh: Collection[ReplicaKey]
-    ) -> DirectoriesTold:
-        _, broker_id, broker_epoch = self._who()
-        return await self._controller.assign_directories(
-            broker_id, broker_epoch, where, self.context.limits.request_timeout_ms, fresh=fresh
-        )
-
-    async def _allocate_producer_ids(self) -> ProducerIdBlock:
-        _, broker_id, broker_epoch = self._who()
-        timeout_ms = self.context.limits.request_timeout_ms
-        return await self._controller.allocate_producer_ids(broker_id, broker_epoch, timeout_ms)
-
-    async def _alter_partitions(self, changes: list[IsrRequest]) -> Mapping[ReplicaKey, IsrAnswer | HeadraceError]:
-        _, broker_id, broker_epoch = self._who()
-        applied = self.context.metadata.applied_offset
-        return await self._controller.alter_partitions(
-            broker_id, broker_epoch, changes, applied, self.context.limits.request_timeout_ms
-        )
-
-    def _who(self) -> tuple[str, int, int]:
-        """This broker in this life: cluster, id, epoch."""
-        assert self._session is not None
-        registered = self._session.registered
-        return self._cluster_id, registered.broker_id, registered.broker_epoch
-
-    def _alive(self, broker_id: int) -> int | None:
-        """The epoch of a broker that may be in sync: registered, neither fenced nor stopping."""
-        broker = self.context.metadata.image.brokers.get(broker_id)
-        return broker.broker_epoch if broker is not None and broker.active else None
-
-    def _leaders_of(self, image: MetadataImage, delta: MetadataDelta) -> Iterable[PartitionLeader]:
-        """Those that ``delta`` says something new of, or of the brokers that replicate their partitions."""
-        if delta.brokers:
-            return [replica.leader for replica in self.replicas.led()]
-        names = {image.topics[topic_id].name: numbers for topic_id, numbers in delta.partitions.items()}
-        led = (
-            self.replicas.led_of(TopicPartition(name, number)) for name, numbers in names.items() for number in numbers
-        )
-        return [replica.leader for replica in led if replica is not None]
-
     def _fenced(self, fenced: bool) -> None:
         self._serve_or_not()
 
     async def _housekeeping(self) -> None:
         while True:
             await asyncio.sleep(CHECKPOINT_INTERVAL_S)
-            await self.storage.checkpoint(self.replicas.high_watermarks())
-            self._assignments.replicas_changed(await self.replicas.retry_full())
+            await self.storage.checkpoint(self.partitions.high_watermarks())
+            self._assignments.replicas_changed(await self.roles.retry_full())
 
     # -- stop --------------------------------------------------------------------------------------------------------
 
@@ -556,13 +526,13 @@ class Broker:
         else:
             await self._leave_cluster()
         self._stopping = True
-        self.replicas.refusal = ServerShuttingDownError("the broker is shutting down; refresh the metadata")
+        self.partitions.refusal = ServerShuttingDownError("the broker is shutting down; refresh the metadata")
         if not at_once:
             await self._drain()
         ending = ServerShuttingDownError("the broker is shutting down; connect again")
         self.context.end_streams(ending)
-        high_watermarks = self.replicas.high_watermarks()
-        self.replicas.resign_all(lambda partition: ending)
+        high_watermarks = self.partitions.high_watermarks()
+        self.roles.resign_all(lambda partition: ending)
         await self.streams.close()
         for listener in self._listeners.values():
             await listener.stop(STREAMS_GRACE_S)
@@ -575,8 +545,7 @@ class Broker:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks.clear()
         self.context.deadlines.close()
-        if self.context.producer_ids is not None:
-            await self.context.producer_ids.close()
+        await self._producer_ids.close()
         await self._controller.close()
         if self._follower is not None and not at_once:
             await self._follower.save()
@@ -586,7 +555,7 @@ class Broker:
             remove_state(self.config.state_file)
         except OSError as error:
             logger.warning("runtime.state.file=%s could not be removed: %s", self.config.state_file, error)
-        self.events.emit(NodeStopped(role="broker", node_id=self.replicas.broker_id, clean=clean))
+        self.events.emit(NodeStopped(role="broker", node_id=self.identity.broker_id, clean=clean))
 
     async def _leave_cluster(self) -> None:
         if self._session is None or not self._ready or any(task.done() for task in self._tasks):

@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import uuid
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 
 from headrace_core.errors import HeadraceError, PolicyViolationError, UnknownTopicIdError
@@ -25,6 +26,7 @@ from headrace_core.rpc.backoff import Backoff
 from headrace_core.types import TopicPartition
 
 from .controller_link import DirectoriesTold, ReplicaKey
+from .settings import BrokerIdentity
 
 logger = logging.getLogger(__name__)
 
@@ -39,22 +41,25 @@ Tell = Callable[[Mapping[ReplicaKey, bytes], Collection[ReplicaKey]], Awaitable[
 
 
 class DirectoryAssignments:
-    """``directory_of``: the id (16 bytes) of the directory that a replica is in, working or failed; None if there is no
+    """``directory_of``: the id of the directory that a replica is in, working or failed; None if there is no
     replica. ``run`` is the task; all other methods are called in the same event loop."""
 
     def __init__(
-        self, directory_of: Callable[[TopicPartition], bytes | None], tell: Tell, *, backoff: Backoff | None = None
+        self,
+        identity: BrokerIdentity,
+        directory_of: Callable[[TopicPartition], uuid.UUID | None],
+        tell: Tell,
+        *,
+        backoff: Backoff | None = None,
     ) -> None:
-        self.broker_id = -1
+        self._identity = identity
         self._directory_of = directory_of
         self._tell = tell
         self._backoff = backoff or Backoff(most_ms=_BACKOFF_MS_MAX)
         self._image = MetadataImage()
         self._pending: dict[ReplicaKey, bytes] = {}
-        #: Those of the pending ones that begin anew.
-        self._fresh: set[ReplicaKey] = set()
-        #: Hears which replica begins anew, as of which metadata offset; in the event loop.
-        self.on_told_anew: Callable[[bytes, int, int], None] = lambda topic_id, partition, offset: None
+        #: Those of the pending ones that begin anew, and who waits for the controllers to know it.
+        self._fresh: dict[ReplicaKey, Callable[[int], None]] = {}
         self._call_max = CALL_REPLICAS_MAX
         self._wake = asyncio.Event()
 
@@ -63,9 +68,8 @@ class DirectoryAssignments:
         """Replicas whose directory the controllers have not been told yet."""
         return len(self._pending)
 
-    def all_changed(self, image: MetadataImage, broker_id: int) -> None:
-        """The first image, in force: this broker, whose id is known now, compares everything."""
-        self.broker_id = broker_id
+    def all_changed(self, image: MetadataImage) -> None:
+        """The first image is in force: compare everything."""
         everything = {topic_id: frozenset(range(len(topic.partitions))) for topic_id, topic in image.topics.items()}
         self.metadata_changed(image, MetadataDelta(0, image.next_offset, partitions=everything))
 
@@ -84,32 +88,33 @@ class DirectoryAssignments:
             if topic_id is not None:
                 self._compare(topic_id, partition)
 
-    def begin_anew(self, topic_id: bytes, partition: int, directory: bytes) -> None:
+    def begin_anew(self, topic_id: bytes, partition: int, directory: bytes, told: Callable[[int], None]) -> None:
         """Tell that this broker's replica begins anew, empty, in ``directory``. Its log is not there yet, or is damaged
-        and about to be deleted. Whoever has no sign of it in the metadata may ask again."""
+        and about to be deleted. ``told`` is called with the metadata offset as of which the controllers know it.
+        Whoever has no sign of it in the metadata may ask again."""
         key = (topic_id, partition)
-        self._fresh.add(key)
+        self._fresh[key] = told
         self._pending[key] = directory
         self._wake.set()
 
     def _compare(self, topic_id: bytes, partition: TopicPartition) -> None:
         state = self._image.partition(topic_id, partition.partition)
-        if state is None or self.broker_id not in state.replicas:
+        if state is None or self._identity.broker_id not in state.replicas:
             self._forget((topic_id, partition.partition))
             return
         key = (topic_id, partition.partition)
         if key in self._fresh:
             return
         directory = self._directory_of(partition)
-        if directory is None or directory == state.directory_of(self.broker_id):
+        if directory is None or directory.bytes == state.directory_of(self._identity.broker_id):
             self._pending.pop(key, None)
         else:
-            self._pending[key] = directory
+            self._pending[key] = directory.bytes
             self._wake.set()
 
     def _forget(self, key: ReplicaKey) -> None:
         self._pending.pop(key, None)
-        self._fresh.discard(key)
+        self._fresh.pop(key, None)
 
     async def run(self) -> None:
         """Tell what there is to tell, until cancelled."""
@@ -117,9 +122,9 @@ class DirectoryAssignments:
             self._wake.clear()
             while self._pending:
                 told = dict(itertools.islice(self._pending.items(), self._call_max))
-                fresh = self._fresh & told.keys()
+                fresh = {key: self._fresh[key] for key in told if key in self._fresh}
                 try:
-                    answer = await self._tell(told, fresh)
+                    answer = await self._tell(told, fresh.keys())
                 except HeadraceError as error:
                     if isinstance(error, PolicyViolationError) and len(told) > 1:
                         self._call_max = len(told) // 2
@@ -131,15 +136,16 @@ class DirectoryAssignments:
                     continue
                 self._backoff.reset()
                 self._told(told, answer.refused)
-                for topic_id, partition in fresh - answer.refused.keys():
-                    self.on_told_anew(topic_id, partition, answer.metadata_offset)
+                for key, told_anew in fresh.items():
+                    if key not in answer.refused:
+                        told_anew(answer.metadata_offset)
             await self._wake.wait()
 
     def _told(self, told: Mapping[ReplicaKey, bytes], refused: Mapping[ReplicaKey, HeadraceError]) -> None:
         for key, directory in told.items():
             if self._pending.get(key) == directory:  # else it was moved meanwhile, and is told again
                 del self._pending[key]
-                self._fresh.discard(key)
+                self._fresh.pop(key, None)
         for (topic_id, partition), error in refused.items():
             if not isinstance(error, UnknownTopicIdError):  # the topic was deleted meanwhile
                 logger.warning(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from headrace_core.clock import Clock
 from headrace_core.errors import HeadraceError
@@ -11,12 +11,12 @@ from headrace_core.membership.metadata_state import MetadataState
 from headrace_core.telemetry import Counter, Emitter, Metrics
 
 from .budget import ByteBudget, UnreadAnswers
+from .controller_link import REQUEST_TIMEOUT_MS
 from .deadlines import Deadlines
 from .low_watermarks import LowWatermarks
-
-if TYPE_CHECKING:
-    from .producer_ids import ProducerIds
-    from .replicas import Replicas
+from .partition_table import PartitionTable
+from .producer_ids import ProducerIds
+from .settings import BrokerIdentity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +32,7 @@ class BrokerLimits:
     #: Of all produce streams together.
     in_flight_bytes_max: int = 64 * 1024 * 1024
     #: How long a request may take that does not say so itself (request.timeout.ms).
-    request_timeout_ms: int = 30_000
+    request_timeout_ms: int = REQUEST_TIMEOUT_MS
 
 
 class BrokerMetrics:
@@ -71,8 +71,7 @@ class EndableStream(Protocol):
 class BrokerContext:
     """The broker as its handlers see it."""
 
-    #: -1 until the controller has accepted the registration.
-    broker_id: int = -1
+    identity: BrokerIdentity
     clock: Clock
     limits: BrokerLimits
     budget: ByteBudget
@@ -80,7 +79,7 @@ class BrokerContext:
     metrics: BrokerMetrics
     events: Emitter
     metadata: MetadataState
-    replicas: Replicas
+    partitions: PartitionTable
     #: None: there is no controller to have any from (in tests of single rooms).
     producer_ids: ProducerIds | None = None
     #: May consumers be sent to followers in their rack (replica.selector.class, KIP-392)?
@@ -89,6 +88,11 @@ class BrokerContext:
     unread: UnreadAnswers = field(default_factory=UnreadAnswers)
     #: Every open stream of the client listener.
     streams: set[EndableStream] = field(default_factory=set)
+
+    @property
+    def broker_id(self) -> int:
+        """-1 until the controllers have accepted the registration."""
+        return self.identity.broker_id
 
     def rack_of(self, broker_id: int) -> str | None:
         """Of a broker that is there: registered, not fenced, and with a rack; None of any other."""

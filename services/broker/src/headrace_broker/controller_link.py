@@ -16,7 +16,7 @@ is a property of the method (``Sending``)::
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import grpc.aio
@@ -35,6 +35,11 @@ from headrace_core.membership.leader_discovery import LeaderDiscovery
 from headrace_core.rpc import ChannelPurpose, open_channel
 from headrace_core.rpc.status import error_of
 from headrace_protos.v1 import admin_pb2_grpc, cluster_pb2, cluster_pb2_grpc
+
+from .settings import BrokerIdentity
+
+#: How long a call may take that does not say so itself (request.timeout.ms).
+REQUEST_TIMEOUT_MS = 30_000
 
 #: A replica of this broker: its topic's id, and the partition's number.
 ReplicaKey = tuple[bytes, int]
@@ -90,10 +95,19 @@ class ProducerIdBlock(NamedTuple):
 class ControllerLink:
     """A channel to each controller's internal listener, opened on first use."""
 
-    def __init__(self, controllers: Controllers | Sequence[str], clock: Clock) -> None:
-        """``controllers``: or ``host:port`` of some controllers' internal listeners."""
-        self._controllers = controllers if isinstance(controllers, Controllers) else Controllers(controllers)
+    def __init__(
+        self,
+        controllers: Controllers,
+        clock: Clock,
+        identity: BrokerIdentity,
+        *,
+        timeout_ms: int = REQUEST_TIMEOUT_MS,
+    ) -> None:
+        """``identity``: what this broker's own calls say it is. ``timeout_ms``: how long they may take."""
+        self._controllers = controllers
         self._clock = clock
+        self._identity = identity
+        self._timeout_ms = timeout_ms
         self._channels: dict[str, grpc.aio.Channel] = {}
 
     async def call(self, method: str, request: Any, timeout_ms: int) -> Any:
@@ -104,18 +118,14 @@ class ControllerLink:
         return await self._call(admin_pb2_grpc.AdminStub, method, request, timeout_ms, sending)
 
     async def assign_directories(
-        self,
-        broker_id: int,
-        broker_epoch: int,
-        where: Mapping[ReplicaKey, bytes],
-        timeout_ms: int,
-        *,
-        fresh: Collection[ReplicaKey] = (),
+        self, where: Mapping[ReplicaKey, bytes], fresh: Collection[ReplicaKey] = ()
     ) -> DirectoriesTold:
         """Tell the controllers in which directory replicas of this broker are (KIP-858); what they refused. Those of
         ``fresh`` are about to be made anew, empty: when this returns, they are eligible for nothing any more (KIP-903).
         Raises as ``call`` does, and StaleBrokerEpochError."""
-        request = cluster_pb2.AssignReplicasToDirsRequest(broker_id=broker_id, broker_epoch=broker_epoch)
+        request = cluster_pb2.AssignReplicasToDirsRequest(
+            broker_id=self._identity.broker_id, broker_epoch=self._identity.broker_epoch
+        )
         topics: dict[tuple[bytes, bytes, bool], Any] = {}
         directories: dict[bytes, Any] = {}
         for key, directory in where.items():
@@ -129,7 +139,7 @@ class ControllerLink:
                 topic = topics[group] = item.topics.add(topic_id=topic_id, fresh=group[2])
             topic.partitions.append(partition)
         answer = await self._call(
-            cluster_pb2_grpc.ClusterStub, "AssignReplicasToDirs", request, timeout_ms, Sending.UNTIL_ANSWERED
+            cluster_pb2_grpc.ClusterStub, "AssignReplicasToDirs", request, self._timeout_ms, Sending.UNTIL_ANSWERED
         )
         refused = {(item.topic_id, item.partition): error_of(item.error) for item in answer.refused}
         return DirectoriesTold(
@@ -137,12 +147,7 @@ class ControllerLink:
         )
 
     async def alter_partitions(
-        self,
-        broker_id: int,
-        broker_epoch: int,
-        changes: Iterable[IsrRequest],
-        metadata_offset: int,
-        timeout_ms: int,
+        self, changes: Iterable[IsrRequest], metadata_offset: int
     ) -> dict[ReplicaKey, IsrAnswer | HeadraceError]:
         """Ask for new in-sync sets of partitions that this broker leads (KIP-497); each one's state afterwards, or why
         it was refused (cluster.proto names the errors). ``metadata_offset``: up to where this broker has applied the
@@ -150,7 +155,9 @@ class ControllerLink:
         already is answered like what is new. Raises as ``call`` does, StaleBrokerEpochError, and NetworkError when the
         answer was lost."""
         request = cluster_pb2.AlterPartitionRequest(
-            broker_id=broker_id, broker_epoch=broker_epoch, metadata_offset=metadata_offset
+            broker_id=self._identity.broker_id,
+            broker_epoch=self._identity.broker_epoch,
+            metadata_offset=metadata_offset,
         )
         topics: dict[bytes, Any] = {}
         for change in changes:
@@ -166,7 +173,7 @@ class ControllerLink:
                 uncertain=change.uncertain,
             )
         answer = await self._call(
-            cluster_pb2_grpc.ClusterStub, "AlterPartition", request, timeout_ms, Sending.AT_MOST_ONCE
+            cluster_pb2_grpc.ClusterStub, "AlterPartition", request, self._timeout_ms, Sending.AT_MOST_ONCE
         )
         return {
             (item.topic_id, item.partition): error_of(item.error)
@@ -174,12 +181,14 @@ class ControllerLink:
             for item in answer.results
         }
 
-    async def allocate_producer_ids(self, broker_id: int, broker_epoch: int, timeout_ms: int) -> ProducerIdBlock:
+    async def allocate_producer_ids(self) -> ProducerIdBlock:
         """A block of producer ids that nobody else has, or will have (KIP-730). A block whose answer was lost is gone,
         and another one is asked for. Raises as ``call`` does, and StaleBrokerEpochError."""
-        request = cluster_pb2.AllocateProducerIdsRequest(broker_id=broker_id, broker_epoch=broker_epoch)
+        request = cluster_pb2.AllocateProducerIdsRequest(
+            broker_id=self._identity.broker_id, broker_epoch=self._identity.broker_epoch
+        )
         answer = await self._call(
-            cluster_pb2_grpc.ClusterStub, "AllocateProducerIds", request, timeout_ms, Sending.UNTIL_ANSWERED
+            cluster_pb2_grpc.ClusterStub, "AllocateProducerIds", request, self._timeout_ms, Sending.UNTIL_ANSWERED
         )
         return ProducerIdBlock(answer.first, answer.length)
 

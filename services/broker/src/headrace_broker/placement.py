@@ -25,16 +25,11 @@ from .directories import LOST, UNASSIGNED, HeldDirectory, least_loaded
 Assigned = Callable[[TopicPartition, uuid.UUID], uuid.UUID | None]
 
 
-def nothing_assigned(partition: TopicPartition, topic_id: uuid.UUID) -> uuid.UUID | None:
-    """The controller has nothing on record."""
-    return None
-
-
 class Placement:
     """Owned by the storage, which fills in what it finds and makes."""
 
     def __init__(self, held: Sequence[HeldDirectory], assigned: Assigned) -> None:
-        self.assigned = assigned
+        self._assigned = assigned
         #: A creation that fails is tried again in the same place.
         self.at: dict[TopicPartition, HeldDirectory] = {}
         #: Partitions whose logs were found and are not to be used, and why.
@@ -100,13 +95,13 @@ class Placement:
             return None
         if any(each.failure is not None or each.writer is None for each in self._held):
             return None
-        on_record = self.assigned(partition, topic_id)
+        on_record = self._assigned(partition, topic_id)
         if on_record in (None, UNASSIGNED) or any(each.directory_id == on_record for each in self._held):
             return None
         return least_loaded(self._held, {}).directory_id
 
     def _on_record(self, partition: TopicPartition, topic_id: uuid.UUID) -> HeldDirectory | None:
-        directory_id = self.assigned(partition, topic_id)
+        directory_id = self._assigned(partition, topic_id)
         if directory_id is None or directory_id in (UNASSIGNED, LOST):
             return None
         for held in self._held:

@@ -1,4 +1,4 @@
-"""What this broker is to each of its partitions: it leads it, it follows who does, or it has no part in it any more.
+"""What this broker is to each of its partitions: it leads it, follows its leader, or has no part in it any more.
 
 ``apply`` takes each change of the metadata, in order, and returns when it is in force. What a partition's state says is
 compared with what is so here::
@@ -20,6 +20,7 @@ shows that they know. A damaged log of a partition that has other replicas heals
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import uuid
 from collections.abc import Callable, Collection, Iterable
@@ -33,13 +34,16 @@ from headrace_core.errors import (
     NotLeaderOrFollowerError,
     ReplicaNotAvailableError,
     ServerBusyError,
+    StorageError,
     UnknownTopicOrPartitionError,
 )
 from headrace_core.log import LogConfig, PartitionLog
+from headrace_core.log.dump import problem_of
 from headrace_core.metadata import MetadataDelta, MetadataImage, PartitionImage, TopicImage
 from headrace_core.metadata.configs import min_insync_replicas
 from headrace_core.metadata.records import ConfigResourceType
 from headrace_core.telemetry import (
+    CorruptionFound,
     Emitter,
     PartitionClosed,
     PartitionFailed,
@@ -49,12 +53,12 @@ from headrace_core.telemetry import (
 )
 from headrace_core.types import NO_LEADER, TopicPartition
 
-from .log_settings import LogSettings
 from .partition import PartitionFollower, PartitionLeader
 from .partition.leader import LAG_TIME_MAX_MS
-from .replica import Replica
+from .partition_table import PartitionTable
 from .replication.follower_replica import FollowerReplica
 from .replication.healing import Step, Ward, has_others, next_step
+from .settings import LogSettings
 from .storage import Storage
 
 #: Why a log could not be made that is worth another try.
@@ -73,22 +77,9 @@ class Following(Protocol):
         returns what calls that off."""
 
 
-class Nobody:
-    """For a broker that is alone: replicas that should follow wait."""
-
-    def follow(self, replica: FollowerReplica) -> None:
-        pass
-
-    def unfollow(self, replica: FollowerReplica) -> None:
-        pass
-
-    def farewell(self, replica: FollowerReplica, done: Callable[[], None]) -> Callable[[], None]:
-        done()
-        return lambda: None
-
-
-#: Tells the controllers that a replica (topic id, partition) begins anew in a directory.
-BeginAnew = Callable[[bytes, int, bytes], None]
+#: Tells the controllers that a replica (topic id, partition) begins anew in a directory, and calls back with the
+#: metadata offset as of which they know it.
+BeginAnew = Callable[[bytes, int, bytes, Callable[[int], None]], None]
 
 
 class Assigned(NamedTuple):
@@ -100,20 +91,27 @@ class Assigned(NamedTuple):
 
 
 class Roles:
-    """The tables, and what changes them. Owned by the event loop; one ``apply`` or ``retry`` at a time."""
+    """Writes the partition table. Owned by the event loop; one change of the metadata, or retry, at a time."""
 
-    def __init__(self, settings: LogSettings, events: Emitter, *, lag_time_max_ms: int = LAG_TIME_MAX_MS) -> None:
-        self.broker_id = -1
-        self.image = MetadataImage()
-        self.led: dict[TopicPartition, Replica] = {}
-        self.followed: dict[TopicPartition, FollowerReplica] = {}
-        #: Partitions that should be here and cannot be served, and why.
-        self.failed: dict[TopicPartition, HeadraceError] = {}
-        self.storage: Storage  # tied by the composition root: each needs the other
-        self.following: Following = Nobody()
-        self.begin_anew: BeginAnew = lambda topic_id, partition, directory: None
-        self.isr_due: Callable[[PartitionLeader], None] = lambda leader: None
-        self.heal_soon: Callable[[], None] = lambda: None
+    def __init__(
+        self,
+        table: PartitionTable,
+        storage: Storage,
+        settings: LogSettings,
+        *,
+        following: Following,
+        begin_anew: BeginAnew,
+        isr_due: Callable[[PartitionLeader], None],
+        events: Emitter,
+        lag_time_max_ms: int = LAG_TIME_MAX_MS,
+    ) -> None:
+        """``following`` brings followers their leaders' records; ``isr_due`` hears of each leader whose in-sync set may
+        have to change."""
+        self._table = table
+        self._storage = storage
+        self._following = following
+        self._begin_anew = begin_anew
+        self._isr_due = isr_due
         self._wards: dict[TopicPartition, Ward] = {}
         #: (topic id, partition) of those that begin anew because their disk is gone: as of which metadata offset the
         #: controllers are known to know; None: they were asked, and no answer is here.
@@ -121,22 +119,56 @@ class Roles:
         self._settings = settings
         self._events = events
         self._lag_time_max_ms = lag_time_max_ms
+        self._changing = asyncio.Lock()
+        self._tasks: set[asyncio.Task[None]] = set()
+        storage.damaged.subscribe(self.quarantine)
+        storage.failed.subscribe(self._storage_failed)
 
     def settings_of(self, topic: str, image: MetadataImage) -> LogConfig:
         """The settings that hold for a topic's logs on this broker."""
-        return self._settings.of(image, self.broker_id, topic)
+        return self._settings.of(image, self._broker_id, topic)
 
-    def state_of(self, partition: TopicPartition) -> PartitionImage | None:
-        topic = self.image.topic(partition.topic)
-        if topic is None or not 0 <= partition.partition < len(topic.partitions):
-            return None
-        return topic.partitions[partition.partition]
+    @property
+    def _broker_id(self) -> int:
+        return self._table.identity.broker_id
 
     # -- a change of the metadata ------------------------------------------------------------------------------------
 
-    async def apply(self, image: MetadataImage, delta: MetadataDelta, *, at_start: bool = False) -> None:
+    async def apply(self, image: MetadataImage, delta: MetadataDelta) -> None:
         """Put ``delta``, which led to ``image``, into force."""
-        self.image = image
+        async with self._changing:
+            await self._apply(image, delta)
+            await self._heal()
+
+    async def apply_all(self, image: MetadataImage) -> None:
+        """The first image, once the storage is open: everything is new. Logs of topics that were deleted while this
+        broker was away go, and those of partitions that were moved to others; those that are damaged stay offline until
+        they can be healed."""
+        deleted, refused = await self._storage.settle(lambda topic_id: topic_id.bytes in image.topics)
+        for partition in deleted:
+            self._events.emit(PartitionClosed(partition=partition, deleted=True))
+        for partition, error in refused.items():
+            self._fail(partition, error, error.message)
+        everything = {topic_id: frozenset(range(len(topic.partitions))) for topic_id, topic in image.topics.items()}
+        async with self._changing:
+            delta = MetadataDelta(0, image.next_offset, partitions=everything)
+            await self._apply(image, delta, at_start=True)
+            await self._heal()
+
+    async def retry_full(self) -> list[TopicPartition]:
+        """Once more for the logs that could not be made because their disk was full, or no descriptor was left; those
+        that are there now. Costs nothing when there are none."""
+        failed = self._table.failed
+        if not failed:
+            return []
+        async with self._changing:
+            wanted = self._assigned([item for item, error in failed.items() if isinstance(error, _PASSES)])
+            if wanted:
+                await self._take_up(wanted)
+            return [each.partition for each in wanted if each.partition not in failed]
+
+    async def _apply(self, image: MetadataImage, delta: MetadataDelta, *, at_start: bool = False) -> None:
+        self._table.image = image
         await self._remove(delta.removed_topics.values())
         wanted: list[Assigned] = []
         for topic_id, numbers in delta.partitions.items():
@@ -148,27 +180,30 @@ class Roles:
         await self._take_up(wanted, at_start=at_start)
         await self._reconfigure(image, delta)
 
-    async def retry(self) -> list[TopicPartition]:
-        """Once more for the logs that could not be made because their disk was full, or no descriptor was left; those
-        that are there now. Costs nothing when there are none."""
-        wanted = self._assigned([item for item, error in self.failed.items() if isinstance(error, _PASSES)])
-        if wanted:
-            await self._take_up(wanted)
-        return [each.partition for each in wanted if each.partition not in self.failed]
+    def heal_soon(self) -> None:
+        """Look at the damaged replicas once no change is under way."""
+        task = asyncio.get_running_loop().create_task(self.heal(), name="healing")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def heal(self) -> None:
+        """Look at the damaged replicas now."""
+        async with self._changing:
+            await self._heal()
+
+    async def _heal(self) -> None:
         """A step for each damaged replica, and for each that begins anew; those that the next change of the metadata
         brings on wait for it."""
         await self._take_up(self._assigned(self._told_to_begin()))
-        damaged = [item for item, error in self.failed.items() if isinstance(error, CorruptLogError)]
+        damaged = [item for item, error in self._table.failed.items() if isinstance(error, CorruptLogError)]
         for item in [item for item in self._wards if item not in damaged]:
             self._wards.pop(item).close()
         anew = [each for each in self._assigned(damaged) if self._may_be_made(each)]
         if not anew:
             return
-        await self.storage.delete([each.partition for each in anew])
+        await self._storage.delete([each.partition for each in anew])
         for each in anew:
-            error = self.failed.pop(each.partition)
+            error = self._table.failed.pop(each.partition)
             self._wards.pop(each.partition).close()
             self._events.emit(
                 ReplicaBeginsAnew(
@@ -179,7 +214,7 @@ class Roles:
 
     def _may_be_made(self, each: Assigned) -> bool:
         """Goes on with one damaged replica, as far as that is possible now; may its log be deleted, and made anew?"""
-        step = next_step(each.state, self.broker_id)
+        step = next_step(each.state, self._broker_id)
         if step is Step.KEEP:
             return False
         ward = self._wards.get(each.partition)
@@ -187,30 +222,31 @@ class Roles:
             ward = self._wards[each.partition] = Ward()
         if ward.still_says_farewell_to(each.state):
             return False
-        if ward.told_offset is None or (step is Step.TELL and self.image.next_offset >= ward.told_offset):
-            directory = self.storage.directory_of(each.partition)
+        if ward.told_offset is None or (step is Step.TELL and self._table.image.next_offset >= ward.told_offset):
+            directory = self._storage.directory_of(each.partition)
             if directory is not None:
                 self._tell_anew(each, directory)
             return False
-        return step is Step.MAKE and self.image.next_offset >= ward.told_offset
+        return step is Step.MAKE and self._table.image.next_offset >= ward.told_offset
 
     def told_anew(self, topic_id: bytes, number: int, metadata_offset: int) -> None:
         """The controllers know, as of ``metadata_offset``, that this broker's replica begins anew."""
         if (topic_id, number) in self._beginning:
             self._beginning[topic_id, number] = metadata_offset
-        topic = self.image.topics.get(topic_id)
+        topic = self._table.image.topics.get(topic_id)
         ward = None if topic is None else self._wards.get(TopicPartition(topic.name, number))
         if ward is not None:
             ward.told_offset = metadata_offset
+        self.heal_soon()
 
     def _told_to_begin(self) -> list[TopicPartition]:
         """Who waited for an answer only: the metadata was here before it."""
         found = []
         for (topic_id, number), told in list(self._beginning.items()):
-            topic, state = self.image.topics.get(topic_id), self.image.partition(topic_id, number)
-            if topic is None or state is None or self.broker_id not in state.replicas:
+            topic, state = self._table.image.topics.get(topic_id), self._table.image.partition(topic_id, number)
+            if topic is None or state is None or self._broker_id not in state.replicas:
                 del self._beginning[topic_id, number]
-            elif told is not None and told <= self.image.next_offset:
+            elif told is not None and told <= self._table.image.next_offset:
                 found.append(TopicPartition(topic.name, number))
         return found
 
@@ -223,12 +259,12 @@ class Roles:
             ward.farewell_to, ward.call_off = None, lambda: None
             self.heal_soon()
 
-        ward.call_off = self.following.farewell(followed, heard)
+        ward.call_off = self._following.farewell(followed, heard)
 
     def _assigned(self, partitions: Iterable[TopicPartition]) -> list[Assigned]:
         found = []
         for partition in partitions:
-            topic, state = self.image.topic(partition.topic), self.state_of(partition)
+            topic, state = self._table.image.topic(partition.topic), self._table.state_of(partition)
             if topic is not None and state is not None:
                 found.append(Assigned(partition, topic, state))
         return found
@@ -239,13 +275,13 @@ class Roles:
             reason = UnknownTopicOrPartitionError(f"topic {topic.name} was deleted")
             for number in range(len(topic.partitions)):
                 partition = TopicPartition(topic.name, number)
-                self.end(partition, reason)
-                self.failed.pop(partition, None)
+                self._end(partition, reason)
+                self._table.failed.pop(partition, None)
                 gone.append(partition)
         await self._delete(gone)
 
     async def _delete(self, partitions: Collection[TopicPartition]) -> None:
-        for partition in await self.storage.delete(partitions):
+        for partition in await self._storage.delete(partitions):
             self._events.emit(PartitionClosed(partition=partition, deleted=True))
 
     # -- parts that change -------------------------------------------------------------------------------------------
@@ -257,13 +293,13 @@ class Roles:
             if high_watermark is not None:
                 former[each.partition] = high_watermark
         if former:
-            await self.storage.settled(former)
-        mine = [each for each in wanted if self.broker_id in each.state.replicas]
-        gone = [each.partition for each in wanted if self.broker_id not in each.state.replicas]
-        gone = [item for item in gone if self.storage.holds(item) or self.failed.pop(item, None) is not None]
+            await self._storage.settled(former)
+        mine = [each for each in wanted if self._broker_id in each.state.replicas]
+        gone = [each.partition for each in wanted if self._broker_id not in each.state.replicas]
+        gone = [item for item in gone if self._storage.holds(item) or self._table.failed.pop(item, None) is not None]
         if gone:
             for item in gone:
-                self.failed.pop(item, None)
+                self._table.failed.pop(item, None)
             await self._delete(gone)
         await self._open_logs(mine, at_start=at_start)
         for each in mine:
@@ -272,18 +308,18 @@ class Roles:
     def _end_if_changed(self, each: Assigned) -> int | None:
         """Ends what is so no more; its high watermark. None: there was nothing, or it goes on."""
         partition, topic, state = each
-        led, followed = self.led.get(partition), self.followed.get(partition)
+        led, followed = self._table.led.get(partition), self._table.followed.get(partition)
         if led is not None:
             leader = led.leader
-            if state.leader != self.broker_id:
-                return self.end(
+            if state.leader != self._broker_id:
+                return self._end(
                     partition,
                     NotLeaderOrFollowerError(
-                        f"broker {self.broker_id} leads {partition} no more; refresh the metadata"
+                        f"broker {self._broker_id} leads {partition} no more; refresh the metadata"
                     ),
                 )
             if (leader.topic_id, leader.leader_epoch) != (topic.topic_id, state.leader_epoch):
-                return self.end(
+                return self._end(
                     partition,
                     FencedLeaderEpochError(
                         f"{partition}: the leader epoch is {state.leader_epoch} now; refresh the metadata"
@@ -292,23 +328,23 @@ class Roles:
         if followed is not None:
             wanted = (topic.topic_id, state.leader, state.leader_epoch)
             if (followed.topic_id, followed.leader_id, followed.leader_epoch) != wanted or (
-                self.broker_id not in state.replicas
+                self._broker_id not in state.replicas
             ):
-                return self.end(
+                return self._end(
                     partition, NotLeaderOrFollowerError(f"{partition}: another leader epoch has begun; try again")
                 )
         return None
 
-    def end(self, partition: TopicPartition, reason: HeadraceError) -> int | None:
+    def _end(self, partition: TopicPartition, reason: HeadraceError) -> int | None:
         """This broker leads or follows the partition no more, ``reason`` says why; the high watermark that it knew,
         None when it did neither."""
-        led = self.led.pop(partition, None)
+        led = self._table.led.pop(partition, None)
         if led is not None:
             led.leader.resign(reason)
             return led.leader.high_watermark
-        followed = self.followed.pop(partition, None)
+        followed = self._table.followed.pop(partition, None)
         if followed is not None:
-            self.following.unfollow(followed)
+            self._following.unfollow(followed)
             followed.end(reason)
             if isinstance(reason, CorruptLogError):
                 self._say_farewell(followed)
@@ -317,18 +353,18 @@ class Roles:
 
     def _take_part(self, each: Assigned, high_watermark: int | None) -> None:
         partition, topic, state = each
-        led = self.led.get(partition)
+        led = self._table.led.get(partition)
         if led is not None:
             self._tell_leader(led.leader, topic, state)
             return
-        if partition in self.followed:
+        if partition in self._table.followed:
             return
-        log = self.storage.log(partition)
+        log = self._storage.log(partition)
         if log is None or not self._is_open(partition, topic):  # it failed, and says so
             return
         if high_watermark is None:
-            high_watermark = self.storage.checkpointed(partition)
-        if state.leader == self.broker_id:
+            high_watermark = self._storage.checkpointed(partition)
+        if state.leader == self._broker_id:
             self._lead(each, log, high_watermark)
         else:
             self._follow(each, log, high_watermark)
@@ -340,7 +376,7 @@ class Roles:
         leader = PartitionLeader(
             partition,
             topic_id=topic.topic_id,
-            leader_id=self.broker_id,
+            leader_id=self._broker_id,
             leader_epoch=state.leader_epoch,
             log_start=log.log_start_offset,
             log_end=log.log_end_offset,
@@ -349,13 +385,13 @@ class Roles:
             replicas=state.replicas,
             isr=state.isr,
             partition_epoch=state.partition_epoch,
-            min_insync=min_insync_replicas(self.image, topic.name),
+            min_insync=min_insync_replicas(self._table.image, topic.name),
             high_watermark=high_watermark,
             lag_time_max_ms=self._lag_time_max_ms,
             recovering=state.recovering,
-            on_isr_due=functools.partial(self._isr_due, partition),
+            on_isr_due=functools.partial(self._led_isr_due, partition),
         )
-        self.led[partition] = self.storage.replica(log, leader)
+        self._table.led[partition] = self._storage.replica(log, leader)
         self._events.emit(
             PartitionOpened(
                 partition=partition,
@@ -364,19 +400,19 @@ class Roles:
                 log_end_offset=log.log_end_offset,
             )
         )
-        self.isr_due(leader)
+        self._isr_due(leader)
 
-    def _isr_due(self, partition: TopicPartition) -> None:
-        replica = self.led.get(partition)
+    def _led_isr_due(self, partition: TopicPartition) -> None:
+        replica = self._table.led.get(partition)
         if replica is not None:
-            self.isr_due(replica.leader)
+            self._isr_due(replica.leader)
 
     def _tell_leader(self, leader: PartitionLeader, topic: TopicImage, state: PartitionImage) -> None:
         leader.metadata_changed(
             isr=state.isr,
             partition_epoch=state.partition_epoch,
             replicas=state.replicas,
-            min_insync=min_insync_replicas(self.image, topic.name),
+            min_insync=min_insync_replicas(self._table.image, topic.name),
             recovering=state.recovering,
         )
 
@@ -394,7 +430,7 @@ class Roles:
             last_epoch=log.epochs.latest_epoch,
             high_watermark=high_watermark,
         )
-        replica = self.followed[partition] = self.storage.follower(log, follower)
+        replica = self._table.followed[partition] = self._storage.follower(log, follower)
         self._events.emit(
             PartitionFollowed(
                 partition=partition,
@@ -404,7 +440,7 @@ class Roles:
             )
         )
         if state.leader != NO_LEADER:
-            self.following.follow(replica)
+            self._following.follow(replica)
 
     # -- logs --------------------------------------------------------------------------------------------------------
 
@@ -412,25 +448,25 @@ class Roles:
         missing = []
         for each in mine:
             partition, topic, _ = each
-            if self._is_open(partition, topic) or isinstance(self.failed.get(partition), CorruptLogError):
+            if self._is_open(partition, topic) or isinstance(self._table.failed.get(partition), CorruptLogError):
                 continue
             topic_id = uuid.UUID(bytes=topic.topic_id)
             if not self._waits_to_begin_anew(each, topic_id):
-                missing.append((partition, topic_id, self.settings_of(topic.name, self.image)))
-        for partition, outcome in await self.storage.create(missing, at_start=at_start):
-            self._failed_or_not(partition, outcome)
+                missing.append((partition, topic_id, self.settings_of(topic.name, self._table.image)))
+        for partition, outcome in await self._storage.create(missing, at_start=at_start):
+            self._made_or_not(partition, outcome)
 
-    def _failed_or_not(self, partition: TopicPartition, outcome: HeadraceError | None) -> None:
-        before = self.failed.pop(partition, None)
+    def _made_or_not(self, partition: TopicPartition, outcome: HeadraceError | None) -> None:
+        before = self._table.failed.pop(partition, None)
         if outcome is not None:
-            self.failed[partition] = outcome
+            self._table.failed[partition] = outcome
             if type(before) is not type(outcome):  # else it was said already
                 self._events.emit(PartitionFailed(partition=partition, reason=outcome.message))
 
     def _is_open(self, partition: TopicPartition, topic: TopicImage) -> bool:
         """A log without its topic's id (the broker died while it was made) is made again, which gives it one; one of
         another topic is refused there."""
-        log = self.storage.log(partition)
+        log = self._storage.log(partition)
         return log is not None and log.topic_id is not None and log.topic_id.bytes == topic.topic_id
 
     def _waits_to_begin_anew(self, each: Assigned, topic_id: uuid.UUID) -> bool:
@@ -439,53 +475,92 @@ class Roles:
         which would take a replica out of the in-sync set that has joined it meanwhile."""
         key = each.topic.topic_id, each.partition.partition
         told = self._beginning.get(key)
-        if told is not None and self.image.next_offset < told:
+        if told is not None and self._table.image.next_offset < told:
             return True
-        directory = self.storage.anew(each.partition, topic_id)
-        if directory is None or not has_others(each.state, self.broker_id):
+        directory = self._storage.anew(each.partition, topic_id)
+        if directory is None or not has_others(each.state, self._broker_id):
             if told is not None or key not in self._beginning:
                 self._beginning.pop(key, None)
                 return False
-            directory = directory or uuid.UUID(bytes=each.state.directory_of(self.broker_id))
-            if directory not in self.storage.directory_ids():
+            directory = directory or uuid.UUID(bytes=each.state.directory_of(self._broker_id))
+            if directory not in self._storage.directory_ids():
                 return True
         self._beginning[key] = None
         why = "its log was in a directory that this broker does not have any more"
         self._tell_anew(each, directory)
-        before = self.failed.get(each.partition)
+        before = self._table.failed.get(each.partition)
         if not isinstance(before, ReplicaNotAvailableError):
             self._events.emit(ReplicaBeginsAnew(partition=each.partition, leader_id=each.state.leader, reason=why))
-        self.failed[each.partition] = ReplicaNotAvailableError(
+        self._table.failed[each.partition] = ReplicaNotAvailableError(
             f"{each.partition}: {why}; it begins anew when the controllers know, try again"
         )
         return True
 
     def _tell_anew(self, each: Assigned, directory: uuid.UUID) -> None:
-        self.begin_anew(each.topic.topic_id, each.partition.partition, directory.bytes)
+        key = each.topic.topic_id, each.partition.partition
+        self._begin_anew(*key, directory.bytes, functools.partial(self.told_anew, *key))
 
     # -- settings ----------------------------------------------------------------------------------------------------
 
     async def _reconfigure(self, image: MetadataImage, delta: MetadataDelta) -> None:
         topics = {name for kind, name in delta.configs if kind is ConfigResourceType.TOPIC}
         everything = any(
-            kind is ConfigResourceType.BROKER and name in ("", str(self.broker_id)) for kind, name in delta.configs
+            kind is ConfigResourceType.BROKER and name in ("", str(self._broker_id)) for kind, name in delta.configs
         )
         if not topics and not everything:
             return
         settings: dict[str, LogConfig] = {}
-        for partition, _ in self.storage.logs():
+        for partition, _ in self._storage.logs():
             if everything or partition.topic in topics:
                 config = settings.get(partition.topic)
                 if config is None:
                     config = settings[partition.topic] = self.settings_of(partition.topic, image)
-                await self.storage.reconfigure(partition, config)
+                await self._storage.reconfigure(partition, config)
                 self._reconfigured(partition, config)
 
     def _reconfigured(self, partition: TopicPartition, config: LogConfig) -> None:
-        led, followed = self.led.get(partition), self.followed.get(partition)
+        led, followed = self._table.led.get(partition), self._table.followed.get(partition)
         if led is not None:
             led.leader.set_flush_policy(config.flush)
             for each in self._assigned([partition]):
                 self._tell_leader(led.leader, each.topic, each.state)
         elif followed is not None:
             followed.log_moved()  # another policy settles another end
+
+    # -- what the storage says, and the end ---------------------------------------------------------------------------
+
+    def quarantine(self, log: PartitionLog, error: CorruptLogError) -> None:
+        """A log was found to be damaged, and looked at twice: this broker serves and writes it no more, here or after a
+        restart. It heals if others have what is in it; else the operator has to see to it. The other partitions go
+        on."""
+        if not self._storage.quarantine(log, error):
+            return
+        found = problem_of(error, path=log.directory)
+        self._events.emit(
+            CorruptionFound(
+                partition=log.topic_partition,
+                path=found.path,
+                position=found.position,
+                offset=found.offset,
+                what=found.what,
+            )
+        )
+        self._fail(log.topic_partition, error, error.message)
+        self.heal_soon()
+
+    def _storage_failed(self, partitions: Iterable[TopicPartition], reason: str) -> None:
+        """The directory of these partitions has failed: they are offline on this broker until it starts again."""
+        for partition in partitions:
+            self._fail(partition, StorageError(f"{partition} is offline: {reason}"), reason)
+
+    def _fail(self, partition: TopicPartition, error: HeadraceError, reason: str) -> None:
+        self._table.failed[partition] = error
+        self._end(partition, error)
+        self._events.emit(PartitionFailed(partition=partition, reason=reason))
+
+    def resign_all(self, reason: Callable[[TopicPartition], HeadraceError]) -> None:
+        """Lead and follow nothing any more: the broker stops."""
+        for task in self._tasks:
+            task.cancel()
+        for partition in (*self._table.led, *self._table.followed):
+            self._end(partition, reason(partition))

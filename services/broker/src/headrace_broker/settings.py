@@ -1,4 +1,4 @@
-"""The broker's own settings that may change while it runs, and who is told when they do.
+"""The broker's identity and settings; which of them may change while it runs, and what hears of a change.
 
 ``BrokerSettings`` is what holds now: this broker's dynamic values over those of all brokers over its properties file
 over the defaults. ``LiveSettings.current`` is the value in force; who cannot look at it each time (a thread that waits,
@@ -6,7 +6,7 @@ a limit that was handed on) subscribes:
 
     live.subscribe(lambda old, new: cache.resize(new.open_files_max))
 
-Subscribers are called in the event loop, after the topics' settings are in force (``Replicas.apply``) and before the
+Subscribers are called in the event loop, after the topics' settings are in force (``Roles.apply``) and before the
 change counts as applied: so whoever altered a key through this broker finds it in force when the answer comes. A key
 is added here by a field in ``BrokerSettings``. Topic keys reach the logs another way (``LogSettings``).
 """
@@ -21,8 +21,9 @@ from typing import Any
 
 from headrace_core.config import fields_from, from_key, key_of
 from headrace_core.config.server_keys import SERVER
+from headrace_core.log import LogConfig
 from headrace_core.metadata import MetadataDelta, MetadataImage
-from headrace_core.metadata.configs import broker_values
+from headrace_core.metadata.configs import broker_topic_defaults, broker_values, topic_given
 from headrace_core.metadata.records import ConfigResourceType
 from headrace_core.telemetry import BrokerSettingsChanged, Emitter
 
@@ -30,6 +31,16 @@ logger = logging.getLogger("headrace.broker")
 
 #: Called in the event loop with what held and what holds now; never with two that are equal.
 Changed = Callable[["BrokerSettings", "BrokerSettings"], None]
+
+
+@dataclass(slots=True)
+class BrokerIdentity:
+    """This broker in this life. Written once, when the controllers have accepted the registration."""
+
+    cluster_id: str = ""
+    #: -1 until the registration is accepted.
+    broker_id: int = -1
+    broker_epoch: int = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,3 +116,29 @@ class LiveSettings:
                 subscriber(old, new)
             except Exception:  # one room's failure keeps no other from the change, nor the broker from its metadata
                 logger.exception("a part of this broker could not put changed settings into force: %s", changed)
+
+
+class LogSettings:
+    """The settings of a topic's logs on this broker: the topic's own keys over the brokers' over this broker's file."""
+
+    def __init__(self, *, static: Mapping[str, Any], flush_interval_ms: int) -> None:
+        self._static = static
+        self._flush_interval_ms = flush_interval_ms
+        #: For which configurations and broker, and what was made for them.
+        self._known: tuple[Mapping[Any, Any], int, dict[Any, LogConfig]] = ({}, -1, {})
+
+    def of(self, image: MetadataImage, broker_id: int, topic: str) -> LogConfig:
+        """Topics that say the same share one LogConfig, made once for as long as no configuration changes. Any
+        thread."""
+        known = self._known
+        if known[0] is not image.configs or known[1] != broker_id:
+            known = self._known = (image.configs, broker_id, {})
+        key = tuple(sorted(image.config(ConfigResourceType.TOPIC, topic).items()))
+        found = known[2].get(key)
+        if found is None:
+            found = known[2][key] = LogConfig.from_topic(
+                topic_given(image, topic),
+                broker_defaults=broker_topic_defaults(image, broker_id, self._static),
+                flush_interval_ms=self._flush_interval_ms,
+            )
+        return found

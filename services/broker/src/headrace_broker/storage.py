@@ -13,7 +13,7 @@ import logging
 import random
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import TypeVar
+from typing import Generic, ParamSpec, TypeVar
 
 from headrace_core.clock import Clock
 from headrace_core.errors import (
@@ -53,14 +53,14 @@ from .directories import (
 )
 from .moves import Moves, settle_moves
 from .partition import PartitionFollower, PartitionLeader
-from .placement import Assigned, Placement, nothing_assigned
-from .reading import FollowerReader
-from .replica import OnDamage, Replica
+from .placement import Assigned, Placement
+from .replica import Replica
 from .replication.follower_replica import FollowerReplica
 from .threads import WorkThreads
 
 logger = logging.getLogger(__name__)
 
+P = ParamSpec("P")
 R = TypeVar("R", Replica, FollowerReplica)
 
 #: A partition to create: its topic's id, and its log's settings.
@@ -70,13 +70,26 @@ Outcome = tuple[TopicPartition, HeadraceError | None]
 DEFAULT_RESERVE_BYTES = 64 * 1024 * 1024
 
 
+class Signal(Generic[P]):
+    """Something that happens, and who wants to hear of it. Called, it calls each subscriber, in the event loop."""
+
+    __slots__ = ("_subscribers",)
+
+    def __init__(self) -> None:
+        self._subscribers: list[Callable[P, object]] = []
+
+    def subscribe(self, subscriber: Callable[P, object]) -> None:
+        self._subscribers.append(subscriber)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> None:
+        for subscriber in self._subscribers:
+            subscriber(*args, **kwargs)
+
+
 class Storage:
     """See the module. ``on_turn`` hears which logs a turn has moved, ``on_written`` (before that) which have bytes that
-    are not forced to the disk yet; ``on_failed`` which partitions went offline, and
-    why; ``on_directory_failed`` the id of a directory that failed after the start; ``on_full`` the writer of a
-    directory that has begun to refuse appends: whoever can make room by retention does; ``on_moved`` which partitions
-    have come to another directory; ``on_short`` that a shortage of space has begun or ended (``short_directory_ids``).
-    """
+    are not forced to the disk yet; ``assigned`` says what the controllers have on record. Other parts subscribe to the
+    signals."""
 
     def __init__(
         self,
@@ -88,22 +101,22 @@ class Storage:
         loop: asyncio.AbstractEventLoop,
         events: Emitter,
         on_turn: Callable[[list[PartitionLog]], None],
-        on_failed: Callable[[Iterable[TopicPartition], str], None],
-        on_damage: OnDamage,
-        assigned: Assigned = nothing_assigned,
-        on_directory_failed: Callable[[uuid.UUID | None], None] | None = None,
-        on_full: Callable[[DirectoryWriter], None] | None = None,
-        on_moved: Callable[[Iterable[TopicPartition]], None] | None = None,
         on_written: Callable[[Sequence[PartitionLog]], object] | None = None,
-        on_short: Callable[[], None] | None = None,
+        assigned: Assigned,
         reserve_bytes: int = DEFAULT_RESERVE_BYTES,
         shortage_first_ms: float = SHORTAGE_FIRST_MS,
         recovery_threads: int = 1,
     ) -> None:
-        self.on_directory_failed = on_directory_failed
-        self.on_full = on_full
-        self.on_moved = on_moved
-        self.on_short = on_short
+        #: A log that was found to be damaged, and the damage; ``quarantine`` has yet to be called.
+        self.damaged = Signal[[PartitionLog, CorruptLogError]]()
+        #: Partitions that went offline, with their directory or by themselves, and why.
+        self.failed = Signal[[Iterable[TopicPartition], str]]()
+        #: The writer of a directory that has begun to refuse appends: whoever can make room by retention does.
+        self.full = Signal[[DirectoryWriter]]()
+        #: Partitions that have come to another directory.
+        self.moved = Signal[[Iterable[TopicPartition]]]()
+        #: A shortage of space has begun or ended (``short_directory_ids``).
+        self.short = Signal[[]]()
         self._shortage_first_ms = shortage_first_ms
         self._fs = fs
         self._held = [HeldDirectory(root.rstrip("/")) for root in roots]
@@ -112,8 +125,6 @@ class Storage:
         self._events = events
         self._on_turn = on_turn
         self._on_written = on_written
-        self._on_failed = on_failed
-        self._on_damage = on_damage
         self._reserve_bytes = reserve_bytes
         self._recovery_threads = recovery_threads
         self._loop = loop
@@ -215,7 +226,7 @@ class Storage:
             on_failure=functools.partial(self._failed, held),
             space=held.space,
             on_full=functools.partial(self._full_or_not, held),
-            on_short=lambda _: self.on_short() if self.on_short is not None else None,
+            on_short=lambda _: self.short(),
         )
         held.measure()
         self._events.emit(
@@ -289,15 +300,6 @@ class Storage:
         """See ``Placement.directory_of``."""
         return self._places.directory_of(partition)
 
-    @property
-    def assigned(self) -> Assigned:
-        """What the controller has on record."""
-        return self._places.assigned
-
-    @assigned.setter
-    def assigned(self, assigned: Assigned) -> None:
-        self._places.assigned = assigned
-
     def describe(self) -> list[DirectoryDescription]:
         """Every directory, in the order of log.dirs, with its logs by topic and partition. Measures their disks."""
         return [
@@ -331,9 +333,7 @@ class Storage:
     def _failed(self, held: HeldDirectory, failure: StorageError) -> None:
         partitions = [partition for partition, at in self._at.items() if at is held]
         self._events.emit(LogDirectoryFailed(path=held.root, reason=failure.message))
-        self._on_failed(partitions, failure.message)
-        if self.on_directory_failed is not None:
-            self.on_directory_failed(held.directory_id)
+        self.failed(partitions, failure.message)
         if not self.writers():
             self._all_failed.set()
 
@@ -352,8 +352,7 @@ class Storage:
             return
         giving_back = held.writer.run(functools.partial(_give_back_reserved, held.writer.directory))
         giving_back.add_done_callback(_log_failure)
-        if self.on_full is not None:
-            self.on_full(held.writer)
+        self.full(held.writer)
 
     # -- logs --------------------------------------------------------------------------------------------------------
 
@@ -371,17 +370,13 @@ class Storage:
 
     def replica(self, log: PartitionLog, leader: PartitionLeader) -> Replica:
         """``log`` led by ``leader``."""
-        return self._in_place_of_former(
-            log, lambda writer: Replica(log, leader, writer, self._threads, self._on_damage)
-        )
+        return self._in_place_of_former(log, lambda writer: Replica(log, leader, writer, self._threads, self.damaged))
 
     def follower(self, log: PartitionLog, follower: PartitionFollower) -> FollowerReplica:
         """``log`` that follows a leader elsewhere."""
-        return self._in_place_of_former(log, lambda writer: FollowerReplica(log, follower, writer, self._on_damage))
-
-    def reader(self, follower: FollowerReplica) -> FollowerReader:
-        """``follower`` for consumers."""
-        return FollowerReader(follower, self._threads, self._on_damage)
+        return self._in_place_of_former(
+            log, lambda writer: FollowerReplica(log, follower, writer, self._threads, self.damaged)
+        )
 
     def _in_place_of_former(self, log: PartitionLog, make: Callable[[DirectoryWriter], R]) -> R:
         partition = log.topic_partition
@@ -500,7 +495,7 @@ class Storage:
 
     async def move(self, partition: TopicPartition, root: str) -> None:
         """Begin to move a partition to the directory ``root`` (KIP-113); to where it is already: call a move off.
-        Returns when it has begun: ``describe`` shows the copy as a future log until it takes over, ``on_moved`` tells
+        Returns when it has begun: ``describe`` shows the copy as a future log until it takes over, ``moved`` tells
         when it has, and ``until_moved`` waits. A move does not survive the end of the broker.
 
         Raises LogDirNotFoundError (none of log.dirs), StorageError (one of the two is offline), DiskFullError (no room
@@ -557,13 +552,12 @@ class Storage:
 
     def arrived(self, partition: TopicPartition) -> None:
         """It is open there."""
-        if self.on_moved is not None:
-            self.on_moved([partition])
+        self.moved([partition])
 
     def lost(self, partition: TopicPartition, error: HeadraceError) -> None:
         """The move has cost the partition."""
         self._refused[partition] = error
-        self._on_failed([partition], error.message)
+        self.failed([partition], error.message)
 
     def quarantine(self, log: PartitionLog, error: CorruptLogError) -> bool:
         """``log`` is damaged: it is not used any more, at once, and its directory remembers that. False when it is not

@@ -8,7 +8,7 @@ are this broker's own matter (log_dirs.py).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from headrace_core.errors import HeadraceError, InvalidRequestError, UnknownTopicOrPartitionError
 from headrace_core.membership.config_messages import config_entries
@@ -17,11 +17,9 @@ from headrace_core.rpc.status import error_to_proto
 from headrace_core.rpc.turns import DESCRIPTION_ITEMS, Turns
 from headrace_protos.v1 import admin_pb2, admin_pb2_grpc
 
+from ..context import BrokerContext
+from ..controller_link import ControllerLink
 from .log_dirs import LogDirs, alter_replica_log_dirs, describe_log_dirs
-
-if TYPE_CHECKING:
-    from ..context import BrokerContext
-    from ..controller_link import ControllerLink
 
 
 class AdminService(admin_pb2_grpc.AdminServicer):

@@ -20,7 +20,7 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from headrace_core.errors import (
     HeadraceError,
@@ -29,21 +29,17 @@ from headrace_core.errors import (
     OffsetOutOfRangeError,
     UnknownServerError,
 )
+from headrace_core.log import ReadResult
 from headrace_core.rpc.memory import give_memory_back
 from headrace_core.rpc.status import error_to_proto
 from headrace_core.rpc.streams import ServerStream, StreamHandler
 from headrace_core.types import TopicPartition
 from headrace_protos.v1 import common_pb2, fetch_pb2, fetch_pb2_grpc
 
+from ..context import BrokerContext
 from ..partition.session import FetchSession, SessionPartition
-from ..reading import nearer_replica
+from ..reading import Readable, nearer_replica
 from ..replica import Replica
-
-if TYPE_CHECKING:
-    from headrace_core.log import ReadResult
-
-    from ..context import BrokerContext
-    from ..reading import Readable
 
 logger = logging.getLogger(__name__)
 
@@ -243,7 +239,7 @@ class FetchStream(StreamHandler[Any]):
             replica = self._replicas[entry.partition]
             reads = replica.reads
             try:
-                self._broker.replicas.check_serving()
+                self._broker.partitions.check_serving()
                 reads.check_serving()
                 if self._rack:
                     nearer = self._nearer(entry, replica)
@@ -426,7 +422,7 @@ class FetchStream(StreamHandler[Any]):
             replica.reads.unsubscribe(self._session)
 
     def _readable(self, partition: TopicPartition) -> Readable:
-        replicas = self._broker.replicas
+        replicas = self._broker.partitions
         return replicas.readable(partition) if self._rack else replicas.leader(partition)
 
     def _nearer(self, entry: SessionPartition, replica: Readable) -> int | None:
@@ -443,8 +439,8 @@ class FetchStream(StreamHandler[Any]):
 
     def _failure(self, partition: TopicPartition, position: int, error: HeadraceError) -> Any:
         self._broker.metrics.fetch_errors.value += 1
-        error = self._broker.replicas.for_clients(partition, error)
-        hint = self._broker.replicas.leader_hint(partition, error)
+        error = self._broker.partitions.for_clients(partition, error)
+        hint = self._broker.partitions.leader_hint(partition, error)
         high_watermark = last_stable_offset = log_start = -1
         if isinstance(error, OffsetOutOfRangeError):  # where the log is, so that nobody need ask
             with contextlib.suppress(HeadraceError):

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from headrace_core.errors import HeadraceError, InvalidRequestError, ReplicaNotAvailableError
 from headrace_core.rpc.status import error_to_proto
 from headrace_core.types import TopicPartition, check_topic_name
 from headrace_protos.v1 import admin_pb2
 
-if TYPE_CHECKING:
-    from ..context import BrokerContext
-    from ..directories import DirectoryDescription
+from ..context import BrokerContext
+from ..directories import DirectoryDescription
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +54,7 @@ def describe_log_dirs(broker: BrokerContext, log_dirs: LogDirs, request: Any) ->
 async def alter_replica_log_dirs(broker: BrokerContext, log_dirs: LogDirs, request: Any) -> Any:
     """Each replica by itself; one that is named twice, for whatever directories, is refused as a whole."""
     _check_meant(broker, request)
-    broker.replicas.check_serving()
+    broker.partitions.check_serving()
     moves: list[tuple[TopicPartition, str]] = []
     results = []
     for directory in request.directories:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from headrace_core.errors import HeadraceError, InvalidTopicError
 from headrace_core.membership.metadata_view import MetadataView, shard_topic
@@ -15,9 +15,8 @@ from headrace_core.telemetry import TopicAutoCreated
 from headrace_core.types import check_topic_name
 from headrace_protos.v1 import admin_pb2, common_pb2, metadata_pb2_grpc
 
-if TYPE_CHECKING:
-    from ..context import BrokerContext
-    from ..controller_link import ControllerLink
+from ..context import BrokerContext
+from ..controller_link import ControllerLink
 
 logger = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from headrace_core.errors import HeadraceError, InvalidRequestError, InvalidTopicError, RequestTimedOutError
 from headrace_core.metadata.shards import INTERNAL_TOPICS
@@ -14,9 +14,8 @@ from headrace_core.telemetry import RecordsDeleted
 from headrace_core.types import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, MAX_TIMESTAMP, NO_EPOCH, TopicPartition
 from headrace_protos.v1 import common_pb2, offsets_pb2, offsets_pb2_grpc
 
-if TYPE_CHECKING:
-    from ..context import BrokerContext
-    from ..replica import Replica
+from ..context import BrokerContext
+from ..replica import Replica
 
 #: DeleteRecords' before_offset that stands for the high watermark.
 _HIGH_WATERMARK = -1
@@ -108,7 +107,7 @@ class OffsetsService(offsets_pb2_grpc.OffsetsServicer):
         return offsets_pb2.DeleteRecordsResponse(results=[result for (result,) in results])
 
     def _leader(self, item: Any, current_leader_epoch: int) -> Replica:
-        replica = self._broker.replicas.leader(TopicPartition(item.topic, item.partition))
+        replica = self._broker.partitions.leader(TopicPartition(item.topic, item.partition))
         replica.leader.check_epoch(current_leader_epoch)
         return replica
 
@@ -126,7 +125,7 @@ class OffsetsService(offsets_pb2_grpc.OffsetsServicer):
                     results.append(await one(item, turns))
                 except HeadraceError as error:
                     partition = TopicPartition(item.topic, item.partition)
-                    results.append(refused(item, self._broker.replicas.for_clients(partition, error)))
+                    results.append(refused(item, self._broker.partitions.for_clients(partition, error)))
         return results
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import enum
 import logging
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from headrace_core.errors import (
     HeadraceError,
@@ -24,6 +24,7 @@ from headrace_core.errors import (
     InvalidTopicError,
     RecordListTooLargeError,
     RequestTimedOutError,
+    UnsupportedVersionError,
 )
 from headrace_core.log.fencing import Fence
 from headrace_core.metadata.shards import INTERNAL_TOPICS, SHARD_TOPICS
@@ -32,12 +33,9 @@ from headrace_core.rpc.streams import ServerStream, StreamHandler
 from headrace_core.types import FlushPolicy, TopicPartition
 from headrace_protos.v1 import common_pb2, produce_pb2, produce_pb2_grpc
 
+from ..context import BrokerContext
 from ..deadlines import Expiring
-from .producer_ids import InitProducerIdHandler
-
-if TYPE_CHECKING:
-    from ..context import BrokerContext
-    from ..replica import Appended, Replica
+from ..replica import Appended, Replica
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +61,7 @@ class Writers(enum.Enum):
     COORDINATORS = enum.auto()
 
 
-class ProduceService(InitProducerIdHandler, produce_pb2_grpc.ProduceServicer):
+class ProduceService(produce_pb2_grpc.ProduceServicer):
     """headrace.v1.Produce. ``writers``: for whom, which depends on the listener."""
 
     def __init__(self, broker: BrokerContext, writers: Writers = Writers.CLIENTS) -> None:
@@ -77,6 +75,20 @@ class ProduceService(InitProducerIdHandler, produce_pb2_grpc.ProduceServicer):
             await stream.run(ProduceStream(self._broker, stream, self._writers))
         finally:
             self._broker.streams.discard(stream)
+
+    async def InitProducerId(self, request: Any, context: Any) -> Any:
+        """An id and an epoch for a producer that is idempotent (KIP-98, KIP-360)."""
+        ids = self._broker.producer_ids
+        if ids is None:
+            raise UnsupportedVersionError("this broker has no controller that gives producer ids")
+        has_id, has_epoch = request.HasField("producer_id"), request.HasField("producer_epoch")
+        if has_id != has_epoch:
+            raise InvalidRequestError("producer_id and producer_epoch belong together: send both, or none")
+        if has_id:
+            producer_id, epoch = await ids.renewed(request.producer_id, request.producer_epoch)
+        else:
+            producer_id, epoch = await ids.next_id(), 0
+        return produce_pb2.InitProducerIdResponse(producer_id=producer_id, producer_epoch=epoch)
 
 
 def fence_of(item: Any, writers: Writers) -> Fence | None:
@@ -217,7 +229,7 @@ class ProduceStream(StreamHandler[Any]):
         for index, item in enumerate(items):
             try:
                 fence = fence_of(item, self._writers)
-                replica = broker.replicas.leader(partitions[index])
+                replica = broker.partitions.leader(partitions[index])
                 replica.leader.check_topic_id(item.topic_id)
                 part = _Part(pending, index, replica)
                 pending.in_memory += 1
@@ -363,8 +375,8 @@ class ProduceStream(StreamHandler[Any]):
         self._one_done(pending)
 
     def _result_of(self, partition: TopicPartition, error: HeadraceError) -> Any:
-        error = self._broker.replicas.for_clients(partition, error)
-        hint = self._broker.replicas.leader_hint(partition, error)
+        error = self._broker.partitions.for_clients(partition, error)
+        hint = self._broker.partitions.leader_hint(partition, error)
         return produce_pb2.ProducePartitionResult(
             topic=partition.topic,
             partition=partition.partition,

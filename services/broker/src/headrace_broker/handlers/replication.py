@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from headrace_core.errors import (
     HeadraceError,
@@ -25,24 +25,21 @@ from headrace_core.errors import (
     UnknownServerError,
     UnknownTopicIdError,
 )
+from headrace_core.log import ReadResult
 from headrace_core.metadata import MetadataDelta, MetadataImage
 from headrace_core.metadata.records import ConfigResourceType
 from headrace_core.rpc.streams import ServerStream, StreamHandler
 from headrace_core.types import TopicPartition
 from headrace_protos.v1 import replication_pb2_grpc
 
+from ..context import BrokerContext
+from ..partition import PartitionLeader
 from ..partition.messages import Hello, Lane, Response
+from ..replica import Replica
 from ..replication.follows import ColdRead, Followers
 from ..replication.leading import ITEM_BYTES, SILENCE_MS, LeaderLane
 from ..replication.pacing import UNLIMITED, Pacer
 from ..replication.wire import hello_of, request_of, response_to_proto
-
-if TYPE_CHECKING:
-    from headrace_core.log import ReadResult
-
-    from ..context import BrokerContext
-    from ..partition import PartitionLeader
-    from ..replica import Replica
 
 logger = logging.getLogger(__name__)
 
@@ -148,7 +145,7 @@ class ReplicationService(replication_pb2_grpc.ReplicationServicer):
         topic = broker.metadata.image.topics.get(topic_id)
         if topic is None:
             raise UnknownTopicIdError(f"broker {broker.broker_id} knows no topic with id {topic_id.hex()[:32]}; retry")
-        replica = broker.replicas.leader(TopicPartition(topic.name, partition))
+        replica = broker.partitions.leader(TopicPartition(topic.name, partition))
         replica.leader.check_topic_id(topic_id)
         return replica
 

@@ -18,28 +18,32 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections.abc import Callable
 from typing import Protocol
 
 from headrace_core.errors import (
     CorruptLogError,
     DiskFullError,
+    FencedLeaderEpochError,
     HeadraceError,
+    InconsistentTopicIdError,
     OffsetNotAvailableError,
     ServerShuttingDownError,
     StorageError,
+    UnknownLeaderEpochError,
     UnknownServerError,
 )
 from headrace_core.log import Append, AppendInfo, PartitionLog, ReadResult
 from headrace_core.log.replicated import check_replicated
 from headrace_core.log.writer import DirectoryWriter
 from headrace_core.rpc.backoff import Backoff
-from headrace_core.types import TopicPartition
+from headrace_core.types import NO_EPOCH, TopicPartition
 
 from ..partition import PartitionFollower
 from ..partition.follower import Drop, Follow, OtherLane, Refuse, Restart, Stale, Take, Truncate, Wait
 from ..partition.leader import PartitionWatcher
 from ..partition.messages import Ack, Ended, Join, Joined, Lane, News, Push
+from ..replica import OnDamage, check_not_truncated
+from ..threads import WorkThreads
 
 logger = logging.getLogger(__name__)
 
@@ -47,9 +51,6 @@ logger = logging.getLogger(__name__)
 WINDOW_BYTES = 8 * 1024 * 1024
 #: Between two attempts to join.
 _RETRY_FIRST_MS, _RETRY_MOST_MS = 10.0, 2_000.0
-
-#: Hears of a log that was found to be damaged; in the event loop.
-OnDamage = Callable[[PartitionLog, CorruptLogError], None]
 
 
 class Lanes(Protocol):
@@ -88,6 +89,7 @@ class FollowerReplica:
         "_on_damage",
         "_reason",
         "_stumble",
+        "_threads",
         "_timer",
         "_under_way",
         "_watchers",
@@ -99,13 +101,19 @@ class FollowerReplica:
     )
 
     def __init__(
-        self, log: PartitionLog, follower: PartitionFollower, writer: DirectoryWriter, on_damage: OnDamage
+        self,
+        log: PartitionLog,
+        follower: PartitionFollower,
+        writer: DirectoryWriter,
+        threads: WorkThreads,
+        on_damage: OnDamage,
     ) -> None:
         self.partition: TopicPartition = follower.partition
         self.log = log
         self.follower = follower
         self.lane = Lane.LIVE
         self._writer = writer
+        self._threads = threads
         self._on_damage = on_damage
         self._lanes: Lanes | None = None
         #: Why it follows no more.
@@ -462,22 +470,84 @@ class FollowerReplica:
             self._heard()
             self._lanes.wake(self)
 
-    # -- for readers that the leader has sent here (KIP-392) -----------------------------------------------------------
+    # -- for consumers that the leader has sent here: a ``Readable``, and its own ``ReadState`` (KIP-392) --------------
+
+    @property
+    def reads(self) -> FollowerReplica:
+        return self
+
+    @property
+    def last_stable_offset(self) -> int:
+        """The high watermark as long as there are no transactions."""
+        return self.follower.high_watermark
+
+    @property
+    def log_start(self) -> int:
+        return self.log.log_start_offset
+
+    @property
+    def log_end(self) -> int:
+        return self.follower.log_end
 
     def check_serving(self) -> None:
         """Raises why it follows no more."""
         if self._reason is not None:
             raise self._reason
 
+    def check_topic_id(self, topic_id: bytes) -> None:
+        """``topic_id`` empty: not checked. Raises InconsistentTopicIdError when the topic was created anew."""
+        if topic_id and topic_id != self.topic_id:
+            raise InconsistentTopicIdError(
+                f"{self.partition}: the request is for topic id {topic_id.hex()}, but the topic's id is "
+                f"{self.topic_id.hex()}: it was deleted and created anew"
+            )
+
+    def check_epoch(self, current_leader_epoch: int) -> None:
+        """KIP-320: the epoch a client believes in, -1: none. Raises FencedLeaderEpochError, UnknownLeaderEpochError."""
+        present = self.leader_epoch
+        if current_leader_epoch in (NO_EPOCH, present):
+            return
+        said = f"{self.partition}: leader epoch {current_leader_epoch}, but the one that is followed here is {present}"
+        if current_leader_epoch < present:
+            raise FencedLeaderEpochError(f"{said}; refresh the metadata")
+        raise UnknownLeaderEpochError(f"{said}; retry")
+
     def read(self, offset: int, max_bytes: int) -> ReadResult | None:
         """Batches from the one that holds ``offset`` up to the high watermark, at least one. None when they are not in
-        the page cache. OffsetNotAvailableError: what the reader wants is not here yet."""
+        the page cache. OffsetNotAvailableError beyond the high watermark; StorageError."""
         if offset > self.high_watermark:
             raise OffsetNotAvailableError(
                 f"{self.partition}: offset {offset} is not known to be committed here yet, offsets below "
                 f"{self.high_watermark} are; retry"
             )
-        return self.log.read(offset, max_bytes, self.high_watermark, wait=False)
+        try:
+            return self.log.read(offset, max_bytes, self.high_watermark, wait=False)
+        except OSError as error:
+            raise StorageError(f"{self.partition}: the log cannot be read: {error}") from error
+
+    def read_cold(self, offset: int, max_bytes: int) -> asyncio.Future[ReadResult | None]:
+        """The same from a thread that may wait for the disk."""
+        log, up_to = self.log, self.high_watermark
+
+        def read() -> ReadResult | None:
+            try:
+                return log.read(offset, max_bytes, up_to)
+            except CorruptLogError as error:
+                self._threads.call_soon(functools.partial(self._on_damage, log, error))
+                raise
+            except OSError as error:
+                raise StorageError(f"{self.partition}: the log cannot be read: {error}") from error
+
+        return self._threads.run(read)
+
+    def check_not_truncated(self, offset: int, last_fetched_epoch: int) -> None:
+        """KIP-320. What is beyond its end may be with the leader: OffsetNotAvailableError."""
+        if offset > self.log_end:
+            raise OffsetNotAvailableError(
+                f"{self.partition}: offset {offset} has not come here yet, the log ends at {self.log_end}; retry, or "
+                "read from the leader"
+            )
+        check_not_truncated(self.log, offset, last_fetched_epoch)
 
     def subscribe(self, watcher: PartitionWatcher) -> None:
         self._watchers[watcher] = None

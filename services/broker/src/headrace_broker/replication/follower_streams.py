@@ -32,6 +32,7 @@ from headrace_core.telemetry import Emitter, Metrics, PushRefused, ReplicaTrunca
 from headrace_protos.v1 import replication_pb2_grpc
 
 from ..partition.messages import Hello, Lane, Request, Response
+from ..settings import BrokerIdentity
 from . import wire
 from .farewell import Farewell, OnStream
 from .follower_replica import FollowerReplica
@@ -54,15 +55,12 @@ _RETRY_FIRST_MS, _RETRY_MOST_MS, _LASTED_S = 50.0, 1_000.0, 1.0
 
 T = TypeVar("T")
 
-#: (cluster id, broker id, broker epoch) of this broker in this life.
-Who = tuple[str, int, int]
-
 
 class FollowerStreams:
-    """All streams of a broker. Owned by the event loop. ``who``: this broker, once it is registered."""
+    """All streams of a broker. Owned by the event loop."""
 
-    def __init__(self, who: Callable[[], Who], *, events: Emitter, metrics: Metrics) -> None:
-        self._who = who
+    def __init__(self, identity: BrokerIdentity, *, events: Emitter, metrics: Metrics) -> None:
+        self._identity = identity
         self._events = events
         self.bytes_in = metrics.counter("replication-bytes-in")
         self.pushes_in = metrics.counter("replication-pushes-in")
@@ -108,8 +106,8 @@ class FollowerStreams:
         return self._addresses.get(broker_id)
 
     def hello(self, leader_id: int, lane: Lane) -> Hello:
-        cluster_id, broker_id, broker_epoch = self._who()
-        return Hello(cluster_id, broker_id, broker_epoch, leader_id, lane, STREAM_WINDOW_BYTES, speaks=True)
+        me = self._identity
+        return Hello(me.cluster_id, me.broker_id, me.broker_epoch, leader_id, lane, STREAM_WINDOW_BYTES, speaks=True)
 
     async def close(self) -> None:
         """Follow nobody any more. Idempotent."""

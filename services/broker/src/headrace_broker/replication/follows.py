@@ -105,7 +105,7 @@ class LaneHost(Protocol):
     """What a lane asks of the broker that it belongs to. Calls must not block."""
 
     def find(self, topic_id: bytes, partition: int) -> LedPartition:
-        """Raises what ``Replicas.leader`` raises, UnknownTopicIdError, InconsistentTopicIdError."""
+        """Raises what ``PartitionTable.leader`` raises, UnknownTopicIdError, InconsistentTopicIdError."""
 
     def low_watermark_moved(self, leader: PartitionLeader) -> None:
         """A follower's log starts elsewhere now, or it is gone."""

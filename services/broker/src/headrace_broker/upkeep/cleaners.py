@@ -42,8 +42,9 @@ from headrace_core.log.writer import DirectoryWriter
 from headrace_core.telemetry import Counter, Emitter, Event, LogCleaned, LogUncleanable
 from headrace_core.types import TopicPartition
 
+from ..partition_table import PartitionTable
 from ..settings import BrokerSettings, LiveSettings
-from .retention import Partitions, high_watermark_of
+from .retention import high_watermark_of
 
 logger = logging.getLogger(__name__)
 
@@ -68,7 +69,7 @@ class Cleaners:
     def __init__(
         self,
         writers: Callable[[], list[DirectoryWriter]],
-        partitions: Partitions,
+        partitions: PartitionTable,
         *,
         clock: Clock,
         settings: LiveSettings,

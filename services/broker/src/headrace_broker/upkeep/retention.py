@@ -18,7 +18,6 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Protocol
 
 from headrace_core.clock import Clock
 from headrace_core.errors import HeadraceError
@@ -28,7 +27,7 @@ from headrace_core.log.retention import Expired
 from headrace_core.log.writer import DirectoryWriter
 from headrace_core.telemetry import Emitter, SegmentsDeleted
 
-from ..partition import PartitionLeader
+from ..partition_table import PartitionTable
 from ..settings import BrokerSettings, LiveSettings
 from ..threads import WorkThreads
 
@@ -42,16 +41,7 @@ CHANGED_AT_ONCE = 8
 TICK_S = 5.0
 
 
-class Partitions(Protocol):
-    """Who knows which logs this broker leads (``Replicas``)."""
-
-    def leader_of(self, log: PartitionLog) -> PartitionLeader | None: ...
-
-    def is_followed(self, log: PartitionLog) -> bool:
-        """Does it follow a leader elsewhere, which says where it starts?"""
-
-
-def high_watermark_of(log: PartitionLog, directory: LogDirectory, partitions: Partitions) -> int:
+def high_watermark_of(log: PartitionLog, directory: LogDirectory, partitions: PartitionTable) -> int:
     """Of a led partition its leader's; else the last one that was checkpointed, which is never above it."""
     leader = partitions.leader_of(log)
     return directory.high_watermark(log.topic_partition) if leader is None else leader.high_watermark
@@ -63,7 +53,7 @@ class Retention:
     def __init__(
         self,
         writers: Callable[[], list[DirectoryWriter]],
-        partitions: Partitions,
+        partitions: PartitionTable,
         *,
         clock: Clock,
         settings: LiveSettings,

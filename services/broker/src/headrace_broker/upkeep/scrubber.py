@@ -2,7 +2,7 @@
 
 A round reads every segment of every log, sealed or not, ``log.scrub.bytes.per.second`` for each directory, and checks
 what a reader's slice is checked for, and the indexes (``headrace_core.log.scrubbing``). What is damaged at a second
-look too is quarantined like what a reader finds (``Replicas.quarantine``: event, partition offline, remembered); an
+look too is quarantined like what a reader finds (``Roles.quarantine``: event, partition offline, remembered); an
 index that is damaged is made anew by the log's owner. Where a round is, is only known in memory: a restart begins
 another.
 
@@ -26,15 +26,13 @@ from headrace_core.log.segment import LogSegment
 from headrace_core.log.writer import DirectoryWriter
 from headrace_core.telemetry import Emitter, Event, IndexRebuilt, ScrubEnded
 
+from ..replica import OnDamage
 from ..settings import BrokerSettings, LiveSettings
 
 logger = logging.getLogger(__name__)
 
 #: From the beginning of one round to that of the next, at least.
 ROUND_S_MIN = 3600.0
-
-#: Hears of a damaged log; in the event loop.
-OnDamage = Callable[[PartitionLog, CorruptLogError], None]
 
 
 class Scrubber:

@@ -13,11 +13,13 @@ from headrace_core.metadata import MetadataDelta
 from headrace_core.metadata.records import ConfigResourceType
 from headrace_core.telemetry import Emitter, Metrics
 
+from ..partition_table import PartitionTable
+from ..replica import OnDamage
 from ..settings import LiveSettings
 from .cleaners import Cleaners
 from .producers import ProducerExpiry
-from .retention import Partitions, Retention
-from .scrubber import OnDamage, Scrubber
+from .retention import Retention
+from .scrubber import Scrubber
 
 
 class Upkeep:
@@ -26,7 +28,7 @@ class Upkeep:
     def __init__(
         self,
         writers: Callable[[], list[DirectoryWriter]],
-        partitions: Partitions,
+        partitions: PartitionTable,
         *,
         clock: Clock,
         settings: LiveSettings,

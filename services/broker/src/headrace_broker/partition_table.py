@@ -1,0 +1,165 @@
+"""Which partitions this broker leads, follows or cannot serve: the table that ``roles`` writes and all others read.
+
+Handlers ask for the ``leader`` of a partition, which is a lookup, or an error that says why not. The storage reports
+the logs that a turn of a writer has changed. The table knows the metadata in force, and no other part of the broker.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Sequence
+
+from headrace_core.errors import (
+    CorruptLogError,
+    FencedBrokerError,
+    FencedLeaderEpochError,
+    HeadraceError,
+    LeaderNotAvailableError,
+    NotLeaderOrFollowerError,
+    UnknownTopicOrPartitionError,
+)
+from headrace_core.log import PartitionLog
+from headrace_core.metadata import MetadataDelta, MetadataImage, PartitionImage
+from headrace_core.types import NO_LEADER, TopicPartition
+
+from .partition import PartitionLeader
+from .reading import Readable
+from .replica import Replica
+from .replication.follower_replica import FollowerReplica
+from .replication.healing import Step, next_step
+from .settings import BrokerIdentity
+
+
+class PartitionTable:
+    """See the module. Written in the event loop."""
+
+    def __init__(self, identity: BrokerIdentity) -> None:
+        self.identity = identity
+        #: Why no partition is served right now; None when they are.
+        self.refusal: HeadraceError | None = FencedBrokerError("the broker is starting; try again")
+        #: The metadata that ``roles`` puts into force.
+        self.image = MetadataImage()
+        self.led: dict[TopicPartition, Replica] = {}
+        self.followed: dict[TopicPartition, FollowerReplica] = {}
+        #: Partitions that should be here and cannot be served, and why.
+        self.failed: dict[TopicPartition, HeadraceError] = {}
+
+    def state_of(self, partition: TopicPartition) -> PartitionImage | None:
+        """The partition as the metadata has it."""
+        topic = self.image.topic(partition.topic)
+        if topic is None or not 0 <= partition.partition < len(topic.partitions):
+            return None
+        return topic.partitions[partition.partition]
+
+    # -- for the handlers --------------------------------------------------------------------------------------------
+
+    def leader(self, partition: TopicPartition) -> Replica:
+        """The replica that leads ``partition`` here.
+
+        Raises FencedBrokerError, ServerShuttingDownError, UnknownTopicOrPartitionError, NotLeaderOrFollowerError,
+        LeaderNotAvailableError, StorageError.
+        """
+        if self.refusal is not None:
+            raise self.refusal
+        replica = self.led.get(partition)
+        if replica is None:
+            raise self._why_not(partition)
+        return replica
+
+    def readable(self, partition: TopicPartition) -> Readable:
+        """The replica here that a consumer may read, up to its high watermark: the one that leads, or one that follows
+        (KIP-392). Raises as ``leader``."""
+        if self.refusal is not None:
+            raise self.refusal
+        followed = self.followed.get(partition)
+        return self.leader(partition) if followed is None else followed
+
+    def check_serving(self) -> None:
+        """Raises ``refusal``."""
+        if self.refusal is not None:
+            raise self.refusal
+
+    def leader_hint(self, partition: TopicPartition, error: HeadraceError) -> tuple[int, int] | None:
+        """(leader id, leader epoch) as this broker knows them, for errors that send a client elsewhere."""
+        if not isinstance(error, NotLeaderOrFollowerError | FencedLeaderEpochError):
+            return None
+        found = self.state_of(partition)
+        return None if found is None else (found.leader, found.leader_epoch)
+
+    def for_clients(self, partition: TopicPartition, error: HeadraceError) -> HeadraceError:
+        """What a client hears of ``error``. That a log is damaged is no matter of its own while others have what was in
+        it: NotLeaderOrFollowerError, for one of them takes over. CorruptLogError is the last copy's."""
+        if not isinstance(error, CorruptLogError):
+            return error
+        found = self.state_of(partition)
+        if found is None or next_step(found, self.identity.broker_id) is Step.KEEP:
+            return error
+        return NotLeaderOrFollowerError(f"{error.message}; another replica takes over: refresh the metadata")
+
+    def assigned_directory(self, partition: TopicPartition, topic_id: uuid.UUID) -> uuid.UUID | None:
+        """The directory that the controllers have on record for this broker's replica; the zero id: none yet."""
+        state = self.image.partition(topic_id.bytes, partition.partition)
+        return None if state is None else uuid.UUID(bytes=state.directory_of(self.identity.broker_id))
+
+    def leader_of(self, log: PartitionLog) -> PartitionLeader | None:
+        """Who leads ``log`` on this broker; None when it does not lead it. From any thread."""
+        replica = self.led.get(log.topic_partition)
+        return replica.leader if replica is not None and replica.log is log else None
+
+    def is_followed(self, log: PartitionLog) -> bool:
+        """Does ``log`` follow a leader elsewhere, whose retention is its own? From any thread."""
+        replica = self.followed.get(log.topic_partition)
+        return replica is not None and replica.log is log and replica.leader_id != NO_LEADER
+
+    def leaders_of(self, image: MetadataImage, delta: MetadataDelta) -> Iterable[PartitionLeader]:
+        """Those that ``delta`` says something new of, or of the brokers that replicate their partitions."""
+        if delta.brokers:
+            return [replica.leader for replica in self.led.values()]
+        names = {image.topics[topic_id].name: numbers for topic_id, numbers in delta.partitions.items()}
+        found = (self.led.get(TopicPartition(name, number)) for name, numbers in names.items() for number in numbers)
+        return [replica.leader for replica in found if replica is not None]
+
+    def high_watermarks(self) -> dict[TopicPartition, int]:
+        """Of every partition that is led or followed here, as they are to be checkpointed."""
+        return {partition: replica.leader.high_watermark for partition, replica in self.led.items()} | {
+            partition: replica.high_watermark for partition, replica in self.followed.items()
+        }
+
+    def _why_not(self, partition: TopicPartition) -> HeadraceError:
+        found = self.state_of(partition)
+        if found is None:
+            return UnknownTopicOrPartitionError(f"there is no partition {_shown(partition)} here")
+        if partition in self.failed:
+            return self.failed[partition]
+        if found.leader == NO_LEADER:
+            return LeaderNotAvailableError(f"{partition} has no leader at the moment")
+        return NotLeaderOrFollowerError(
+            f"broker {self.identity.broker_id} does not lead {partition}, broker {found.leader} does; refresh the "
+            "metadata"
+        )
+
+    # -- what the storage says ---------------------------------------------------------------------------------------
+
+    def logs_moved(self, logs: Iterable[PartitionLog]) -> None:
+        """A turn of a writer has changed these logs."""
+        for log in logs:
+            replica = self.led.get(log.topic_partition) or self.followed.get(log.topic_partition)
+            if replica is not None and replica.log is log:
+                replica.log_moved()
+
+    def logs_written(self, logs: Sequence[PartitionLog]) -> bool:
+        """These logs have more than before, which is not forced to the disk yet: followers may have it already. True
+        when there are any."""
+        has_followers = False
+        for log in logs:
+            replica = self.led.get(log.topic_partition)
+            if replica is not None and replica.log is log:
+                replica.log_moved()
+                has_followers = has_followers or replica.leader.is_followed
+        return has_followers
+
+
+def _shown(partition: TopicPartition) -> str:
+    """The name of a partition that a client made up, cut to a length that does no harm in a log."""
+    topic = partition.topic if len(partition.topic) <= 60 else partition.topic[:57] + "..."
+    return f"{topic!r}-{partition.partition}"
