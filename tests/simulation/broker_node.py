@@ -19,6 +19,7 @@ from headrace_broker.partition.messages import Hello, Request
 from headrace_broker.partition_table import PartitionTable
 from headrace_broker.replication.follower_streams import FollowerStreams
 from headrace_broker.replication.isr_keeper import IsrKeeper
+from headrace_broker.replication.pushes import PendingPushes
 from headrace_broker.roles import Roles
 from headrace_broker.settings import BrokerIdentity, LiveSettings, LogSettings
 from headrace_broker.storage import Storage
@@ -184,6 +185,7 @@ class _Context:
         self.clock = broker.host.clock
         self.metadata = broker.metadata
         self.partitions = broker.partitions
+        self.pushes = broker.pushes
         self.events = broker.events
         self.streams: set[Any] = set()
         self.low_watermarks = LowWatermarks()
@@ -234,6 +236,7 @@ class LeaderEnd:
     def wake(self) -> None:
         if not self._is_scheduled and not self._closed:
             self._is_scheduled = True
+            self._broker.pushes.begin(self)
             self._broker.loop.call_soon(self._turn)
 
     def replaced(self) -> None:
@@ -248,6 +251,7 @@ class LeaderEnd:
         if self._closed:
             return
         self._closed = True
+        self._broker.pushes.end(self)
         if self._timer is not None:
             self._timer.cancel()
         if self._lane is not None:
@@ -258,9 +262,11 @@ class LeaderEnd:
         self._is_scheduled = False
         lane = self._lane
         if lane is None or self._closed or lane.is_closed:
+            self._broker.pushes.end(self)
             return
         while (outgoing := lane.next()) is not None:
             self._connection.to_follower(outgoing.response)
+        self._broker.pushes.end(self)
         for read in lane.take_cold_reads():
             reading = read.source.read_appended_cold(read.offset, read.max_bytes)
             reading.add_done_callback(lambda done, read=read: self._was_read(read, done))
@@ -286,7 +292,8 @@ class Broker:
         self.world = host.world
         self.loop = loop
         self.identity = BrokerIdentity(CLUSTER)
-        self.partitions = PartitionTable(self.identity)
+        self.pushes = PendingPushes()
+        self.partitions = PartitionTable(self.identity, self.pushes)
         self.metadata = MetadataState()
         self.events = Emitter()
         self.incarnation = host.rng.randbytes(16)
@@ -318,7 +325,8 @@ class Broker:
             reserve_bytes=0,
             shortage_first_ms=SHORTAGE_MS,
         )
-        self.replication = ReplicationService(_Context(self))  # type: ignore[arg-type]
+        self.context = _Context(self)
+        self.replication = ReplicationService(self.context)  # type: ignore[arg-type]
         self.assignments = DirectoryAssignments(
             self.identity, self.storage.directory_of, self._assign, backoff=self.world.backoff(20, 200)
         )

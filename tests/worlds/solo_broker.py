@@ -21,6 +21,7 @@ from headrace_broker.handlers.produce import ProduceStream
 from headrace_broker.partition_table import PartitionTable
 from headrace_broker.placement import Assigned
 from headrace_broker.replication.follower_replica import FollowerReplica
+from headrace_broker.replication.pushes import PendingPushes
 from headrace_broker.roles import Following, Roles
 from headrace_broker.settings import BrokerIdentity, LogSettings
 from headrace_broker.storage import Storage
@@ -177,7 +178,8 @@ class SoloBroker:
             static={name.replace("_", "."): value for name, value in static.items()}, flush_interval_ms=1000
         )
         identity = BrokerIdentity("test", BROKER_ID, 1)
-        self.partitions = PartitionTable(identity)
+        pushes = PendingPushes()
+        self.partitions = PartitionTable(identity, pushes)
         #: The directory that the controllers have on record for a replica; tests replace it.
         self.assigned: Assigned = lambda partition, topic_id: None
         #: (topic id, partition, directory) of the replicas that are to begin anew.
@@ -190,6 +192,7 @@ class SoloBroker:
             loop=loop,
             events=emitter,
             on_turn=self.partitions.logs_moved,
+            on_written=self.partitions.logs_written,
             assigned=lambda partition, topic_id: self.assigned(partition, topic_id),
             shortage_first_ms=shortage_first_ms,
         )
@@ -213,6 +216,7 @@ class SoloBroker:
             events=emitter,
             metadata=MetadataState(),
             partitions=self.partitions,
+            pushes=pushes,
         )
 
     async def __aenter__(self) -> SoloBroker:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
+from replication_world import FollowerEnd, ReplicationWorld, until
+from solo_broker import BROKER_ID, SoloBroker, batch, produce
 
 from headrace_broker.partition.messages import Ack, Lane, Request
 from headrace_broker.replication import wire
@@ -51,6 +54,64 @@ def test_acks_all_waits_for_the_follower_and_not_longer():
             assert answer.results[0].error.code == 0
             await until(lambda: any(news.high_watermark == 1 for message in follower.got for news in message.news))
             producer.on_closed()
+            follower.handler.on_closed()
+
+    asyncio.run(scenario())
+
+
+def _diary(fs: CrashingFileSystem, follower: FollowerEnd) -> list[str]:
+    """What is done about the log from here on: write, sending (the push is handed over), sync."""
+    diary: list[str] = []
+    fs.on_operation = lambda entry: diary.append(entry.operation) if entry.path.endswith(".log") else None
+    send = follower.stream.send
+
+    def sending(response: Any, size: int = 0) -> None:
+        if wire.response_of(response).pushes:
+            diary.append("sending")
+        send(response, size)
+
+    follower.stream.send = sending  # type: ignore[method-assign]
+    return diary
+
+
+def test_the_leader_flushes_when_the_push_to_its_follower_is_handed_over():
+    async def scenario() -> None:
+        fs = CrashingFileSystem()
+        async with ReplicationWorld(SoloBroker(fs)) as here:
+            await here.topic("orders")
+            follower = here.follower()
+            follower.hello()
+            follower.join(1, "orders")
+            await until(lambda: any(message.joined for message in follower.got))
+            diary = _diary(fs, follower)
+            for value in (b"a", b"b", b"c"):
+                await here.append("orders", value)
+            fs.on_operation = None
+            told = [said for said in diary if said in ("write", "sending", "sync")]
+            assert told == ["write", "sending", "sync"] * 3
+            follower.handler.on_closed()
+
+    asyncio.run(scenario())
+
+
+def test_a_follower_that_does_not_read_holds_up_no_flush():
+    async def scenario() -> None:
+        fs = CrashingFileSystem()
+        async with ReplicationWorld(SoloBroker(fs)) as here:
+            await here.topic("orders")
+            follower = here.follower()
+            follower.hello()
+            follower.join(1, "orders")
+            await until(lambda: any(message.joined for message in follower.got))
+            follower.reads = False
+            for value in (b"a", b"b", b"c"):
+                await here.append("orders", value)
+            assert here.leader("orders").flushed_end == 3
+            waiting = here.follower()
+            waiting.hello()  # takes the other's place, which ends with a push on its way
+            await here.append("orders", b"d")
+            assert here.leader("orders").flushed_end == 4
+            waiting.handler.on_closed()
             follower.handler.on_closed()
 
     asyncio.run(scenario())

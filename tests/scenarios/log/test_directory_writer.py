@@ -21,6 +21,7 @@ from headrace_core.errors import (
     UnknownTopicOrPartitionError,
 )
 from headrace_core.log import AppendInfo, DirectoryWriter, LogConfig, PartitionLog
+from headrace_core.log.writer import OnWritten
 from headrace_core.testing.clock import ManualClock
 from headrace_core.testing.crashing_fs import CrashingFileSystem, TraceEntry
 from headrace_core.types import FlushPolicy
@@ -387,17 +388,18 @@ def test_large_queue_is_cut_into_turns_in_order() -> None:
     run(scenario)
 
 
-def heard() -> tuple[list[tuple[str, int, int, int]], Callable[[Sequence[PartitionLog]], None]]:
+def heard() -> tuple[list[tuple[str, int, int, int]], OnWritten]:
     """A listener to what was written, and its diary: (thread, end, flushed end, readable bytes) of the first log."""
     diary: list[tuple[str, int, int, int]] = []
 
-    def listen(logs: Sequence[PartitionLog]) -> None:
+    def listen(logs: Sequence[PartitionLog], sent: Callable[[], None]) -> None:
         (log,) = logs
         result = log.read(log.flushed_offset, 1 << 20)
         assert result is not None
         diary.append(
             (threading.current_thread().name, log.log_end_offset, log.flushed_offset, len(result.records)),
         )
+        sent()
 
     return diary, listen
 
@@ -422,8 +424,8 @@ def test_a_turn_on_the_thread_tells_the_loop_while_its_flush_is_under_way() -> N
             told = asyncio.get_running_loop().create_future()
             told_in_thread = threading.Event()
 
-            def hear(logs: Sequence[PartitionLog]) -> None:
-                listen(logs)
+            def hear(logs: Sequence[PartitionLog], sent: Callable[[], None]) -> None:
+                listen(logs, sent)
                 told_in_thread.set()
                 told.set_result(None)
 
@@ -445,7 +447,12 @@ def test_a_turn_on_the_thread_tells_the_loop_while_its_flush_is_under_way() -> N
 def test_nobody_is_told_of_a_turn_that_wrote_nothing_or_of_one_that_failed() -> None:
     async def scenario() -> None:
         told: list[PartitionLog] = []
-        async with writing(on_written=told.extend) as (fs, writer, log):
+
+        def hear(logs: Sequence[PartitionLog], sent: Callable[[], None]) -> None:
+            told.extend(logs)
+            sent()
+
+        async with writing(on_written=hear) as (fs, writer, log):
             await writer.flush(log)
             fs.fail("write", errno.ENOSPC, path_ends=".log")
             with pytest.raises(DiskFullError):
@@ -466,13 +473,15 @@ def test_a_turn_in_the_loop_flushes_when_what_it_wrote_is_on_its_way_to_the_foll
         diary: list[str] = []
         loop = asyncio.get_running_loop()
 
-        def send(logs: Sequence[PartitionLog]) -> bool:
-            # As a stream does it: a turn of the handler, the task that writes wakes, the message leaves.
-            def turn() -> None:
-                loop.call_soon(lambda: diary.append("sent"))
+        def send(logs: Sequence[PartitionLog], sent: Callable[[], None]) -> None:
+            def sending(passes: int) -> None:
+                if passes:
+                    loop.call_soon(sending, passes - 1)
+                else:
+                    diary.append("sent")
+                    sent()
 
-            loop.call_soon(turn)
-            return True
+            sending(20)
 
         async with writing(on_written=send, inline_sync_ms_max=1e9) as (fs, writer, log):
             fs.on_operation = lambda entry: diary.append(entry.operation) if entry.path.endswith(".log") else None
@@ -489,10 +498,10 @@ def test_what_comes_while_a_turn_waits_for_its_flush_goes_into_the_next_and_clos
 
         async with writing(inline_sync_ms_max=1e9) as (_, writer, log):
 
-            def send(logs: Sequence[PartitionLog]) -> bool:
+            def send(logs: Sequence[PartitionLog], sent: Callable[[], None]) -> None:
                 if not later:
                     later.append(writer.append(log, batch("b"), leader_epoch=0))
-                return True
+                asyncio.get_running_loop().call_later(0.001, sent)
 
             writer._on_written = send
             first = writer.append(log, batch("a"), leader_epoch=0)
@@ -508,11 +517,32 @@ def test_what_comes_while_a_turn_waits_for_its_flush_goes_into_the_next_and_clos
 
 def test_a_flush_that_fails_after_it_waited_is_final_like_any_other() -> None:
     async def scenario() -> None:
-        async with writing(on_written=lambda logs: True, inline_sync_ms_max=1e9) as (fs, writer, log):
+        loop = asyncio.get_running_loop()
+        async with writing(on_written=lambda _, sent: loop.call_soon(sent), inline_sync_ms_max=1e9) as (
+            fs,
+            writer,
+            log,
+        ):
             fs.fail("sync", errno.EIO, path_ends=".log")
             with pytest.raises(StorageError):
                 await writer.append(log, batch("a"), leader_epoch=0)
             with pytest.raises(StorageError):
                 await writer.append(log, batch("b"), leader_epoch=0)
+
+    run(scenario)
+
+
+def test_a_listener_that_fails_holds_up_no_flush() -> None:
+    async def scenario() -> None:
+        bugs: list[object] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: bugs.append(context["exception"]))
+
+        def stumble(logs: Sequence[PartitionLog], sent: Callable[[], None]) -> None:
+            raise KeyError("a bug")
+
+        async with writing(on_written=stumble, inline_sync_ms_max=1e9) as (_, writer, log):
+            await writer.append(log, batch("a"), leader_epoch=0)
+            assert log.flushed_offset == 1
+            assert [type(bug) for bug in bugs] == [KeyError]
 
     run(scenario)

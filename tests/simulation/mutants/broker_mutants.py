@@ -81,14 +81,14 @@ def _all_is_settled(self: PartitionLog) -> int:
 _logs_written = PartitionTable.logs_written
 
 
-def _followers_look_at_once(self: PartitionTable, logs: Any) -> bool:
+def _followers_look_at_once(self: PartitionTable, logs: Any, sent: Any) -> None:
     """That a follower says nothing before its turn of the writer is over, when all is forced, hides that it would say
     too much."""
     for log in logs:
         followed = self.followed.get(log.topic_partition)
         if followed is not None and followed.log is log:
             followed.log_moved()
-    return _logs_written(self, logs)
+    _logs_written(self, logs, sent)
 
 
 def _never_too_few(self: PartitionLeader) -> bool:

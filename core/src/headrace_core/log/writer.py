@@ -60,8 +60,9 @@ logger = logging.getLogger(__name__)
 INLINE_BYTES_MAX = 64 * 1024
 TURN_BYTES_MAX = 32 * 1024 * 1024
 INLINE_SYNC_MS_MAX = 1.0
-#: From "these bytes are written" to "they are on their way": a handler's turn, its stream's task, its write.
-SENDING_PASSES = 3
+#: Hears of logs with bytes that are written and not forced yet. Calls back, once, when what is sent of them is on its
+#: way; at once when nothing is sent.
+OnWritten = Callable[[Sequence[PartitionLog], Callable[[], None]], None]
 
 
 class TurnResult(NamedTuple):
@@ -91,9 +92,9 @@ class DirectoryWriter:
     ``on_turn`` is called in the loop after each turn, before its waiters, with the logs that moved: the place to
     advance high watermarks and to wake fetches, once for each log. ``on_written`` is called in the loop before that:
     these logs' bytes are written, and may be read up to ``log_end_offset``, but are not forced yet: the place to send
-    them to followers, whose disks then work beside this one. (A turn in the loop calls it before it flushes, and when
-    the answer is true it lets the loop pass a few times before it does; one on the thread has the loop call it
-    meanwhile, and it may hear of a log that was closed since.) ``on_failure`` is called once, when the directory has
+    them to followers, whose disks then work beside this one. A flush in the loop holds up the sending, so a turn in the
+    loop flushes when ``on_written`` has called back. A turn on the thread has the loop call it meanwhile and waits for
+    nothing; it may hear of a log that was closed since. ``on_failure`` is called once, when the directory has
     failed. ``on_full`` is called in the loop when the directory begins to refuse appends
     for want of space (True), and when it takes them again (False), which it finds out by trying. ``on_short`` likewise,
     when a shortage of space begins, and when it ends (``space``).
@@ -105,7 +106,7 @@ class DirectoryWriter:
         *,
         clock: Clock,
         on_turn: Callable[[list[PartitionLog]], None] | None = None,
-        on_written: Callable[[Sequence[PartitionLog]], object] | None = None,
+        on_written: OnWritten | None = None,
         on_failure: Callable[[StorageError], None] | None = None,
         space: SpaceGauge | None = None,
         on_full: Callable[[bool], None] | None = None,
@@ -136,6 +137,8 @@ class DirectoryWriter:
         self._queue: deque[Entry] = deque()
         self._is_scheduled = False
         self._is_running = False
+        #: A turn in the loop that has written, and flushes when what it wrote is on its way to followers.
+        self._sending: tuple[Turn, _Begun] | None = None
         self._is_closed = False
         self._idle: asyncio.Future[None] | None = None
         self._sync_gauge = SyncGauge()
@@ -243,17 +246,15 @@ class DirectoryWriter:
         begun = self._write_all(turn)
         if isinstance(begun, TurnResult):
             self._end_turn(turn, begun)
-        elif begun.written and self._tell_written(begun.written):
-            self._flush_after(SENDING_PASSES, turn, begun)
         else:
-            self._end_turn(turn, self._flush_all(turn, begun))
+            self._sending = turn, begun
+            self._tell_written(begun.written, self._flush_sent)
 
-    def _flush_after(self, passes: int, turn: Turn, begun: _Begun) -> None:
-        """Whoever sends on what was written needs some passes of the loop for it: then the other disks work while this
-        one does, and the loop waits for it."""
-        if passes:
-            self._loop.call_soon(self._flush_after, passes - 1, turn, begun)
-        else:
+    def _flush_sent(self) -> None:
+        """What the turn wrote is on its way: the followers' disks work while this one does, and the loop waits."""
+        sending, self._sending = self._sending, None
+        if sending is not None:
+            turn, begun = sending
             self._end_turn(turn, self._flush_all(turn, begun))
 
     def _will_roll(self, turn: Turn) -> bool:
@@ -318,22 +319,30 @@ class DirectoryWriter:
             if self._on_full is not None:
                 self._call(self._on_full, space.is_full)
 
-    def _tell_written(self, logs: list[PartitionLog]) -> bool:
-        """True when somebody sends it on."""
-        return self._on_written is not None and self.failure is None and bool(self._call(self._on_written, logs))
+    def _tell_written(self, logs: list[PartitionLog], go_on: Callable[[], None]) -> None:
+        if not logs or self._on_written is None or self.failure is not None:
+            go_on()
+            return
+        try:
+            self._on_written(logs, go_on)
+        except Exception as error:  # noqa: BLE001 - as in _call; and the turn ends all the same
+            self._tell_bug(error)
+            go_on()
 
     def _tell_written_soon(self, logs: list[PartitionLog]) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to be told
-            self._loop.call_soon_threadsafe(self._tell_written, logs)
+            self._loop.call_soon_threadsafe(self._tell_written, logs, _nothing)
 
-    def _call(self, function: Callable[[Any], object], argument: object) -> object:
+    def _call(self, function: Callable[[Any], object], argument: object) -> None:
         try:
-            return function(argument)
+            function(argument)
         except Exception as error:  # noqa: BLE001 - one waiter's bug must not cost the others their answers
-            self._loop.call_exception_handler(
-                {"message": f"{self.directory.root}: a callback of the log writer failed", "exception": error}
-            )
-            return None
+            self._tell_bug(error)
+
+    def _tell_bug(self, error: Exception) -> None:
+        self._loop.call_exception_handler(
+            {"message": f"{self.directory.root}: a callback of the log writer failed", "exception": error}
+        )
 
     def _became_idle(self) -> None:
         if self._idle is not None and not self._idle.done():
@@ -517,6 +526,10 @@ def _resolver(future: asyncio.Future[Any]) -> Done:
             future.set_result(outcome)
 
     return resolve
+
+
+def _nothing() -> None:
+    """A turn on the thread waits for no sending."""
 
 
 def _ignore(outcome: object) -> None:

@@ -48,6 +48,9 @@ class StreamHandler(Generic[Request]):
         """Is every request answered? Once the client has closed its side, the call ends when this is true."""
         return True
 
+    def on_sending(self) -> None:
+        """An answer is about to be handed to gRPC: what is scheduled with ``call_soon`` here runs after that."""
+
     def on_written(self) -> None:
         """An answer has left the queue: there may be room for more."""
 
@@ -222,6 +225,7 @@ class ServerStream(Generic[Request, Response]):
                     await asyncio.sleep(0)
                     if self.closed:
                         return
+                handler.on_sending()
                 await write(response)
                 del response
                 self.queued_bytes -= size

@@ -81,6 +81,7 @@ from .partition_table import PartitionTable
 from .producer_ids import ProducerIds
 from .replication.follower_streams import FollowerStreams
 from .replication.isr_keeper import IsrKeeper
+from .replication.pushes import PendingPushes
 from .roles import Roles
 from .settings import BrokerIdentity, LiveSettings, LogSettings
 from .storage import Storage
@@ -131,7 +132,8 @@ class Broker:
         # What all others read: who this is, what it is set to, what it has, what the cluster looks like.
         self.identity = BrokerIdentity()
         self.settings = LiveSettings(config.given, self.events)
-        self.partitions = PartitionTable(self.identity)
+        pushes = PendingPushes()
+        self.partitions = PartitionTable(self.identity, pushes)
         self._controllers = Controllers(config.controller_addresses)
         self.metadata = MetadataState(self._controllers)
 
@@ -200,6 +202,7 @@ class Broker:
             events=self.events,
             metadata=self.metadata,
             partitions=self.partitions,
+            pushes=pushes,
             producer_ids=self._producer_ids,
             reads_by_rack=values["replica.selector.class"] in RACK_AWARE_SELECTORS,
         )

@@ -16,6 +16,7 @@ from .deadlines import Deadlines
 from .low_watermarks import LowWatermarks
 from .partition_table import PartitionTable
 from .producer_ids import ProducerIds
+from .replication.pushes import PendingPushes
 from .settings import BrokerIdentity
 
 
@@ -80,6 +81,7 @@ class BrokerContext:
     events: Emitter
     metadata: MetadataState
     partitions: PartitionTable
+    pushes: PendingPushes
     #: None: there is no controller to have any from (in tests of single rooms).
     producer_ids: ProducerIds | None = None
     #: May consumers be sent to followers in their rack (replica.selector.class, KIP-392)?

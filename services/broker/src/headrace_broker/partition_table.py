@@ -7,7 +7,7 @@ the logs that a turn of a writer has changed. The table knows the metadata in fo
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from headrace_core.errors import (
     CorruptLogError,
@@ -27,14 +27,16 @@ from .reading import Readable
 from .replica import Replica
 from .replication.follower_replica import FollowerReplica
 from .replication.healing import Step, next_step
+from .replication.pushes import PendingPushes
 from .settings import BrokerIdentity
 
 
 class PartitionTable:
     """See the module. Written in the event loop."""
 
-    def __init__(self, identity: BrokerIdentity) -> None:
+    def __init__(self, identity: BrokerIdentity, pushes: PendingPushes) -> None:
         self.identity = identity
+        self._pushes = pushes
         #: Why no partition is served right now; None when they are.
         self.refusal: HeadraceError | None = FencedBrokerError("the broker is starting; try again")
         #: The metadata that ``roles`` puts into force.
@@ -147,16 +149,19 @@ class PartitionTable:
             if replica is not None and replica.log is log:
                 replica.log_moved()
 
-    def logs_written(self, logs: Sequence[PartitionLog]) -> bool:
-        """These logs have more than before, which is not forced to the disk yet: followers may have it already. True
-        when there are any."""
+    def logs_written(self, logs: Sequence[PartitionLog], sent: Callable[[], None]) -> None:
+        """These logs have more than before, which is not forced to the disk yet: followers may have it already.
+        ``sent`` is called when it is on its way to them; at once when there are none."""
         has_followers = False
         for log in logs:
             replica = self.led.get(log.topic_partition)
             if replica is not None and replica.log is log:
                 replica.log_moved()
                 has_followers = has_followers or replica.leader.is_followed
-        return has_followers
+        if has_followers:
+            self._pushes.when_sent(sent)
+        else:
+            sent()
 
 
 def _shown(partition: TopicPartition) -> str:

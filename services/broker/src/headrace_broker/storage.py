@@ -12,7 +12,7 @@ import functools
 import logging
 import random
 import uuid
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Generic, ParamSpec, TypeVar
 
 from headrace_core.clock import Clock
@@ -30,7 +30,7 @@ from headrace_core.log.directory import LogDirectory
 from headrace_core.log.files import FileSystem
 from headrace_core.log.progress import OpeningProgress
 from headrace_core.log.space import SHORTAGE_FIRST_MS, SpaceGauge
-from headrace_core.log.writer import DirectoryWriter
+from headrace_core.log.writer import DirectoryWriter, OnWritten
 from headrace_core.node.meta_properties import MetaProperties
 from headrace_core.telemetry import (
     Emitter,
@@ -101,7 +101,7 @@ class Storage:
         loop: asyncio.AbstractEventLoop,
         events: Emitter,
         on_turn: Callable[[list[PartitionLog]], None],
-        on_written: Callable[[Sequence[PartitionLog]], object] | None = None,
+        on_written: OnWritten | None = None,
         assigned: Assigned,
         reserve_bytes: int = DEFAULT_RESERVE_BYTES,
         shortage_first_ms: float = SHORTAGE_FIRST_MS,

@@ -66,6 +66,7 @@ class ReplicationService(replication_pb2_grpc.ReplicationServicer):
         self._broker = broker
         self._registry = Followers()
         self._pacer = Pacer(UNLIMITED, self.now_ms())
+        self.pushes = broker.pushes
         self._streams: dict[tuple[int, Lane], LeaderStream] = {}
         self._throttled = _ThrottledReplicas()
         broker.metadata.watch(self._metadata_changed)
@@ -232,12 +233,16 @@ class LeaderStream(StreamHandler[Any]):
         if lane.unsent > UNSENT_MAX:
             self._stream.pause()
 
+    def on_sending(self) -> None:
+        self._loop.call_soon(self._service.pushes.end, self)
+
     def on_written(self) -> None:
         if not self._stream.queued_bytes:
             self._turn()
 
     def on_closed(self) -> None:
         self._closed = True
+        self._service.pushes.end(self)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -282,8 +287,9 @@ class LeaderStream(StreamHandler[Any]):
 
     def wake(self) -> None:
         """Its lane may have something to say: look once this turn of the loop is over."""
-        if not self._is_scheduled:
+        if not self._is_scheduled and not self._closed:
             self._is_scheduled = True
+            self._service.pushes.begin(self)
             self._loop.call_soon(self._turn)
 
     def replaced(self) -> None:
@@ -300,13 +306,19 @@ class LeaderStream(StreamHandler[Any]):
 
     def _turn(self) -> None:
         self._is_scheduled = False
-        lane, stream = self._lane, self._stream
-        if lane is None or self._closed or lane.is_closed or stream.queued_bytes:
-            return  # ``on_written`` comes back here
+        lane, stream, pushes = self._lane, self._stream, self._service.pushes
+        if lane is None or self._closed or lane.is_closed:
+            pushes.end(self)
+            return
+        if stream.queued_bytes:  # ``on_written`` comes back here; in this pass, if what is being written was written
+            self._loop.call_soon(pushes.end, self)
+            return
         outgoing = lane.next()
-        if outgoing is not None:
+        if outgoing is None:
+            pushes.end(self)
+        else:
             self._service.sent(outgoing.size)
-            stream.send(response_to_proto(outgoing.response), outgoing.size)
+            stream.send(response_to_proto(outgoing.response), outgoing.size)  # ``on_sending``
         for read in lane.take_cold_reads():
             self._read(lane, read)
         if stream.paused and lane.unsent <= UNSENT_MAX // 2:
