@@ -228,9 +228,10 @@ def _all_are_able(self: Electorate, partition: PartitionImage, candidates: Itera
     return tuple(candidates)
 
 
-def _answer_duplicates_at_once(self: Replica, done: Any, committed: bool, written: Any, outcome: Any) -> None:
+def _answer_duplicates_at_once(self: Replica, append: Any, outcome: Any) -> None:
     is_duplicate = not isinstance(outcome, HeadraceError) and outcome.is_duplicate
-    _appended(self, done, committed and not is_duplicate, written, outcome)
+    append.committed = append.committed and not is_duplicate
+    _appended(self, append, outcome)
 
 
 def _mutant(name: str, breaks: str, *patches: Patch) -> Mutant:

@@ -8,11 +8,9 @@ from typing import cast
 from headrace_core.log import Append, LogConfig, PartitionLog
 from headrace_core.log.turns import (
     ActionEntry,
-    AppendEntry,
     Entry,
     SyncGauge,
     Turn,
-    WriteStep,
     flush_deadline_ms,
     must_flush_now,
     plan_turn,
@@ -27,8 +25,8 @@ class _Log:
 A, B = cast("PartitionLog", _Log()), cast("PartitionLog", _Log())
 
 
-def append(log: PartitionLog, size: int = 10) -> AppendEntry:
-    return AppendEntry(log, Append(data=bytes(size), leader_epoch=0), size, _nobody)
+def append(log: PartitionLog, size: int = 10) -> tuple[PartitionLog, Append]:
+    return log, Append(data=bytes(size), leader_epoch=0)
 
 
 def action(log: PartitionLog | None) -> ActionEntry:
@@ -46,7 +44,11 @@ def plan(*entries: Entry, bytes_max: int = 1000, inline_bytes_max: int = 100) ->
 
 
 def shape(turn: Turn) -> list[object]:
-    return [("write", step.log, step.entries) if isinstance(step, WriteStep) else step for step in turn.steps]
+    """("write", log, its queued appends) of each write; the other steps as they are."""
+    return [
+        ("write", step[0], [(step[0], append) for append in step[1]]) if isinstance(step, tuple) else step
+        for step in turn.steps
+    ]
 
 
 def test_appends_to_a_log_are_one_write() -> None:

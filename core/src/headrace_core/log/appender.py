@@ -1,6 +1,6 @@
 """The appending half of a partition's log: what a leader or a replica appends, and what it makes of producers.
 
-Several requests become one write wherever they go into the same segment (``_Group``). Each of them is appended whole or
+Several requests become one write wherever they go into the same segment (``Write``). Each of them is appended whole or
 not at all; one that is refused does not keep the others out.
 """
 
@@ -22,7 +22,7 @@ from ..errors import (
 )
 from ..records import BatchHeader
 from ..types import TimestampType, TopicPartition
-from .appending import Append, AppendInfo, AppendOutcome, Prepared, prepare, validate
+from .appending import Append, AppendInfo, AppendOutcome, Write, prepare, validate
 from .config import LogConfig
 from .epochs import LeaderEpochs
 from .fencing import Fence, KnownEpoch, check_fence, largest_epoch
@@ -32,28 +32,6 @@ from .producer_state import Check, Checked, ProducerTable, Remembered
 from .reading import LogReader
 from .replicated import UnexpectedOffsetError, check_order, check_replicated, epoch_starts, prepare_replicated
 from .segment import BatchMeta, LogSegment
-
-
-class _Group:
-    """Appends that go into the active segment with one write."""
-
-    __slots__ = ("entries", "remembered", "size")
-
-    def __init__(self) -> None:
-        self.entries: list[Prepared] = []
-        self.size = 0
-        #: What the table of producers was told of them, to be taken back when they are not written.
-        self.remembered: list[Remembered] = []
-
-    def add(self, prepared: Prepared) -> None:
-        self.entries.append(prepared)
-        self.size += prepared.size
-
-    def take(self) -> tuple[list[Prepared], int, list[Remembered]]:
-        """All of it; the group is empty afterwards."""
-        taken = self.entries, self.size, self.remembered
-        self.entries, self.size, self.remembered = [], 0, []
-        return taken
 
 
 class LogAppender(LogReader):
@@ -151,7 +129,7 @@ class LogAppender(LogReader):
         now_ms = self._clock.now_ms()
         self.producers.local_ms = self._clock.monotonic_ms()
         outcomes: list[AppendOutcome] = []
-        group = _Group()
+        group = Write([], [])
         for append in appends:
             try:
                 outcome = (self._add_replicated if append.replicated else self._add)(append, group, outcomes, now_ms)
@@ -165,7 +143,7 @@ class LogAppender(LogReader):
                 outcomes += [*self._write(group), outcome]
         return outcomes + self._write(group)
 
-    def _add(self, append: Append, group: _Group, outcomes: list[AppendOutcome], now_ms: int) -> AppendOutcome | None:
+    def _add(self, append: Append, group: Write, outcomes: list[AppendOutcome], now_ms: int) -> AppendOutcome | None:
         """Puts a producer's batches into the group, or says what became of them instead."""
         if append.fence is not None:
             self._check_fence(append.fence, group)
@@ -191,12 +169,12 @@ class LogAppender(LogReader):
         except OSError:
             self._take_back(group, at_first)
             raise
-        group.add(prepared)
+        group.add(prepared, self.log_start_offset)
         if append.fence is not None:
             self._shard_epoch = KnownEpoch(append.fence.epoch, prepared.next_offset, self.cuts)
         return None
 
-    def _check_fence(self, fence: Fence, group: _Group) -> None:
+    def _check_fence(self, fence: Fence, group: Write) -> None:
         end = self._end_with(group)
         check_fence(fence, self._largest_shard_epoch(end), end, self.topic_partition)
 
@@ -212,7 +190,7 @@ class LogAppender(LogReader):
         self._shard_epoch = KnownEpoch(found, end, self.cuts)
         return found
 
-    def _prepare(self, append: Append, group: _Group, now_ms: int) -> Prepared:
+    def _prepare(self, append: Append, group: Write, now_ms: int) -> Write:
         data, headers = append.data, append.headers
         if headers is None:
             data, headers = validate(data, self.config, now_ms)
@@ -225,9 +203,9 @@ class LogAppender(LogReader):
             now_ms=now_ms,
         )
 
-    def _end_with(self, group: _Group) -> int:
+    def _end_with(self, group: Write) -> int:
         """Where the log ends once the group is written."""
-        return group.entries[-1].next_offset if group.entries else self.log_end_offset
+        return group.next_offset if group.metas else self.log_end_offset
 
     def _check_epoch(self, epoch: int) -> None:
         latest = self.epochs.latest_epoch
@@ -239,7 +217,7 @@ class LogAppender(LogReader):
     # ---------------------------------------------------------------- what comes from a leader
 
     def _add_replicated(
-        self, append: Append, group: _Group, outcomes: list[AppendOutcome], now_ms: int
+        self, append: Append, group: Write, outcomes: list[AppendOutcome], now_ms: int
     ) -> AppendOutcome | None:
         end = self._end_with(group)
         is_empty = end == self.log_end_offset and len(self._segments) == 1 and self.active.size == 0
@@ -285,7 +263,7 @@ class LogAppender(LogReader):
             max(info.max_timestamp_ms for info in written),
         )
 
-    def _add_part(self, part: Prepared, group: _Group, outcomes: list[AppendOutcome], now_ms: int) -> None:
+    def _add_part(self, part: Write, group: Write, outcomes: list[AppendOutcome], now_ms: int) -> None:
         if self._should_roll(group, part, now_ms):
             end = self._end_with(group)
             outcomes += self._write(group)
@@ -295,7 +273,7 @@ class LogAppender(LogReader):
                     f"them could not be written: the log ends at {self.log_end_offset}"
                 )
             self.roll()
-        if not self.active.size and not group.entries and not self.active.fits(part.next_offset - 1):
+        if not self.active.size and not group.metas and not self.active.fits(part.next_offset - 1):
             self._begin_again_at(part.metas[0].base_offset)  # behind a gap that a segment's indexes cannot tell
         at_first = len(group.remembered)
         try:
@@ -309,11 +287,11 @@ class LogAppender(LogReader):
         except HeadraceError:  # a marker that has rotted since its batches were checked: none of them is appended
             self._take_back(group, at_first)
             raise
-        group.add(part)
+        group.add(part, self.log_start_offset)
 
     # ---------------------------------------------------------------- what comes from a producer
 
-    def _admit(self, prepared: Prepared, group: _Group, now_ms: int) -> AppendInfo | None:
+    def _admit(self, prepared: Write, group: Write, now_ms: int) -> AppendInfo | None:
         """Checks the batches of idempotent producers and tells the table of them; of batches that were appended before,
         where that was. Raises OutOfOrderSequenceNumberError, InvalidProducerEpochError."""
         table = self.producers
@@ -371,7 +349,7 @@ class LogAppender(LogReader):
                 checked = self.producers.check(header)
         return checked
 
-    def _take_back(self, group: _Group, at_first: int = 0) -> None:
+    def _take_back(self, group: Write, at_first: int = 0) -> None:
         """What the table was told of these batches is not so."""
         remembered = group.remembered[at_first:]
         del group.remembered[at_first:]
@@ -379,40 +357,24 @@ class LogAppender(LogReader):
 
     # ---------------------------------------------------------------- writing
 
-    def _write(self, group: _Group) -> list[AppendOutcome]:
+    def _write(self, group: Write) -> list[AppendOutcome]:
         """Writes and publishes what is in the group, and empties it; the outcome of each."""
-        entries, size, remembered = group.take()
-        if not entries:
+        if not group.metas:
             return []
-        segment = self.active
-        if len(entries) == 1:
-            buffers, metas = entries[0].buffers, entries[0].metas
-        else:
-            buffers = [buffer for prepared in entries for buffer in prepared.buffers]
-            metas = [meta for prepared in entries for meta in prepared.metas]
+        write, segment = group.empty(), self.active
         try:
-            segment.write(buffers, size)
+            segment.write(write.buffers, write.size)
         except OSError as error:
             if error.errno not in NO_SPACE:
                 raise
             segment.undo_write()
-            self._not_written(remembered)
-            return [self._disk_full(error) for _ in entries]
+            self._not_written(write.remembered)
+            return [self._disk_full(error) for _ in write.infos]
         except (ServerBusyError, CorruptLogError) as error:  # no descriptor for it, or damage: nothing was written
-            self._not_written(remembered)
-            return [error for _ in entries]
-        self._published(segment, metas)
-        return [
-            AppendInfo(
-                prepared.metas[0].base_offset,
-                prepared.next_offset,
-                prepared.log_append_time_ms,
-                prepared.size,
-                self.log_start_offset,
-                prepared.max_timestamp_ms,
-            )
-            for prepared in entries
-        ]
+            self._not_written(write.remembered)
+            return [error for _ in write.infos]
+        self._published(segment, write.metas)
+        return list(write.infos)
 
     def _not_written(self, remembered: list[Remembered]) -> None:
         self.producers.take_back(reversed(remembered), self.log_end_offset)
@@ -437,7 +399,7 @@ class LogAppender(LogReader):
 
     # ---------------------------------------------------------------- when to roll
 
-    def _should_roll(self, group: _Group, prepared: Prepared, now_ms: int) -> bool:
+    def _should_roll(self, group: Write, prepared: Write, now_ms: int) -> bool:
         """Kafka's LogSegment.shouldRoll, for what would come behind ``group``."""
         segment = self.active
         size = segment.size + group.size
@@ -447,7 +409,7 @@ class LogAppender(LogReader):
             return True
         if segment.index.is_full or segment.time_index.is_full:
             return True
-        first_ms = segment.first_batch_timestamp() if segment.size else group.entries[0].metas[0].max_timestamp_ms
+        first_ms = segment.first_batch_timestamp() if segment.size else group.metas[0].max_timestamp_ms
         if first_ms is not None and first_ms >= 0:
             waited_ms = prepared.max_timestamp_ms - first_ms
         else:

@@ -7,9 +7,9 @@ epoch: the part that the CRC does not cover) and a view of all the rest. Only Lo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..config import LONG_MAX
 from ..errors import CorruptMessageError, HeadraceError, RecordListTooLargeError, RecordTooLargeError
@@ -27,12 +27,17 @@ from ..types import TimestampType
 from .config import LogConfig
 from .fencing import Fence
 from .files import Buffer
+from .producer_state import Remembered
 from .segment import BatchMeta
 
 _BASE_BYTES = 16
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+def _unheard(outcome: object) -> None:
+    """Nothing waits for the append."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
 class Append:
     """One request to append: whole batches back to back, all of which are appended, or none.
 
@@ -43,6 +48,8 @@ class Append:
     they were sent for; None: not known. Offsets may leave a gap, so only this tells that nothing between was lost.
 
     ``fence``: a coordinator's append to its shard, under these conditions; the batches carry its epoch already.
+
+    ``done`` is called by the directory's writer, in the event loop, with an AppendInfo or an exception.
     """
 
     data: Buffer
@@ -51,6 +58,7 @@ class Append:
     replicated: bool = False
     follows: int | None = None
     fence: Fence | None = None
+    done: Callable[[Any], None] = _unheard
 
 
 class AppendInfo(NamedTuple):
@@ -70,17 +78,69 @@ class AppendInfo(NamedTuple):
     is_duplicate: bool = False
 
 
-class Prepared(NamedTuple):
-    """Batches that are ready to be written at their offset."""
+class Write:
+    """Batches that are ready to go into a segment, at their offsets, with one write: those of one append (``prepare``),
+    or of all appends that were added to an empty one (``add``)."""
 
-    buffers: list[Buffer]
-    metas: list[BatchMeta]
-    size: int
-    next_offset: int
-    log_append_time_ms: int
-    max_timestamp_ms: int
-    #: Those of the batches that have a producer id: the header as it came, and where it goes.
-    producers: list[tuple[BatchHeader, BatchMeta]]
+    __slots__ = (
+        "buffers",
+        "infos",
+        "log_append_time_ms",
+        "max_timestamp_ms",
+        "metas",
+        "next_offset",
+        "producers",
+        "remembered",
+        "size",
+    )
+
+    def __init__(
+        self,
+        buffers: list[Buffer],
+        metas: list[BatchMeta],
+        *,
+        size: int = 0,
+        next_offset: int = -1,
+        log_append_time_ms: int = -1,
+        max_timestamp_ms: int = -1,
+        producers: Sequence[tuple[BatchHeader, BatchMeta]] = (),
+    ) -> None:
+        self.buffers = buffers
+        self.metas = metas
+        self.size = size
+        self.next_offset = next_offset
+        self.log_append_time_ms = log_append_time_ms
+        self.max_timestamp_ms = max_timestamp_ms
+        #: Those of the batches that have a producer id: the header as it came, and where it goes.
+        self.producers = producers
+        #: Of each append that was added.
+        self.infos: list[AppendInfo] = []
+        #: What the table of producers was told of them, to be taken back when they are not written.
+        self.remembered: list[Remembered] = []
+
+    def add(self, other: Write, log_start_offset: int) -> None:
+        """The batches of one more append, which go on where these end."""
+        self.buffers += other.buffers
+        self.metas += other.metas
+        self.size += other.size
+        self.next_offset = other.next_offset
+        self.infos.append(
+            AppendInfo(
+                other.metas[0].base_offset,
+                other.next_offset,
+                other.log_append_time_ms,
+                other.size,
+                log_start_offset,
+                other.max_timestamp_ms,
+            )
+        )
+
+    def empty(self) -> Write:
+        """All of it; this one has nothing afterwards."""
+        taken = Write(self.buffers, self.metas, size=self.size)
+        taken.infos, taken.remembered = self.infos, self.remembered
+        self.buffers, self.metas, self.infos, self.remembered, self.size = [], [], [], [], 0
+        return taken
 
 
 def validate(
@@ -143,7 +203,7 @@ def in_topic_codec(
 
 def prepare(
     data: Buffer, headers: Sequence[BatchHeader], config: LogConfig, *, base_offset: int, leader_epoch: int, now_ms: int
-) -> Prepared:
+) -> Write:
     """Gives the batches their offsets and epoch, and the shape that the topic wants.
 
     Raises RecordTooLargeError (a batch above max.message.bytes), RecordListTooLargeError (the whole above
@@ -194,7 +254,15 @@ def prepare(
             f"{size} bytes of record batches in one append are above the topic's segment.bytes={config.segment_bytes}: "
             "send smaller batches (the producer's batch.size), or raise the topic's limit"
         )
-    return Prepared(buffers, metas, size, offset, append_time_ms, latest_ms, producers)
+    return Write(
+        buffers,
+        metas,
+        size=size,
+        next_offset=offset,
+        log_append_time_ms=append_time_ms,
+        max_timestamp_ms=latest_ms,
+        producers=producers,
+    )
 
 
 def _rewritten(batch: memoryview, header: BatchHeader, config: LogConfig, append_time_ms: int) -> Buffer:

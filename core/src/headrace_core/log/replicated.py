@@ -12,7 +12,7 @@ from itertools import pairwise
 from ..errors import CorruptMessageError, HeadraceError
 from ..records import BatchHeader, check_batch, without_position
 from ..types import NO_EPOCH
-from .appending import Prepared
+from .appending import Write
 from .files import Buffer
 from .index import RELATIVE_OFFSET_MAX
 from .segment import BatchMeta
@@ -78,7 +78,7 @@ def check_order(
         expected, latest_epoch = header.next_offset, header.leader_epoch
 
 
-def prepare_replicated(data: Buffer, headers: Sequence[BatchHeader], segment_bytes: int) -> Iterator[Prepared]:
+def prepare_replicated(data: Buffer, headers: Sequence[BatchHeader], segment_bytes: int) -> Iterator[Write]:
     """The batches as they stand, in parts that each fit into a segment: one part, but where this broker's segments are
     smaller than what a leader sends at once. CorruptMessageError: the headers are not those of the data."""
     if sum(header.size for header in headers) != len(data):
@@ -95,16 +95,15 @@ def prepare_replicated(data: Buffer, headers: Sequence[BatchHeader], segment_byt
     yield _part(view[start:position], headers[first:])
 
 
-def _part(data: memoryview, headers: Sequence[BatchHeader]) -> Prepared:
+def _part(data: memoryview, headers: Sequence[BatchHeader]) -> Write:
     metas = [BatchMeta.of(header) for header in headers]
-    return Prepared(
+    return Write(
         [data],
         metas,
-        len(data),
-        headers[-1].next_offset,
-        -1,
-        max(header.max_timestamp_ms for header in headers),
-        [(header, meta) for header, meta in zip(headers, metas, strict=True) if header.producer_id >= 0],
+        size=len(data),
+        next_offset=headers[-1].next_offset,
+        max_timestamp_ms=max(header.max_timestamp_ms for header in headers),
+        producers=[(header, meta) for header, meta in zip(headers, metas, strict=True) if header.producer_id >= 0],
     )
 
 

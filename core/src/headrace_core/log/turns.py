@@ -26,16 +26,6 @@ Done = Callable[[Any], None]
 
 
 @dataclass(slots=True)
-class AppendEntry:
-    """A queued append."""
-
-    log: PartitionLog
-    append: Append
-    size: int
-    done: Done
-
-
-@dataclass(slots=True)
 class ActionEntry:
     """A queued change of another kind; ``log`` None: it concerns the directory, and all logs in it."""
 
@@ -44,20 +34,16 @@ class ActionEntry:
     done: Done
 
 
-Entry = AppendEntry | ActionEntry
-
-
-class WriteStep(NamedTuple):
-    """Appends to one log, in order."""
-
-    log: PartitionLog
-    entries: list[AppendEntry]
+#: What is queued: an append to a log, or another change.
+Entry = tuple[PartitionLog, Append] | ActionEntry
+#: A part of a turn: appends to one log, in order, which are one write; or another change.
+Step = tuple[PartitionLog, list[Append]] | ActionEntry
 
 
 class Turn(NamedTuple):
     """Steps in order, and the bytes in them."""
 
-    steps: list[WriteStep | ActionEntry]
+    steps: list[Step]
     size: int
     #: Too much for the event loop: many bytes, an action, or a segment that is about to be sealed.
     is_heavy: bool
@@ -65,19 +51,20 @@ class Turn(NamedTuple):
 
 def plan_turn(queue: deque[Entry], *, bytes_max: int, inline_bytes_max: int) -> Turn:
     """Takes the next turn's work off the queue."""
-    steps: list[WriteStep | ActionEntry] = []
-    open_writes: dict[PartitionLog, WriteStep] = {}
+    steps: list[Step] = []
+    open_writes: dict[PartitionLog, list[Append]] = {}
     size = 0
     is_heavy = False
     while queue and (size == 0 or size < bytes_max):
         entry = queue.popleft()
-        if isinstance(entry, AppendEntry):
-            step = open_writes.get(entry.log)
-            if step is None:
-                step = open_writes[entry.log] = WriteStep(entry.log, [])
-                steps.append(step)
-            step.entries.append(entry)
-            size += entry.size
+        if isinstance(entry, tuple):
+            log, append = entry
+            appends = open_writes.get(log)
+            if appends is None:
+                appends = open_writes[log] = []
+                steps.append((log, appends))
+            appends.append(append)
+            size += len(append.data)
         else:
             is_heavy = True
             if entry.log is None:

@@ -24,7 +24,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from queue import SimpleQueue
 from typing import Any, NamedTuple, TypeVar
 
@@ -42,12 +42,11 @@ from .segment import LogSegment
 from .space import SpaceGauge
 from .turns import (
     ActionEntry,
-    AppendEntry,
     Done,
     Entry,
+    Step,
     SyncGauge,
     Turn,
-    WriteStep,
     flush_deadline_ms,
     must_flush_now,
     plan_turn,
@@ -165,15 +164,15 @@ class DirectoryWriter:
         closed.
         """
         future: asyncio.Future[AppendInfo] = self._loop.create_future()
-        self.submit(log, Append(data=data, leader_epoch=leader_epoch, headers=headers), _resolver(future))
+        self.submit(log, Append(data=data, leader_epoch=leader_epoch, headers=headers, done=_resolver(future)))
         return future
 
-    def submit(self, log: PartitionLog, append: Append, done: Done) -> None:
-        """As ``append``, but ``done`` is called in the loop, with an AppendInfo or an exception: no future, no task."""
+    def submit(self, log: PartitionLog, append: Append) -> None:
+        """As ``append``, but ``append.done`` is called in the loop, with an AppendInfo or an exception: no future, no
+        task."""
         self._check_open()
-        size = len(append.data)
-        self.pending_bytes += size
-        self._enqueue(AppendEntry(log, append, size, done))
+        self.pending_bytes += len(append.data)
+        self._enqueue((log, append))
 
     def run(self, action: Callable[[], T], *, log: PartitionLog | None = None) -> asyncio.Future[T]:
         """Runs a change (create, truncate, roll, delete records, delete, write checkpoints, ...) on the directory's
@@ -262,11 +261,12 @@ class DirectoryWriter:
         often (the jitter of segment.ms is not known here), never no too often."""
         now_ms = -1
         for step in turn.steps:
-            if not isinstance(step, WriteStep) or step.log.is_closed:
+            if isinstance(step, ActionEntry) or step[0].is_closed:
                 continue
-            active, config, size = step.log.active, step.log.config, 0
-            for entry in step.entries:
-                size += entry.size
+            log, appends = step
+            active, config, size = log.active, log.config, 0
+            for append in appends:
+                size += len(append.data)
             if active.size + size > config.segment_bytes:
                 return True
             if not active.size:
@@ -275,7 +275,7 @@ class DirectoryWriter:
                 return True
             if now_ms < 0:
                 now_ms = self._clock.now_ms()
-            if _waited_ms(active, config, step.entries, now_ms) > config.segment_ms - config.segment_jitter_ms:
+            if _waited_ms(active, config, appends, now_ms) > config.segment_ms - config.segment_jitter_ms:
                 return True
         return False
 
@@ -355,9 +355,11 @@ class DirectoryWriter:
         logger.error("%s", failure.message)
         queued, self._queue = self._queue, deque()
         for entry in queued:
-            if isinstance(entry, AppendEntry):
-                self.pending_bytes -= entry.size
-            self._call(entry.done, StorageError(failure.message))
+            if isinstance(entry, tuple):
+                self.pending_bytes -= len(entry[1].data)
+                self._call(entry[1].done, StorageError(failure.message))
+            else:
+                self._call(entry.done, StorageError(failure.message))
         if self._on_failure is not None:
             self._call(self._on_failure, failure)
 
@@ -414,11 +416,13 @@ class DirectoryWriter:
         several = len(turn.steps) > 1
         try:
             for step in turn.steps:
-                if isinstance(step, WriteStep):
-                    outcomes += zip([entry.done for entry in step.entries], self._write(step, several), strict=True)
-                    touched[step.log] = None
-                    if self._on_written is not None and step.log.log_end_offset > step.log.flushed_offset:
-                        written[step.log] = None
+                if isinstance(step, tuple):
+                    log, appends = step
+                    done = [append.done for append in appends]
+                    outcomes += zip(done, self._write(log, appends, several), strict=True)
+                    touched[log] = None
+                    if self._on_written is not None and log.log_end_offset > log.flushed_offset:
+                        written[log] = None
                 else:
                     if step.log is not None:
                         touched[step.log] = None
@@ -445,7 +449,7 @@ class DirectoryWriter:
 
     def _failed(self, turn: Turn, error: Exception) -> TurnResult:
         failure = self._failure_of(error)
-        return TurnResult([(done, failure) for done in _waiters(turn)], [], failure, 0.0)
+        return TurnResult([(done, failure) for done in _waiters(turn.steps)], [], failure, 0.0)
 
     def _failure_of(self, error: BaseException) -> StorageError:
         failure = StorageError(
@@ -455,21 +459,18 @@ class DirectoryWriter:
         failure.__cause__ = error
         return failure
 
-    def _write(self, step: WriteStep, several: bool) -> Sequence[AppendOutcome]:
+    def _write(self, log: PartitionLog, appends: Sequence[Append], several: bool) -> Sequence[AppendOutcome]:
         """``several``: other files are written in the same turn."""
-        space, entries = self.space, step.entries
+        space = self.space
         if space is not None:
-            refusal = space.refusal(sum(entry.size for entry in entries))
+            refusal = space.refusal(sum(len(append.data) for append in appends))
             if refusal is not None:
-                return [refusal] * len(entries)
-            if not step.log.is_closed:
-                step.log.active.reserves_ahead = not space.is_near
+                return [refusal] * len(appends)
+            if not log.is_closed:
+                log.active.reserves_ahead = not space.is_near
         # With several files, the disk works on one while the next is written, and the file system's journal takes
         # their new sizes together: the flushes of the turn take half the time.
-        outcomes = step.log.append_many(
-            [entry.append for entry in entries],
-            start_writeback=several and step.log.config.flush is FlushPolicy.COMMIT,
-        )
+        outcomes = log.append_many(appends, start_writeback=several and log.config.flush is FlushPolicy.COMMIT)
         if space is not None and any(isinstance(outcome, DiskFullError) for outcome in outcomes):
             space.ran_out()
         return outcomes
@@ -487,7 +488,7 @@ class DirectoryWriter:
             raise
 
 
-def _waited_ms(active: LogSegment, config: LogConfig, entries: Sequence[AppendEntry], now_ms: int) -> int:
+def _waited_ms(active: LogSegment, config: LogConfig, appends: Sequence[Append], now_ms: int) -> int:
     """How old the segment will be with these appends, by the rule of ``PartitionLog`` (Kafka's): by its records' time,
     where the first one has any; else by the clock."""
     first_ms = active.first_timestamp_ms
@@ -496,8 +497,8 @@ def _waited_ms(active: LogSegment, config: LogConfig, entries: Sequence[AppendEn
     if first_ms < 0:
         return now_ms - active.created_ms
     latest_ms = now_ms if config.timestamp_type is TimestampType.LOG_APPEND_TIME else -1
-    for entry in entries:
-        headers = entry.append.headers
+    for append in appends:
+        headers = append.headers
         if headers is None:
             return now_ms - first_ms
         for header in headers:
@@ -506,11 +507,11 @@ def _waited_ms(active: LogSegment, config: LogConfig, entries: Sequence[AppendEn
     return latest_ms - first_ms
 
 
-def _waiters(turn: Turn) -> list[Done]:
+def _waiters(steps: Iterable[Step]) -> list[Done]:
     waiters: list[Done] = []
-    for step in turn.steps:
-        if isinstance(step, WriteStep):
-            waiters += [entry.done for entry in step.entries]
+    for step in steps:
+        if isinstance(step, tuple):
+            waiters += [append.done for append in step[1]]
         else:
             waiters.append(step.done)
     return waiters

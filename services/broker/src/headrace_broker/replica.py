@@ -12,7 +12,7 @@ import functools
 import logging
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from headrace_core.errors import (
     CorruptLogError,
@@ -27,7 +27,7 @@ from headrace_core.errors import (
 from headrace_core.log import Append, AppendInfo, FoundTimestamp, PartitionLog, ReadResult
 from headrace_core.log.fencing import Fence, check_stamps
 from headrace_core.log.writer import DirectoryWriter
-from headrace_core.types import NO_EPOCH, FlushPolicy
+from headrace_core.types import NO_EPOCH
 
 from .partition import PartitionLeader, accept, needs_thread
 from .threads import WorkThreads
@@ -40,14 +40,6 @@ T = TypeVar("T")
 _NOT_THE_DISK = (errno.ENOENT, errno.EBADF, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR, errno.EAGAIN)
 
 
-class Appended(NamedTuple):
-    """An append whose promise is met."""
-
-    base_offset: int
-    log_append_time_ms: int
-    flush_policy: FlushPolicy
-
-
 #: Of replicas whose log has not changed directories, which are nearly all: an event each would be for nothing.
 _NEVER_HELD = asyncio.Event()
 _NEVER_HELD.set()
@@ -56,18 +48,31 @@ _NEVER_HELD.set()
 OnDamage = Callable[[PartitionLog, CorruptLogError], None]
 
 #: How an append ends: called exactly once, in the event loop.
-Done = Callable[[Appended | HeadraceError], None]
+Done = Callable[[AppendInfo | HeadraceError], None]
 
 
-class _Unchecked(NamedTuple):
-    """An append that waits for its batches, or for those before it, to be checked on a thread."""
+class _Appending:
+    """What this broker owes a producer for one append."""
 
-    records: bytes
-    now_ms: int
-    done: Done
-    committed: bool
-    written: Callable[[], None] | None
-    fence: Fence | None
+    __slots__ = ("checked", "committed", "done", "fence", "now_ms", "records", "written")
+
+    def __init__(
+        self,
+        records: bytes,
+        now_ms: int,
+        done: Done,
+        committed: bool,
+        written: Callable[[], None] | None,
+        fence: Fence | None,
+    ) -> None:
+        self.records = records
+        self.now_ms = now_ms
+        self.done = done
+        self.committed = committed
+        self.written = written
+        self.fence = fence
+        #: What the log is to append, once the batches are checked.
+        self.checked: Append | None = None
 
 
 class Replica:
@@ -101,9 +106,9 @@ class Replica:
         self._writer = writer
         self._threads = threads
         self._on_damage = on_damage
-        self._unchecked: deque[_Unchecked] = deque()
+        self._unchecked: deque[_Appending] = deque()
         #: Checked appends that wait for the log to come to rest in another directory; None: nothing is held.
-        self._held: list[tuple[_Unchecked, Append]] | None = None
+        self._held: list[_Appending] | None = None
         #: Of the last ``hold``.
         self._released = _NEVER_HELD
         self._active = log.active
@@ -136,38 +141,41 @@ class Replica:
         Batches that are costly to check are checked on a thread; those that come meanwhile wait, to keep their order.
         """
         self._check_may_append(committed)
-        append = _Unchecked(records, now_ms, done, committed, written, fence)
+        append = _Appending(records, now_ms, done, committed, written, fence)
         if self._unchecked:
             self._unchecked.append(append)
         elif needs_thread(records, self.log.config):
             self._unchecked.append(append)
             self._check_next()
         else:
-            self._submit(append, self._check(append))
+            self._check(append)
+            self._submit(append)
 
     def _check_may_append(self, committed: bool) -> None:
         self.leader.check_serving()
         if committed:
             self.leader.check_enough_in_sync()
 
-    def _check(self, append: _Unchecked) -> Append:
+    def _check(self, append: _Appending) -> None:
         data, headers = accept(append.records, self.log.config, self.partition, append.now_ms)
         if append.fence is not None:
             check_stamps(headers, append.fence, self.partition)
-        return Append(data=data, leader_epoch=self.leader.leader_epoch, headers=headers, fence=append.fence)
+        append.checked = Append(data=data, leader_epoch=self.leader.leader_epoch, headers=headers, fence=append.fence)
 
-    def _submit(self, append: _Unchecked, checked: Append) -> None:
+    def _submit(self, append: _Appending) -> None:
         if self._held is not None:
-            self._held.append((append, checked))
+            self._held.append(append)
             return
-        ended = functools.partial(self._appended, append.done, append.committed, append.written)
-        self._writer.submit(self.log, checked, ended)
+        checked, append.checked = append.checked, None  # no cycle: the records are freed when they are written
+        assert checked is not None
+        checked.done = functools.partial(self._appended, append)
+        self._writer.submit(self.log, checked)
 
     def _check_next(self) -> None:
         checking = self._threads.run_rested(self.partition, functools.partial(self._check, self._unchecked[0]))
         checking.add_done_callback(self._checked)
 
-    def _checked(self, checking: asyncio.Future[Append]) -> None:
+    def _checked(self, checking: asyncio.Future[None]) -> None:
         """The first of those that wait has been checked. Those behind it that need no thread go on at once."""
         append = self._unchecked.popleft()
         self._finish_check(append, checking.result)
@@ -183,10 +191,12 @@ class Replica:
             self._unchecked.popleft()
             self._finish_check(append, functools.partial(self._check, append))
 
-    def _finish_check(self, append: _Unchecked, checked: Callable[[], Append]) -> None:
+    def _finish_check(self, append: _Appending, check: Callable[[], None]) -> None:
+        """``check`` checks the batches, or raises what was wrong with them."""
         try:
             self._check_may_append(append.committed)  # it may have waited for a thread, or for the log to be moved
-            self._submit(append, checked())
+            check()
+            self._submit(append)
         except HeadraceError as error:
             append.done(error)
         except asyncio.CancelledError:  # the threads are gone: the broker has stopped
@@ -195,21 +205,19 @@ class Replica:
             logger.exception("%s: a batch could not be checked", self.partition)
             append.done(UnknownServerError(f"{self.partition}: {type(error).__name__}: {error}"))
 
-    def _appended(
-        self, done: Done, committed: bool, written: Callable[[], None] | None, outcome: AppendInfo | HeadraceError
-    ) -> None:
+    def _appended(self, append: _Appending, outcome: AppendInfo | HeadraceError) -> None:
+        done = append.done
         if isinstance(outcome, HeadraceError):
             if isinstance(outcome, CorruptLogError):
                 self._on_damage(self.log, outcome)
             done(outcome)
             return
-        appended = Appended(outcome.base_offset, outcome.log_append_time_ms, self.log.config.flush)
-        if not committed or outcome.next_offset <= self.leader.high_watermark:
-            done(appended)
+        if not append.committed or outcome.next_offset <= self.leader.high_watermark:
+            done(outcome)
         else:
-            if written is not None:
-                written()
-            self.leader.when_committed(outcome.next_offset, lambda failed: done(appended if failed is None else failed))
+            if append.written is not None:
+                append.written()
+            self.leader.when_committed(outcome.next_offset, lambda failed: done(outcome if failed is None else failed))
 
     def hold(self) -> None:
         """Appends wait from here on, until ``release``: the log is about to change directories. What was handed to the
@@ -226,8 +234,8 @@ class Replica:
             self._seen_bytes = self._active.size
         held, self._held = self._held or [], None
         self._released.set()
-        for append, checked in held:
-            self._finish_check(append, functools.partial(_same, checked))
+        for append in held:
+            self._finish_check(append, _nothing)
 
     def log_moved(self) -> None:
         """A turn of the writer has ended that changed this log. Called before the waiters of its appends."""
@@ -395,5 +403,5 @@ def check_not_truncated(log: PartitionLog, offset: int, last_fetched_epoch: int)
     )
 
 
-def _same(checked: Append) -> Append:
-    return checked
+def _nothing() -> None:
+    """The batches are checked."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 import enum
 import logging
 from collections import deque
+from functools import partial
 from typing import Any
 
 from headrace_core.errors import (
@@ -26,6 +27,7 @@ from headrace_core.errors import (
     RequestTimedOutError,
     UnsupportedVersionError,
 )
+from headrace_core.log import AppendInfo
 from headrace_core.log.fencing import Fence
 from headrace_core.metadata.shards import INTERNAL_TOPICS, SHARD_TOPICS
 from headrace_core.rpc.status import error_to_proto
@@ -35,7 +37,7 @@ from headrace_protos.v1 import common_pb2, produce_pb2, produce_pb2_grpc
 
 from ..context import BrokerContext
 from ..deadlines import Expiring
-from ..replica import Appended, Replica
+from ..replica import Replica
 
 logger = logging.getLogger(__name__)
 
@@ -141,36 +143,13 @@ class _Pending(Expiring):
         #: Partitions whose records were refused for what they are.
         self.worthless = 0
         self.answered = False
-        #: Partitions whose records are on their way to the log.
-        self.in_memory = 0
+        #: The partitions (their places in the request) whose records are on their way to the log.
+        self.in_memory: set[int] = set()
         #: Its bytes count no more.
         self.is_over = False
 
     def expire(self) -> None:
         self.stream.expired(self)
-
-
-class _Part:
-    """One partition's append of a request, to be told how it ends."""
-
-    __slots__ = ("_index", "_pending", "_replica", "is_written")
-
-    def __init__(self, pending: _Pending, index: int, replica: Replica) -> None:
-        self._pending = pending
-        self._index = index
-        self._replica = replica
-        self.is_written = False
-
-    def written(self) -> None:
-        """It is in the log, and waits for other brokers' promises."""
-        self.is_written = True
-        self._pending.stream.written(self._pending)
-
-    def ended(self, outcome: Appended | HeadraceError) -> None:
-        """The promise is met, or cannot be."""
-        if not self.is_written:
-            self._pending.in_memory -= 1
-        self._pending.stream.appended(self._pending, self._index, self._replica, outcome)
 
 
 class _Held:
@@ -231,14 +210,18 @@ class ProduceStream(StreamHandler[Any]):
                 fence = fence_of(item, self._writers)
                 replica = broker.partitions.leader(partitions[index])
                 replica.leader.check_topic_id(item.topic_id)
-                part = _Part(pending, index, replica)
-                pending.in_memory += 1
+                pending.in_memory.add(index)
                 try:
                     replica.append(
-                        records[index], now_ms, part.ended, committed=committed, written=part.written, fence=fence
+                        records[index],
+                        now_ms,
+                        partial(self._appended, pending, index, replica),
+                        committed=committed,
+                        written=partial(self._written, pending, index),
+                        fence=fence,
                     )
                 except BaseException:
-                    pending.in_memory -= 1
+                    pending.in_memory.discard(index)
                     raise
             except HeadraceError as error:
                 self._refused(pending, index, error)
@@ -313,13 +296,14 @@ class ProduceStream(StreamHandler[Any]):
         if not self._in_flight:
             self._stream.check_idle()
 
-    def written(self, pending: _Pending) -> None:
-        """One partition's records are in the log."""
-        pending.in_memory -= 1
+    def _written(self, pending: _Pending, index: int) -> None:
+        """One partition's records are in the log, and wait for other brokers' promises."""
+        pending.in_memory.discard(index)
         self._end(pending)
 
-    def appended(self, pending: _Pending, index: int, replica: Replica, outcome: Appended | HeadraceError) -> None:
+    def _appended(self, pending: _Pending, index: int, replica: Replica, outcome: AppendInfo | HeadraceError) -> None:
         """The promise for one partition is met, or cannot be."""
+        pending.in_memory.discard(index)
         partition = pending.partitions[index]
         if isinstance(outcome, HeadraceError):
             self._failed(pending, index, outcome)
@@ -353,7 +337,7 @@ class ProduceStream(StreamHandler[Any]):
         if not held:
             del self._held[partition]
 
-    def _succeeded(self, pending: _Pending, index: int, replica: Replica, outcome: Appended) -> None:
+    def _succeeded(self, pending: _Pending, index: int, replica: Replica, outcome: AppendInfo) -> None:
         partition = pending.partitions[index]
         pending.results[index] = produce_pb2.ProducePartitionResult(
             topic=partition.topic,
@@ -361,7 +345,7 @@ class ProduceStream(StreamHandler[Any]):
             base_offset=outcome.base_offset,
             log_append_time_ms=outcome.log_append_time_ms,
             log_start_offset=replica.leader.log_start,
-            durability=_DURABILITY[outcome.flush_policy],
+            durability=_DURABILITY[replica.log.config.flush],
         )
         self._one_done(pending)
 

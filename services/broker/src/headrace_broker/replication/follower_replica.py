@@ -304,6 +304,7 @@ class FollowerReplica:
                     headers=headers,
                     replicated=True,
                     follows=follows,
+                    done=self._appended,
                 )
             )
             self._tell_watchers(before)
@@ -324,7 +325,7 @@ class FollowerReplica:
             return
         self._under_way += 1
         try:
-            self._writer.submit(self.log, append, self._appended)
+            self._writer.submit(self.log, append)
         except HeadraceError as error:  # the directory has failed, or is being closed
             self._appended(error)
         except BaseException:
