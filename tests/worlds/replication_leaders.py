@@ -6,10 +6,9 @@ from bisect import bisect_right
 from typing import NamedTuple
 
 from headrace_broker.partition import PartitionLeader
+from headrace_broker.partition.leader_lane import Followers, LeaderLane
 from headrace_broker.partition.messages import Ack, Hello, Join, Lane, Response
-from headrace_broker.replication.follows import Followers
-from headrace_broker.replication.leading import LeaderLane
-from headrace_broker.replication.pacing import UNLIMITED, Pacer
+from headrace_broker.partition.pacing import UNLIMITED, Pacer
 from headrace_core.errors import HeadraceError, OffsetOutOfRangeError, UnknownTopicIdError
 from headrace_core.types import TopicPartition
 

@@ -8,8 +8,9 @@ import asyncio
 import pytest
 
 from headrace_broker.handlers import replication
+from headrace_broker.partition import leader_lane
 from headrace_broker.partition.messages import Push, Request, Response
-from headrace_broker.replication import follower_streams, leading, wire
+from headrace_broker.replication import follower_streams, wire
 from headrace_core.errors import NetworkError
 from headrace_core.testing.crashing_fs import CrashingFileSystem
 from tests.scenarios.broker.test_follower_streams import Replica, at, world
@@ -18,7 +19,7 @@ from tests.worlds.solo_broker import SoloBroker
 
 
 def test_a_follower_that_speaks_and_falls_silent_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leading, "SILENCE_MS", 40)
+    monkeypatch.setattr(leader_lane, "SILENCE_MS", 40)
 
     async def scenario() -> None:
         async with ReplicationWorld(SoloBroker(CrashingFileSystem())) as world:
@@ -38,7 +39,7 @@ def test_a_follower_that_speaks_and_falls_silent_is_cut_off(monkeypatch: pytest.
 
 
 def test_a_follower_that_says_nothing_but_that_it_is_there_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leading, "SILENCE_MS", 300)
+    monkeypatch.setattr(leader_lane, "SILENCE_MS", 300)
     monkeypatch.setattr(replication, "STALLED_MS", 1)  # a machine that stands still in between proves nothing
 
     async def scenario() -> None:

@@ -6,15 +6,13 @@ import asyncio
 from typing import Any
 
 import pytest
-from replication_world import FollowerEnd, ReplicationWorld, until
-from solo_broker import BROKER_ID, SoloBroker, batch, produce
 
 from headrace_broker.partition.messages import Ack, Lane, Request
 from headrace_broker.replication import wire
 from headrace_core import errors
 from headrace_core.metadata.records import ConfigRecord, ConfigResourceType
 from headrace_core.testing.crashing_fs import CrashingFileSystem
-from tests.worlds.replication_world import ReplicationWorld, until
+from tests.worlds.replication_world import FollowerEnd, ReplicationWorld, until
 from tests.worlds.solo_broker import BROKER_ID, SoloBroker, batch, produce
 
 

@@ -6,16 +6,15 @@ from collections.abc import Iterable
 from typing import Any
 
 from headrace_broker import roles
-from headrace_broker.partition import isr
+from headrace_broker.partition import isr, leader_lane
 from headrace_broker.partition.follower import Follow, FollowerState, PartitionFollower, Truncate
+from headrace_broker.partition.healing import Step, Ward, next_step
 from headrace_broker.partition.isr import InSyncSet
 from headrace_broker.partition.leader import PartitionLeader
 from headrace_broker.partition.matching import MATCHES, Match, match
 from headrace_broker.partition_table import PartitionTable
 from headrace_broker.replica import Replica
-from headrace_broker.replication import leading
 from headrace_broker.replication.follower_replica import FollowerReplica
-from headrace_broker.replication.healing import Step, Ward, next_step
 from headrace_controller.cluster.elections import Electorate
 from headrace_core.errors import HeadraceError
 from headrace_core.log import opening, partition_log
@@ -245,9 +244,11 @@ MUTANTS = (
         Patch(PartitionFollower, "joined", _cut_to_the_high_watermark),
     ),
     _mutant(
-        "ComparesNoLogs", "KIP-101: a follower's tail diverges unnoticed", Patch(leading, "match", _match_anything)
+        "ComparesNoLogs", "KIP-101: a follower's tail diverges unnoticed", Patch(leader_lane, "match", _match_anything)
     ),
-    _mutant("TrustsUnknownEpochs", "KIP-279: fast double failover diverges", Patch(leading, "match", _trust_the_end)),
+    _mutant(
+        "TrustsUnknownEpochs", "KIP-279: fast double failover diverges", Patch(leader_lane, "match", _trust_the_end)
+    ),
     _mutant(
         "FencesNoReader",
         "KIP-320: stale-epoch fetch, undetected truncation",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from headrace_broker.partition.follower_lane import ITEMS_MAX, FollowerLane
 from headrace_broker.partition.messages import Ack, Ended, Join, Joined, Request
-from headrace_broker.replication.following import ITEMS_MAX, FollowerLane
 from headrace_core.errors import FencedLeaderEpochError
 
 

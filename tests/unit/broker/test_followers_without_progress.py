@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import asyncio
 
+from headrace_broker.partition.follower_lane import FollowerLane
 from headrace_broker.partition.isr import JOIN_MS, REJOIN_MS
 from headrace_broker.partition.messages import Request
 from headrace_broker.replication import wire
-from headrace_broker.replication.following import FollowerLane
 from headrace_core.telemetry import IsrShrunk
 from tests.unit.broker.test_isr_keeper import FOLLOWER, LONG_MS, IsrKeeperWorld, join, now_ms, until
 from tests.unit.broker.test_partition_leader_isr import LAG_MS, Leader

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from headrace_broker.replication.healing import Step, next_step
+from headrace_broker.partition.healing import Step, next_step
 from headrace_core.metadata import PartitionImage
 
 ME = 1

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import random
 
-from headrace_broker.partition.messages import Ack, Lane
-from headrace_broker.replication.follows import State
-from headrace_broker.replication.leading import (
+from headrace_broker.partition.leader_lane import (
     CATCH_UP_BYTES,
     HAND_OVER_BYTES,
     MESSAGE_BYTES,
     NEWS_DELAY_MS,
     SHARE_BYTES_MIN,
+    State,
 )
+from headrace_broker.partition.messages import Ack, Lane
 from headrace_core import errors
 from tests.worlds.replication_leaders import (
     FOLLOWER,

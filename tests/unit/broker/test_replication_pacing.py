@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from headrace_broker.replication.pacing import BURST_MS, UNLIMITED, Pacer
+from headrace_broker.partition.pacing import BURST_MS, UNLIMITED, Pacer
 
 
 def test_no_throttle_holds_nobody_up():

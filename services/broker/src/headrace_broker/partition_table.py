@@ -23,10 +23,10 @@ from headrace_core.metadata import MetadataDelta, MetadataImage, PartitionImage
 from headrace_core.types import NO_LEADER, TopicPartition
 
 from .partition import PartitionLeader
+from .partition.healing import Step, next_step
 from .reading import Readable
 from .replica import Replica
 from .replication.follower_replica import FollowerReplica
-from .replication.healing import Step, next_step
 from .replication.pushes import PendingPushes
 from .settings import BrokerIdentity
 

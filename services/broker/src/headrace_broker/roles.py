@@ -15,7 +15,7 @@ epoch begins, and a new follower where its log ends. The high watermark goes fro
 
 A log that is missing is made where the metadata has it. When that is a disk which this broker does not have any more,
 the controllers hear first that the replica begins anew (``fresh``, KIP-903), and the log is made when the metadata
-shows that they know. A damaged log of a partition that has other replicas heals (replication/healing.py).
+shows that they know. A damaged log of a partition that has other replicas heals (partition/healing.py).
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ from headrace_core.telemetry import (
 from headrace_core.types import NO_LEADER, TopicPartition
 
 from .partition import PartitionFollower, PartitionLeader
+from .partition.healing import Step, Ward, has_others, next_step
 from .partition.leader import LAG_TIME_MAX_MS
 from .partition_table import PartitionTable
 from .replication.follower_replica import FollowerReplica
-from .replication.healing import Step, Ward, has_others, next_step
 from .settings import LogSettings
 from .storage import Storage
 

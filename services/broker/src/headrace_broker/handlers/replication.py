@@ -1,6 +1,6 @@
 """The Replication service: followers on the other brokers are pushed what the partitions led here are given.
 
-The lanes know what is owed (``replication/leading.py``); this shell gives each of them a stream, a clock and threads
+The lanes know what is owed (``partition/leader_lane.py``); this shell gives each of them a stream, a clock and threads
 for cold reads. Whatever makes work for a lane (a log that grew, an acknowledgement, room in the stream) schedules one
 turn for it in the event loop, and a turn makes one message of all that has come together. While a message is being
 written no other is made: what comes meanwhile goes into the next one, and a follower that does not read costs one
@@ -34,11 +34,10 @@ from headrace_protos.v1 import replication_pb2_grpc
 
 from ..context import BrokerContext
 from ..partition import PartitionLeader
+from ..partition.leader_lane import ITEM_BYTES, SILENCE_MS, ColdRead, Followers, LeaderLane
 from ..partition.messages import Hello, Lane, Response
+from ..partition.pacing import UNLIMITED, Pacer
 from ..replica import Replica
-from ..replication.follows import ColdRead, Followers
-from ..replication.leading import ITEM_BYTES, SILENCE_MS, LeaderLane
-from ..replication.pacing import UNLIMITED, Pacer
 from ..replication.wire import hello_of, request_of, response_to_proto
 
 logger = logging.getLogger(__name__)

@@ -1,6 +1,6 @@
-"""How partitions are replicated between brokers: the streams from leaders to followers, and who counts as in sync.
+"""How partitions are replicated between brokers: the shells around the pure lanes (``partition.leader_lane`` and
+``partition.follower_lane``, the two ends of a stream).
 
-``leading`` and ``following`` are the two ends of a stream, pure; ``wire`` translates what they say; the shells are
-``handlers/replication.py`` (the leader's) and ``follower_streams`` (the follower's). ``isr_keeper`` has the controllers
-record who is in sync.
+``follower_streams`` is the follower's shell, ``handlers/replication.py`` the leader's; ``wire`` translates what they
+say. ``isr_keeper`` has the controllers record who is in sync.
 """

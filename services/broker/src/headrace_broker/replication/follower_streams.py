@@ -31,12 +31,12 @@ from headrace_core.rpc.streams import read_message
 from headrace_core.telemetry import Emitter, Metrics, PushRefused, ReplicaTruncated
 from headrace_protos.v1 import replication_pb2_grpc
 
+from ..partition.follower_lane import FollowerLane
 from ..partition.messages import Hello, Lane, Request, Response
 from ..settings import BrokerIdentity
 from . import wire
 from .farewell import Farewell, OnStream
 from .follower_replica import FollowerReplica
-from .following import FollowerLane
 
 logger = logging.getLogger("headrace.broker.replication")
 

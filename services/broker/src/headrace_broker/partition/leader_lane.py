@@ -26,18 +26,18 @@ Records go out as soon as they are in the leader's log, before they are forced t
 run side by side, and acks=all costs one trip beyond acks=1 (design, section 6). What counts in the high watermark is
 what followers acknowledge as settled.
 
-Joining finds out whether the follower's log is a prefix of the leader's (``partition/matching.py``). A replica that is
-far behind is sent to the catch-up lane, whose reads may wait for the disk and are paced by the throttle of moves
-(KIP-73); near the end it is sent back.
+Joining finds out whether the follower's log is a prefix of the leader's (``matching.py``). A replica far behind goes to
+the catch-up lane, whose reads may wait for the disk and are paced (KIP-73); near the end it goes back.
 """
 
 from __future__ import annotations
 
+import enum
 import itertools
 import math
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from headrace_core.errors import (
     HeadraceError,
@@ -45,16 +45,17 @@ from headrace_core.errors import (
     NotLeaderOrFollowerError,
     StaleBrokerEpochError,
 )
-from headrace_core.types import NO_EPOCH
+from headrace_core.types import NO_EPOCH, TopicPartition
 
-from ..partition.leader import PartitionLeader
-from ..partition.matching import match
-from ..partition.messages import Ack, Ended, Hello, Join, Joined, Lane, News, Push, Response
-from .follows import WINDOW_BYTES_MAX, ColdRead, Follow, Followers, LaneHost, LedPartition, Slice, State
+from .leader import PartitionLeader
+from .matching import match
+from .messages import Ack, Ended, Hello, Join, Joined, Lane, News, Push, Response
 from .pacing import Pacer
 
 T = TypeVar("T")
 
+#: A window, of a stream or of a partition, is at most this.
+WINDOW_BYTES_MAX = 64 * 1024 * 1024
 #: Of records in one message; more gains nothing, and delays what comes behind it.
 MESSAGE_BYTES = 1024 * 1024
 #: What a partition may take of a message that others wait for.
@@ -79,6 +80,157 @@ ENDED_QUEUED_MAX = 1_000
 ITEMS_MAX = 2_000
 
 
+class State(enum.IntEnum):
+    """See the module."""
+
+    CALM = 0
+    READY = 1
+    FULL = 2
+    READING = 3
+    PACED = 4
+    ENDED = 5
+
+
+class Slice(Protocol):
+    """What a read finds: whole batches, and where to go on."""
+
+    @property
+    def records(self) -> bytes: ...
+
+    @property
+    def next_offset(self) -> int: ...
+
+
+class LedPartition(Protocol):
+    """A partition that this broker leads, as a lane needs it; its log may be read up to ``leader.log_end``."""
+
+    @property
+    def leader(self) -> PartitionLeader: ...
+
+    @property
+    def latest_epoch(self) -> int:
+        """The epoch of the log's last record, -1 when it has none."""
+
+    def known_epoch_end(self, epoch: int) -> tuple[int, int]:
+        """``PartitionLog.epoch_end_offset``: (largest known epoch not above ``epoch``, its end), or (-1, -1)."""
+
+    def bytes_from(self, offset: int) -> int:
+        """About how many bytes of records lie at ``offset`` and behind it; costs no I/O."""
+
+    def read_appended(self, offset: int, max_bytes: int) -> Slice | None:
+        """Batches from ``offset`` up to the log's end, at least one; None: not in the page cache."""
+
+
+class ColdRead(NamedTuple):
+    """Asks the shell to read on a thread what is not in the page cache, and to call ``was_read``."""
+
+    follow: Follow
+    source: LedPartition
+    offset: int
+    max_bytes: int
+
+
+#: (topic id, partition, follower's broker id).
+FollowKey = tuple[bytes, int, int]
+
+
+class Followers:
+    """Who follows what, over all streams: one handle for each replica. A later join takes an earlier one's place, on
+    whatever lane that was, so that a late farewell on the old lane says nothing of the new one."""
+
+    def __init__(self) -> None:
+        self._follows: dict[FollowKey, Follow] = {}
+
+    def __len__(self) -> int:
+        return len(self._follows)
+
+    def find(self, key: FollowKey) -> Follow | None:
+        return self._follows.get(key)
+
+    def put(self, follow: Follow) -> None:
+        self._follows[follow.key] = follow
+
+    def remove(self, follow: Follow) -> bool:
+        """True when it was the one that counts."""
+        if self._follows.get(follow.key) is follow:
+            del self._follows[follow.key]
+            return True
+        return False
+
+
+class LaneHost(Protocol):
+    """What a lane asks of the broker that it belongs to. Calls must not block."""
+
+    def find(self, topic_id: bytes, partition: int) -> LedPartition:
+        """Raises what ``PartitionTable.leader`` raises, UnknownTopicIdError, InconsistentTopicIdError."""
+
+    def low_watermark_moved(self, leader: PartitionLeader) -> None:
+        """A follower's log starts elsewhere now, or it is gone."""
+
+    def is_throttled(self, leader: PartitionLeader, broker_id: int) -> bool:
+        """Does the leader's throttle hold for this replica, which is behind (KIP-73)?"""
+
+
+class Follow:
+    """One partition on one stream. A watcher of the partition's log (``LogWatcher``)."""
+
+    __slots__ = (
+        "handle",
+        "holds_read",
+        "in_flight",
+        "in_flight_bytes",
+        "key",
+        "lane",
+        "leader",
+        "log_start",
+        "position",
+        "source",
+        "stash",
+        "state",
+        "told_high_watermark",
+        "told_log_start",
+        "window_bytes",
+    )
+
+    def __init__(self, lane: LeaderLane, join: Join, source: LedPartition) -> None:
+        self.lane = lane
+        self.handle = join.handle
+        self.key = (join.topic_id, join.partition, lane.broker_id)
+        self.source = source
+        self.leader = source.leader
+        #: As it acknowledged last.
+        self.log_start = join.log_start
+        #: The next offset to push.
+        self.position = join.log_end
+        #: (end offset, bytes) of what was pushed and not acknowledged.
+        self.in_flight: deque[tuple[int, int]] = deque()
+        self.in_flight_bytes = 0
+        self.window_bytes = min(join.window_bytes, WINDOW_BYTES_MAX)
+        self.state = State.CALM
+        #: Was read, and not sent yet.
+        self.stash: Slice | None = None
+        #: A read from the disk is under way for it, or is its stash.
+        self.holds_read = False
+        self.told_high_watermark = -1
+        self.told_log_start = -1
+
+    @property
+    def partition(self) -> TopicPartition:
+        return self.leader.partition
+
+    # -- LogWatcher --------------------------------------------------------------------------------------------------
+
+    def log_grew(self, partition: TopicPartition) -> None:
+        if self.state is State.CALM:
+            self.lane.make_ready(self)
+
+    def high_watermark_moved(self, partition: TopicPartition) -> None:
+        self.lane.has_news(self)
+
+    def leadership_ended(self, partition: TopicPartition) -> None:
+        self.lane.resigned(self)
+
+
 class Outgoing(NamedTuple):
     """One message to the follower, and its size, about, for the stream's queue."""
 
@@ -89,33 +241,6 @@ class Outgoing(NamedTuple):
 class LeaderLane:
     """One stream, from its hello to its end. All methods are called in the same event loop; times are of a monotonic
     clock, in milliseconds."""
-
-    __slots__ = (
-        "_cold",
-        "_ended",
-        "_follows",
-        "_heard_ms",
-        "_host",
-        "_in_flight_bytes",
-        "_joined",
-        "_news",
-        "_news_due_ms",
-        "_now_ms",
-        "_paced",
-        "_pacer",
-        "_reading",
-        "_ready",
-        "_registry",
-        "_resigned",
-        "_speaks",
-        "_wake",
-        "_wants_cold",
-        "_window_bytes",
-        "broker_epoch",
-        "broker_id",
-        "is_catch_up",
-        "is_closed",
-    )
 
     def __init__(
         self,

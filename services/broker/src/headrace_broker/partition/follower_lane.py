@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from typing import Generic, Protocol, TypeVar
 
-from ..partition.messages import Ack, Ended, Join, Joined, Request
+from .messages import Ack, Ended, Join, Joined, Request
 
 #: Joins, leaves and acknowledgements of one message: some 50 KiB.
 ITEMS_MAX = 2_000
