@@ -132,22 +132,6 @@ def save_stamp(stamp: dict[str, Any]) -> None:
     partial.replace(STAMP)
 
 
-def take_over(wanted: dict[str, str]) -> dict[str, str]:
-    """What an older stamp, one digest for all, stands for: every distribution but those that came with this form.
-
-    The SDK had the console script and the pytest plugin then, which are of headrace-tools now; nothing else of it
-    changed, so it is not compiled again. (To be removed: a checkout of last week is installed from the start then.)
-    """
-    for old in Path(sysconfig.get_path("purelib")).glob("headrace-*.dist-info"):
-        (old / "entry_points.txt").unlink(missing_ok=True)
-        record = old / "RECORD"
-        kept = [line for line in record.read_text().splitlines(True) if not line.startswith("../../../bin/headrace,")]
-        record.unlink()  # never in place: the file may have another name, in a copied .venv
-        record.write_text("".join(kept))
-    new = ("clients/tools", "pipelines/spark", "pipelines/library")
-    return {directory: digest for directory, digest in wanted.items() if directory not in new}
-
-
 def install(directories: list[str]) -> None:
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--constraint", "constraints.txt"]
     with Timed("build tools"):
@@ -176,9 +160,9 @@ def main() -> None:
         stamp = load_stamp()
         wanted = what_is_installed_from()
         native = [directory for directory in DISTRIBUTIONS if native_sources(directory)]
-        if isinstance(stamp.get("installed"), str):
-            stamp["installed"] = take_over(wanted)
         installed = stamp.get("installed", {})
+        if not isinstance(installed, dict):  # an older form
+            installed = {}
         changed = [path for path in DISTRIBUTIONS if installed.get(path) != wanted[path]]
         if changed:
             STAMP.unlink(missing_ok=True)
