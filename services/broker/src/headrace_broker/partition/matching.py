@@ -7,6 +7,8 @@ wrote it once. So the leader looks up the follower's last epoch in its own histo
     it ended earlier here, or is not here at all           they part: cut where the largest common epoch ends
     the same epoch, and all of it lies behind here         the follower's last record lies: they part where it begins
     nothing in common (all of it lies below our start)     begin anew at our start
+    it ends where our log starts, and its last epoch is    begin anew: its records below our start may never have been
+    older than all that we know                            committed, and it must neither show nor keep them
 
 The follower cuts at the leader's end of that epoch or at its own, whichever is lower, and asks again: each round trip
 takes one epoch away that the leader never had, so any number of elections in between is met (KIP-279). Never by a high
@@ -55,6 +57,8 @@ def match(
     epoch, end = (latest_epoch, log_end) if follower_epoch > latest_epoch else end_of(follower_epoch)
     if epoch == follower_epoch and end >= follower_end:
         before, start = end_of(epoch - 1)
+        if follower_end == log_start and start == end and epoch != latest_epoch:
+            return OUT_OF_RANGE  # the epoch is older than the first one known here: nothing tells where it ended
         if not log_start < follower_end <= start or (start == end and epoch != latest_epoch):
             return MATCHES
         epoch, end = before, start
