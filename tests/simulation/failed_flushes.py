@@ -118,7 +118,10 @@ def _opened(fs: CrashingFileSystem, config: LogConfig, sent: list[str], acknowle
     directory = open_directory(fs, config)
     if directory.quarantined:
         raise LostError(f"quarantined: {directory.quarantined}")
-    found = values_of(directory.logs[ORDERS])
+    try:
+        found = values_of(directory.logs[ORDERS])
+    except HeadraceError as error:
+        raise LostError(f"{type(error).__name__}: {error}") from error
     if found != sent[: len(found)] or len(found) < acknowledged:
         raise LostError(f"{len(found)} records are there, {acknowledged} were acknowledged")
     del sent[len(found) :]
