@@ -85,7 +85,7 @@ def test_consume_in_a_group_says_that_no_coordinator_answers_and_fails_when_it_s
     make: Make, monkeypatch: pytest.MonkeyPatch, *, exit_at_end: bool
 ) -> None:
     monkeypatch.setattr(group_consumer, "WAITING_S", 0.01)
-    monkeypatch.setattr(consume_group, "TIMEOUT_S", 0.2)
+    monkeypatch.setattr(consume_group, "GROUP_TIMEOUT_S", 0.2)
     notes: list[str] = []
     monkeypatch.setattr(consume_group, "note", notes.append)
 
