@@ -231,11 +231,14 @@ PROGRAMMES: dict[str, Callable[[int], Seen]] = {
 def run_seed(work: tuple[str, int]) -> tuple[str, int, Seen, str]:
     """(programme, seed, what it had, what it lost)."""
     name, seed = work
+    before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
         return name, seed, PROGRAMMES[name](seed), ""
     except LostError as error:
         return name, seed, Seen(), str(error)
+    finally:
+        logging.disable(before)
 
 
 def main(argv: list[str]) -> int:
