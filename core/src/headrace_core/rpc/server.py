@@ -231,6 +231,10 @@ class Listener:
                 ("grpc.max_metadata_size", HEADER_BYTES_MAX),
                 ("grpc.absolute_max_metadata_size", HEADER_BYTES_REFUSED),
                 *(() if self._takes_bulk else UNMEASURED_OPTIONS),
+                # Ping connections without calls, too. gRPC's poller misses a reset that arrives together with data (it
+                # reads the data, sees no more, and waits for an event that has passed), and only a write finds out.
+                # A machine that vanished sends no reset at all. Either connection keeps its descriptor until then.
+                ("grpc.keepalive_permit_without_calls", 1),
                 ("grpc.so_reuseport", 0),
                 ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
                 ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),

@@ -1,0 +1,63 @@
+"""Connections whose client is gone, at a real listener: the server closes its side, too."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import struct
+import sys
+
+import pytest
+
+from headrace_core.rpc import server
+from headrace_core.testing.raw_http2 import ACK, PREFACE, SETTINGS, frame
+
+CONNECTIONS = 100
+PATIENCE_S = 30
+#: gRPC takes nothing shorter.
+KEEPALIVE_MS = 1_000
+
+
+def open_sockets() -> int:
+    found = 0
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            found += os.readlink(f"/proc/self/fd/{name}").startswith("socket:")
+        except FileNotFoundError:  # closed meanwhile, such as the listing's own descriptor
+            continue
+    return found
+
+
+def reset_behind_data(address: tuple[str, int]) -> None:
+    """Connect, exchange settings, then send a frame and a reset at once: the server's poller sees one event for both,
+    more often than not."""
+    with socket.create_connection(address, timeout=PATIENCE_S) as connection:
+        connection.sendall(PREFACE + frame(SETTINGS, 0, 0))
+        assert connection.recv(9)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        connection.sendall(frame(SETTINGS, ACK, 0))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="counts descriptors in /proc")
+def test_a_connection_reset_behind_data_gives_its_descriptor_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process lost a descriptor for good with about every other such connection (health checks, killed clients)."""
+    others = tuple(option for option in server.COMMON_OPTIONS if option[0] != "grpc.keepalive_time_ms")
+    monkeypatch.setattr(server, "COMMON_OPTIONS", (*others, ("grpc.keepalive_time_ms", KEEPALIVE_MS)))
+
+    async def work() -> None:
+        listener = server.Listener("client")
+        port = await listener.start()
+        before = open_sockets()
+        for _ in range(CONNECTIONS):
+            await asyncio.to_thread(reset_behind_data, ("127.0.0.1", port))
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                while open_sockets() > before:  # noqa: ASYNC110  (gRPC's threads close them)
+                    await asyncio.sleep(0.02)
+        except TimeoutError:
+            pytest.fail(f"{open_sockets() - before} of {CONNECTIONS} dead connections still have a descriptor")
+        finally:
+            await listener.stop(0)
+
+    asyncio.run(work())
