@@ -78,9 +78,8 @@ class MetadataWatch:
             if reader.done():
                 await reader
         finally:
-            stream.cancel()
+            stream.cancel()  # this ends the reader; gRPC leaks the memory of a read whose task is cancelled
             change.cancel()
-            reader.cancel()
             await asyncio.gather(reader, change, return_exceptions=True)
 
     async def _read(self, stream: Any, address: str, names: list[str]) -> None:

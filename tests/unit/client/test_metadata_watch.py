@@ -1,0 +1,67 @@
+"""The metadata watch beside gRPC: how it ends its stream."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from headrace.engine.watch import MetadataWatch
+
+
+class Stream:
+    """A call of which nothing arrives. Its ``cancel`` ends the read that waits, as grpc.aio's does."""
+
+    def __init__(self) -> None:
+        self.reading = asyncio.Event()
+        self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.reads_cancelled = 0
+
+    async def read(self) -> None:
+        self.reading.set()
+        try:
+            await asyncio.shield(self.over)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            assert task is not None
+            self.reads_cancelled += task.cancelling()
+            raise
+
+    def cancel(self) -> None:
+        self.over.cancel()
+
+
+class Broker:
+    """The stand-in for Connections and its stub."""
+
+    def __init__(self) -> None:
+        self.streams: asyncio.Queue[Stream] = asyncio.Queue()
+
+    def metadata(self, address: str) -> Broker:
+        return self
+
+    def WatchMetadata(self, request: Any) -> Stream:
+        stream = Stream()
+        self.streams.put_nowait(stream)
+        return stream
+
+
+def test_a_watch_that_ends_leaves_its_read_to_the_call() -> None:
+    """gRPC leaks the memory of a read whose task is cancelled; the call's end ends the read, too."""
+
+    async def check() -> None:
+        broker, wanted = Broker(), {"orders"}
+        watch = MetadataWatch(broker, lambda: wanted, lambda: ["here:1"], lambda *_: None, lambda _: 0.0)  # type: ignore[arg-type]
+        task = asyncio.create_task(watch.run())
+        first = await broker.streams.get()
+        await first.reading.wait()
+        wanted.add("payments")
+        watch.changed.set()
+        second = await broker.streams.get()  # of the topics that are wanted now
+        await second.reading.wait()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        assert first.over.cancelled()
+        assert second.over.cancelled()
+        assert (first.reads_cancelled, second.reads_cancelled) == (0, 0)
+
+    asyncio.run(asyncio.wait_for(check(), 30))
