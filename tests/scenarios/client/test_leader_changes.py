@@ -107,7 +107,7 @@ def test_broker_that_stood_still_while_it_was_connected_to_is_used_when_it_is_ba
                 )  # as its watchdog does
             else:
                 core = out._core
-                until(lambda: core.sender.links[1]._stream is not None, 60)
+                until(lambda: 1 in core.sender.links and core.sender.links[1]._stream is not None, 60)
                 core.engine.io.call(lambda: core.sender.links[1]._stream.cancel())
             core.engine.io.run(core.engine.metadata.refresh(["t"], deadline=float("inf")))
             cluster.servers[1] = cluster._serve(1)  # while the port is ours still
