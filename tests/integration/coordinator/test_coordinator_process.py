@@ -78,7 +78,7 @@ def test_a_coordinator_that_stops_hands_its_groups_over_and_no_partition_moves(
     group = cluster.group_of(2)
     members = [Member(cluster, group, [topic], instance=f"i{number}") for number in range(2)]
     for member in members:
-        member.wait(lambda member: len(member.assignment) == 2, "each to have its half")
+        member.wait(lambda member: len(member.assignment) == 2 and member.epoch == 2, "each to have its half")
     before = [(member.assignment, member.epoch) for member in members]
     cluster.coordinators[2].terminate()
     try:
