@@ -155,7 +155,8 @@ class BrokerChecks(UpkeepChecks):
                 ) from error
             if found is None or not found.records:
                 if self.world.plan.compacts:
-                    self.superseded(host, truth, at, min(end, truth.end), log.log_end_offset)
+                    # (A replica that catches up copies what its leader has compacted further; see ``compacted``.)
+                    self.superseded(host, truth, at, min(end, truth.end), ANYWHERE)
                     break
                 raise Violation("high watermark", f"{host}: {log.topic_partition} has nothing at {at}, below {end}")
             self._match(host, truth, found.records, at)

@@ -66,10 +66,8 @@ class Led:
 
     def known_epoch_end(self, epoch: int) -> tuple[int, int]:
         known = [batch for batch in self.batches if batch.epoch <= epoch]
-        if epoch > self.latest_epoch:
+        if epoch > self.latest_epoch or not known:
             return -1, -1
-        if not known:
-            return epoch, self.batches[0].base
         return known[-1].epoch, known[-1].end
 
     def bytes_from(self, offset: int) -> int:

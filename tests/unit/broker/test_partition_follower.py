@@ -67,7 +67,7 @@ def matched(follower_end: int, follower_epoch: int, *starts: tuple[int, int], st
         log_start=start,
         log_end=end,
         latest_epoch=starts[-1][0] if starts else -1,
-        end_of=end_of(end, *starts),
+        end_of=lambda epoch: epochs(*starts).known_end_of(epoch, end),
         follower_end=follower_end,
         follower_epoch=follower_epoch,
     )
@@ -140,6 +140,12 @@ def test_a_follower_of_an_older_epoch_that_ends_at_the_leader_s_log_start_begins
     assert matched(50, 4, (7, 50), start=50) == OUT_OF_RANGE
     assert matched(50, 7, (7, 50), start=50) == MATCHES
     assert matched(50, 4, (4, 40), (7, 50), start=50) == MATCHES, "the leader knows where epoch 4 ended"
+
+
+def test_a_follower_of_an_older_epoch_begins_anew_though_the_leader_s_start_is_not_told_yet():
+    """Retention has cut the leader's epochs, and its new log start is told a moment later. (Simulator, brokers, seed
+    20261122150.)"""
+    assert matched(36, 0, (2, 52), start=25) == OUT_OF_RANGE
 
 
 def test_any_number_of_elections_in_between_ends_in_logs_that_match():

@@ -135,6 +135,12 @@ class LeaderEpochs:
             return EpochEnd(epoch, entries[0].start_offset)
         return EpochEnd(entries[above - 1].epoch, entries[above].start_offset)
 
+    def known_end_of(self, epoch: int, log_end_offset: int) -> EpochEnd:
+        """``end_of``, but UNKNOWN_EPOCH_END for an epoch below the first one: nothing here tells where it ended."""
+        if self.entries and epoch < self.entries[0].epoch:
+            return UNKNOWN_EPOCH_END
+        return self.end_of(epoch, log_end_offset)
+
 
 def parse_epochs(rows: Iterable[Sequence[str]]) -> tuple[EpochStart, ...]:
     """The entries of a checkpoint of epochs; ValueError names the first that is none, or cannot follow."""

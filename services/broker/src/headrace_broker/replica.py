@@ -281,7 +281,7 @@ class Replica:
 
     def known_epoch_end(self, epoch: int) -> tuple[int, int]:
         """(largest epoch not above ``epoch`` that has records here, its end); (-1, -1) when there is none."""
-        end = self.log.epoch_end_offset(epoch)
+        end = self.log.epochs.known_end_of(epoch, self.log.log_end_offset)
         return end.epoch, end.end_offset
 
     def bytes_from(self, offset: int) -> int:

@@ -112,7 +112,7 @@ class LedPartition(Protocol):
         """The epoch of the log's last record, -1 when it has none."""
 
     def known_epoch_end(self, epoch: int) -> tuple[int, int]:
-        """``PartitionLog.epoch_end_offset``: (largest known epoch not above ``epoch``, its end), or (-1, -1)."""
+        """(largest known epoch not above ``epoch``, its end), or (-1, -1); see ``matching.EndOf``."""
 
     def bytes_from(self, offset: int) -> int:
         """About how many bytes of records lie at ``offset`` and behind it; costs no I/O."""

@@ -7,8 +7,8 @@ wrote it once. So the leader looks up the follower's last epoch in its own histo
     it ended earlier here, or is not here at all           they part: cut where the largest common epoch ends
     the same epoch, and all of it lies behind here         the follower's last record lies: they part where it begins
     nothing in common (all of it lies below our start)     begin anew at our start
-    it ends where our log starts, and its last epoch is    begin anew: its records below our start may never have been
-    older than all that we know                            committed, and it must neither show nor keep them
+    its last epoch is older than the first one that we     begin anew: its records below our start may never have been
+    know, because retention deleted ours                   committed, and it must neither show nor keep them
 
 The follower cuts at the leader's end of that epoch or at its own, whichever is lower, and asks again: each round trip
 takes one epoch away that the leader never had, so any number of elections in between is met (KIP-279). Never by a high
@@ -29,7 +29,8 @@ from headrace_core.types import NO_EPOCH
 from .messages import Divergence
 
 #: (the largest known epoch not above the one asked for, one past its last offset); (-1, -1) when there is none, also
-#: for an epoch above the last one: ``PartitionLog.epoch_end_offset``.
+#: for an epoch above the last one. For an epoch below the first one, Kafka's OffsetForLeaderEpoch answers with the
+#: first one's start (``PartitionLog.epoch_end_offset``). That is no answer here: nothing tells where it ended.
 EndOf = Callable[[int], tuple[int, int]]
 
 
@@ -57,12 +58,10 @@ def match(
     epoch, end = (latest_epoch, log_end) if follower_epoch > latest_epoch else end_of(follower_epoch)
     if epoch == follower_epoch and end >= follower_end:
         before, start = end_of(epoch - 1)
-        if follower_end == log_start and start == end and epoch != latest_epoch:
-            return OUT_OF_RANGE  # the epoch is older than the first one known here: nothing tells where it ended
-        if not log_start < follower_end <= start or (start == end and epoch != latest_epoch):
+        if not log_start < follower_end <= start:
             return MATCHES
         epoch, end = before, start
-    if end <= log_start:  # what they have in common is gone here
+    if end <= log_start:  # what they have in common is gone here, or not known
         return OUT_OF_RANGE
     return Match(False, Divergence(epoch, end))
 
