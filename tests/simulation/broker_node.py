@@ -79,6 +79,8 @@ class BrokerHost:
         self.disks = 0
         #: How often a replica of its was made anew.
         self.begun_anew = 0
+        #: How often a partition's log was damaged: it is set aside, and a crash may come before it begins anew.
+        self.damaged = 0
         self.broker_id = -1
         self.broker: Broker | None = None
         self.loop: SimLoop | None = None
@@ -354,6 +356,7 @@ class Broker:
     def _happened(self, event: object) -> None:
         self.world.count("event", type(event).__name__)
         self.host.begun_anew += type(event).__name__ == "ReplicaBeginsAnew"
+        self.host.damaged += type(event).__name__ == "PartitionFailed"
         self.world.tell(self.host, str(event))
         if isinstance(event, CorruptionFound):
             self._damage_found(f"{event.path}, position {event.position}: {event.what}")

@@ -32,7 +32,7 @@ class StartSeen(NamedTuple):
 
     log: PartitionLog
     life: int
-    copy: tuple[int, int, int]
+    copy: tuple[int, int, int, int]
     start: int
 
 
@@ -96,7 +96,7 @@ class UpkeepChecks:
             raise Violation(
                 "log start", f"{host}: {log.topic_partition} starts at {start}, and {truth.start_max} was allowed"
             )
-        copy = host.disks, host.begun_anew, truth.removed[host.number]
+        copy = host.disks, host.begun_anew, host.damaged, truth.removed[host.number]
         if seen is not None and seen.log is not log and (seen.life == host.life or seen.copy != copy):
             seen = None  # it was made anew, or taken away and brought back
         before = 0 if seen is None else seen.start if seen.log is log else truth.durable.get(seen.log, 0)

@@ -88,7 +88,7 @@ def test_a_log_start_above_what_is_committed_is_noticed() -> None:
 def test_a_log_start_that_comes_back_after_a_restart_is_noticed() -> None:
     found = checks("deletes")
     found.truths[0].start_max = 5
-    host: Any = SimpleNamespace(number=1, disks=1, begun_anew=0, life=1)
+    host: Any = SimpleNamespace(number=1, disks=1, begun_anew=0, damaged=0, life=1)
     deleted = log(log_start_offset=3)
     found.start_seen(host, deleted)
     deleted.log_start_offset = 5
