@@ -115,6 +115,29 @@ def test_a_follower_that_does_not_read_holds_up_no_flush():
     asyncio.run(scenario())
 
 
+def test_a_stream_whose_turn_fails_holds_up_no_flush(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken() -> None:
+        raise ZeroDivisionError("broken on purpose")
+
+    async def scenario() -> None:
+        fs = CrashingFileSystem()
+        async with ReplicationWorld(SoloBroker(fs)) as here:
+            await here.topic("orders")
+            follower = here.follower()
+            follower.hello()
+            follower.join(1, "orders")
+            await until(lambda: any(message.joined for message in follower.got))
+            monkeypatch.setattr(follower.handler._lane, "next", broken)
+            for count, value in enumerate((b"a", b"b", b"c"), 1):
+                await asyncio.wait_for(here.append("orders", value), 20)
+                assert here.leader("orders").flushed_end == count
+            assert isinstance(follower.stream.ended, errors.UnknownServerError)
+            assert "broken on purpose" in str(follower.stream.ended)
+            follower.handler.on_closed()
+
+    asyncio.run(scenario())
+
+
 def test_what_a_turn_of_the_writer_brings_to_many_partitions_is_one_message():
     async def scenario() -> None:
         async with world() as here:

@@ -304,7 +304,16 @@ class LeaderStream(StreamHandler[Any]):
     # -- one message after the other ---------------------------------------------------------------------------------
 
     def _turn(self) -> None:
+        """Push what the lane owes. A failure ends this stream: flushes must not wait for its message."""
         self._is_scheduled = False
+        try:
+            self._push()
+        except Exception as error:
+            logger.exception("the stream to broker %d failed", self.broker_id)
+            self._service.pushes.end(self)
+            self.end(UnknownServerError(f"the stream to broker {self.broker_id} failed: {error!r}"))
+
+    def _push(self) -> None:
         lane, stream, pushes = self._lane, self._stream, self._service.pushes
         if lane is None or self._closed or lane.is_closed:
             pushes.end(self)
