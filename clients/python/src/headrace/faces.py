@@ -1,7 +1,7 @@
-"""What the clients share: how they are shown, why they are not copied, and answers that may be awaited.
+"""What the clients share: their repr, the refusal to be copied, and results that may be awaited.
 
-An async client's method is awaited, whatever it does: nobody should have to know which of them wait. Those that never
-do (assign, seek, pause, metrics, ...) act when they are called and return ``Done``, an ``AwaitableSet`` or an
+Every method of an async client may be awaited, so users need not know which methods wait. Methods that never wait
+(assign, seek, pause, metrics, ...) act when they are called and return ``Done``, an ``AwaitableSet`` or an
 ``AwaitableDict``: both ``await consumer.pause(tp)`` and a plain ``consumer.pause(tp)`` work, without a task.
 """
 

@@ -170,7 +170,7 @@ UPKEEP = (
     honoured(
         "log.open.files.max",
         1_000,
-        "How many files of segments a broker keeps open; those used longest ago are closed and opened anew "
+        "How many segment files a broker keeps open. It closes the least recently used file and opens it again "
         "when needed.",
         low=16,
         high=INT_MAX,

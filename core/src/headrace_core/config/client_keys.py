@@ -16,7 +16,7 @@ _CONNECTING = "has no effect: gRPC connects by itself; bootstrap.timeout.ms and 
 _PROVIDERS = "values are taken as they stand, ${...} is not replaced; put the value into the dict"
 _JAVA = "a class of Java's cannot be loaded here; leave it out"
 _TLS = "TLS is not built yet: reach the cluster over loopback or a tunnel, and leave this key out"
-_SASL = "authentication is not built yet: the servers ask nobody who they are; leave this key out"
+_SASL = "authentication is not built yet: the servers accept every client; leave this key out"
 
 
 _COMMON = (

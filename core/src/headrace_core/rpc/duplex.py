@@ -85,9 +85,8 @@ class Duplex(Generic[Request, Response]):
             why, self._why = self._why, None
         finally:  # in a task of its own: a caller that is cancelled again leaves nothing behind
             await asyncio.shield(asyncio.create_task(self._end(tasks)))
-        del (
-            tasks
-        )  # with the exceptions in them: the frame in the traceback of what is raised here would keep them alive
+        # The traceback of what is raised here keeps this frame, which would keep the tasks and their exceptions.
+        del tasks
         if why is not None:
             raise why
         assert first is not None

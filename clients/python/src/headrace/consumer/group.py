@@ -570,7 +570,7 @@ class GroupConsumer:
                 self._gone(owned, why)
             await self._membership.leave()
             self._settle()
-        self._reading.interrupt()  # whoever came back meanwhile joins anew
+        self._reading.interrupt()  # wake a poll that began meanwhile: it joins the group again
 
 
 def subscription_of(topics: Iterable[str] | None, pattern: str | None) -> Subscription:

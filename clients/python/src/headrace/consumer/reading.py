@@ -200,7 +200,7 @@ class Reading:
         else:
             queue.append((item, iterator))
         kept = sum(len(entry[0].data) for some in (self._resumed, *self._held.values()) for entry in some)
-        if kept > self.inbox.max_bytes:  # pausing again and again must not gather memory: it is fetched anew later
+        if kept > self.inbox.max_bytes:  # repeated pauses must not gather memory: drop the slice, fetch it again later
             position = self.known_position(item.assigned.tp)
             self._void(item.assigned)
             item.assigned.position = position
@@ -304,10 +304,10 @@ class Reading:
             self.current = None
 
     def drain(self, max_records: int) -> list[Record]:
-        """Up to ``max_records`` of what is there; an error is raised only when nothing comes before it.
+        """Up to ``max_records`` of the fetched records; raises an error only when no record comes before it.
 
-        One that is not raised is met again: a bad slice stays the current one, what cannot go on is kept in
-        ``_errors``, and what may pass by itself is told anew.
+        An error that is not raised comes again at the next call: a bad slice stays the current one, an error that ends
+        a partition is kept in ``_errors``, and a retriable one repeats itself.
         """
         out: list[Record] = []
         while len(out) < max_records:
@@ -426,7 +426,7 @@ class Reading:
         return batches
 
     def give_back(self) -> None:
-        """What the last take_arrow took was handed to nobody: it is fetched again."""
+        """Fetch again what the last take_arrow took: its caller did not receive it."""
         for item, start in self._taken:
             if item.generation == item.assigned.generation and self.state == "open":
                 self._void(item.assigned)

@@ -169,15 +169,15 @@ def admin(bootstrap: str, properties: Iterable[str] | None = None) -> Any:
 
 # -- how long commands about groups wait for coordinators
 
-#: What a coordinator that dies has a successor within, generously.
+#: Time-out of group commands: a successor takes over a dead coordinator's groups well within it.
 GROUP_TIMEOUT_S = 15.0
-#: When none lives there is no successor either: somebody may just be starting one, and more is not to be hoped for.
+#: Time-out when no coordinator is alive: long enough for one that is just starting.
 NOBODY_S = 3.0
 
 
 def patience_s(client: Any, timeout_s: float) -> float:
-    """``timeout_s``, or less when it is the default and no coordinator lives, or none of those that are said to
-    listens: then whoever asked is told soon."""
+    """``timeout_s``; NOBODY_S when that is the default and no registered coordinator listens, so that the command fails
+    soon."""
     if timeout_s != GROUP_TIMEOUT_S:
         return timeout_s
     try:
