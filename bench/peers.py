@@ -147,7 +147,7 @@ def main() -> int:
     parser.add_argument("--policies", default="commit,os")
     parser.add_argument("--warm-gib", type=float, default=12.0)
     parser.add_argument("--no-spark", action="store_true")
-    parser.add_argument("--no-save", action="store_true", help="not into bench/results and docs/performance.md")
+    parser.add_argument("--no-save", action="store_true", help="not into bench/results and docs/performance")
     parser.add_argument("--only", default="", help="steps whose name matches this regular expression")
     parser.add_argument("--smoke", action="store_true", help="theirs small and quick; the figures mean nothing")
     asked = parser.parse_args()
@@ -186,7 +186,7 @@ def main() -> int:
     if not asked.no_save and not asked.smoke:
         path = save(samples, what="peers", extra={"rounds": rounds, "policies": policies})
         report.rewrite(path)
-        print(f"saved: {path.relative_to(ROOT)}, docs/performance.md")
+        print(f"saved: {path.relative_to(ROOT)}, docs/performance")
     return 1 if samples.failures else 0
 
 

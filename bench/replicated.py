@@ -9,7 +9,7 @@ stand beside them, idle while ours work and the other way round: at Kafka's defa
 measured under each setting of kafka_settings.py, with a warm client; its best median is what ours are compared with.
 
 --only picks steps by name (--list names them). --save writes bench/results/*-replicated.json and, from it, the table in
-docs/performance.md. Exit 1 when a workload failed.
+docs/performance. Exit 1 when a workload failed.
 """
 
 from __future__ import annotations
@@ -311,7 +311,7 @@ def main() -> int:
     parser.add_argument("--smoke", action="store_true", help="small and quick; the figures mean nothing")
     parser.add_argument("--seconds", type=float, help="of workloads that run for a time")
     parser.add_argument("--warm-gib", type=float, default=6.0)
-    parser.add_argument("--save", action="store_true", help="into bench/results and docs/performance.md")
+    parser.add_argument("--save", action="store_true", help="into bench/results and docs/performance")
     asked = parser.parse_args()
     sizes = SMOKE if asked.smoke else Sizes()
     if asked.seconds is not None:
@@ -355,7 +355,7 @@ def main() -> int:
     if asked.save:
         path = save(samples, what="replicated", extra={"rounds": rounds, "policies": policies, "peers": asked.peers})
         report.rewrite(path, report.REPLICATED)
-        print(f"saved: {path.relative_to(ROOT)}, docs/performance.md")
+        print(f"saved: {path.relative_to(ROOT)}, docs/performance")
     return 1 if samples.failures else 0
 
 

@@ -1,6 +1,6 @@
-"""The table of bars: printed at the end of a run, and written into docs/performance.md from a saved result.
+"""The table of bars: printed at the end of a run, and written into docs/performance/ from a saved result.
 
-report.py bench/results/FILE.json      rewrites the part of docs/performance.md between its markers
+report.py bench/results/FILE.json      rewrites the parts of the pages between their markers
 """
 
 from __future__ import annotations
@@ -16,14 +16,17 @@ from bars import Verdict, judge
 from measure import ROOT, Samples
 from replicated_bars import judge as judge_replicated
 
-PAGE = ROOT / "docs" / "performance.md"
+PAGES = ROOT / "docs" / "performance"
+#: Every sample of a run; the pages themselves have the bars.
+SAMPLES_PAGE = ROOT / "docs" / "reference" / "benchmarks.md"
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of the page between two comments, and the bars in it."""
+    """A part of a page between two comments, and the bars in it."""
 
     name: str
+    page: Path
     judge: Callable[[Samples], list[Verdict]]
 
     @property
@@ -35,10 +38,10 @@ class Part:
         return f"<!-- {self.name}: end -->"
 
 
-MEASURED = Part("measured", judge)
-REPLICATED = Part("replicated", judge_replicated)
-GROUPS = Part("groups", judge)
-IDLE = Part("idle", judge)
+MEASURED = Part("measured", PAGES / "README.md", judge)
+REPLICATED = Part("replicated", PAGES / "replicas.md", judge_replicated)
+GROUPS = Part("groups", PAGES / "groups.md", judge)
+IDLE = Part("idle", PAGES / "idle.md", judge)
 
 
 def number(value: float | None, unit: str) -> str:
@@ -132,15 +135,14 @@ def groups_table(result: dict[str, Any]) -> str:
 
 
 def rewrite(path: Path, part: Part = MEASURED) -> None:
-    """Put a saved result into its part of the page."""
+    """Put a saved result into its part of its page, and its samples into the reference."""
     samples, result = load(path)
     failures = "".join(f"\n* failed: {failure}" for failure in result["failures"])
     bars = verdicts_table(part.judge(samples))
     settings = settings_table(samples)
     settings = f"\n### Which setting was Kafka's best\n\n{settings}\n" if settings else ""
-    medians = medians_table(result)
-    middle = f"{_facts(path, result)}\n\n{bars}\n{failures}\n{settings}\n### Every figure of that run\n\n{medians}"
-    _put(part, middle)
+    _put(part, part.page, f"{_facts(path, result)}\n\n{bars}\n{failures}\n{settings}")
+    _put(part, SAMPLES_PAGE, f"{_facts(path, result)}\n\n{medians_table(result)}")
 
 
 def rewrite_groups(path: Path) -> None:
@@ -148,7 +150,7 @@ def rewrite_groups(path: Path) -> None:
     _, result = load(path)
     failures = "".join(f"\n* failed: {failure}" for failure in result["failures"])
     facts = _facts(path, result).replace("? rounds, medians; ", "")
-    _put(GROUPS, f"{facts}\n\n{groups_table(result)}\n{failures}")
+    _put(GROUPS, GROUPS.page, f"{facts}\n\n{groups_table(result)}\n{failures}")
 
 
 def idle_table(result: dict[str, Any]) -> str:
@@ -187,16 +189,16 @@ def rewrite_idle(path: Path) -> None:
     _, result = load(path)
     failures = "".join(f"\n* failed: {failure}" for failure in result["failures"])
     facts = _facts(path, result).replace(f"{result['rounds']} rounds, medians; ", "medians; ")
-    _put(IDLE, f"{facts}\n\n{idle_table(result)}\n{failures}")
+    _put(IDLE, IDLE.page, f"{facts}\n\n{idle_table(result)}\n{failures}")
 
 
-def _put(part: Part, middle: str) -> None:
-    text = PAGE.read_text()
+def _put(part: Part, page: Path, middle: str) -> None:
+    text = page.read_text()
     before, begin, rest = text.partition(part.begin)
     _, end, after = rest.partition(part.end)
     if not (begin and end):
-        raise SystemExit(f"{PAGE}: there is no {part.begin} ... {part.end} in it")
-    PAGE.write_text(f"{before}{part.begin}\n{middle}\n{part.end}{after}")
+        raise SystemExit(f"{page}: there is no {part.begin} ... {part.end} in it")
+    page.write_text(f"{before}{part.begin}\n{middle}\n{part.end}{after}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""docs/configuration.md, generated from the declarations of every key.
+"""docs/reference/configuration.md, generated from the declarations of every key.
 
 tools/config_docs.py generate    write it
 tools/config_docs.py check       fail when it is not what the declarations say (part of `make check`)
@@ -16,7 +16,7 @@ from headrace_core.config.server_keys import SERVER, SERVER_GROUPS
 from headrace_core.config.topic_keys import TOPIC, TOPIC_DEFAULT_KEYS
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs" / "configuration.md"
+PAGE = ROOT / "docs" / "reference" / "configuration.md"
 COMMAND = "tools/config_docs.py generate"
 
 INTRODUCTION = """# Configuration
@@ -63,7 +63,7 @@ for `bootstrap.servers`.
 
 
 def page() -> str:
-    """The whole of docs/configuration.md."""
+    """The whole of docs/reference/configuration.md."""
     parts = [INTRODUCTION, _counts(), "## Topics\n", _topics()]
     parts += ["## Servers\n"]
     for title, keys in SERVER_GROUPS.items():

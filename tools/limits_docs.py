@@ -1,4 +1,4 @@
-"""The table of docs/limits.md, from the declarations in headrace_core.rpc.limits.
+"""The table of docs/reference/limits.md, from the declarations in headrace_core.rpc.limits.
 
 tools/limits_docs.py generate    write it
 tools/limits_docs.py check       fail when it is not what the declarations say (a test runs this)
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from headrace_core.rpc.limits import LIMITS
 
-PAGE = Path(__file__).parent.parent / "docs" / "limits.md"
+PAGE = Path(__file__).parent.parent / "docs" / "reference" / "limits.md"
 BEGIN, END = "<!-- begin: tools/limits_docs.py -->\n", "<!-- end -->\n"
 
 

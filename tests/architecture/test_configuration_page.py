@@ -1,4 +1,4 @@
-"""docs/configuration.md says what the declarations say, and a stale page is found, with the command that mends it."""
+"""docs/reference/configuration.md says what the declarations say; a stale page is found, and how to generate it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/limits.md and the limits in code are one table."""
+"""docs/reference/limits.md and the limits in code are one table."""
 
 from __future__ import annotations
 

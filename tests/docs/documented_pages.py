@@ -16,6 +16,26 @@ import typer
 from headrace_tools.cli.root import build
 
 ROOT = Path(__file__).resolve().parents[2]
+#: In the order in which a reader, and a test, follows them.
+CLI = [
+    f"docs/cli/{name}.md"
+    for name in ("README", "local-cluster", "inspect", "nodes", "topics", "produce-consume", "groups", "logs", "bench")
+]
+OPERATIONS = [
+    f"docs/operations/{name}.md"
+    for name in (
+        "doctor",
+        "disks",
+        "replicas",
+        "upgrades",
+        "groups",
+        "controllers",
+        "retention",
+        "damage",
+        "kafka-logs",
+    )
+]
+SDK = [f"docs/sdk/{name}.md" for name in ("README", "producing", "consuming", "groups", "admin", "internals")]
 _FENCE = re.compile(r"^( *)```(\S*)\s*$")
 _NOT_RUN = re.compile(r"^<!-- not run: (.+) -->$")
 _REMARK = re.compile(r"(\s+#\s|\s{2,}).*$")
@@ -34,6 +54,12 @@ class Block:
 
     def __str__(self) -> str:
         return f"{self.page}:{self.line}"
+
+
+def all_pages() -> list[str]:
+    """Every page of the repository, generated ones too."""
+    found = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    return sorted(str(path.relative_to(ROOT)) for path in found)
 
 
 def blocks(page: str) -> list[Block]:

@@ -75,10 +75,10 @@ class Site:
         assert "Traceback" not in err, err
         return out
 
-    def follow(self, page: str, *, but: Callable[[pages.Block], bool] = lambda block: False) -> str:
-        """Run the blocks of a page, one shell for all of them; what they printed."""
+    def follow(self, *followed: str, but: Callable[[pages.Block], bool] = lambda block: False) -> str:
+        """Run the blocks of these pages, one shell for all of them; what they printed."""
         script = [MAY_NAME]
-        for block in pages.blocks(page):
+        for block in (block for page in followed for block in pages.blocks(page)):
             if block.language not in ("sh", "python") or block.not_run or but(block):
                 continue
             text = block.text.replace("127.0.0.1:9095", self.address)

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.timeout(480)
 
 
 def test_a_broker_with_several_disks_as_the_page_says(tmp_path: Path) -> None:
-    disks = [block for block in pages.blocks("docs/operations.md") if about_disks(block)]
+    disks = [block for block in pages.blocks("docs/operations/disks.md") if about_disks(block)]
     kinds = [(block.heading, block.language) for block in disks]
     several = "A broker with several disks"
     assert kinds == [("Disks", "sh"), *((several, kind) for kind in ("properties", "properties", "sh", "sh", "sh"))]

@@ -38,7 +38,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 
 def test_the_page_of_the_command_line(site: Site) -> None:
-    told = site.follow("docs/cli.md")
+    told = site.follow(*pages.CLI)
     assert "bootstrap.servers=stage-1:9095,stage-2:9095" in told
     assert "local counts unless another one is named" in told
     assert (site.directory / "before.csv").read_text().count("orders,") == 6
@@ -46,7 +46,7 @@ def test_the_page_of_the_command_line(site: Site) -> None:
 
 
 def test_the_page_of_operations(site: Site) -> None:
-    told = site.follow("docs/operations.md", but=about_disks)
+    told = site.follow(*pages.OPERATIONS, but=about_disks)
     assert re.search(r"^BROKER +ADDRESS", told, re.MULTILINE)
     assert "all of it sound" in told
 
@@ -74,6 +74,6 @@ def test_the_pictures_are_what_our_commands_show_of_a_cluster(site: Site, tmp_pa
 
 
 def test_some_page_shows_each_picture() -> None:
-    text = "".join(path.read_text() for path in [pages.ROOT / "README.md", *(pages.ROOT / "docs").glob("*.md")])
+    text = "".join(path.read_text() for path in [pages.ROOT / "README.md", *(pages.ROOT / "docs").rglob("*.md")])
     for path in (pages.ROOT / "docs" / "pictures").iterdir():
         assert f"pictures/{path.name})" in text

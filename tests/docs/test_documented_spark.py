@@ -26,7 +26,12 @@ def test_the_blocks_of_spark(site: Site, tmp_path: Path) -> None:
     """What the page reads from, and writes, is made here."""
     (first_minutes,) = [block for block in pages.blocks("README.md") if "headrace_spark" in block.text]
     script = [first_minutes.text]
-    found = [block for block in pages.blocks("docs/spark.md") if not block.not_run]
+    found = [
+        block
+        for page in ("docs/spark.md", "docs/spark-running.md")
+        for block in pages.blocks(page)
+        if not block.not_run
+    ]
     for block in found:
         text = block.text.replace("/data/checkpoints", str(tmp_path / "checkpoints"))
         if block.language == "python":

@@ -10,14 +10,19 @@ from pathlib import Path
 from headrace import LocalCluster
 from tests.docs import documented_pages as pages
 
-PAGE = Path(__file__).parents[2] / "docs" / "sdk.md"
+PAGE = Path(__file__).parents[2] / "docs" / "sdk" / "README.md"
 
 
 def test_the_first_block_of_the_sdk_page_runs_as_it_is_written(headrace_cluster: LocalCluster, tmp_path: Path) -> None:
     found = re.search(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     assert found is not None
     block = found[1]
-    run_too = [each for each in pages.blocks("docs/sdk.md") if each.language in ("sh", "python") and not each.not_run]
+    run_too = [
+        each
+        for page in pages.SDK
+        for each in pages.blocks(page)
+        if each.language in ("sh", "python") and not each.not_run
+    ]
     assert len(run_too) == 1, "a block that nothing runs"
     assert block.count("127.0.0.1:9095") == 3
     script = tmp_path / "block.py"

@@ -184,7 +184,7 @@ def ours(written: dict[str, Written], tmp_path_factory: pytest.TempPathFactory) 
         for name, moment in COPIES:
             directory = _directory(cluster, f"{name}-{moment}")
             left_out = {"partition.metadata"}  # the topic's id is ours
-            if moment == "stopped":  # as docs/operations.md has it; with Kafka's, which has no checksum, it works too
+            if moment == "stopped":  # docs/operations/kafka-logs.md; Kafka's own, without a checksum, works too
                 left_out.add("leader-epoch-checkpoint")
             for path in directory.iterdir():
                 if path.name != "partition.metadata":

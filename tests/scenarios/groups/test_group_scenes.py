@@ -33,8 +33,8 @@ from tests.worlds.readers import (
 )
 
 STORM_MEMBERS = int(os.environ.get("HEADRACE_STORM", "6"))
-#: Of a partition that stays where it is, in any rebalance. (What is measured is in docs/performance.md; here it is what
-#: a slow machine with other tests on it may take, and much less than a session's time-out, which is 45 s.)
+#: Of a partition that stays where it is, in any rebalance. (What is measured is in docs/performance/groups.md; here it
+#: is what a slow machine with other tests on it may take, and much less than a session's time-out, which is 45 s.)
 STANDSTILL_MAX_S = 15.0
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]

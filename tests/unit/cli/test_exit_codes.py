@@ -1,5 +1,5 @@
-"""What a script may count on: docs/cli.md's exit codes, each with what stands on stderr. (130, 141 and 143, which it
-takes a process to see, are in tests/integration/cli: kcat, local, doctor.)"""
+"""What a script may count on: docs/cli/README.md's exit codes, each with what stands on stderr. (130, 141 and 143,
+which it takes a process to see, are in tests/integration/cli: kcat, local, doctor.)"""
 
 from __future__ import annotations
 

@@ -10,8 +10,8 @@
     coordinator_keys   groups, offsets, transactions
     server_keys        the keys of the four files before, together: SERVER
 
-docs/configuration.md is generated from here. A new key is one declaration; a settings object that wants it gets one
-field (``from_key``).
+docs/reference/configuration.md is generated from here. A new key is one declaration; a settings object that wants it
+gets one field (``from_key``).
 """
 
 from .definition import (

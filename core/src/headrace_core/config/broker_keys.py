@@ -55,7 +55,7 @@ BROKER = (
         "max.connections",
         10_000,
         "How many connections each listener takes; one more is closed as soon as it is accepted. Fewer where the "
-        "process may not open so many files (docs/limits.md).",
+        "process may not open so many files (docs/reference/limits.md).",
         low=1,
         source="KIP-402",
     ),

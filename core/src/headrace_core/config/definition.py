@@ -5,7 +5,7 @@ Python values (keyword arguments), with Kafka's dotted names or their snake_case
 typed values with every default filled in. Anything unknown is InvalidConfigError with a "did you mean".
 
 A key is *honoured*; or *accepted*, with a note of what stands in its place (whoever sets it is told); or *refused*,
-with the reason, unless it says what holds anyway (its default). docs/configuration.md is generated from here.
+with the reason, unless it says what holds anyway (its default). docs/reference/configuration.md is generated from here.
 """
 
 from __future__ import annotations

@@ -167,7 +167,7 @@ NETWORK = (
         "max.request.partition.size.limit",
         2_000,
         "How many partitions one answer of DescribeTopicPartitions holds (KIP-966).",
-        "there is no such request; docs/limits.md says how many partitions the others may name",
+        "there is no such request; docs/reference/limits.md says how many partitions the others may name",
         low=1,
     ),
     accepted(

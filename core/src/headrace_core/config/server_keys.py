@@ -36,7 +36,7 @@ _COARSE = [
 
 _TOPIC_DEFAULTS = [_topic_default(topic_key, name) for topic_key, name in TOPIC_DEFAULT_KEYS.items()]
 
-#: Every key of a server's properties file, in the groups of docs/configuration.md.
+#: Every key of a server's properties file, in the groups of docs/reference/configuration.md.
 SERVER_GROUPS: dict[str, tuple[ConfigKey, ...]] = {
     "The node": node_keys.NODE,
     "The cluster": controller_keys.CLUSTER,

@@ -251,7 +251,7 @@ def read_partition_metadata(fs: FileSystem, directory: str) -> uuid.UUID | None:
     problem = _wrong_checksum(data, _TOPIC_SEAL)
     if problem is not None:
         raise CorruptLogError(
-            f"{path}, position 0: {problem}; restore the file: the log itself may be sound (docs/operations.md, "
+            f"{path}, position 0: {problem}; restore the file: the log itself may be sound (docs/operations/damage.md, "
             "partition.metadata)"
         )
     values = _properties(data, ":")

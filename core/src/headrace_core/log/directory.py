@@ -355,7 +355,7 @@ class LogDirectory:
             why = (
                 f"{error.message}. Found while the broker ran: the log is not served and its files are left as they "
                 f"are. Restore them and remove {path}/{QUARANTINE}, or delete {path}: all its records on this broker "
-                "are lost then (docs/operations.md, Damage)"
+                "are lost then (docs/operations/damage.md)"
             )
             write_quarantine(self.fs, path, why)
         return True

@@ -328,7 +328,7 @@ def partition_id_beside(fs: FileSystem, directory: str, names: Sequence[str]) ->
             0,
             -1,
             error.message.removeprefix(path).removeprefix(", position 0: ").partition("; restore")[0].strip(),
-            "stop the broker and write it anew, by the topic's id (docs/operations.md, partition.metadata)",
+            "stop the broker and write it anew, by the topic's id (docs/operations/damage.md, partition.metadata)",
         )
 
 

@@ -222,7 +222,7 @@ class _Opening:
     def corrupt(self, segment: LogSegment, why: str) -> CorruptLogError:
         return CorruptLogError(
             f"{segment.path}, {why}. The log is not served and its files are left as they are: restore them, or delete "
-            f"{self.directory}: all its records on this broker are lost then (docs/operations.md, Damage)"
+            f"{self.directory}: all its records on this broker are lost then (docs/operations/damage.md)"
         )
 
 

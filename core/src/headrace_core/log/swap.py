@@ -94,7 +94,7 @@ def _end_of_swapped(fs: FileSystem, directory: str, base: int) -> int:
         raise CorruptLogError(
             f"{path}, position {found.end}: {problem}. A compaction was to put it in the place of older segments; all "
             f"files are left as they are: restore it, or delete {directory}: all its records on "
-            "this broker are lost then (docs/operations.md, Damage)"
+            "this broker are lost then (docs/operations/damage.md)"
         )
     return found.next_offset
 

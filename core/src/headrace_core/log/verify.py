@@ -66,7 +66,7 @@ from .segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, BatchMeta
 
 _RESTORE = (
     "stop the broker and restore the partition's files from a copy, or delete its directory: all its records on this "
-    "broker are lost then, and offsets begin at 0 again (docs/operations.md, Damage)"
+    "broker are lost then, and offsets begin at 0 again (docs/operations/damage.md)"
 )
 _REBUILD = "with the broker stopped, remove the file: the next start rebuilds it"
 _SAFE = {

@@ -2,7 +2,7 @@
 
 A listener runs the check before it parses a request (see receiving.py): 14 MiB of unknown topic names would cost the
 event loop seconds, and two bytes on the wire become an object of a hundred. A repeated field without a line here fails
-a test, and docs/limits.md holds this table in words.
+a test, and docs/reference/limits.md holds this table in words.
 
 The check reads field headers only (https://protobuf.dev/programming-guides/encoding/) and stops at the first excess, so
 that its cost is bounded by the limits and not by the request.

@@ -47,7 +47,7 @@ class BrokerIdentity:
 class BrokerSettings:
     """What the upkeep of the logs obeys. Derived, never set field by field; buffers are those of all threads together.
 
-    The meaning of each field is its key's (docs/configuration.md).
+    The meaning of each field is its key's (docs/reference/configuration.md).
     """
 
     retention_check_interval_ms: int = from_key(SERVER, "log.retention.check.interval.ms")

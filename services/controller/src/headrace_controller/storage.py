@@ -82,7 +82,7 @@ logger = logging.getLogger("headrace.controller")
 #: What becomes of a voter whose log is lost.
 _AS_A_NEW_ONE = (
     "let this controller join as a new one: remove the directory, then `headrace format --no-initial-controllers` "
-    "(docs/operations.md, A voter loses its disk)"
+    "(docs/operations/controllers.md, A voter loses its disk)"
 )
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 _READ_BYTES = 1 << 20

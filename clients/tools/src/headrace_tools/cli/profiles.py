@@ -89,8 +89,8 @@ def set_keys(
 ) -> None:
     """Make a profile, or change keys of it. All is checked first, as a client will check it.
 
-    The keys are those of producers, consumers and admins (docs/configuration.md); each command takes those that concern
-    it. The file is written anew: comments in it are lost.
+    The keys are those of producers, consumers and admins (docs/reference/configuration.md); each command takes those
+    that concern it. The file is written anew: comments in it are lost.
 
     \b
     Examples:

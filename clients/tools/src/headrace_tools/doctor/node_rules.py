@@ -295,7 +295,7 @@ def voter_away(facts: Facts) -> Iterator[Finding]:
             f"controller {voter.replica_id} at {voter.address or 'an unknown address'}",
             (_local_cure(facts, "controller", voter.replica_id) or "start it, or restart it if it hangs")
             + f"; if its disk is lost, `headrace quorum remove {voter.replica_id}@{voter.directory_id_text}` and "
-            "format it again (docs/operations.md, controllers)",
+            "format it again (docs/operations/controllers.md)",
         )
 
 
@@ -330,7 +330,7 @@ def log_dir_offline(facts: Facts) -> Iterator[Finding]:
                     f"log directory {each.path} of broker {broker_id} is offline: {each.error.message}",
                     f"broker {broker_id}: {each.path}",
                     "mend the disk (mount it, remount it writable, replace it), and restart the broker "
-                    "(docs/operations.md, a disk fails)",
+                    "(docs/operations/disks.md)",
                 )
 
 
@@ -349,7 +349,7 @@ def replica_damaged(facts: Facts) -> Iterator[Finding]:
                 f"{'' if error is None else error.message}",
                 f"broker {broker_id}: {some(names)}",
                 f"`headrace log verify {bad[0][1]}` names every problem; with another copy in sync delete the damaged "
-                "one and restart the broker, which copies it anew (docs/operations.md, damage)",
+                "one and restart the broker, which copies it anew (docs/operations/damage.md)",
             )
 
 

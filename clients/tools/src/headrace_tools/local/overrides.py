@@ -17,7 +17,8 @@ from .state import ClusterState, Node
 
 _PORT = "`headrace up --port` chooses the first broker's port, the other ports are free ones"
 _BY_HAND = (
-    'a node whose directories or disks you choose is run by hand: docs/operations.md, "A broker with several disks"'
+    "a node whose directories or disks you choose is run by hand: docs/operations/disks.md, "
+    '"A broker with several disks"'
 )
 _ROLES = "`headrace up --brokers N` says how many brokers there are"
 #: Keys that differ from node to node, or that nodes and supervisor must agree on -> what to do instead.

@@ -2,9 +2,9 @@
 
 The order: controllers, the active one last; then brokers; then coordinators; each by id.
 
-* **Controllers first**, as with a new version (docs/operations.md): a node registers with what it understands, and
-  those who judge it must not be older than it is. It is also the cheapest to try: a controller that does not come back
-  costs no client anything.
+* **Controllers first**, as with a new version (docs/operations/upgrades.md): a node registers with what it understands,
+  and those who judge it must not be older than it is. It is also the cheapest to try: a controller that does not come
+  back costs no client anything.
 * **The active controller last**: each one that goes costs an election. In another order the leadership may fall to one
   whose turn is next, and there is an election for every controller instead of one for all of them.
 * **Coordinators last**: a shard of groups that changes hands is read from its partition's leader, and by then leaders

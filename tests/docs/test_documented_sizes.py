@@ -1,0 +1,34 @@
+"""A page has one reader and one question: pages that people write stay short. Generated ones are docs/reference/."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.docs import documented_pages as pages
+
+WORDS_MAX = 2_500
+#: Kept by date, not read from top to bottom.
+LISTS = {"CHANGELOG.md", "docs/architecture.md"}
+WRITTEN = [page for page in pages.all_pages() if not page.startswith("docs/reference/") and page not in LISTS]
+
+
+def too_long(texts: dict[str, str]) -> list[str]:
+    counted = {page: len(text.split()) for page, text in texts.items()}
+    return [f"{page}: {words} words, at most {WORDS_MAX}" for page, words in counted.items() if words > WORDS_MAX]
+
+
+def test_no_page_that_people_write_is_too_long() -> None:
+    assert too_long({page: (pages.ROOT / page).read_text() for page in WRITTEN}) == []
+
+
+def test_a_page_that_is_too_long_is_named() -> None:
+    assert too_long({"docs/long.md": "word " * 2_501, "docs/short.md": "word " * 2_500}) == [
+        "docs/long.md: 2501 words, at most 2500"
+    ]
+
+
+@pytest.mark.parametrize("folder", ["cli", "operations", "sdk"])
+def test_every_page_of_a_folder_is_followed(folder: str) -> None:
+    """A new page is named in documented_pages.py, or nothing would run it."""
+    followed = {*pages.CLI, *pages.OPERATIONS, *pages.SDK, "docs/operations/README.md"}
+    assert {page for page in pages.all_pages() if page.startswith(f"docs/{folder}/")} <= followed
