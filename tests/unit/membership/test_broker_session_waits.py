@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from headrace_core.membership.heartbeats import wait_for_event
+from headrace_core.membership.node_session import wait_for_event
 
 
 @pytest.mark.parametrize("turns", range(5))

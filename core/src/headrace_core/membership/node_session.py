@@ -1,7 +1,9 @@
 """A node's standing with the controllers, whichever its role: it registers, heartbeats while it lives, takes its leave.
 
-``BrokerSession`` and ``CoordinatorSession`` say what is sent and what an answer means. Heartbeats have a connection of
-their own, so that nothing large can delay them.
+``BrokerSession`` and ``CoordinatorSession`` say what is sent and what an answer means. Heartbeats are a stream
+(rpc/duplex.py) with a connection of its own, so that nothing large can delay them. The session reads while no answer is
+due, too: a connection that breaks between two heartbeats is noticed at once, and the controllers wait for a node whose
+connection broke for a quarter of an interval only (broker.session.disconnect.grace.ms).
 
 Only the leading controller answers. Who leads is in ``Controllers``, which the metadata stream keeps: when another one
 is elected, the heartbeats move over at once, also from a controller that stands still or does not know yet.
@@ -13,7 +15,7 @@ import abc
 import asyncio
 import itertools
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
 import grpc
@@ -31,10 +33,10 @@ from ..errors import (
 )
 from ..rpc.backoff import Backoff
 from ..rpc.channel import ChannelPurpose, open_channel
+from ..rpc.duplex import Duplex
 from ..rpc.outage import Outage
 from ..rpc.status import error_from_rpc
 from .controllers import Controllers
-from .heartbeats import HeartbeatsGoTo, HeartbeatStream, LeadMovedError, SilentControllerError, wait_for_event
 from .leader_discovery import LeaderDiscovery
 
 #: How often a node that wants to stop asks whether it may.
@@ -43,6 +45,10 @@ _SHUTDOWN_INTERVAL_S = 0.05
 _REGISTER_TIMEOUT_S = 5.0
 
 Registered = TypeVar("Registered")
+
+
+class _SilentControllerError(NetworkError):
+    """The connection stands, and no answer comes: the controller's process may be frozen."""
 
 
 class NodeSession(abc.ABC, Generic[Registered]):
@@ -137,26 +143,25 @@ class NodeSession(abc.ABC, Generic[Registered]):
         was silent for too long, or was unregistered): this life of the node is over.
         """
         discovery, outage = LeaderDiscovery(self._controllers), Outage(self._logger, "heartbeats")
-        while True:
-            address = discovery.address
-            channel = open_channel(address, ChannelPurpose.HEARTBEAT)
+        while not self._may_stop.is_set():
+            target = _Target(self._controllers, discovery.address)
             try:
-                await self._heartbeats(channel, discovery, outage)
-                return
-            except (StaleBrokerEpochError, BrokerIdNotRegisteredError):
-                raise
-            except LeadMovedError:
-                discovery.follow()
+                await self._heartbeats(target, discovery, outage)
                 continue
-            except HeadraceError as failed:
-                error = failed
-            finally:
-                await channel.close()
-            if error.retriable:
-                outage.failed(address, error)
-            else:
-                self._logger.warning("heartbeats: %s", error)
-            await discovery.pause(discovery.failed(error))
+            except HeadraceError as error:
+                if target.has_lost_the_lead():
+                    discovery.follow()
+                    continue
+                if isinstance(error, StaleBrokerEpochError | BrokerIdNotRegisteredError):
+                    raise
+                if isinstance(error, _SilentControllerError):
+                    discovery.is_silent()
+                if error.retriable:
+                    outage.failed(target.address, error)
+                else:
+                    self._logger.warning("heartbeats: %s", error)
+                pause_s = discovery.failed(error)
+            await discovery.pause(pause_s)
 
     async def shut_down(self, timeout_s: float) -> bool:
         """Ask for what the node leads or owns to be given to others, wait until it may stop. False after ``timeout_s``:
@@ -182,59 +187,99 @@ class NodeSession(abc.ABC, Generic[Registered]):
         finally:
             await channel.close()
 
-    async def _heartbeats(self, channel: grpc.aio.Channel, discovery: LeaderDiscovery, outage: Outage) -> None:
-        """Heartbeats over one stream. Returns when the node may stop; raises a HeadraceError when the stream ends, or
-        LeadMovedError when another controller is known to lead."""
-        stub = cluster_pb2_grpc.ClusterStub(channel)  # type: ignore[no-untyped-call]
-        stream = HeartbeatStream(self._open_heartbeats(stub), on_end=self._nudge.set)
-        at = HeartbeatsGoTo(self._controllers, discovery.address)
+    async def _heartbeats(self, target: _Target, discovery: LeaderDiscovery, outage: Outage) -> None:
+        """Heartbeats over one stream. Returns when the node may stop; raises a HeadraceError when the stream ends."""
+        stream: Duplex[Any, Any] = Duplex(
+            target.address,
+            ChannelPurpose.HEARTBEAT,
+            lambda channel: self._open_heartbeats(cluster_pb2_grpc.ClusterStub(channel)),  # type: ignore[no-untyped-call]
+        )
+        answers: asyncio.Queue[Any] = asyncio.Queue()
 
-        def changed() -> None:
-            if at.has_been_left():
-                self._nudge.set()
-                stream.leave()  # a heartbeat under way may wait for a process that stands still
+        async def read() -> None:
+            while True:
+                answers.put_nowait(await stream.read())
 
-        unsubscribe = self._controllers.subscribe(changed)
+        def answered(answer: Any) -> None:
+            self._answered(answer)
+            target.answered()
+            discovery.worked()
+            outage.over()
+
+        def leader_changed() -> None:
+            if target.has_lost_the_lead():
+                stream.cancel()  # a heartbeat under way may wait for a process that stands still
+
+        unsubscribe = self._controllers.subscribe(leader_changed)
         try:
+            await stream.run(read(), self._beat(stream, answers, answered))
+        finally:
+            unsubscribe()
+
+    async def _beat(
+        self, stream: Duplex[Any, Any], answers: asyncio.Queue[Any], answered: Callable[[Any], None]
+    ) -> None:
+        """One heartbeat after the other; returns when the node may stop."""
+        limit = self._limit(stream)
+        try:
+            await stream.connected()
             while True:
                 self._nudge.clear()
-                sent_s = boottime_s()
-                answer = await self._beat(stream)
+                number, sent_s = next(self._correlation), boottime_s()
+                await stream.write(self._heartbeat(number))
+                while (answer := await answers.get()).correlation_id != number:
+                    pass  # an answer that came twice says nothing of this heartbeat
+                limit.cancel()
                 self._heard_s = sent_s
-                self._answered(answer)
-                at.answered()
-                discovery.worked()
-                outage.over()
+                answered(answer)
                 if self._may_stop.is_set():
                     await stream.done_writing()
                     return
                 await wait_for_event(self._nudge, _SHUTDOWN_INTERVAL_S if self._want_shutdown else self._interval_s)
-                if at.has_been_left():
-                    raise LeadMovedError
-        except grpc.aio.AioRpcError as failure:
-            if at.has_been_left():
-                raise LeadMovedError from None
-            raise error_from_rpc(failure, "the controller") from None
-        except NetworkError as lost:
-            if at.has_been_left():
-                raise LeadMovedError from None
-            if isinstance(lost, SilentControllerError):
-                discovery.is_silent()
-            raise
+                limit = self._limit(stream)
         finally:
-            unsubscribe()
-            stream.leave()
+            limit.cancel()
 
-    async def _beat(self, stream: HeartbeatStream) -> Any:
-        exchange = stream.exchange(self._heartbeat(next(self._correlation)))
-        done, _ = await asyncio.wait({exchange}, timeout=self._answer_timeout_s)
-        if not done:
-            stream.leave()
-            await asyncio.wait({exchange})
-            raise SilentControllerError(f"a heartbeat was not answered within {self._answer_timeout_s:.1f} s")
-        if exchange.cancelled():
-            raise NetworkError("the stream of heartbeats was left")
-        answer = exchange.result()
-        if answer is grpc.aio.EOF:
-            raise NetworkError("the controller ended the stream of heartbeats")
-        return answer
+    def _limit(self, stream: Duplex[Any, Any]) -> asyncio.TimerHandle:
+        """End the stream unless the heartbeat is answered in time, also while it waits for a connection."""
+
+        def give_up() -> None:
+            limit_s = self._answer_timeout_s
+            stream.cancel(
+                _SilentControllerError(f"{stream.address}: a heartbeat was not answered within {limit_s:.1f} s")
+            )
+
+        return asyncio.get_running_loop().call_later(self._answer_timeout_s, give_up)
+
+
+class _Target:
+    """The controller that a stream of heartbeats goes to. Until it answers, any leader that becomes known during the
+    stream takes its place (the leader known before did not answer, so it is not asked again). A controller that has
+    answered led then; only a leader of a later epoch takes its place, for a connection that is broken needlessly looks
+    like a broker that died."""
+
+    def __init__(self, controllers: Controllers, address: str) -> None:
+        self.address = address
+        self._controllers = controllers
+        self._known = controllers.leader_epoch, controllers.leader_id
+        #: In which it led.
+        self._epoch: int | None = None
+
+    def answered(self) -> None:
+        if self._epoch is None:
+            self._epoch = self._controllers.leader_epoch
+
+    def has_lost_the_lead(self) -> bool:
+        leader, epoch = self._controllers.leader_address, self._controllers.leader_epoch
+        if leader in (None, self.address):
+            return False
+        return (epoch, self._controllers.leader_id) != self._known if self._epoch is None else epoch > self._epoch
+
+
+async def wait_for_event(event: asyncio.Event, timeout_s: float) -> None:
+    """Until the event is set, or the time is over."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            await event.wait()
+    except TimeoutError:
+        return
