@@ -43,7 +43,7 @@ class Leader:
         self.refusals: list[HeadraceError] = []
         self.cuts: list[int] = []
         self.acks: list[Ack] = []
-        self.farewells: list[Callable[[], None]] = []
+        self.unconfirmed_leaves: list[Callable[[], None]] = []
         self._handle = 0
         self._changed = asyncio.Event()
 
@@ -57,9 +57,9 @@ class Leader:
         self.replica = None
         self._changed.set()
 
-    def farewell(self, replica: FollowerReplica, done: Callable[[], None]) -> Callable[[], None]:
-        self.farewells.append(done)
-        return lambda: self.farewells.remove(done)
+    def confirm_leave(self, replica: FollowerReplica, done: Callable[[], None]) -> Callable[[], None]:
+        self.unconfirmed_leaves.append(done)
+        return lambda: self.unconfirmed_leaves.remove(done)
 
     def join(self, replica: FollowerReplica) -> None:
         self.wanted.append(replica.lane)
@@ -70,7 +70,7 @@ class Leader:
         self.said_cannot_append += cannot_append
         self._changed.set()
 
-    def moved(self, replica: FollowerReplica) -> None:
+    def ack_due(self, replica: FollowerReplica) -> None:
         ack = replica.next_ack()
         if ack is not None:
             self.acks.append(ack)
@@ -133,7 +133,7 @@ class FollowersWorld:
     def __init__(self, fs: CrashingFileSystem | None = None, **static: str) -> None:
         self.fs = fs or CrashingFileSystem()
         self.leader = Leader()
-        self.broker = SoloBroker(self.fs, following=self.leader, **static)
+        self.broker = SoloBroker(self.fs, streams=self.leader, **static)
 
     async def __aenter__(self) -> tuple[SoloBroker, Leader]:
         broker, leader = self.broker, self.leader

@@ -6,7 +6,7 @@ from bisect import bisect_right
 from typing import NamedTuple
 
 from headrace_broker.partition import PartitionLeader
-from headrace_broker.partition.leader_lane import Followers, LeaderLane
+from headrace_broker.partition.leader_lane import JoinedReplicas, LeaderLane
 from headrace_broker.partition.messages import Ack, Hello, Join, Lane, Response
 from headrace_broker.partition.pacing import UNLIMITED, Pacer
 from headrace_core.errors import HeadraceError, OffsetOutOfRangeError, UnknownTopicIdError
@@ -98,7 +98,7 @@ class LeadingBroker:
 
     def __init__(self) -> None:
         self.led: dict[bytes, Led] = {}
-        self.registry = Followers()
+        self.registry = JoinedReplicas()
         self.now_ms = 1_000
         self.pacer = Pacer(UNLIMITED, 0)
         self.throttled = False

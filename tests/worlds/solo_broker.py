@@ -22,7 +22,7 @@ from headrace_broker.partition_table import PartitionTable
 from headrace_broker.placement import Assigned
 from headrace_broker.replication.follower_replica import FollowerReplica
 from headrace_broker.replication.pushes import PendingPushes
-from headrace_broker.roles import Following, Roles
+from headrace_broker.roles import ReplicationStreams, Roles
 from headrace_broker.settings import BrokerIdentity, LogSettings
 from headrace_broker.storage import Storage
 from headrace_core.clock import SystemClock
@@ -143,7 +143,7 @@ class Nobody:
     def unfollow(self, replica: FollowerReplica) -> None:
         pass
 
-    def farewell(self, replica: FollowerReplica, done: Callable[[], None]) -> Callable[[], None]:
+    def confirm_leave(self, replica: FollowerReplica, done: Callable[[], None]) -> Callable[[], None]:
         done()
         return lambda: None
 
@@ -159,12 +159,12 @@ class SoloBroker:
         image: MetadataImage | None = None,
         storage_fs: FileSystem | None = None,
         shortage_first_ms: float = 0.0,
-        following: Following | None = None,
+        streams: ReplicationStreams | None = None,
         **static: str,
     ) -> None:
         """``image``: what the controller has decided before the start; ``storage_fs``: what the storage works on, if
         that is not ``fs`` itself; ``shortage_first_ms``: how long a shortage of space lasts at least, once somebody
-        measures; ``following``: what brings followers their leaders' records; ``static``: topic keys of the
+        measures; ``streams``: what brings followers their leaders' records; ``static``: topic keys of the
         broker's file."""
         self.fs = fs
         self.roots = roots or ("/data",)
@@ -191,7 +191,7 @@ class SoloBroker:
             rng=random.Random(1),
             loop=loop,
             events=emitter,
-            on_turn=self.partitions.logs_moved,
+            on_turn=self.partitions.logs_advanced,
             on_written=self.partitions.logs_written,
             assigned=lambda partition, topic_id: self.assigned(partition, topic_id),
             shortage_first_ms=shortage_first_ms,
@@ -200,7 +200,7 @@ class SoloBroker:
             self.partitions,
             self.storage,
             settings,
-            following=following or Nobody(),
+            streams=streams or Nobody(),
             begin_anew=lambda *what: self.beginnings.append(what[:3]),
             isr_due=lambda leader: None,
             events=emitter,

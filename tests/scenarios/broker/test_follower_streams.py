@@ -9,7 +9,7 @@ from typing import Any
 
 from headrace_broker.partition.messages import Ack, Ended, Hello, Join, Joined, Lane, News, Push, Request, Response
 from headrace_broker.replication import wire
-from headrace_broker.replication.farewell import Farewell
+from headrace_broker.replication.leave_confirmation import LeaveConfirmation
 from headrace_broker.replication.follower_streams import FollowerStreams
 from headrace_broker.settings import BrokerIdentity
 from headrace_core.metadata import EMPTY_IMAGE, MetadataImage
@@ -106,7 +106,7 @@ class Replica:
     def pushed(self, push: Push) -> None:
         self.pushes.append(push.records)
         self._ack = Ack(self.handle, len(self.pushes), len(self.pushes), 0)
-        self.streams.moved(self)  # type: ignore[arg-type]
+        self.streams.ack_due(self)  # type: ignore[arg-type]
 
     def news(self, news: News) -> None:
         pass
@@ -237,7 +237,7 @@ def test_a_bug_that_one_partition_meets_takes_that_one_out_and_the_others_go_on(
     asyncio.run(scenario())
 
 
-def test_a_farewell_whose_listener_fails_is_said_again() -> None:
+def test_a_leave_whose_listener_fails_is_confirmed_again() -> None:
     async def scenario() -> None:
         async with world() as (leader, streams):
             streams.metadata_changed(at(leader.port))
@@ -247,7 +247,7 @@ def test_a_farewell_whose_listener_fails_is_said_again() -> None:
                 told.append(len(told))
                 assert len(told) > 1, "what nobody foresaw"
 
-            streams.farewell(Replica(streams), fails_once)  # type: ignore[arg-type]
+            streams.confirm_leave(Replica(streams), fails_once)  # type: ignore[arg-type]
             await until(lambda: len(told) == 2)
             await until(lambda: not leader.streams)
 
@@ -270,7 +270,7 @@ def test_whoever_is_let_go_of_is_let_go_of_at_the_leader() -> None:
     asyncio.run(scenario())
 
 
-def test_a_farewell_is_heard_behind_the_last_word() -> None:
+def test_a_leave_is_confirmed_behind_the_last_word() -> None:
     async def scenario() -> None:
         async with world() as (leader, streams):
             streams.metadata_changed(at(leader.port))
@@ -280,11 +280,11 @@ def test_a_farewell_is_heard_behind_the_last_word() -> None:
             await until(lambda: stays.is_following and goes.is_following)
             heard: list[bool] = []
             streams.leave(goes)
-            streams.farewell(goes, lambda: heard.append(goes.handle in leader.leaves))  # type: ignore[arg-type]
+            streams.confirm_leave(goes, lambda: heard.append(goes.handle in leader.leaves))  # type: ignore[arg-type]
             await until(lambda: heard)
             assert heard == [True]
             await until(lambda: len(leader.leaves) == 2)  # and it lets go of what it joined for that
-            assert isinstance(Farewell(goes, streams, lambda: None).join(9), Join)
+            assert isinstance(LeaveConfirmation(goes, streams, lambda: None).join(9), Join)
 
     asyncio.run(scenario())
 

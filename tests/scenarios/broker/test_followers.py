@@ -338,7 +338,7 @@ def test_a_damaged_follower_is_made_anew_when_everybody_knows_and_not_before() -
             await asyncio.sleep(0)
             await change(broker, isr=(OTHER, BROKER_ID))  # whatever it is about
             assert told == [], "its leader does not know yet that it follows no more"
-            leader.farewells.pop()()
+            leader.unconfirmed_leaves.pop()()
             await leader.until(lambda: told)
             directory = broker.storage.directory_of(ORDERS)
             assert directory is not None
@@ -400,7 +400,7 @@ def test_a_replica_whose_disk_is_gone_begins_when_the_answer_and_the_metadata_ar
     asyncio.run(scenario())
 
 
-def test_a_damaged_follower_whose_leader_is_gone_says_farewell_to_nobody() -> None:
+def test_a_damaged_follower_whose_leader_is_gone_has_no_leave_confirmed() -> None:
     async def scenario() -> None:
         async with FollowersWorld() as (broker, leader):
             told = broker.beginnings
@@ -409,7 +409,7 @@ def test_a_damaged_follower_whose_leader_is_gone_says_farewell_to_nobody() -> No
             await leader.acknowledged(1)
             _damage(broker)
             await change(broker, leader=-1, leader_epoch=1, isr=(OTHER, BROKER_ID))
-            assert leader.farewells == []
+            assert leader.unconfirmed_leaves == []
             assert told
 
     asyncio.run(scenario())
@@ -448,7 +448,7 @@ def test_the_last_copy_is_kept_however_damaged_it_is() -> None:
 def test_a_follower_goes_on_while_its_log_moves_to_another_directory() -> None:
     async def scenario() -> None:
         leader = Leader()
-        broker = SoloBroker(CrashingFileSystem(), "/one", "/two", following=leader)
+        broker = SoloBroker(CrashingFileSystem(), "/one", "/two", streams=leader)
         async with broker:
             topic_id = b"orders".ljust(16, b".")
             await broker.change(

@@ -53,7 +53,7 @@ def test_a_log_moves_with_all_that_belongs_to_it_and_comes_back() -> None:
         fs = CrashingFileSystem()
         broker = SoloBroker(fs, "/one", "/two", **SMALL)
         told: list[TopicPartition] = []
-        broker.storage.moved.subscribe(told.extend)
+        broker.storage.directory_changed.subscribe(told.extend)
         async with broker:
             await broker.topic("orders")
             values = await fill(broker, 0, 20)

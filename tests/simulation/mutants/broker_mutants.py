@@ -6,14 +6,14 @@ from collections.abc import Iterable
 from typing import Any
 
 from headrace_broker import roles
+from headrace_broker.leader_replica import LeaderReplica
 from headrace_broker.partition import isr, leader_lane
-from headrace_broker.partition.follower import Follow, FollowerState, PartitionFollower, Truncate
-from headrace_broker.partition.healing import Step, Ward, next_step
+from headrace_broker.partition.follower import FollowerState, LogsMatch, PartitionFollower, Truncate
+from headrace_broker.partition.healing import HealingReplica, Step, next_step
 from headrace_broker.partition.isr import InSyncSet
 from headrace_broker.partition.leader import PartitionLeader
 from headrace_broker.partition.matching import MATCHES, Match, match
 from headrace_broker.partition_table import PartitionTable
-from headrace_broker.replica import Replica
 from headrace_broker.replication.follower_replica import FollowerReplica
 from headrace_controller.cluster.elections import Electorate
 from headrace_core.errors import HeadraceError
@@ -36,7 +36,7 @@ _joined = PartitionFollower.joined
 
 def _cut_to_the_high_watermark(self: PartitionFollower, answer: Any, end_of: Any) -> Any:
     outcome = _joined(self, answer, end_of)
-    if isinstance(outcome, Follow) and self.high_watermark < self.log_end:
+    if isinstance(outcome, LogsMatch) and self.high_watermark < self.log_end:
         self._end(FollowerState.TRUNCATING)
         return Truncate(self.high_watermark)
     return outcome
@@ -86,7 +86,7 @@ def _followers_look_at_once(self: PartitionTable, logs: Any, sent: Any) -> None:
     for log in logs:
         followed = self.followed.get(log.topic_partition)
         if followed is not None and followed.log is log:
-            followed.log_moved()
+            followed.log_advanced()
     _logs_written(self, logs, sent)
 
 
@@ -160,7 +160,7 @@ def _make_before_it_is_told(self: roles.Roles, each: Any) -> bool:
     was told by the metadata asks it again.)"""
     if each.state.leader in (NO_LEADER, self._broker_id) or next_step(each.state, self._broker_id) is Step.KEEP:
         return False
-    self._wards.setdefault(each.partition, Ward())
+    self._healing.setdefault(each.partition, HealingReplica())
     return True
 
 
@@ -220,14 +220,14 @@ def _replicas_keep_no_table(self: LogAppender, part: Any, group: Any, outcomes: 
         self.producers = table
 
 
-_appended = Replica._appended
+_appended = LeaderReplica._appended
 
 
 def _all_are_able(self: Electorate, partition: PartitionImage, candidates: Iterable[int]) -> tuple[int, ...]:
     return tuple(candidates)
 
 
-def _answer_duplicates_at_once(self: Replica, append: Any, outcome: Any) -> None:
+def _answer_duplicates_at_once(self: LeaderReplica, append: Any, outcome: Any) -> None:
     is_duplicate = not isinstance(outcome, HeadraceError) and outcome.is_duplicate
     append.committed = append.committed and not is_duplicate
     _appended(self, append, outcome)
@@ -372,6 +372,6 @@ MUTANTS = (
     _mutant(
         "AnswersDuplicatesAtOnce",
         "idempotence: a duplicate of what is not committed yet is acknowledged",
-        Patch(Replica, "_appended", _answer_duplicates_at_once),
+        Patch(LeaderReplica, "_appended", _answer_duplicates_at_once),
     ),
 )

@@ -10,11 +10,11 @@ import functools
 from dataclasses import replace
 from typing import Any
 
+from headrace_broker.leader_replica import LeaderReplica
 from headrace_broker.low_watermarks import LowWatermarks
 from headrace_broker.partition.follower import PartitionFollower
 from headrace_broker.partition.leader import PartitionLeader
 from headrace_broker.partition_table import PartitionTable
-from headrace_broker.replica import Replica
 from headrace_broker.upkeep.cleaners import Cleaners
 from headrace_core.config import LONG_MAX
 from headrace_core.log import partition_log, retention
@@ -42,7 +42,7 @@ def _whatever_is_committed(segments: Any, config: Any, *, high_watermark: int, *
     return retention.expired(segments, config, high_watermark=LONG_MAX, **given)
 
 
-async def _delete_what_is_not_committed(self: Replica, before_offset: int) -> None:
+async def _delete_what_is_not_committed(self: LeaderReplica, before_offset: int) -> None:
     directory, log = self._writer.directory, self.log
     before = min(before_offset, log.log_end_offset)
     await asyncio.shield(self._writer.run(functools.partial(directory.delete_records, log, before), log=log))
@@ -146,7 +146,7 @@ MUTANTS = (
     _mutant(
         "DeletesAboveTheMark",
         "KIP-107: DeleteRecords above the high watermark",
-        Patch(Replica, "delete_records", _delete_what_is_not_committed),
+        Patch(LeaderReplica, "delete_records", _delete_what_is_not_committed),
         hard=("deletes",),
     ),
     _mutant(

@@ -74,7 +74,7 @@ def test_nobody_is_pushed_to_before_the_answer_to_its_join() -> None:
     (join,) = _next(lane).joins
     assert lane.find(join.handle) is None
     a.end = 5
-    lane.moved(a)
+    lane.ack_due(a)
     assert lane.next() is None  # nor does it acknowledge
     assert lane.joined(Joined(join.handle)) is a
     assert lane.find(join.handle) is a
@@ -85,11 +85,11 @@ def test_a_partition_that_moved_often_is_acknowledged_once() -> None:
     lane, (a, b) = _following("a", "b")
     for end in range(1, 101):
         a.end = end
-        lane.moved(a)
+        lane.ack_due(a)
         b.end = 2 * end
-        lane.moved(b)
+        lane.ack_due(b)
     assert _next(lane).acks == (Ack(a.handle, 100, 100, 0), Ack(b.handle, 200, 200, 0))
-    lane.moved(a)  # it has been said
+    lane.ack_due(a)  # it has been said
     assert lane.next() is None
 
 
@@ -97,7 +97,7 @@ def test_a_handle_that_was_let_go_of_names_nobody() -> None:
     lane, (a, b) = _following("a", "b")
     before = a.handle
     a.end = 3
-    lane.moved(a)
+    lane.ack_due(a)
     lane.join(a)
     assert lane.find(before) is None
     assert lane.ended(Ended(before)) is None
@@ -119,7 +119,7 @@ def test_who_is_let_go_of_before_it_was_joined_says_nothing() -> None:
     assert len(lane) == 0
 
 
-def test_an_answer_that_is_no_welcome_ends_the_handle_without_a_farewell() -> None:
+def test_an_answer_that_is_no_welcome_ends_the_handle_without_a_leave() -> None:
     lane, a = Lane(), Followed("a")
     lane.join(a)
     (join,) = _next(lane).joins
@@ -132,7 +132,7 @@ def test_an_answer_that_is_no_welcome_ends_the_handle_without_a_farewell() -> No
 def test_a_leader_that_ends_a_handle_is_told_nothing_more_of_it() -> None:
     lane, (a,) = _following("a")
     a.end = 9
-    lane.moved(a)
+    lane.ack_due(a)
     assert lane.ended(Ended(a.handle, other_lane=True)) is a
     assert lane.next() is None
 
@@ -160,6 +160,6 @@ def test_thousands_of_joins_and_acknowledgements_go_in_several_messages() -> Non
     for followed in many:
         lane.joined(Joined(followed.handle))
         followed.end = 1
-        lane.moved(followed)
+        lane.ack_due(followed)
     assert [len(_next(lane).acks), len(_next(lane).acks)] == [ITEMS_MAX, 1]
     assert lane.next() is None

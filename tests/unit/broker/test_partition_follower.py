@@ -7,7 +7,7 @@ from typing import NamedTuple
 import pytest
 
 from headrace_broker.partition import FollowerState, PartitionFollower, match
-from headrace_broker.partition.follower import Drop, Follow, OtherLane, Refuse, Restart, Stale, Take, Truncate, Wait
+from headrace_broker.partition.follower import Drop, LogsMatch, OtherLane, Refuse, Restart, Stale, Take, Truncate, Wait
 from headrace_broker.partition.matching import MATCHES, OUT_OF_RANGE, EndOf, Match, cut_for
 from headrace_broker.partition.messages import Divergence, Ended, Joined, News, Push
 from headrace_core.errors import CorruptMessageError, FencedLeaderEpochError, StorageError
@@ -55,7 +55,7 @@ def follower(*, end: int = 100, last_epoch: int = 4, high_watermark: int = 80, s
 def following(**given: int) -> PartitionFollower:
     it = follower(**given)
     it.join(7, 1 << 20)
-    assert it.joined(Joined(7, high_watermark=80), end_of(it.log_end)) == Follow()
+    assert it.joined(Joined(7, high_watermark=80), end_of(it.log_end)) == LogsMatch()
     return it
 
 
@@ -251,7 +251,7 @@ def test_answers_and_pushes_for_a_former_handle_count_for_nothing():
     assert it.joined(Joined(7), end_of(100)) == Stale()
     it.join(8, 1)
     assert it.joined(Joined(7, diverging=Divergence(2, 0)), end_of(100)) == Stale()
-    assert it.joined(Joined(8), end_of(100)) == Follow()
+    assert it.joined(Joined(8), end_of(100)) == LogsMatch()
     assert it.pushed(Push(7, b"", 100, 0), [Batch(100, 110, 5)]) == Drop()
     assert it.ended(Ended(7)) == Stale()
     it.news(News(7, 100, 0))

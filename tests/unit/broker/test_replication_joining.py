@@ -139,7 +139,7 @@ def test_acknowledgements_of_a_former_life_count_for_nothing():
     assert led.leader.high_watermark == 1
 
 
-def test_a_late_farewell_on_one_lane_says_nothing_of_the_other():
+def test_a_late_leave_on_one_lane_says_nothing_of_the_other():
     broker = LeadingBroker()
     led = broker.lead("orders")
     live, catch_up = broker.lane(), broker.lane(lane=Lane.CATCH_UP)
@@ -305,7 +305,7 @@ def test_a_follower_that_joins_the_same_partition_again_and_again_holds_one_hand
     lane = broker.lane()
     for handle in range(1000):
         lane.join(join(led, handle))
-    assert len(lane.follows()) == 1
+    assert len(lane.replicas()) == 1
     assert len(broker.registry) == 1
     led.append(10)
     assert [push.handle for message in drain(lane) for push in message.pushes] == [999]

@@ -452,7 +452,7 @@ def test_a_read_that_ends_after_its_handle_did_is_dropped():
     lane.join(join(led, 1))
     drain(lane)
     (read,) = lane.take_cold_reads()
-    assert read.follow.state is State.READING
+    assert read.replica.state is State.READING
     lane.leave(1)
     lane.was_read(read, led.read_cold(0, 100))
     assert lane.next() is None

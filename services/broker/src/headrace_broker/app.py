@@ -146,7 +146,7 @@ class Broker:
             rng=rng or random.Random(),
             loop=loop,
             events=self.events,
-            on_turn=self.partitions.logs_moved,
+            on_turn=self.partitions.logs_advanced,
             on_written=self.partitions.logs_written,
             assigned=self.partitions.assigned_directory,
             reserve_bytes=self.settings.current.dir_reserve_bytes,
@@ -176,7 +176,7 @@ class Broker:
             self.partitions,
             self.storage,
             LogSettings(static=config.topic_defaults(), flush_interval_ms=_flush_interval_ms(values)),
-            following=self.streams,
+            streams=self.streams,
             begin_anew=self._assignments.begin_anew,
             isr_due=self._isr_keeper.due,
             events=self.events,
@@ -214,7 +214,7 @@ class Broker:
         self.settings.subscribe(lambda _, new: self.storage.set_moves_rate(new.moves_bytes_per_second))
         self.storage.full.subscribe(lambda _: self.upkeep.retention.disk_is_full())
         self.storage.short.subscribe(self._cannot_lead_changed)
-        self.storage.moved.subscribe(self._assignments.replicas_changed)
+        self.storage.directory_changed.subscribe(self._assignments.replicas_changed)
         # Also those of which the controllers do not know that they were there.
         self.storage.failed.subscribe(lambda partitions, _: self._assignments.replicas_changed(partitions))
         self.storage.failed.subscribe(lambda *_: self._tell_offline_directories())

@@ -14,15 +14,15 @@ from .partition import PartitionLeader
 
 
 class LowWatermarks:
-    """Owned by the event loop. ``moved`` is called by the lanes that followers acknowledge on."""
+    """Owned by the event loop. ``recheck`` is called by the lanes that followers acknowledge on."""
 
     __slots__ = ("_waiting",)
 
     def __init__(self) -> None:
         self._waiting: dict[PartitionLeader, list[asyncio.Future[None]]] = {}
 
-    def moved(self, leader: PartitionLeader) -> None:
-        """A replica's log start has moved, or a replica has gone; or ``leader`` has resigned."""
+    def recheck(self, leader: PartitionLeader) -> None:
+        """Wake the waiters: a replica's log start moved, a replica left, or ``leader`` resigned."""
         for waiter in self._waiting.pop(leader, ()):
             if not waiter.done():
                 waiter.set_result(None)

@@ -1,7 +1,7 @@
 """Moving partitions between this broker's directories, while they are written and read (KIP-113).
 
 One move after the other, each by a task and a thread of its own that end with it. The copy catches up while appends go
-on; then they wait in their replica (``Replica.hold``) for what is left, some milliseconds, and go on in the other
+on; then they wait in their replica (``LeaderReplica.hold``) for what is left, some milliseconds, and go on in the other
 directory. ``headrace_core.log.moving`` has the steps on the disk, and what a crash leaves of them.
 """
 

@@ -22,10 +22,10 @@ from headrace_core.log import PartitionLog
 from headrace_core.metadata import MetadataDelta, MetadataImage, PartitionImage
 from headrace_core.types import NO_LEADER, TopicPartition
 
+from .leader_replica import LeaderReplica
 from .partition import PartitionLeader
 from .partition.healing import Step, next_step
 from .reading import Readable
-from .replica import Replica
 from .replication.follower_replica import FollowerReplica
 from .replication.pushes import PendingPushes
 from .settings import BrokerIdentity
@@ -41,7 +41,7 @@ class PartitionTable:
         self.refusal: HeadraceError | None = FencedBrokerError("the broker is starting; try again")
         #: The metadata that ``roles`` puts into force.
         self.image = MetadataImage()
-        self.led: dict[TopicPartition, Replica] = {}
+        self.led: dict[TopicPartition, LeaderReplica] = {}
         self.followed: dict[TopicPartition, FollowerReplica] = {}
         #: Partitions that should be here and cannot be served, and why.
         self.failed: dict[TopicPartition, HeadraceError] = {}
@@ -55,7 +55,7 @@ class PartitionTable:
 
     # -- for the handlers --------------------------------------------------------------------------------------------
 
-    def leader(self, partition: TopicPartition) -> Replica:
+    def leader(self, partition: TopicPartition) -> LeaderReplica:
         """The replica that leads ``partition`` here.
 
         Raises FencedBrokerError, ServerShuttingDownError, UnknownTopicOrPartitionError, NotLeaderOrFollowerError,
@@ -142,12 +142,12 @@ class PartitionTable:
 
     # -- what the storage says ---------------------------------------------------------------------------------------
 
-    def logs_moved(self, logs: Iterable[PartitionLog]) -> None:
+    def logs_advanced(self, logs: Iterable[PartitionLog]) -> None:
         """A turn of a writer has changed these logs."""
         for log in logs:
             replica = self.led.get(log.topic_partition) or self.followed.get(log.topic_partition)
             if replica is not None and replica.log is log:
-                replica.log_moved()
+                replica.log_advanced()
 
     def logs_written(self, logs: Sequence[PartitionLog], sent: Callable[[], None]) -> None:
         """These logs have more than before, which is not forced to the disk yet: followers may have it already.
@@ -156,7 +156,7 @@ class PartitionTable:
         for log in logs:
             replica = self.led.get(log.topic_partition)
             if replica is not None and replica.log is log:
-                replica.log_moved()
+                replica.log_advanced()
                 has_followers = has_followers or replica.leader.is_followed
         if has_followers:
             self._pushes.when_sent(sent)

@@ -46,7 +46,7 @@ class ReadState(Protocol):
 
 
 class Readable(Protocol):
-    """A replica that a consumer may read. ``Replica`` (it leads) and ``FollowerReplica`` are."""
+    """A replica that a consumer may read. ``LeaderReplica`` (it leads) and ``FollowerReplica`` are."""
 
     @property
     def partition(self) -> TopicPartition: ...

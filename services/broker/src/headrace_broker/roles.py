@@ -54,7 +54,7 @@ from headrace_core.telemetry import (
 from headrace_core.types import NO_LEADER, TopicPartition
 
 from .partition import PartitionFollower, PartitionLeader
-from .partition.healing import Step, Ward, has_others, next_step
+from .partition.healing import HealingReplica, Step, has_others, next_step
 from .partition.leader import LAG_TIME_MAX_MS
 from .partition_table import PartitionTable
 from .replication.follower_replica import FollowerReplica
@@ -65,14 +65,14 @@ from .storage import Storage
 _PASSES = (DiskFullError, ServerBusyError)
 
 
-class Following(Protocol):
+class ReplicationStreams(Protocol):
     """Who brings followers their leaders' records (``FollowerStreams``)."""
 
     def follow(self, replica: FollowerReplica) -> None: ...
 
     def unfollow(self, replica: FollowerReplica) -> None: ...
 
-    def farewell(self, replica: FollowerReplica, done: Callable[[], None]) -> Callable[[], None]:
+    def confirm_leave(self, replica: FollowerReplica, done: Callable[[], None]) -> Callable[[], None]:
         """``done`` is called when the leader has surely heard that ``replica``, which follows no more, has let go;
         returns what calls that off."""
 
@@ -99,20 +99,20 @@ class Roles:
         storage: Storage,
         settings: LogSettings,
         *,
-        following: Following,
+        streams: ReplicationStreams,
         begin_anew: BeginAnew,
         isr_due: Callable[[PartitionLeader], None],
         events: Emitter,
         lag_time_max_ms: int = LAG_TIME_MAX_MS,
     ) -> None:
-        """``following`` brings followers their leaders' records; ``isr_due`` hears of each leader whose in-sync set may
+        """``streams`` brings followers their leaders' records; ``isr_due`` hears of each leader whose in-sync set may
         have to change."""
         self._table = table
         self._storage = storage
-        self._following = following
+        self._streams = streams
         self._begin_anew = begin_anew
         self._isr_due = isr_due
-        self._wards: dict[TopicPartition, Ward] = {}
+        self._healing: dict[TopicPartition, HealingReplica] = {}
         #: (topic id, partition) of those that begin anew because their disk is gone: as of which metadata offset the
         #: controllers are known to know; None: they were asked, and no answer is here.
         self._beginning: dict[tuple[bytes, int], int | None] = {}
@@ -196,15 +196,15 @@ class Roles:
         brings on wait for it."""
         await self._take_up(self._assigned(self._told_to_begin()))
         damaged = [item for item, error in self._table.failed.items() if isinstance(error, CorruptLogError)]
-        for item in [item for item in self._wards if item not in damaged]:
-            self._wards.pop(item).close()
+        for item in [item for item in self._healing if item not in damaged]:
+            self._healing.pop(item).close()
         anew = [each for each in self._assigned(damaged) if self._may_be_made(each)]
         if not anew:
             return
         await self._storage.delete([each.partition for each in anew])
         for each in anew:
             error = self._table.failed.pop(each.partition)
-            self._wards.pop(each.partition).close()
+            self._healing.pop(each.partition).close()
             self._events.emit(
                 ReplicaBeginsAnew(
                     partition=each.partition, leader_id=each.state.leader, reason=f"it was damaged: {error.message}"
@@ -217,26 +217,28 @@ class Roles:
         step = next_step(each.state, self._broker_id)
         if step is Step.KEEP:
             return False
-        ward = self._wards.get(each.partition)
-        if ward is None:
-            ward = self._wards[each.partition] = Ward()
-        if ward.still_says_farewell_to(each.state):
+        healing = self._healing.get(each.partition)
+        if healing is None:
+            healing = self._healing[each.partition] = HealingReplica()
+        if healing.waits_for_leave(each.state):
             return False
-        if ward.told_offset is None or (step is Step.TELL and self._table.image.next_offset >= ward.told_offset):
+        if healing.reported_offset is None or (
+            step is Step.TELL and self._table.image.next_offset >= healing.reported_offset
+        ):
             directory = self._storage.directory_of(each.partition)
             if directory is not None:
                 self._tell_anew(each, directory)
             return False
-        return step is Step.MAKE and self._table.image.next_offset >= ward.told_offset
+        return step is Step.MAKE and self._table.image.next_offset >= healing.reported_offset
 
     def told_anew(self, topic_id: bytes, number: int, metadata_offset: int) -> None:
         """The controllers know, as of ``metadata_offset``, that this broker's replica begins anew."""
         if (topic_id, number) in self._beginning:
             self._beginning[topic_id, number] = metadata_offset
         topic = self._table.image.topics.get(topic_id)
-        ward = None if topic is None else self._wards.get(TopicPartition(topic.name, number))
-        if ward is not None:
-            ward.told_offset = metadata_offset
+        healing = None if topic is None else self._healing.get(TopicPartition(topic.name, number))
+        if healing is not None:
+            healing.reported_offset = metadata_offset
         self.heal_soon()
 
     def _told_to_begin(self) -> list[TopicPartition]:
@@ -250,16 +252,16 @@ class Roles:
                 found.append(TopicPartition(topic.name, number))
         return found
 
-    def _say_farewell(self, followed: FollowerReplica) -> None:
+    def _confirm_leave(self, followed: FollowerReplica) -> None:
         """Its log is damaged. Before the controllers hear that it begins anew, its leader must know that it follows no
         more: else that one might ask for it to be in sync again, as it was."""
-        ward = self._wards[followed.partition] = Ward((followed.leader_id, followed.leader_epoch))
+        healing = self._healing[followed.partition] = HealingReplica((followed.leader_id, followed.leader_epoch))
 
         def heard() -> None:
-            ward.farewell_to, ward.call_off = None, lambda: None
+            healing.unconfirmed_leave, healing.cancel = None, lambda: None
             self.heal_soon()
 
-        ward.call_off = self._following.farewell(followed, heard)
+        healing.cancel = self._streams.confirm_leave(followed, heard)
 
     def _assigned(self, partitions: Iterable[TopicPartition]) -> list[Assigned]:
         found = []
@@ -344,10 +346,10 @@ class Roles:
             return led.leader.high_watermark
         followed = self._table.followed.pop(partition, None)
         if followed is not None:
-            self._following.unfollow(followed)
+            self._streams.unfollow(followed)
             followed.end(reason)
             if isinstance(reason, CorruptLogError):
-                self._say_farewell(followed)
+                self._confirm_leave(followed)
             return followed.high_watermark
         return None
 
@@ -391,7 +393,7 @@ class Roles:
             recovering=state.recovering,
             on_isr_due=functools.partial(self._led_isr_due, partition),
         )
-        self._table.led[partition] = self._storage.replica(log, leader)
+        self._table.led[partition] = self._storage.leader_replica(log, leader)
         self._events.emit(
             PartitionOpened(
                 partition=partition,
@@ -430,7 +432,7 @@ class Roles:
             last_epoch=log.epochs.latest_epoch,
             high_watermark=high_watermark,
         )
-        replica = self._table.followed[partition] = self._storage.follower(log, follower)
+        replica = self._table.followed[partition] = self._storage.follower_replica(log, follower)
         self._events.emit(
             PartitionFollowed(
                 partition=partition,
@@ -440,7 +442,7 @@ class Roles:
             )
         )
         if state.leader != NO_LEADER:
-            self._following.follow(replica)
+            self._streams.follow(replica)
 
     # -- logs --------------------------------------------------------------------------------------------------------
 
@@ -525,7 +527,7 @@ class Roles:
             for each in self._assigned([partition]):
                 self._tell_leader(led.leader, each.topic, each.state)
         elif followed is not None:
-            followed.log_moved()  # another policy settles another end
+            followed.log_advanced()  # another policy settles another end
 
     # -- what the storage says, and the end ---------------------------------------------------------------------------
 

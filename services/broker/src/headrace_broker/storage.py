@@ -51,17 +51,17 @@ from .directories import (
     raise_all_failed,
     tell_left,
 )
+from .leader_replica import LeaderReplica
 from .moves import Moves, settle_moves
 from .partition import PartitionFollower, PartitionLeader
 from .placement import Assigned, Placement
-from .replica import Replica
 from .replication.follower_replica import FollowerReplica
 from .threads import WorkThreads
 
 logger = logging.getLogger(__name__)
 
 P = ParamSpec("P")
-R = TypeVar("R", Replica, FollowerReplica)
+R = TypeVar("R", LeaderReplica, FollowerReplica)
 
 #: A partition to create: its topic's id, and its log's settings.
 NewLog = tuple[TopicPartition, uuid.UUID, LogConfig]
@@ -114,7 +114,7 @@ class Storage:
         #: The writer of a directory that has begun to refuse appends: whoever can make room by retention does.
         self.full = Signal[[DirectoryWriter]]()
         #: Partitions that have come to another directory.
-        self.moved = Signal[[Iterable[TopicPartition]]]()
+        self.directory_changed = Signal[[Iterable[TopicPartition]]]()
         #: A shortage of space has begun or ended (``short_directory_ids``).
         self.short = Signal[[]]()
         self._shortage_first_ms = shortage_first_ms
@@ -136,7 +136,7 @@ class Storage:
         #: Logs that are about to change directories, held for a moment.
         self._leaving: dict[TopicPartition, PartitionLog] = {}
         #: The last replica that was made of each partition.
-        self._replicas: dict[TopicPartition, Replica | FollowerReplica] = {}
+        self._replicas: dict[TopicPartition, LeaderReplica | FollowerReplica] = {}
         self._moves = Moves(self, fs, clock=clock, rng=rng, events=events)
 
     # -- start -------------------------------------------------------------------------------------------------------
@@ -368,11 +368,13 @@ class Storage:
         found = {partition: log for writer in self.writers() for partition, log in list(writer.directory.logs.items())}
         return list((found | self._leaving).items())
 
-    def replica(self, log: PartitionLog, leader: PartitionLeader) -> Replica:
+    def leader_replica(self, log: PartitionLog, leader: PartitionLeader) -> LeaderReplica:
         """``log`` led by ``leader``."""
-        return self._in_place_of_former(log, lambda writer: Replica(log, leader, writer, self._threads, self.damaged))
+        return self._in_place_of_former(
+            log, lambda writer: LeaderReplica(log, leader, writer, self._threads, self.damaged)
+        )
 
-    def follower(self, log: PartitionLog, follower: PartitionFollower) -> FollowerReplica:
+    def follower_replica(self, log: PartitionLog, follower: PartitionFollower) -> FollowerReplica:
         """``log`` that follows a leader elsewhere."""
         return self._in_place_of_former(
             log, lambda writer: FollowerReplica(log, follower, writer, self._threads, self.damaged)
@@ -495,8 +497,8 @@ class Storage:
 
     async def move(self, partition: TopicPartition, root: str) -> None:
         """Begin to move a partition to the directory ``root`` (KIP-113); to where it is already: call a move off.
-        Returns when it has begun: ``describe`` shows the copy as a future log until it takes over, ``moved`` tells
-        when it has, and ``until_moved`` waits. A move does not survive the end of the broker.
+        Returns when it has begun: ``describe`` shows the copy as a future log until it takes over, which
+        ``directory_changed`` reports and ``until_moved`` awaits. A move does not survive the end of the broker.
 
         Raises LogDirNotFoundError (none of log.dirs), StorageError (one of the two is offline), DiskFullError (no room
         for it there), ReplicaNotAvailableError (no log of this partition here).
@@ -537,7 +539,7 @@ class Storage:
     def high_watermark(self, partition: TopicPartition) -> int:
         """Of the leader or follower here; else what was checkpointed."""
         if (replica := self._replicas.get(partition)) is not None:
-            return replica.leader.high_watermark if isinstance(replica, Replica) else replica.high_watermark
+            return replica.leader.high_watermark if isinstance(replica, LeaderReplica) else replica.high_watermark
         return self.checkpointed(partition)
 
     def checkpointed(self, partition: TopicPartition) -> int:
@@ -552,7 +554,7 @@ class Storage:
 
     def arrived(self, partition: TopicPartition) -> None:
         """It is open there."""
-        self.moved([partition])
+        self.directory_changed([partition])
 
     def lost(self, partition: TopicPartition, error: HeadraceError) -> None:
         """The move has cost the partition."""

@@ -37,9 +37,9 @@ from headrace_core.types import TopicPartition
 from headrace_protos.v1 import common_pb2, fetch_pb2, fetch_pb2_grpc
 
 from ..context import BrokerContext
+from ..leader_replica import LeaderReplica
 from ..partition.session import FetchSession, SessionPartition
 from ..reading import Readable, nearer_replica
-from ..replica import Replica
 
 logger = logging.getLogger(__name__)
 
@@ -428,7 +428,7 @@ class FetchStream(StreamHandler[Any]):
     def _nearer(self, entry: SessionPartition, replica: Readable) -> int | None:
         """The follower in the consumer's rack, if this is the leader, and elsewhere; asked now and then only."""
         broker = self._broker
-        if not (broker.reads_by_rack and isinstance(replica, Replica)):
+        if not (broker.reads_by_rack and isinstance(replica, LeaderReplica)):
             return None
         now_ms = broker.clock.monotonic_ms()
         looked_ms = self._looked_ms.get(entry.partition)
@@ -464,7 +464,7 @@ class FetchStream(StreamHandler[Any]):
 
 def _out_of_range(entry: SessionPartition, replica: Readable) -> OffsetOutOfRangeError | OffsetNotAvailableError:
     reads = replica.reads
-    if entry.position > reads.log_end and not isinstance(replica, Replica):
+    if entry.position > reads.log_end and not isinstance(replica, LeaderReplica):
         return OffsetNotAvailableError(
             f"{entry.partition}: offset {entry.position} has not come to this follower yet, its log ends at "
             f"{reads.log_end}; retry, or read from the leader"

@@ -15,7 +15,7 @@ from headrace_core.types import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, MAX_TIMEST
 from headrace_protos.v1 import common_pb2, offsets_pb2, offsets_pb2_grpc
 
 from ..context import BrokerContext
-from ..replica import Replica
+from ..leader_replica import LeaderReplica
 
 #: DeleteRecords' before_offset that stands for the high watermark.
 _HIGH_WATERMARK = -1
@@ -106,7 +106,7 @@ class OffsetsService(offsets_pb2_grpc.OffsetsServicer):
         results = await asyncio.gather(*(self._each([item], one, refused) for item in request.partitions))
         return offsets_pb2.DeleteRecordsResponse(results=[result for (result,) in results])
 
-    def _leader(self, item: Any, current_leader_epoch: int) -> Replica:
+    def _leader(self, item: Any, current_leader_epoch: int) -> LeaderReplica:
         replica = self._broker.partitions.leader(TopicPartition(item.topic, item.partition))
         replica.leader.check_epoch(current_leader_epoch)
         return replica
@@ -129,7 +129,7 @@ class OffsetsService(offsets_pb2_grpc.OffsetsServicer):
         return results
 
 
-async def _find(replica: Replica, timestamp_ms: int, read_committed: bool, turns: Turns) -> tuple[int, int, int]:
+async def _find(replica: LeaderReplica, timestamp_ms: int, read_committed: bool, turns: Turns) -> tuple[int, int, int]:
     """(offset, its timestamp, its leader epoch); offset -1 when there is no such record. OffsetNotAvailableError after
     an election, as long as it is not known again how far the log is committed (KIP-207)."""
     leader = replica.leader

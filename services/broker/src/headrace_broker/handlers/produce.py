@@ -37,7 +37,7 @@ from headrace_protos.v1 import common_pb2, produce_pb2, produce_pb2_grpc
 
 from ..context import BrokerContext
 from ..deadlines import Expiring
-from ..replica import Replica
+from ..leader_replica import LeaderReplica
 
 logger = logging.getLogger(__name__)
 
@@ -137,7 +137,7 @@ class _Pending(Expiring):
         self.partitions = partitions
         self.results: list[Any] = [None] * len(partitions)
         #: Who was given the records; with acks ALL it knows why they are late.
-        self.replicas: list[Replica | None] = [None] * len(partitions)
+        self.replicas: list[LeaderReplica | None] = [None] * len(partitions)
         self.remaining = len(partitions)
         self.size = 0
         #: Partitions whose records were refused for what they are.
@@ -301,7 +301,9 @@ class ProduceStream(StreamHandler[Any]):
         pending.in_memory.discard(index)
         self._end(pending)
 
-    def _appended(self, pending: _Pending, index: int, replica: Replica, outcome: AppendInfo | HeadraceError) -> None:
+    def _appended(
+        self, pending: _Pending, index: int, replica: LeaderReplica, outcome: AppendInfo | HeadraceError
+    ) -> None:
         """The promise for one partition is met, or cannot be."""
         pending.in_memory.discard(index)
         partition = pending.partitions[index]
@@ -337,7 +339,7 @@ class ProduceStream(StreamHandler[Any]):
         if not held:
             del self._held[partition]
 
-    def _succeeded(self, pending: _Pending, index: int, replica: Replica, outcome: AppendInfo) -> None:
+    def _succeeded(self, pending: _Pending, index: int, replica: LeaderReplica, outcome: AppendInfo) -> None:
         partition = pending.partitions[index]
         pending.results[index] = produce_pb2.ProducePartitionResult(
             topic=partition.topic,

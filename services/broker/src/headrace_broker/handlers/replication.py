@@ -33,11 +33,11 @@ from headrace_core.types import TopicPartition
 from headrace_protos.v1 import replication_pb2_grpc
 
 from ..context import BrokerContext
+from ..leader_replica import LeaderReplica
 from ..partition import PartitionLeader
-from ..partition.leader_lane import ITEM_BYTES, SILENCE_MS, ColdRead, Followers, LeaderLane
+from ..partition.leader_lane import ITEM_BYTES, SILENCE_MS, ColdRead, JoinedReplicas, LeaderLane
 from ..partition.messages import Hello, Lane, Response
 from ..partition.pacing import UNLIMITED, Pacer
-from ..replica import Replica
 from ..replication.wire import hello_of, request_of, response_to_proto
 
 logger = logging.getLogger(__name__)
@@ -63,7 +63,7 @@ class ReplicationService(replication_pb2_grpc.ReplicationServicer):
 
     def __init__(self, broker: BrokerContext) -> None:
         self._broker = broker
-        self._registry = Followers()
+        self._registry = JoinedReplicas()
         self._pacer = Pacer(UNLIMITED, self.now_ms())
         self.pushes = broker.pushes
         self._streams: dict[tuple[int, Lane], LeaderStream] = {}
@@ -83,7 +83,7 @@ class ReplicationService(replication_pb2_grpc.ReplicationServicer):
         self._pacer.set_rate(bytes_per_second, self.now_ms())
 
     @property
-    def followers(self) -> Followers:
+    def followers(self) -> JoinedReplicas:
         """Who follows what over all streams."""
         return self._registry
 
@@ -140,7 +140,7 @@ class ReplicationService(replication_pb2_grpc.ReplicationServicer):
 
     # -- for the lanes (LaneHost) ------------------------------------------------------------------------------------
 
-    def find(self, topic_id: bytes, partition: int) -> Replica:
+    def find(self, topic_id: bytes, partition: int) -> LeaderReplica:
         broker = self._broker
         topic = broker.metadata.image.topics.get(topic_id)
         if topic is None:
@@ -150,7 +150,7 @@ class ReplicationService(replication_pb2_grpc.ReplicationServicer):
         return replica
 
     def low_watermark_moved(self, leader: PartitionLeader) -> None:
-        self._broker.low_watermarks.moved(leader)
+        self._broker.low_watermarks.recheck(leader)
 
     def is_throttled(self, leader: PartitionLeader, broker_id: int) -> bool:
         if self._pacer.is_unlimited or not leader.is_behind(broker_id):
@@ -347,7 +347,7 @@ class LeaderStream(StreamHandler[Any]):
         self._turn()
 
     def _read(self, lane: LeaderLane, read: ColdRead) -> None:
-        source: Replica = read.source  # type: ignore[assignment]  # as ``ReplicationService.find`` gave it
+        source: LeaderReplica = read.source  # type: ignore[assignment]  # as ``ReplicationService.find`` gave it
         reading = source.read_appended_cold(read.offset, read.max_bytes)
         reading.add_done_callback(lambda done: lane.was_read(read, _outcome(read, done)))
 
@@ -362,7 +362,7 @@ def _outcome(read: ColdRead, done: asyncio.Future[ReadResult | None]) -> ReadRes
         return found
     if isinstance(error, HeadraceError):
         return error
-    partition = read.follow.partition
+    partition = read.replica.partition
     logger.error("a read of %s at %d for a follower failed", partition, read.offset, exc_info=error)
     return UnknownServerError(f"{partition}: {type(error).__name__}: {error}")
 

@@ -44,7 +44,7 @@ class FollowerState(enum.Enum):
     OUT = "out"
 
 
-class Follow(NamedTuple):
+class LogsMatch(NamedTuple):
     """The logs match: pushes come."""
 
 
@@ -74,7 +74,7 @@ class Stale(NamedTuple):
     """An answer to a former join: nothing to do."""
 
 
-JoinOutcome = Follow | Truncate | Restart | OtherLane | Wait | Stale
+JoinOutcome = LogsMatch | Truncate | Restart | OtherLane | Wait | Stale
 
 
 class Take(NamedTuple):
@@ -233,7 +233,7 @@ class PartitionFollower:
             return Truncate(max(cut, 0))
         self.state = FollowerState.FOLLOWING
         self._heard(answer.high_watermark, answer.log_start)
-        return Follow()
+        return LogsMatch()
 
     def truncated(self, log_end: int, last_epoch: int, *, log_start: int | None = None) -> None:
         """The log was cut, or begun anew, durably; it ends at ``log_end`` with a record of ``last_epoch``."""

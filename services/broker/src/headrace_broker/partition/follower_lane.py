@@ -23,7 +23,7 @@ from .messages import Ack, Ended, Join, Joined, Request
 ITEMS_MAX = 2_000
 
 
-class Followed(Protocol):
+class Joinable(Protocol):
     """A partition that is followed, as a lane needs it (``PartitionFollower``, and what is around it)."""
 
     @property
@@ -36,16 +36,16 @@ class Followed(Protocol):
         """What the leader has not been told yet."""
 
 
-F = TypeVar("F", bound=Followed)
+F = TypeVar("F", bound=Joinable)
 
 
 class _Handle(Generic[F]):
-    __slots__ = ("followed", "follows", "number")
+    __slots__ = ("is_joined", "number", "replica")
 
-    def __init__(self, number: int, followed: F) -> None:
+    def __init__(self, number: int, replica: F) -> None:
         self.number = number
-        self.followed = followed
-        self.follows = False
+        self.replica = replica
+        self.is_joined = False
 
 
 class FollowerLane(Generic[F]):
@@ -54,46 +54,46 @@ class FollowerLane(Generic[F]):
     def __init__(self) -> None:
         self._next_number = 1
         self._by_number: dict[int, _Handle[F]] = {}
-        self._by_followed: dict[F, _Handle[F]] = {}
+        self._by_replica: dict[F, _Handle[F]] = {}
         self._wanted: dict[F, None] = {}
         self._leaves: list[int] = []
         #: Of the leaves, those whose logs take no appends.
         self._cannot_append: set[int] = set()
-        self._moved: dict[_Handle[F], None] = {}
+        self._acks_due: dict[_Handle[F], None] = {}
 
     def __len__(self) -> int:
         """How many partitions are on it."""
-        return len(self._wanted) + len(self._by_followed)
+        return len(self._wanted) + len(self._by_replica)
 
-    def __contains__(self, followed: F) -> bool:
-        return followed in self._wanted or followed in self._by_followed
+    def __contains__(self, replica: F) -> bool:
+        return replica in self._wanted or replica in self._by_replica
 
     # -- what the partitions say -------------------------------------------------------------------------------------
 
-    def join(self, followed: F) -> None:
+    def join(self, replica: F) -> None:
         """It is to be joined; anew, if it is."""
-        self._let_go(followed)
-        self._wanted[followed] = None
+        self._let_go(replica)
+        self._wanted[replica] = None
 
-    def leave(self, followed: F, *, cannot_append: bool = False) -> None:
+    def leave(self, replica: F, *, cannot_append: bool = False) -> None:
         """It is on this lane no more. ``cannot_append``: because its log takes nothing."""
-        handle = self._let_go(followed)
+        handle = self._let_go(replica)
         if cannot_append and handle is not None:
             self._cannot_append.add(handle.number)
-        self._wanted.pop(followed, None)
+        self._wanted.pop(replica, None)
 
-    def moved(self, followed: F) -> None:
+    def ack_due(self, replica: F) -> None:
         """It has something to acknowledge."""
-        handle = self._by_followed.get(followed)
-        if handle is not None and handle.follows:
-            self._moved[handle] = None
+        handle = self._by_replica.get(replica)
+        if handle is not None and handle.is_joined:
+            self._acks_due[handle] = None
 
     # -- what the leader says ----------------------------------------------------------------------------------------
 
     def find(self, number: int) -> F | None:
         """Whom a push or news is for; None: its handle was let go of."""
         handle = self._by_number.get(number)
-        return handle.followed if handle is not None and handle.follows else None
+        return handle.replica if handle is not None and handle.is_joined else None
 
     def joined(self, joined: Joined) -> F | None:
         """Whom the answer is for; None: nobody any more. Its handle has ended unless ``joined.follows``."""
@@ -101,11 +101,11 @@ class FollowerLane(Generic[F]):
         if handle is None:
             return None
         if joined.follows:
-            handle.follows = True
-            self._moved[handle] = None  # it may have moved since it asked
+            handle.is_joined = True
+            self._acks_due[handle] = None  # it may have moved since it asked
         else:
             self._forget(handle)
-        return handle.followed
+        return handle.replica
 
     def ended(self, ended: Ended) -> F | None:
         """Whom the leader follows no more; None: nobody any more."""
@@ -113,15 +113,15 @@ class FollowerLane(Generic[F]):
         if handle is None:
             return None
         self._forget(handle)
-        return handle.followed
+        return handle.replica
 
     def broken(self) -> list[F]:
         """The stream is over, and all handles with it. Whoever had one, or wanted one, wants one on the next stream;
         they are returned, for what was pushed and not written yet is pushed again."""
-        lost = list(self._by_followed)
+        lost = list(self._by_replica)
         self._by_number.clear()
-        self._by_followed.clear()
-        self._moved.clear()
+        self._by_replica.clear()
+        self._acks_due.clear()
         self._leaves.clear()
         self._cannot_append.clear()
         self._wanted = dict.fromkeys((*lost, *self._wanted))
@@ -141,30 +141,30 @@ class FollowerLane(Generic[F]):
 
     def _take_joins(self, most: int) -> list[Join]:
         joins: list[Join] = []
-        for followed in list(self._wanted):
+        for replica in list(self._wanted):
             if len(joins) >= most:
                 break
-            if not followed.can_join:
+            if not replica.can_join:
                 continue
-            del self._wanted[followed]
+            del self._wanted[replica]
             number, self._next_number = self._next_number, self._next_number + 1
-            self._by_number[number] = self._by_followed[followed] = _Handle(number, followed)
-            joins.append(followed.join(number))
+            self._by_number[number] = self._by_replica[replica] = _Handle(number, replica)
+            joins.append(replica.join(number))
         return joins
 
     def _take_acks(self, most: int) -> list[Ack]:
         acks: list[Ack] = []
-        moved = self._moved
-        while moved and len(acks) < most:
-            handle = next(iter(moved))
-            del moved[handle]
-            ack = handle.followed.next_ack()
+        acks_due = self._acks_due
+        while acks_due and len(acks) < most:
+            handle = next(iter(acks_due))
+            del acks_due[handle]
+            ack = handle.replica.next_ack()
             if ack is not None:
                 acks.append(ack)
         return acks
 
-    def _let_go(self, followed: F) -> _Handle[F] | None:
-        handle = self._by_followed.get(followed)
+    def _let_go(self, replica: F) -> _Handle[F] | None:
+        handle = self._by_replica.get(replica)
         if handle is not None:
             self._forget(handle)
             self._leaves.append(handle.number)
@@ -172,5 +172,5 @@ class FollowerLane(Generic[F]):
 
     def _forget(self, handle: _Handle[F]) -> None:
         del self._by_number[handle.number]
-        del self._by_followed[handle.followed]
-        self._moved.pop(handle, None)
+        del self._by_replica[handle.replica]
+        self._acks_due.pop(handle, None)

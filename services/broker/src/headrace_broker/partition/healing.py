@@ -57,25 +57,25 @@ def next_step(state: PartitionImage, broker_id: int) -> Step:
     return Step.WAIT if state.leader == NO_LEADER else Step.MAKE
 
 
-class Ward:
-    """A damaged replica on its way to being healed, as far as the metadata does not tell; forgotten with the process,
-    for the next life of the broker is another one to all leaders (KIP-903)."""
+class HealingReplica:
+    """What the metadata does not tell about a damaged replica that is being healed. Lost with the process, and not
+    needed afterwards: the next life of the broker has another broker epoch (KIP-903)."""
 
-    __slots__ = ("call_off", "farewell_to", "told_offset")
+    __slots__ = ("cancel", "reported_offset", "unconfirmed_leave")
 
-    def __init__(self, farewell_to: tuple[int, int] | None = None) -> None:
-        #: The leader, and its epoch, that may not have heard yet that this replica follows no more.
-        self.farewell_to = farewell_to
-        self.call_off: Callable[[], None] = lambda: None
+    def __init__(self, unconfirmed_leave: tuple[int, int] | None = None) -> None:
+        #: The leader, and its epoch, that may not have received the leave of this replica yet.
+        self.unconfirmed_leave = unconfirmed_leave
+        self.cancel: Callable[[], None] = lambda: None
         #: The controllers know that it begins anew, as of this metadata offset; None: not yet.
-        self.told_offset: int | None = None
+        self.reported_offset: int | None = None
 
-    def still_says_farewell_to(self, state: PartitionImage) -> bool:
+    def waits_for_leave(self, state: PartitionImage) -> bool:
         """Not if another leader, or epoch, has begun: that one never had this replica as a follower."""
-        if self.farewell_to is not None and self.farewell_to != (state.leader, state.leader_epoch):
+        if self.unconfirmed_leave is not None and self.unconfirmed_leave != (state.leader, state.leader_epoch):
             self.close()
-        return self.farewell_to is not None
+        return self.unconfirmed_leave is not None
 
     def close(self) -> None:
-        self.farewell_to = None
-        self.call_off()
+        self.unconfirmed_leave = None
+        self.cancel()

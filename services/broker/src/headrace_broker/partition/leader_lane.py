@@ -124,36 +124,36 @@ class LedPartition(Protocol):
 class ColdRead(NamedTuple):
     """Asks the shell to read on a thread what is not in the page cache, and to call ``was_read``."""
 
-    follow: Follow
+    replica: JoinedReplica
     source: LedPartition
     offset: int
     max_bytes: int
 
 
 #: (topic id, partition, follower's broker id).
-FollowKey = tuple[bytes, int, int]
+JoinedReplicaKey = tuple[bytes, int, int]
 
 
-class Followers:
-    """Who follows what, over all streams: one handle for each replica. A later join takes an earlier one's place, on
-    whatever lane that was, so that a late farewell on the old lane says nothing of the new one."""
+class JoinedReplicas:
+    """The joined replicas of all streams: one handle for each replica. A later join takes the place of an earlier one,
+    on whatever lane that was, so that a late leave on the old lane does not end the new handle."""
 
     def __init__(self) -> None:
-        self._follows: dict[FollowKey, Follow] = {}
+        self._replicas: dict[JoinedReplicaKey, JoinedReplica] = {}
 
     def __len__(self) -> int:
-        return len(self._follows)
+        return len(self._replicas)
 
-    def find(self, key: FollowKey) -> Follow | None:
-        return self._follows.get(key)
+    def find(self, key: JoinedReplicaKey) -> JoinedReplica | None:
+        return self._replicas.get(key)
 
-    def put(self, follow: Follow) -> None:
-        self._follows[follow.key] = follow
+    def put(self, replica: JoinedReplica) -> None:
+        self._replicas[replica.key] = replica
 
-    def remove(self, follow: Follow) -> bool:
+    def remove(self, replica: JoinedReplica) -> bool:
         """True when it was the one that counts."""
-        if self._follows.get(follow.key) is follow:
-            del self._follows[follow.key]
+        if self._replicas.get(replica.key) is replica:
+            del self._replicas[replica.key]
             return True
         return False
 
@@ -171,7 +171,7 @@ class LaneHost(Protocol):
         """Does the leader's throttle hold for this replica, which is behind (KIP-73)?"""
 
 
-class Follow:
+class JoinedReplica:
     """One partition on one stream. A watcher of the partition's log (``LogWatcher``)."""
 
     __slots__ = (
@@ -247,7 +247,7 @@ class LeaderLane:
         hello: Hello,
         *,
         host: LaneHost,
-        registry: Followers,
+        registry: JoinedReplicas,
         pacer: Pacer,
         now_ms: Callable[[], int],
         wake: Callable[[], None],
@@ -272,24 +272,24 @@ class LeaderLane:
         self._pacer = pacer
         self._now_ms = now_ms
         self._wake = wake
-        self._follows: dict[int, Follow] = {}
-        self._ready: deque[Follow] = deque()
-        self._paced: deque[Follow] = deque()
-        self._cold: deque[Follow] = deque()
+        self._replicas: dict[int, JoinedReplica] = {}
+        self._ready: deque[JoinedReplica] = deque()
+        self._paced: deque[JoinedReplica] = deque()
+        self._cold: deque[JoinedReplica] = deque()
         self._wants_cold: list[ColdRead] = []
-        self._resigned: list[Follow] = []
+        self._resigned: list[JoinedReplica] = []
         #: Of handles that hold a read: under way, or its result unsent.
         self._reading = 0
         self._joined: deque[Joined] = deque()
         self._ended: deque[Ended] = deque()
-        self._news: dict[Follow, None] = {}
+        self._news: dict[JoinedReplica, None] = {}
         self._news_due_ms = 0
 
     # -- what the follower says --------------------------------------------------------------------------------------
 
     def join(self, join: Join) -> None:
         """The answer comes with ``next``. InvalidRequestError, which ends the stream, for what no follower says."""
-        if join.handle in self._follows:
+        if join.handle in self._replicas:
             raise InvalidRequestError(f"broker {self.broker_id}: handle {join.handle} is in use on this stream")
         _check(join)
         self._forget_ended()
@@ -338,13 +338,13 @@ class LeaderLane:
             now_ms=self._now_ms(),
         ):
             raise self._not_among(leader)
-        follow = Follow(self, join, source)
-        self._follows[join.handle] = follow
-        self._registry.put(follow)
-        leader.watch_log(follow)
-        follow.told_high_watermark, follow.told_log_start = leader.high_watermark, leader.log_start
-        if follow.position < leader.log_end:
-            self.make_ready(follow)
+        replica = JoinedReplica(self, join, source)
+        self._replicas[join.handle] = replica
+        self._registry.put(replica)
+        leader.watch_log(replica)
+        replica.told_high_watermark, replica.told_log_start = leader.high_watermark, leader.log_start
+        if replica.position < leader.log_end:
+            self.make_ready(replica)
         return Joined(join.handle, None, leader.high_watermark, leader.log_start, leader.log_end)
 
     def _not_among(self, leader: PartitionLeader) -> NotLeaderOrFollowerError:
@@ -356,20 +356,20 @@ class LeaderLane:
     def ack(self, ack: Ack) -> None:
         """Acknowledgements of handles that are gone are late, and mean nothing. InvalidRequestError for more than was
         pushed: it would count in the high watermark, and exist nowhere."""
-        follow = self._follows.get(ack.handle)
-        if follow is None:
+        replica = self._replicas.get(ack.handle)
+        if replica is None:
             return
-        if not 0 <= ack.log_start <= ack.log_end <= follow.position or not 0 <= ack.settled_end <= ack.log_end:
+        if not 0 <= ack.log_start <= ack.log_end <= replica.position or not 0 <= ack.settled_end <= ack.log_end:
             raise InvalidRequestError(
-                f"{follow.partition}: broker {self.broker_id} acknowledged offsets {ack.log_start} to {ack.log_end}, "
-                f"settled to {ack.settled_end}, but was sent what lies below {follow.position}"
+                f"{replica.partition}: broker {self.broker_id} acknowledged offsets {ack.log_start} to {ack.log_end}, "
+                f"settled to {ack.settled_end}, but was sent what lies below {replica.position}"
             )
-        in_flight = follow.in_flight
+        in_flight = replica.in_flight
         while in_flight and in_flight[0][0] <= ack.log_end:
             size = in_flight.popleft()[1]
-            follow.in_flight_bytes -= size
+            replica.in_flight_bytes -= size
             self._in_flight_bytes -= size
-        if not follow.leader.follower_acked(
+        if not replica.leader.follower_acked(
             self.broker_id,
             self.broker_epoch,
             settled_end=ack.settled_end,
@@ -377,23 +377,23 @@ class LeaderLane:
             log_start=ack.log_start,
             now_ms=self._now_ms(),
         ):  # taken off the partition, and perhaps put back, which it may never notice: nothing that it says would count
-            self.end(follow, self._not_among(follow.leader))
+            self.end(replica, self._not_among(replica.leader))
             return
-        if ack.log_start != follow.log_start:
-            follow.log_start = ack.log_start
-            self._host.low_watermark_moved(follow.leader)
-        if follow.state is State.FULL:
-            if follow.in_flight_bytes < follow.window_bytes:
-                self.make_ready(follow)
+        if ack.log_start != replica.log_start:
+            replica.log_start = ack.log_start
+            self._host.low_watermark_moved(replica.leader)
+        if replica.state is State.FULL:
+            if replica.in_flight_bytes < replica.window_bytes:
+                self.make_ready(replica)
         elif self._ready:
             self._wake()  # the stream's own window may have been what was full
 
     def leave(self, handle: int, *, cannot_append: bool = False) -> None:
         """The follower lets go of a handle; one that is not known was ended here meanwhile. ``cannot_append``: its log
         takes nothing, so it is out of sync from here on."""
-        follow = self._follows.get(handle)
-        if follow is not None:
-            self.forget(follow, cannot_append=cannot_append)
+        replica = self._replicas.get(handle)
+        if replica is not None:
+            self.forget(replica, cannot_append=cannot_append)
 
     def heard(self) -> None:
         """The follower has said something, if only that it is there."""
@@ -407,54 +407,54 @@ class LeaderLane:
     def close(self) -> None:
         """The stream is over. Idempotent."""
         self.is_closed = True
-        for follow in list(self._follows.values()):
-            self.forget(follow, broken=True)
+        for replica in list(self._replicas.values()):
+            self.forget(replica, broken=True)
         for queue in (self._ready, self._paced, self._cold):
             queue.clear()
 
     # -- what the partitions say -------------------------------------------------------------------------------------
 
-    def make_ready(self, follow: Follow) -> None:
-        follow.state = State.READY
-        self._ready.append(follow)
+    def make_ready(self, replica: JoinedReplica) -> None:
+        replica.state = State.READY
+        self._ready.append(replica)
         self._wake()
 
-    def resigned(self, follow: Follow) -> None:
+    def resigned(self, replica: JoinedReplica) -> None:
         """Its leader's watchers are being called, and may not change: it is ended when the next message is made."""
-        self._resigned.append(follow)
+        self._resigned.append(replica)
         self._wake()
 
-    def has_news(self, follow: Follow) -> None:
+    def has_news(self, replica: JoinedReplica) -> None:
         if not self._news:
             self._news_due_ms = self._now_ms() + NEWS_DELAY_MS
-            self._news[follow] = None
+            self._news[replica] = None
             self._wake()  # there is a moment now that is to be waited for
         else:
-            self._news[follow] = None
+            self._news[replica] = None
 
-    def end(self, follow: Follow, error: HeadraceError | None, *, other_lane: bool = False) -> None:
+    def end(self, replica: JoinedReplica, error: HeadraceError | None, *, other_lane: bool = False) -> None:
         """The leader follows this handle no more."""
-        if self.forget(follow):
-            self._ended.append(Ended(follow.handle, error, other_lane))
+        if self.forget(replica):
+            self._ended.append(Ended(replica.handle, error, other_lane))
             self._wake()
 
-    def forget(self, follow: Follow, *, cannot_append: bool = False, broken: bool = False) -> bool:
+    def forget(self, replica: JoinedReplica, *, cannot_append: bool = False, broken: bool = False) -> bool:
         """Without a word to the follower; True when it was there. ``broken``: the stream is over."""
-        if self._follows.get(follow.handle) is not follow:
+        if self._replicas.get(replica.handle) is not replica:
             return False
-        del self._follows[follow.handle]
-        was_reading = follow.state is State.READING
-        follow.state = State.ENDED
-        self._in_flight_bytes -= follow.in_flight_bytes
-        follow.in_flight.clear()
-        follow.in_flight_bytes = 0
-        follow.stash = None
-        self._news.pop(follow, None)
-        if follow.holds_read and not was_reading:
-            self._read_done(follow)  # else the read is under way, and ends by itself
-        leader = follow.leader
-        leader.unwatch_log(follow)
-        if self._registry.remove(follow):
+        del self._replicas[replica.handle]
+        was_reading = replica.state is State.READING
+        replica.state = State.ENDED
+        self._in_flight_bytes -= replica.in_flight_bytes
+        replica.in_flight.clear()
+        replica.in_flight_bytes = 0
+        replica.stash = None
+        self._news.pop(replica, None)
+        if replica.holds_read and not was_reading:
+            self._read_done(replica)  # else the read is under way, and ends by itself
+        leader = replica.leader
+        leader.unwatch_log(replica)
+        if self._registry.remove(replica):
             leader.follower_left(self.broker_id, self._now_ms(), cannot_append=cannot_append, broken=broken)
             self._host.low_watermark_moved(leader)
         if self._ready:
@@ -488,96 +488,96 @@ class LeaderLane:
             room = min(MESSAGE_BYTES - size, self._window_bytes - self._in_flight_bytes)
             if room <= 0 or not ready:
                 break
-            follow = ready.popleft()
-            if follow.state is not State.READY:
+            replica = ready.popleft()
+            if replica.state is not State.READY:
                 continue  # it has ended meanwhile
-            leader = follow.leader
-            if self.is_catch_up and not self._may_go(follow, now_ms):
+            leader = replica.leader
+            if self.is_catch_up and not self._may_go(replica, now_ms):
                 continue
-            space = follow.window_bytes - follow.in_flight_bytes
+            space = replica.window_bytes - replica.in_flight_bytes
             if space <= 0:
-                follow.state = State.FULL
+                replica.state = State.FULL
                 continue
             if ready:
                 room = min(room, max(room // (len(ready) + 1), SHARE_BYTES_MIN))
-            found = self._read(follow, min(room, space))
+            found = self._read(replica, min(room, space))
             if found is None:
                 continue
             records = found.records
             if not records:  # a gap that compaction left: what comes behind it goes on behind it
-                follow.position = found.next_offset
-                follow.state = State.CALM
-                if follow.position < leader.log_end:
-                    self.make_ready(follow)
+                replica.position = found.next_offset
+                replica.state = State.CALM
+                if replica.position < leader.log_end:
+                    self.make_ready(replica)
                 continue
             if size and size + len(records) > MESSAGE_BYTES + SHARE_BYTES_MIN:
-                follow.stash = found  # only a message's first batch may be larger than a message
-                ready.appendleft(follow)
+                replica.stash = found  # only a message's first batch may be larger than a message
+                ready.appendleft(replica)
                 break
             size += len(records)
-            pushes.append(self._push(follow, found, now_ms))
+            pushes.append(self._push(replica, found, now_ms))
         return size
 
-    def _may_go(self, follow: Follow, now_ms: int) -> bool:
+    def _may_go(self, replica: JoinedReplica, now_ms: int) -> bool:
         """Does the throttle let it? Else it waits for it."""
-        if not self._host.is_throttled(follow.leader, self.broker_id) or self._pacer.ready_in_ms(now_ms) == 0.0:
+        if not self._host.is_throttled(replica.leader, self.broker_id) or self._pacer.ready_in_ms(now_ms) == 0.0:
             return True
-        follow.state = State.PACED
-        self._paced.append(follow)
+        replica.state = State.PACED
+        self._paced.append(replica)
         return False
 
-    def _read(self, follow: Follow, max_bytes: int) -> Slice | None:
+    def _read(self, replica: JoinedReplica, max_bytes: int) -> Slice | None:
         """What goes out next for it; None: it had nothing, or it has to wait, and is in another state now."""
-        found, follow.stash = follow.stash, None
+        found, replica.stash = replica.stash, None
         if found is not None:
-            if follow.holds_read:
-                self._read_done(follow)
+            if replica.holds_read:
+                self._read_done(replica)
             return found
         try:
-            found = follow.source.read_appended(follow.position, max_bytes)
+            found = replica.source.read_appended(replica.position, max_bytes)
         except HeadraceError as error:
-            self.end(follow, error)
+            self.end(replica, error)
             return None
         if found is None:
-            self._read_cold(follow)
-        elif found.next_offset <= follow.position:
-            follow.state = State.CALM
+            self._read_cold(replica)
+        elif found.next_offset <= replica.position:
+            replica.state = State.CALM
             return None
         return found
 
-    def _push(self, follow: Follow, found: Slice, now_ms: int) -> Push:
-        leader, size = follow.leader, len(found.records)
-        follow.position = found.next_offset
-        follow.in_flight.append((found.next_offset, size))
-        follow.in_flight_bytes += size
+    def _push(self, replica: JoinedReplica, found: Slice, now_ms: int) -> Push:
+        leader, size = replica.leader, len(found.records)
+        replica.position = found.next_offset
+        replica.in_flight.append((found.next_offset, size))
+        replica.in_flight_bytes += size
         self._in_flight_bytes += size
         if self.is_catch_up and self._host.is_throttled(leader, self.broker_id):
             self._pacer.take(size, now_ms)
         high_watermark, log_start = leader.high_watermark, leader.log_start
-        follow.told_high_watermark, follow.told_log_start = high_watermark, log_start
-        self._news.pop(follow, None)
-        push = Push(follow.handle, found.records, high_watermark, log_start)
-        if self.is_catch_up and follow.source.bytes_from(follow.position) < HAND_OVER_BYTES:
-            self.end(follow, None, other_lane=True)
-        elif follow.position >= leader.log_end:
-            follow.state = State.CALM
-        elif follow.in_flight_bytes >= follow.window_bytes:
-            follow.state = State.FULL
+        replica.told_high_watermark, replica.told_log_start = high_watermark, log_start
+        self._news.pop(replica, None)
+        push = Push(replica.handle, found.records, high_watermark, log_start)
+        if self.is_catch_up and replica.source.bytes_from(replica.position) < HAND_OVER_BYTES:
+            self.end(replica, None, other_lane=True)
+        elif replica.position >= leader.log_end:
+            replica.state = State.CALM
+        elif replica.in_flight_bytes >= replica.window_bytes:
+            replica.state = State.FULL
         else:
-            follow.state = State.READY
-            self._ready.append(follow)
+            replica.state = State.READY
+            self._ready.append(replica)
         return push
 
     def _due_news(self, now_ms: int) -> tuple[News, ...]:
         if not self._news or now_ms < self._news_due_ms:
             return ()
         told: list[News] = []
-        for follow in list(itertools.islice(self._news, ITEMS_MAX)):
-            del self._news[follow]
-            high_watermark, log_start = follow.leader.high_watermark, follow.leader.log_start
-            if (high_watermark, log_start) != (follow.told_high_watermark, follow.told_log_start):
-                follow.told_high_watermark, follow.told_log_start = high_watermark, log_start
-                told.append(News(follow.handle, high_watermark, log_start))
+        for replica in list(itertools.islice(self._news, ITEMS_MAX)):
+            del self._news[replica]
+            high_watermark, log_start = replica.leader.high_watermark, replica.leader.log_start
+            if (high_watermark, log_start) != (replica.told_high_watermark, replica.told_log_start):
+                replica.told_high_watermark, replica.told_log_start = high_watermark, log_start
+                told.append(News(replica.handle, high_watermark, log_start))
         return tuple(told)
 
     def due_ms(self) -> int | None:
@@ -602,8 +602,8 @@ class LeaderLane:
         """Records that were pushed and not acknowledged."""
         return self._in_flight_bytes
 
-    def follows(self) -> list[Follow]:
-        return list(self._follows.values())
+    def replicas(self) -> list[JoinedReplica]:
+        return list(self._replicas.values())
 
     # -- reads from the disk -----------------------------------------------------------------------------------------
 
@@ -614,41 +614,41 @@ class LeaderLane:
 
     def was_read(self, read: ColdRead, outcome: Slice | HeadraceError) -> None:
         """Its outcome. A handle that has ended meanwhile hears nothing of it."""
-        follow = read.follow
-        if follow.state is not State.READING:
-            self._read_done(follow)
+        replica = read.replica
+        if replica.state is not State.READING:
+            self._read_done(replica)
         elif isinstance(outcome, HeadraceError):
-            self._read_done(follow)
-            self.end(follow, outcome)
+            self._read_done(replica)
+            self.end(replica, outcome)
         else:
-            if outcome.next_offset > follow.position:
-                follow.stash = outcome
+            if outcome.next_offset > replica.position:
+                replica.stash = outcome
             else:
-                self._read_done(follow)
-            follow.state = State.READY
-            self._ready.appendleft(follow)
+                self._read_done(replica)
+            replica.state = State.READY
+            self._ready.appendleft(replica)
             self._wake()
 
-    def _read_cold(self, follow: Follow) -> None:
-        if not self.is_catch_up and follow.source.bytes_from(follow.position) > CATCH_UP_BYTES:
-            self.end(follow, None, other_lane=True)  # it has fallen behind what is in memory
+    def _read_cold(self, replica: JoinedReplica) -> None:
+        if not self.is_catch_up and replica.source.bytes_from(replica.position) > CATCH_UP_BYTES:
+            self.end(replica, None, other_lane=True)  # it has fallen behind what is in memory
             return
-        follow.state = State.READING
+        replica.state = State.READING
         if self._reading < COLD_READS_MAX:
-            self._ask_cold(follow)
+            self._ask_cold(replica)
         else:
-            self._cold.append(follow)
+            self._cold.append(replica)
 
-    def _ask_cold(self, follow: Follow) -> None:
-        follow.holds_read = True
+    def _ask_cold(self, replica: JoinedReplica) -> None:
+        replica.holds_read = True
         self._reading += 1
-        max_bytes = min(MESSAGE_BYTES, follow.window_bytes)
-        self._wants_cold.append(ColdRead(follow, follow.source, follow.position, max_bytes))
+        max_bytes = min(MESSAGE_BYTES, replica.window_bytes)
+        self._wants_cold.append(ColdRead(replica, replica.source, replica.position, max_bytes))
         self._wake()
 
-    def _read_done(self, follow: Follow) -> None:
+    def _read_done(self, replica: JoinedReplica) -> None:
         """What it held of the reads that may be under way, another one may have."""
-        follow.holds_read = False
+        replica.holds_read = False
         self._reading -= 1
         while self._cold and self._reading < COLD_READS_MAX:
             waiting = self._cold.popleft()
@@ -663,26 +663,26 @@ class LeaderLane:
 
     def _end_resigned(self) -> None:
         resigned, self._resigned = self._resigned, []
-        for follow in resigned:
+        for replica in resigned:
             try:
-                follow.leader.check_serving()
+                replica.leader.check_serving()
             except HeadraceError as error:
-                self.end(follow, error)
+                self.end(replica, error)
 
     def _unpace(self, now_ms: int) -> None:
         """All of them look again: the throttle may have been lifted for some."""
         for _ in range(len(self._paced)):
-            follow = self._paced.popleft()
-            if follow.state is State.PACED and self._may_go(follow, now_ms):
-                follow.state = State.READY
-                self._ready.append(follow)
+            replica = self._paced.popleft()
+            if replica.state is State.PACED and self._may_go(replica, now_ms):
+                replica.state = State.READY
+                self._ready.append(replica)
 
     def _forget_ended(self) -> None:
         """Queues pass over what has ended; of a follower that joins and leaves while nothing can go out, they are
         rid here."""
         for queue in (self._ready, self._paced, self._cold):
-            if len(queue) > 2 * len(self._follows) + ENDED_QUEUED_MAX:
-                live = [follow for follow in queue if follow.state is not State.ENDED]
+            if len(queue) > 2 * len(self._replicas) + ENDED_QUEUED_MAX:
+                live = [replica for replica in queue if replica.state is not State.ENDED]
                 queue.clear()
                 queue.extend(live)
 

@@ -38,11 +38,11 @@ from headrace_core.log.writer import DirectoryWriter
 from headrace_core.rpc.backoff import Backoff
 from headrace_core.types import NO_EPOCH, TopicPartition
 
+from ..leader_replica import OnDamage, check_not_truncated
 from ..partition import PartitionFollower
-from ..partition.follower import Drop, Follow, OtherLane, Refuse, Restart, Stale, Take, Truncate, Wait
+from ..partition.follower import Drop, LogsMatch, OtherLane, Refuse, Restart, Stale, Take, Truncate, Wait
 from ..partition.leader import PartitionWatcher
 from ..partition.messages import Ack, Ended, Join, Joined, Lane, News, Push
-from ..replica import OnDamage, check_not_truncated
 from ..threads import WorkThreads
 
 logger = logging.getLogger(__name__)
@@ -62,7 +62,7 @@ class Lanes(Protocol):
     def leave(self, replica: FollowerReplica, *, cannot_append: bool = False) -> None:
         """It is on no lane. ``cannot_append``: its log takes nothing, and the leader is to know."""
 
-    def moved(self, replica: FollowerReplica) -> None:
+    def ack_due(self, replica: FollowerReplica) -> None:
         """It has something to acknowledge."""
 
     def wake(self, replica: FollowerReplica) -> None:
@@ -179,7 +179,7 @@ class FollowerReplica:
     def joined(self, answer: Joined) -> None:
         """The leader's answer to the join."""
         outcome = self.follower.joined(answer, self._epoch_end)
-        if isinstance(outcome, Follow):
+        if isinstance(outcome, LogsMatch):
             self._heard()
         elif isinstance(outcome, Truncate | Restart):
             self._cut = outcome
@@ -356,7 +356,7 @@ class FollowerReplica:
             logger.debug("%s: %s", self.partition, error)
             self._join_later()
 
-    def log_moved(self) -> None:
+    def log_advanced(self) -> None:
         """A turn of the writer has ended that changed this log. Called before the waiters of its appends."""
         log, follower = self.log, self.follower
         if self._reason is not None or self._cut is not None or log.is_closed:
@@ -367,7 +367,7 @@ class FollowerReplica:
             self._backoff.reset()
         follower.appended(log_end, settled_end, log.epochs.latest_epoch)
         if self._lanes is not None:
-            self._lanes.moved(self)
+            self._lanes.ack_due(self)
         self._heard()
         self._tell_watchers(before)
 
@@ -395,7 +395,7 @@ class FollowerReplica:
         if self._reason is None and self._cut is None:
             self.follower.log_start_moved(self.log.log_start_offset)
             if self._lanes is not None:
-                self._lanes.moved(self)
+                self._lanes.ack_due(self)
             for watcher in self._watchers:
                 watcher.partition_changed(self.partition)
 

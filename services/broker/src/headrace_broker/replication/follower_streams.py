@@ -35,8 +35,8 @@ from ..partition.follower_lane import FollowerLane
 from ..partition.messages import Hello, Lane, Request, Response
 from ..settings import BrokerIdentity
 from . import wire
-from .farewell import Farewell, OnStream
 from .follower_replica import FollowerReplica
+from .leave_confirmation import LeaveConfirmation, OnStream
 
 logger = logging.getLogger("headrace.broker.replication")
 
@@ -80,12 +80,12 @@ class FollowerStreams:
         """It has another part now."""
         self.leave(replica)
 
-    def farewell(self, replica: FollowerReplica, done: Callable[[], None]) -> Callable[[], None]:
-        """Have ``done`` called when ``replica``'s leader has surely heard that it follows no more, by an answer on the
-        stream on which it let go, or on one that took its place. Returns what calls that off."""
-        last = Farewell(replica, self, done)
-        self.join(last)
-        return last.call_off
+    def confirm_leave(self, replica: FollowerReplica, done: Callable[[], None]) -> Callable[[], None]:
+        """Call ``done`` when the leader of ``replica`` has confirmed that it received the leave, by an answer on the
+        stream of the leave or on a later one. Returns a function that cancels this."""
+        confirmation = LeaveConfirmation(replica, self, done)
+        self.join(confirmation)
+        return confirmation.cancel
 
     def metadata_changed(self, image: MetadataImage, delta: MetadataDelta | None = None) -> None:
         """Brokers may have other addresses; to be told before the partitions. ``delta`` None: all is new."""
@@ -136,10 +136,10 @@ class FollowerStreams:
         for lane in Lane:
             self._take_off((replica.leader_id, lane), replica, cannot_append=cannot_append)
 
-    def moved(self, replica: FollowerReplica) -> None:
+    def ack_due(self, replica: FollowerReplica) -> None:
         stream = self._streams.get((replica.leader_id, replica.lane))
         if stream is not None:
-            stream.lane.moved(replica)
+            stream.lane.ack_due(replica)
             stream.wake()
 
     def wake(self, replica: FollowerReplica) -> None:

@@ -26,7 +26,7 @@ from headrace_core.log.segment import LogSegment
 from headrace_core.log.writer import DirectoryWriter
 from headrace_core.telemetry import Emitter, Event, IndexRebuilt, ScrubEnded
 
-from ..replica import OnDamage
+from ..leader_replica import OnDamage
 from ..settings import BrokerSettings, LiveSettings
 
 logger = logging.getLogger(__name__)

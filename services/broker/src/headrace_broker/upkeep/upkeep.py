@@ -13,8 +13,8 @@ from headrace_core.metadata import MetadataDelta
 from headrace_core.metadata.records import ConfigResourceType
 from headrace_core.telemetry import Emitter, Metrics
 
+from ..leader_replica import OnDamage
 from ..partition_table import PartitionTable
-from ..replica import OnDamage
 from ..settings import LiveSettings
 from .cleaners import Cleaners
 from .producers import ProducerExpiry

@@ -1,7 +1,7 @@
-"""Making sure that a leader has heard a follower's last word.
+"""Confirms that a leader has received the leave of a follower.
 
-A stream is read in order, so whatever the leader answers to a join that came behind a farewell shows that the farewell
-was heard. An answer on a later stream shows it as well: what was joined on an earlier one ended with it.
+The leader reads a stream in order. So its answer to a join that was sent behind a leave shows that it received the
+leave. An answer on a later stream shows it as well: the handles of an earlier stream ended with that stream.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ class _Replica(Protocol):
     def lane(self) -> Lane: ...
 
 
-class Farewell:
-    """Joins as what the replica will be, empty, behind its last word on the same lane, and lets go at the answer."""
+class LeaveConfirmation:
+    """Joins once more behind the leave, on the same lane, as an empty replica; leaves again at the answer."""
 
     def __init__(self, replica: _Replica, streams: _Streams, done: Callable[[], None]) -> None:
         self.leader_id = replica.leader_id
@@ -107,11 +107,11 @@ class Farewell:
         pass
 
     def stumbled(self, error: Exception) -> None:
-        """``done`` has failed. Somebody waits for it: it is told again."""
+        """``done`` failed; call it again after a pause."""
         self._again = asyncio.get_running_loop().call_later(_AGAIN_S, self._streams.join, self)
 
-    def call_off(self) -> None:
-        """Nobody waits for it any more."""
+    def cancel(self) -> None:
+        """Stop: the confirmation is not needed any more."""
         if self._again is not None:
             self._again.cancel()
         self._streams.leave(self)

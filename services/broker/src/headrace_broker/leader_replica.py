@@ -75,8 +75,8 @@ class _Appending:
         self.checked: Append | None = None
 
 
-class Replica:
-    """One led partition under one leader epoch; the next epoch is a new Replica over the same log."""
+class LeaderReplica:
+    """One led partition under one leader epoch; the next epoch is a new LeaderReplica over the same log."""
 
     __slots__ = (
         "_active",
@@ -237,7 +237,7 @@ class Replica:
         for append in held:
             self._finish_check(append, _nothing)
 
-    def log_moved(self) -> None:
+    def log_advanced(self) -> None:
         """A turn of the writer has ended that changed this log. Called before the waiters of its appends."""
         log = self.log
         if log.is_closed:
