@@ -9,8 +9,8 @@ from typing import Any
 
 from headrace_broker.partition.messages import Ack, Ended, Hello, Join, Joined, Lane, News, Push, Request, Response
 from headrace_broker.replication import wire
-from headrace_broker.replication.leave_confirmation import LeaveConfirmation
 from headrace_broker.replication.follower_streams import FollowerStreams
+from headrace_broker.replication.leave_confirmation import LeaveConfirmation
 from headrace_broker.settings import BrokerIdentity
 from headrace_core.metadata import EMPTY_IMAGE, MetadataImage
 from headrace_core.metadata.records import BrokerEndpoint, RegisterBrokerRecord

@@ -7,7 +7,7 @@ from headrace_broker.partition.messages import Ack, Ended, Join, Joined, Request
 from headrace_core.errors import FencedLeaderEpochError
 
 
-class Followed:
+class Replica:
     """A partition with a log end; ``is_busy``: an append of it is under way."""
 
     def __init__(self, name: str) -> None:
@@ -32,12 +32,12 @@ class Followed:
         return Ack(self.handle, self.end, self.end, 0)
 
 
-Lane = FollowerLane[Followed]
+Lane = FollowerLane[Replica]
 
 
-def _following(*names: str) -> tuple[Lane, list[Followed]]:
+def _following(*names: str) -> tuple[Lane, list[Replica]]:
     """All of them follow, and everything is said."""
-    lane, all_of_them = Lane(), [Followed(name) for name in names]
+    lane, all_of_them = Lane(), [Replica(name) for name in names]
     for followed in all_of_them:
         lane.join(followed)
     request = lane.next()
@@ -56,7 +56,7 @@ def _next(lane: Lane) -> Request:
 
 
 def test_a_partition_joins_once_its_log_is_at_rest() -> None:
-    lane, a, b = Lane(), Followed("a"), Followed("b")
+    lane, a, b = Lane(), Replica("a"), Replica("b")
     a.is_busy = True
     lane.join(a)
     lane.join(b)
@@ -69,7 +69,7 @@ def test_a_partition_joins_once_its_log_is_at_rest() -> None:
 
 
 def test_nobody_is_pushed_to_before_the_answer_to_its_join() -> None:
-    lane, a = Lane(), Followed("a")
+    lane, a = Lane(), Replica("a")
     lane.join(a)
     (join,) = _next(lane).joins
     assert lane.find(join.handle) is None
@@ -112,7 +112,7 @@ def test_a_handle_that_was_let_go_of_names_nobody() -> None:
 
 
 def test_who_is_let_go_of_before_it_was_joined_says_nothing() -> None:
-    lane, a = Lane(), Followed("a")
+    lane, a = Lane(), Replica("a")
     lane.join(a)
     lane.leave(a)
     assert lane.next() is None
@@ -120,7 +120,7 @@ def test_who_is_let_go_of_before_it_was_joined_says_nothing() -> None:
 
 
 def test_an_answer_that_is_no_welcome_ends_the_handle_without_a_leave() -> None:
-    lane, a = Lane(), Followed("a")
+    lane, a = Lane(), Replica("a")
     lane.join(a)
     (join,) = _next(lane).joins
     assert lane.joined(Joined(join.handle, error=FencedLeaderEpochError("over"))) is a
@@ -139,7 +139,7 @@ def test_a_leader_that_ends_a_handle_is_told_nothing_more_of_it() -> None:
 
 def test_all_of_them_join_again_when_the_stream_breaks_under_new_handles() -> None:
     lane, (a, b) = _following("a", "b")
-    c = Followed("c")
+    c = Replica("c")
     lane.join(c)
     lane.leave(b)
     used = {a.handle, b.handle}
@@ -152,7 +152,7 @@ def test_all_of_them_join_again_when_the_stream_breaks_under_new_handles() -> No
 
 def test_thousands_of_joins_and_acknowledgements_go_in_several_messages() -> None:
     lane = Lane()
-    many = [Followed(str(number)) for number in range(ITEMS_MAX + 1)]
+    many = [Replica(str(number)) for number in range(ITEMS_MAX + 1)]
     for followed in many:
         lane.join(followed)
     first, second = _next(lane), _next(lane)

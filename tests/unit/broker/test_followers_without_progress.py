@@ -163,7 +163,7 @@ def test_the_keeper_does_not_wait_for_its_next_look() -> None:
     asyncio.run(scenario())
 
 
-class Followed:
+class Replica:
     can_join = True
 
     def join(self, handle: int) -> object:
@@ -174,8 +174,8 @@ class Followed:
 
 
 def test_the_stream_says_it_with_the_leave_once() -> None:
-    lane: FollowerLane[Followed] = FollowerLane()  # type: ignore[type-var]
-    one, other = Followed(), Followed()
+    lane: FollowerLane[Replica] = FollowerLane()  # type: ignore[type-var]
+    one, other = Replica(), Replica()
     lane.join(one)
     lane.join(other)
     lane.next()
