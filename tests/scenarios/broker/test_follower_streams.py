@@ -237,6 +237,31 @@ def test_a_bug_that_one_partition_meets_takes_that_one_out_and_the_others_go_on(
     asyncio.run(scenario())
 
 
+def test_a_bug_in_the_writer_ends_the_stream_and_the_next_one_carries_on() -> None:
+    """A stream on which nothing is written any more must not look alive."""
+
+    async def scenario() -> None:
+        async with world() as (leader, streams):
+            streams.metadata_changed(at(leader.port))
+            replica = Replica(streams)
+            streams.join(replica)
+            await until(lambda: replica.is_following)
+
+            def stumble() -> Ack | None:
+                del replica.next_ack
+                raise AssertionError("a bug")
+
+            replica.next_ack = stumble  # type: ignore[method-assign]
+            leader.push(Push(replica.handle, b"one", 0, 0))
+            await until(lambda: replica.losses == 1 and replica.is_following)
+            leader.push(Push(replica.handle, b"two", 0, 0))
+            await until(lambda: leader.acks)
+            assert replica.pushes == [b"one", b"two"]
+            assert len(leader.hellos) == 2
+
+    asyncio.run(scenario())
+
+
 def test_a_leave_whose_listener_fails_is_confirmed_again() -> None:
     async def scenario() -> None:
         async with world() as (leader, streams):

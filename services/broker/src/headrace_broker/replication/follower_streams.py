@@ -1,10 +1,10 @@
 """The streams on which this broker follows others: one live stream to each broker that leads a partition which it
 replicates, and a second one while any of those partitions is far behind.
 
-A stream is a task that dials, and lives as long as its lane has partitions. Within it one task writes and one reads:
-what has to be said is gathered in the lane while a message is on its way, so under load there is one message for
-hundreds of acknowledgements. When a stream breaks it is dialed again at once, then after pauses that grow to a second;
-its partitions join again.
+A stream is a task that dials, and lives as long as its lane has partitions. Within it one task writes and one reads
+(rpc/duplex.py): what has to be said is gathered in the lane while a message is on its way, so under load there is one
+message for hundreds of acknowledgements. When a stream breaks it is dialed again at once, then after pauses that grow
+to a second; its partitions join again.
 
 Who leads what comes from the metadata (``roles``), and where a broker is to be reached. Connections are the streams'
 own, one for each: records on them delay no heartbeat, and catching up delays nothing that is live.
@@ -18,18 +18,15 @@ import logging
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-import grpc
-import grpc.aio
-
 from headrace_core.errors import HeadraceError, NetworkError
 from headrace_core.metadata import MetadataDelta, MetadataImage
 from headrace_core.node.listeners import INTERNAL
-from headrace_core.rpc import ChannelPurpose, error_from_rpc, open_channel
+from headrace_core.rpc import ChannelPurpose
 from headrace_core.rpc.backoff import Backoff
+from headrace_core.rpc.duplex import Duplex
 from headrace_core.rpc.outage import Outage
-from headrace_core.rpc.streams import read_message
 from headrace_core.telemetry import Emitter, Metrics, PushRefused, ReplicaTruncated
-from headrace_protos.v1 import replication_pb2_grpc
+from headrace_protos.v1.replication_pb2_grpc import ReplicationStub
 
 from ..partition.follower_lane import FollowerLane
 from ..partition.messages import Hello, Lane, Request, Response
@@ -54,6 +51,7 @@ _STILL_HERE = wire.request_to_proto(Request())
 _RETRY_FIRST_MS, _RETRY_MOST_MS, _LASTED_S = 50.0, 1_000.0, 1.0
 
 T = TypeVar("T")
+_Call = Duplex[Any, Any]
 
 
 class FollowerStreams:
@@ -197,7 +195,7 @@ class _Stream:
         self._streams = streams
         self.leader_id = leader_id
         self._kind = lane
-        self._call: Any = None
+        self._call: _Call | None = None
         self._silence_s = SILENCE_S
         #: The writer has nothing to say, and waits here.
         self.waiting: asyncio.Future[bool] | None = None
@@ -244,8 +242,9 @@ class _Stream:
             try:
                 await self._converse(address, outage, backoff)
             except HeadraceError as error:
-                outage.failed(address, error)
-            except Exception:
+                if not self._is_ending:
+                    outage.failed(address, error)
+            except Exception:  # a bug in one of the parts
                 logger.exception("following broker %d", self.leader_id)
             for lost in self.lane.broken():
                 lost.lost()
@@ -258,51 +257,62 @@ class _Stream:
                     await self._changed.wait()
 
     async def _converse(self, address: str, outage: Outage, backoff: Backoff) -> None:
-        """One stream, from its beginning to its end."""
+        """One stream, from its beginning to its end (HeadraceError)."""
         purpose = ChannelPurpose.REPLICATION if self._kind is Lane.LIVE else ChannelPurpose.CATCH_UP
-        channel = open_channel(address, purpose)
-        call = self._call = replication_pb2_grpc.ReplicationStub(channel).Follow()  # type: ignore[no-untyped-call]
-        self._address = address
-        silence = _Silence(call, self._silence_s)
-        writer = _Writer(self, call)
-        writing = asyncio.create_task(writer.run())
-        try:
-            while (response := await read_message(call)) is not grpc.aio.EOF:
+        call: _Call = Duplex(address, purpose, lambda channel: ReplicationStub(channel).Follow())  # type: ignore[no-untyped-call]
+        self._call, self._address = call, address
+        silence = _Silence(self._silence_s, self._fell_silent)
+
+        async def read() -> None:
+            while True:
+                response = wire.response_of(await call.read())
                 if not self.is_connected:
                     self.is_connected = True
                     outage.over()
                     backoff.reset()
-                received = wire.response_of(response)
-                silence.heard(received)
-                if received.pushes:
+                silence.heard(response)
+                if response.pushes:
                     self._silence_s = SILENCE_S
-                self._received(received)
-                del response, received
-            if not self._is_ending:
-                raise NetworkError(f"{address}: broker {self.leader_id} ended the stream")
-        except asyncio.CancelledError:
-            if silence.is_over:
-                self._silence_s = min(self._silence_s * 2, SILENCE_MOST_S)
-                raise NetworkError(
-                    f"{address}: broker {self.leader_id} has said nothing for {silence.max_s:.0f} s: the link from it "
-                    "is broken"
-                ) from None
-            if writer.has_stumbled or not asyncio.current_task().cancelling():  # type: ignore[union-attr]
-                raise NetworkError(f"{address}: the stream was given up") from None
-            raise
-        except grpc.aio.AioRpcError as failure:
-            if not self._is_ending:
-                raise error_from_rpc(failure, address) from None
+                self._received(response)
+                del response
+
+        try:
+            await call.run(read(), self._write(call))
         finally:
             self.is_connected = False
             self._call = None
             silence.end()
-            writer.end()
-            call.cancel()
-            if not writer.has_said_hello:
-                writing.cancel()  # it may wait for a connection; when the call is cancelled, gRPC does not tell it
-            await asyncio.wait([writing])
-            await channel.close()
+
+    async def _write(self, call: _Call) -> None:
+        await call.connected()
+        await call.write(wire.hello_to_proto(self.hello()))
+        while True:
+            request = self.lane.next()
+            if request is not None:
+                await call.write(wire.request_to_proto(request))
+            elif not await self._something_to_say():
+                await call.write(_STILL_HERE)
+
+    async def _something_to_say(self) -> bool:
+        """Wait for it; False after SPEAK_S: the leader takes a longer silence for a broken link."""
+        loop = asyncio.get_running_loop()
+        waiting = self.waiting = loop.create_future()
+        timer = loop.call_later(SPEAK_S, _end_waiting, waiting)
+        try:
+            return bool(await waiting)
+        finally:
+            timer.cancel()
+            self.waiting = None
+
+    def _fell_silent(self) -> None:
+        silence_s, self._silence_s = self._silence_s, min(self._silence_s * 2, SILENCE_MOST_S)
+        if self._call is not None:
+            self._call.cancel(
+                NetworkError(
+                    f"{self._address}: broker {self.leader_id} has said nothing for {silence_s:.0f} s: "
+                    "the link from it is broken"
+                )
+            )
 
     def _received(self, response: Response) -> None:
         lane, streams = self.lane, self._streams
@@ -336,18 +346,17 @@ class _Stream:
 
 
 class _Silence:
-    """Cancels a call whose leader speaks every second, and was not heard for ``max_s``."""
+    """Calls ``is_over`` once a leader that speaks every second was not heard for ``max_s``."""
 
-    def __init__(self, call: Any, max_s: float) -> None:
-        self.max_s = max_s
-        self.is_over = False
-        self._call = call
+    def __init__(self, max_s: float, is_over: Callable[[], None]) -> None:
+        self._max_s = max_s
+        self._is_over = is_over
         self._loop = asyncio.get_running_loop()
         self._over_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
     def heard(self, response: Response) -> None:
-        self._over_s = self._loop.time() + self.max_s
+        self._over_s = self._loop.time() + self._max_s
         if response.speaks and self._timer is None:
             self._timer = self._loop.call_at(self._over_s, self._look)
 
@@ -358,55 +367,8 @@ class _Silence:
     def _look(self) -> None:
         now_s = self._loop.time()
         if now_s - self._over_s > STALLED_S:
-            self._over_s = now_s + self.max_s  # nothing was read here, whatever it said
+            self._over_s = now_s + self._max_s  # nothing was read here, whatever it said
         if now_s >= self._over_s:
-            self.is_over = True
-            self._call.cancel()
+            self._is_over()
         else:
             self._timer = self._loop.call_at(self._over_s, self._look)
-
-
-class _Writer:
-    """This side of one call. Never raises: the reader finds out why a call is over."""
-
-    def __init__(self, stream: _Stream, call: Any) -> None:
-        self._stream = stream
-        self._call = call
-        self._is_over = False
-        self.has_said_hello = False
-        #: Something that nobody expected ended the writing.
-        self.has_stumbled = False
-
-    def end(self) -> None:
-        self._is_over = True
-        self._stream.wake()
-
-    async def _something_to_say(self) -> bool:
-        """Wait for it; False after SPEAK_S: the leader takes a longer silence for a broken link."""
-        stream, loop = self._stream, asyncio.get_running_loop()
-        waiting = stream.waiting = loop.create_future()
-        timer = loop.call_later(SPEAK_S, _end_waiting, waiting)
-        try:
-            return bool(await waiting)
-        finally:
-            timer.cancel()
-            stream.waiting = None
-
-    async def run(self) -> None:
-        stream = self._stream
-        try:
-            await self._call.write(wire.hello_to_proto(stream.hello()))
-            self.has_said_hello = True
-            while not self._is_over:
-                request = stream.lane.next()
-                if request is None:
-                    if not await self._something_to_say():
-                        await self._call.write(_STILL_HERE)
-                    continue
-                await self._call.write(wire.request_to_proto(request))
-        except (grpc.aio.AioRpcError, asyncio.InvalidStateError, asyncio.CancelledError):
-            return
-        except Exception:  # a stream on which nothing is said any more must not pass for one
-            logger.exception("writing to broker %d", stream.leader_id)
-            self.has_stumbled = True
-            self._call.cancel()
