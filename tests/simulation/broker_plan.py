@@ -29,7 +29,7 @@ STORIES: dict[str, float] = {
 }
 #: Told in schedules of their own only (``failed_flushes``), which every seed of theirs has to come to the end of.
 ON_DEMAND = frozenset({"flush_then_power"})
-#: The others. The names are those of contract.md where there is one.
+#: The others. Scripts read these names in the last line of ``make sim``.
 ACCIDENTS: dict[str, float] = {
     "drop": 1.0,
     "duplicate": 1.0,

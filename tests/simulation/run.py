@@ -460,7 +460,7 @@ def _report_groups(tally: Tally) -> list[str]:
 
 
 def summary(tally: Tally, seconds: float) -> dict[str, object]:
-    """The last line, as contract.md has it. Schedules of groups are counted where there are no others."""
+    """The last line: scripts read these names. Schedules of groups are counted where there are no others."""
     are_groups = not tally.schedules
     events = tally.group_events if are_groups else tally.events
     acknowledged = tally.group_acknowledged if are_groups else tally.acknowledged

@@ -181,7 +181,7 @@ def flip_something(fs: CrashingFileSystem, rng: random.Random, record: DiskRecor
     """Damages one byte that is on the disk: of the log, a snapshot, or a small file; returns which.
 
     Not of the header of the log's last batch: one that is not whole any more cannot be told from one that was being
-    written when the power failed, so recovery cuts it (design, section 4); and its replica may have promised it.
+    written when the power failed, so recovery cuts it (docs/invariants.md); and its replica may have promised it.
     """
     files = {path: data for path, data in fs.files().items() if data}
     kinds = [kind for kind in _TARGETS if any(path.endswith(kind) for path in files)]

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from headrace_core.testing.network import GOOD, Quality
 
-#: What the requirement counts (contract.md, the last line of ``make sim``), and how much each kind weighs.
+#: What a run must count (the last line of ``make sim``), and how much each kind weighs.
 REQUIRED: dict[str, float] = {
     "drop": 1.0,
     "duplicate": 1.0,

@@ -22,7 +22,7 @@ Patch = Callable[[Any, str, Any], None]
 @dataclass(frozen=True, slots=True)
 class Mutant:
     name: str
-    source: str  # the row of reliability.md, the KIP or the section of the design that asks for the guard
+    source: str  # the KIP, the Kafka issue or the record in docs/decisions that asks for the guard
     removed: str  # the guard
     break_it: Callable[[Patch], None]
     profile: int | None = None  # the histories that are hardest on it
@@ -121,19 +121,19 @@ MUTANTS = (
     ),
     Mutant(
         "crash-keeps-all-eligible",
-        "unflushed page cache (reliability.md), design 5",
+        "KIP-966, decisions 4 and 12",
         "Electorate.keeps_after_crash: only if the flush was commit throughout",
         _without(Electorate, "keeps_after_crash", lambda *_: True),
     ),
     Mutant(
         "any-replica-leads",
-        "KIP-106, design 6",
+        "KIP-106",
         "Electorate.clean_leader: from the ISR or the ELR only",
         _any_replica_leads,
     ),
     Mutant(
         "unclean-without-being-asked",
-        "KIP-106, design 6",
+        "KIP-106",
         "Electorate.allows_unclean",
         _without(Electorate, "allows_unclean", lambda *_: True),
     ),
@@ -202,19 +202,19 @@ MUTANTS = (
     ),
     Mutant(
         "old-streams-end-fences",
-        "design 7",
+        "decision 14",
         "BrokerSessions._is_latest: the end of an older stream says nothing",
         _without(sessions.BrokerSessions, "_is_latest", lambda self, session, contact: True),
     ),
     Mutant(
         "heartbeat-does-not-end-the-grace",
-        "design 7",
+        "decision 14",
         "BrokerSessions.note: a heartbeat ends the grace",
         _grace_goes_on,
     ),
     Mutant(
         "new-leader-starts-graces",
-        "design 7",
+        "decision 14",
         "BrokerSessions.begin: nobody's stream broke but the old leader's",
         _graces_begin_with_the_term,
     ),

@@ -50,11 +50,11 @@ def _anybody_takes_replicas(patch: Patch) -> None:
 MUTANTS = (
     Mutant(
         "block-given-twice",
-        "KIP-730, design 5",
+        "KIP-730",
         "producer_ids.next_free: what was given out, in flight too",
         _without(producer_ids, "next_free", lambda image: max(0, image.ledger.next_producer_id - producer_ids.BLOCK)),
     ),
-    Mutant("shard-epoch-stays", "KAFKA-4362, design 7", "shards.next_epoch", _shard_epoch_stays),
+    Mutant("shard-epoch-stays", "KAFKA-4362, decision 13", "shards.next_epoch", _shard_epoch_stays),
     Mutant(
         "successor-inherits-epochs",
         "KAFKA-4362, promise 3",
@@ -69,7 +69,7 @@ MUTANTS = (
     ),
     Mutant(
         "silent-coordinator-stays",
-        "design 7, promise 5",
+        "decision 13, promise 5",
         "CoordinatorSessions.is_gone",
         _without(CoordinatorSessions, "is_gone", lambda *_: False),
     ),
@@ -79,7 +79,7 @@ MUTANTS = (
     Mutant("leaves-too-few", "KIP-455, promise 5", "moves.is_enough: who stays is enough", _always(moves, "is_enough")),
     Mutant(
         "drained-takes-replicas",
-        "design 5",
+        "docs/operations/replicas.md",
         "reassignment._takes, ._is_void: the broker lives and is not drained",
         _anybody_takes_replicas,
     ),

@@ -117,7 +117,7 @@ MUTANTS = (
     ),
     _mutant(
         "SpeculationSurvives",
-        "design 5: on resignation the speculation is dropped",
+        "decision 9: on resignation the speculation is dropped",
         Patch(ClusterCore, "resign", _keep_speculating),
     ),
     _mutant(

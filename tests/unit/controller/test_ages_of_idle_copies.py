@@ -146,7 +146,7 @@ async def _for_so_long(work: Iterable[Coroutine[Any, Any, None]], seconds: float
 @pytest.mark.parametrize("copies", [5, 9])
 @pytest.mark.parametrize(("heartbeat_ms", "oldest_s"), [(300, 2.0), (600, 3.2), (900, 1.7), (6_000, 1.7)])
 def test_idle_copies_look_no_older_than_is_said(heartbeat_ms: float, oldest_s: float, copies: int) -> None:
-    """docs/architecture.md, "Metadata"; and nobody leaves a healthy controller for it."""
+    """docs/invariants.md; and no node leaves a healthy controller for it."""
     idle = Idle(heartbeat_ms)
     idle.run(copies, for_s=200)
     assert idle.answers > 100 * copies

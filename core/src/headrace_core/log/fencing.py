@@ -1,4 +1,4 @@
-"""Who may write to a shard: a coordinator, for as long as nobody has come with a larger epoch (design, section 7).
+"""Who may write to a shard: a coordinator, for as long as nobody has come with a larger epoch (decision 13).
 
 A shard is a partition of ``__consumer_offsets`` or ``__transaction_state``. Its owner changes, and each owner has an
 epoch that is larger than every one before. A coordinator that was paused, or that has not heard the news, goes on

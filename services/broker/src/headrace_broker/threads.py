@@ -1,4 +1,4 @@
-"""Threads for what would stall the event loop: reads that wait for the disk (design, 12, rule 10), decompression."""
+"""Threads for what would stall the event loop: reads that wait for the disk, decompression."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ logger = logging.getLogger(__name__)
 
 DEFAULT_MAX_BYTES = 50 * 1024 * 1024
 DEFAULT_PARTITION_MAX_BYTES = 1024 * 1024
-#: An answer is cut here whatever the client allows: larger messages gain nothing and cost memory (design, section 12).
+#: An answer is cut here whatever the client allows: larger messages gain nothing and cost memory (decision 5).
 ANSWER_BYTES_MAX = 1024 * 1024
 #: Answers that may wait to be written before the next request is looked at.
 QUEUED_BYTES_MAX = 2 * ANSWER_BYTES_MAX

@@ -11,7 +11,7 @@ Offsets of one partition, from left to right::
 *Local promise.* What this broker itself vouches for: the flushed end under ``log.flush=commit``, the log end under
 ``interval`` and ``os`` (the produce response says which promise it was). A follower's word for its own is its *settled
 end*. *High watermark.* The smallest promise of the maximal ISR (isr.py), the leader's among them like any other
-(design, section 6). Three rules guard it:
+(decision 4). Three rules guard it:
 
     it never goes back under one leader epoch
     it waits for every replica that the controllers may hold for in sync, confirmed or not            KIP-497

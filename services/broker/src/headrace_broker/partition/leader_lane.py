@@ -23,7 +23,7 @@ partitions have is packed together. Nothing is read before there is room to send
 silent, costs what the window says and no more.
 
 Records go out as soon as they are in the leader's log, before they are forced to its disk: the flushes of all replicas
-run side by side, and acks=all costs one trip beyond acks=1 (design, section 6). What counts in the high watermark is
+run side by side, and acks=all costs one trip beyond acks=1 (decision 11). What counts in the high watermark is
 what followers acknowledge as settled.
 
 Joining finds out whether the follower's log is a prefix of the leader's (``matching.py``). A replica far behind goes to

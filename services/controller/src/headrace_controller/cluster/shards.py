@@ -1,5 +1,5 @@
 """Who coordinates what: each shard, which is a partition of __consumer_offsets or __transaction_state, belongs to one
-coordinator at a time, under a shard epoch that grows with each change (design, section 7).
+coordinator at a time, under a shard epoch that grows with each change (decision 13).
 
     registered --- heartbeats ---> has shards --- wants to stop ---> draining --- owns nothing ---> gone
          any of them: silent for broker.session.timeout.ms, or its stream broken for the grace ---> gone

@@ -1,0 +1,41 @@
+"""docs/invariants.md names a test for each invariant, and each of these tests exists."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+from tests.docs import documented_pages as pages
+
+PAGE = "docs/invariants.md"
+
+
+def guards(text: str) -> list[str]:
+    """The last cell of each row, below the heading of its table; "" where a row names no test."""
+    rows = [line for line in text.splitlines() if line.startswith("| ") and not line.startswith("| invariant |")]
+    found = [re.search(r"\| `([^`]+)` \|$", row) for row in rows]
+    return [each[1] if each else "" for each in found]
+
+
+def is_there(guard: str) -> bool:
+    """``path`` or ``path::test``."""
+    path, _, test = guard.partition("::")
+    file = pages.ROOT / path
+    if not path.startswith("tests/") or not file.is_file():
+        return False
+    tree = ast.parse(file.read_text())
+    names = {node.name for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))}
+    return test in names if test else any(name.startswith("test_") for name in names)
+
+
+def test_every_invariant_names_a_test_that_exists() -> None:
+    named = guards((pages.ROOT / PAGE).read_text())
+    assert len(named) >= 60
+    assert [guard for guard in named if not is_there(guard)] == []
+
+
+def test_a_row_without_a_test_or_with_one_that_there_is_not_is_found() -> None:
+    text = "| invariant | why | guarded by |\n|---|---|---|\n| a | b | nothing |\n| c | d | `tests/docs/none.py` |\n"
+    assert guards(text) == ["", "tests/docs/none.py"]
+    this = "tests/docs/test_documented_invariants.py"
+    assert [is_there(each) for each in ("", "tests/docs/none.py", f"{this}::test_none", this)] == [False] * 3 + [True]
