@@ -11,6 +11,9 @@
     <root>/<topic>-<partition>.<id>-delete/    a log on its way out; so are files in a log whose names end in .deleted
 
 Synchronous, like the logs: changes belong to the directory's one owner (``DirectoryWriter``).
+
+Deleting records makes the new start durable before it drops segments. What lies wholly below a durable start is removed
+when the log opens, so a crash may leave any of these files.
 """
 
 from __future__ import annotations

@@ -17,6 +17,13 @@ load on.
         int64 producer id       int16 producer epoch        int32 last sequence (-1: none)
         int64 last offset (-1)  int32 offset delta (of the last batch: last sequence - first one)
         int64 timestamp, ms     int32 coordinator epoch     int64 first offset of its open transaction (-1: none)
+
+A snapshot holds each producer's last batch only. When a batch of such a producer does not fit, the batches before are
+looked up in the log once, by headers (``complete_window``), so a producer that resends its five batches after a restart
+is not out of order.
+
+The table learns of a batch before it is written, so the next one in the same turn can follow; a write that fails takes
+it back.
 """
 
 from __future__ import annotations

@@ -7,6 +7,9 @@ entry is seen before the batch that it speaks of.
 An index is believed as far as the log bears it out: an entry that is used is compared with the batch that it points to.
 Where the two differ, one of them is damaged: the log is read whole, with CRCs, and either it is named
 (CorruptLogError), or indexes are made from it, in memory.
+
+An index entry is (last offset of a batch, position where it starts): reading at the offset after a batch finds that
+batch first, and skips it.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 One file in the root of its first log directory, named and built as Kafka's (and the controllers') snapshots are, but
 without voters: ``00000000000000001234-0000000007.checkpoint``. It is only ever a shortcut: what cannot be believed is
 left out, with a line in the log, and the metadata is read from the controllers.
+
+The snapshot only shortens the start: no node acts on an image older than one that was current when it started.
 """
 
 from __future__ import annotations

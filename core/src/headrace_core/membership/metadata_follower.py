@@ -15,6 +15,9 @@ controller, at once; only when all were tried in vain there is a pause. Where th
 
 With an ``ImageStore`` it begins with the snapshot of its own last life, and writes one now and then. What is written
 was acted upon before: ``on_change`` has returned.
+
+A follower may be ahead of the controller that it asks, by what the leader has committed since. Only when a barrier that
+began after it came ends below it has it seen another history; then its process ends.
 """
 
 from __future__ import annotations

@@ -10,6 +10,9 @@ pointer each). So with 100,000 entries a change costs 3 us instead of the 900 us
 Why not a hash trie (``immutables``, ``rpds``): their order follows Python's hashes, which are salted, so the same log
 would be decided on in another order by every process; and they cannot tell cheaply what differs. A change costs the
 same in them, a lookup 0.1 us (0.3 us).
+
+There is no index of a broker's partitions: it would cost each change of replicas some microseconds, and 100 bytes a
+replica.
 """
 
 from __future__ import annotations

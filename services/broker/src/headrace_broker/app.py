@@ -8,6 +8,9 @@ broker fenced); act on the metadata; when that is current, ask to be unfenced; s
 A clean stop, in order: ask the controller to move leaderships away; refuse new requests; finish what is under way; end
 the streams; flush and close the logs and mark them clean. A stop at once cuts the connections, asks and finishes
 nothing, and leaves the logs as a crash would.
+
+A broker that cannot reach the controllers goes on serving: what it acknowledges is on its disk, and nothing is
+committed without the in-sync replicas.
 """
 
 from __future__ import annotations

@@ -3,6 +3,12 @@
 A directory is *online*, with a writer, or *offline*: not formatted (perhaps not mounted), unreadable, read-only, or
 failed while it was used. An offline one stays so until the broker starts anew; the broker goes on with the others, and
 ends when there is none left (KIP-112).
+
+An unmounted directory looks like an empty one: nothing is created, and no checkpoint written, before ``.lock`` could be
+opened and ``meta.properties`` names this directory (``check_mounted``, every five seconds).
+
+A failed flush, write or read with EIO is the disk's failure. ENOENT, EMFILE and ESTALE are not: they are ours, or a
+file that was deleted under a reader.
 """
 
 from __future__ import annotations

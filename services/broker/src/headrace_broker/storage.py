@@ -2,6 +2,9 @@
 
 ``placement`` says in which directory a partition's log is to be. A directory that fails takes its partitions offline,
 and only them. One that is full refuses appends and creations until there is room again (``headrace_core.log.space``).
+
+A directory that was offline may hold logs of topics that were deleted meanwhile. What was found is settled by topic id,
+directory by directory, before any log is used (``settle``).
 """
 
 from __future__ import annotations

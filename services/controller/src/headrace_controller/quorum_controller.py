@@ -30,6 +30,12 @@ everything with DISK_FULL (retriable) until there is room, and then leads again.
 election for a while, so that another leads; as a follower it acknowledges nothing. Nobody is fenced for it.
 
 **A failed disk** raises OSError or StorageError, a damaged log CorruptLogError: the process must end.
+
+Raft's leader is not yet the active controller: it decides when it has committed an entry of its own term and applied
+everything before. Requests wait for that.
+
+A turn decides what has arrived before what time demands: a heartbeat that is here counts before the silence that it
+ends. It stops after some 5,000 records, so that followers hear of a busy leader in time.
 """
 
 from __future__ import annotations

@@ -35,6 +35,11 @@ reserve (``log.dir.reserve.bytes``) still has room for what the cluster lives by
 fencing and deletions.
 
 Synchronous: metadata writes are small, and a small fdatasync inline is faster than any thread (docs: the log's rules).
+
+A snapshot beyond the log's end stands in the log's place: a crash during an installation leaves this, at any step. A
+rotted snapshot is passed over only if the log reaches beyond it from the one before.
+
+A last batch that is whole and wrong is damage, not a torn tail (``LogConfig.refuse_whole_tail``).
 """
 
 from __future__ import annotations

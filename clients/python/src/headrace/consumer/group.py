@@ -13,6 +13,8 @@ generator for both faces: it yields what is to be run on the I/O thread, or call
 **Losses.** A member that has lost everything joins anew by itself, while its caller still handles what he was given
 before. Until he has been told (``on_lost`` included) nothing that he commits is taken: it would count as the new
 membership's, and others have read those partitions on since. So losses are counted, on both sides.
+
+A record is committed automatically only when its caller has come back for the next one.
 """
 
 from __future__ import annotations

@@ -2,6 +2,9 @@
 
 So a new leader is known at once, and whoever has lost the old one need not ask again and again. What it brings goes
 into the cache; that goes on asking by itself by age, and on errors, for a watch that stands still says nothing.
+
+A broker may stand still with all its connections open: after two seconds of silence a client asks, and watches, another
+one.
 """
 
 from __future__ import annotations

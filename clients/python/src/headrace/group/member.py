@@ -34,6 +34,12 @@ whoever was not answered within the grace would cost a heartbeat in each grace.
 
 **Revisions.** Each assignment has one; a heartbeat repeats that of the latest that was heard, or what it says about
 owned partitions would be taken for more than it knows.
+
+A revocation is three moments: fetching stops when the coordinator says so; the caller, back in ``poll``, commits and
+releases; only then does a heartbeat say that the member no longer owns the partitions.
+
+The lease counts from when the answered request was sent, the grace from when the connection broke here: the coordinator
+counts both from later, so the member stops first.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The root of the command tree: which command lives where, and ``--version``."""
+"""The root of the command tree: which command lives where, and ``--version``.
+
+``up`` imports no grpc (a test checks this), so that it starts quickly and a later fork is safe.
+"""
 
 from __future__ import annotations
 

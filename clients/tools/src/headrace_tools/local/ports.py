@@ -3,6 +3,9 @@
 A port of the ephemeral range may be taken by any outgoing connection between our look and the node's bind, and again
 at each restart. Ports below it are taken only by somebody who asked for them, so a node finds its port free when it
 comes back. Two starters may still pick the same one: whoever starts nodes retries with other ports (see cluster.py).
+
+Ports lie outside of the kernel's ephemeral range; otherwise an outgoing connection may take a dead node's port before
+its restart.
 """
 
 from __future__ import annotations

@@ -7,6 +7,11 @@
 Only step 3's swaps change the log, each by the owner, in its turn; all the rest runs beside appends and fetches. What
 the owner did to the log meanwhile (truncated it, dropped segments) is seen then: a group that is not there any more as
 it was read is given up. The active segment is never read into the map nor rewritten.
+
+Each new segment keeps the last batch of what it was made from, if only its header. So the segments that it replaces are
+those that begin before its end, and an interrupted swap needs no list.
+
+Keys are hashed with a secret of the process: two chosen keys that collide would drop a record.
 """
 
 from __future__ import annotations

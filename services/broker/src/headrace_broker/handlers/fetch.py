@@ -12,6 +12,9 @@ Positions advance only when an answer is queued, so that a poll which gives up l
 A consumer that says its rack may read from a follower, and is told by the leader of one in its rack when there is one
 (KIP-392): the partition leaves the session then, to be named again wherever the consumer goes. Who says no rack reads
 from leaders only, so that it finds out at once when one has changed.
+
+A newer request ends a wait, an empty one too. A client that always keeps two requests in flight would spin at the log's
+end: send the next one ahead only while answers carry records.
 """
 
 from __future__ import annotations

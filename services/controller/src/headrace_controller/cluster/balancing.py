@@ -7,6 +7,9 @@ When nobody has too little, internal topics that were made with fewer brokers ge
 
 Nobody is given anything before the brokers that live have been the same for ``auto.rebalance.delay.ms``: five that
 join together share in one plan. An emptied broker waits for nothing.
+
+A fenced broker keeps what it has and gets nothing, so restarts move nothing. Nothing is filled before the same brokers
+have lived for ``auto.rebalance.delay.ms``; a drain waits for nothing.
 """
 
 from __future__ import annotations

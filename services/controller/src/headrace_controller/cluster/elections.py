@@ -31,6 +31,9 @@ At metadata.version 1 there is no ELR: the last members of an ISR stay in it whe
 
 Every change bumps the partition's epoch; a change of leader, or the loss of a replica, the leader's epoch too, so that
 the old one is fenced.
+
+A replica works if its broker is active and its directory online (KIP-858). One whose directory failed before the broker
+could say so is assigned to the failed directory; otherwise it would lead and serve nothing.
 """
 
 from __future__ import annotations

@@ -4,6 +4,9 @@ The level is raised when every registered broker and controller understands the 
 back; only those that are down and empty are unregistered instead. It is lowered only as long as nothing in the image
 needs the higher one, as Kafka's safe downgrade; an unsafe one, which would lose that, is refused as in Kafka. A node
 that does not understand the level that holds is not registered.
+
+Level 1 is record tags 1 to 8 without eligible leader replicas. A record that needs a higher level is refused with the
+cure; a field that an old node would skip is not written.
 """
 
 from __future__ import annotations

@@ -21,6 +21,9 @@ was decided.
 
 **The first heartbeat** after a registration is due within FIRST_HEARTBEAT_MS. Until it arrives there is no stream whose
 end could tell that the process is gone.
+
+A new controller starts no grace: the streams broke because the former controller went. The end of an older stream than
+the latest says nothing.
 """
 
 from __future__ import annotations

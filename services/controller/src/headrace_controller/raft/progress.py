@@ -3,6 +3,9 @@
 PROBE       it is not known where the two logs part: one message at a time
 REPLICATE   they agree: messages are sent ahead, within limits, without waiting for answers
 SNAPSHOT    what it needs is not in the log any more: it gets a snapshot, chunk by chunk
+
+A follower that refuses what comes behind a gap, or the next heartbeat's answer, shows what was dropped on the way; so a
+drop costs a heartbeat.
 """
 
 from __future__ import annotations

@@ -1,6 +1,9 @@
 """Who is let in: what a request must look like, and whether the one who asks is who it says (KIP-848, KIP-345).
 
 Each of these raises the typed error, before anything has changed.
+
+Any epoch since the member joined is good in a heartbeat, since several assignments may be pushed while one is under
+way. An older process of the same member is fenced by its connection's number, a commit by its epoch (KIP-1251).
 """
 
 from __future__ import annotations

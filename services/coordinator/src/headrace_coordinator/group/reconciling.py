@@ -11,6 +11,9 @@ who keeps a partition ever notices that others move.
 That a member has let go of something is believed only of a member that knows what it has (messages: revisions), or of
 one that certainly reads nothing: its process is a new one, or it said that it goes, or its connection has been broken
 for longer than the grace.
+
+Owned partitions count only under the latest revision of the assignment: a heartbeat that was under way while a
+partition was given and revoked does not name it, and would seem to have released it.
 """
 
 from __future__ import annotations

@@ -6,6 +6,9 @@ everybody just heard of, so a change of coordinators costs no member anything.
     silent for the session's time-out, or (a dynamic member) disconnected for longer than the grace ----> gone
 
 Where connections flap, each break within a session of the one before doubles the grace, up to the session's time-out.
+
+The rebalance timeout counts from the heartbeat in which the member repeats the revision that revokes: a member that was
+not told reads all that it has for its lease.
 """
 
 from __future__ import annotations

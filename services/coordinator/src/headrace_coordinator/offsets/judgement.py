@@ -17,6 +17,9 @@ how long the first unread record has been waiting. Burrow does not judge a windo
 coordinator that has just taken a shard over has half-empty ones (the log was compacted), so those are judged, but
 rule 1 wants a silence of ``SILENCE_MS`` at least, and rules 3 to 5 two commits. Commits that follow each other closely
 (a commit after each batch) share a place, else ten of them would cover no time at all (Burrow's ``min-distance``).
+
+Commits in quick succession share a place in the window; otherwise ten of them would cover no time, and each pause would
+be a STOP.
 """
 
 from __future__ import annotations

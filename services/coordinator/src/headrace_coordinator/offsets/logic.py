@@ -2,6 +2,9 @@
 
 Decide, then apply: each function makes the records first, refuses before anything has changed, and applies the very
 values that the records hold, as ``replay`` does with what it reads.
+
+A decision that no batch holds is refused before it is applied (INVALID_COMMIT_OFFSET_SIZE); refused by the leader it
+would cost the shard its state machine, and again at each retry.
 """
 
 from __future__ import annotations

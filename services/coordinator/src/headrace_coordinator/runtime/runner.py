@@ -2,6 +2,9 @@
 
 Everything happens in one loop. What is asked within one turn of it is decided at once and flies together: ``ready`` is
 looked at when the turn is over.
+
+Clients are refused under back-pressure, the coordinator's own news never (``Shard.ask`` without a ticket): a client
+repeats a refused request, but lost news would leave partitions unread until the shard's next load.
 """
 
 from __future__ import annotations

@@ -20,6 +20,8 @@ does no harm: each append names the log end that it was decided on (``expected_e
 the log has grown, as it has after the next claim.
 
 ``attempt`` numbers the state machines. Reports about a former one are ignored.
+
+An answer without records waits like any other: a refusal or a read may rest on what is not committed yet.
 """
 
 from __future__ import annotations
