@@ -3,18 +3,18 @@
 ``PartitionLog`` is one partition, ``LogDirectory`` all partitions in one directory, ``DirectoryWriter`` the asyncio
 shell that makes every change to a directory, in turns, with group commit. ``dump`` reads files without any of them.
 
-    files.py, descriptors.py        the file system as an argument; many logs on a bounded number of descriptors
-    segment.py, index.py, reading.py    one segment and its indexes; reads by offset and time
-    partition_log.py, appender.py       the log of one partition; several appends as one write
-    appending.py, replicated.py         what happens to a producer's batches; what may follow what from a leader (pure)
-    opening.py, recovery.py             what a log believes after an unclean stop: torn tail or corruption
-    epochs.py, checkpoints.py           leader epochs; the small files and their checksums
-    producer_state.py, producer_files.py    sequences of idempotent producers, and their snapshots
-    fencing.py                          the shard epoch: which coordinator may append
+    files.py, descriptors.py                             the file system as an argument; a bounded number of descriptors
+    segment.py, index.py, reading.py                     one segment and its indexes; reads by offset and time
+    partition_log.py, appender.py                        the log of one partition; several appends as one write
+    appending.py, replicated.py                          a producer's batches; what may follow what from a leader (pure)
+    opening.py, recovery.py                              after an unclean stop: torn tail or corruption
+    epochs.py, checkpoints.py                            leader epochs; the small files and their checksums
+    producer_state.py, producer_files.py                 sequences of idempotent producers, and their snapshots
+    fencing.py                                           the shard epoch: which coordinator may append
     directory.py, creating.py, deleting.py, moving.py    the logs of one directory: made, removed, moved to another
-    turns.py, writer.py                 group commit; turns.py is its pure part
-    retention.py, space.py, compaction/ what goes: by age and size, when the disk is full, by key
-    dump.py, verify.py, scrubbing.py    damage, looked for without a broker and beside one
+    turns.py, writer.py                                  group commit; turns.py is its pure part
+    retention.py, space.py, compaction/                  what goes: by age and size, when the disk is full, by key
+    dump.py, verify.py, scrubbing.py                     damage, looked for without a broker and beside one
 """
 
 from .appending import Append, AppendInfo, validate
