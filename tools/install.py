@@ -15,6 +15,7 @@ import fcntl
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -153,6 +154,21 @@ def write_bytecode() -> None:
         compileall.compile_dir(str(ROOT / directory / "src"), quiet=2)
 
 
+def enable_hooks() -> None:
+    """Let git run .githooks/, unless this clone has hooks of its own. Without git, or outside a clone, do nothing."""
+    if not (ROOT / ".git").exists() or shutil.which("git") is None:
+        return
+
+    def git(*words: str) -> str:
+        return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True).stdout.strip()
+
+    if git("config", "core.hooksPath"):
+        return
+    hooks = ROOT / git("rev-parse", "--git-path", "hooks")
+    if not (hooks.is_dir() and any(hook.suffix != ".sample" for hook in hooks.iterdir())):
+        git("config", "core.hooksPath", ".githooks")
+
+
 def main() -> None:
     started = time.monotonic()
     with (STAMP.parent / "headrace-setup.lock").open("w") as lock:
@@ -183,6 +199,7 @@ def main() -> None:
         stamp["declarations"] = declared
         save_stamp(stamp)
         write_bytecode()
+        enable_hooks()
     say(f"ready in {time.monotonic() - started:.1f} s ({sys.prefix}, Python {sys.version.split()[0]})")
 
 
