@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from headrace_broker.assignments import DirectoryAssignments
 from headrace_broker.controller_link import DirectoriesTold, IsrAnswer, IsrRequest, ReplicaKey
 from headrace_broker.handlers.replication import ReplicationService
-from headrace_broker.low_watermarks import LowWatermarks
 from headrace_broker.partition.messages import Hello, Request
 from headrace_broker.partition_table import PartitionTable
 from headrace_broker.replication.follower_streams import FollowerStreams
@@ -190,7 +189,6 @@ class _Context:
         self.pushes = broker.pushes
         self.events = broker.events
         self.streams: set[Any] = set()
-        self.low_watermarks = LowWatermarks()
         self.metrics = SimpleNamespace(replication_bytes=SimpleNamespace(value=0))
 
     @property

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace_broker.handlers import offsets
 from headrace_broker.handlers.offsets import OffsetsService
+from headrace_broker.partition import PartitionLeader
 from headrace_broker.settings import LiveSettings
 from headrace_broker.upkeep.cleaners import Cleaners
 from headrace_broker.upkeep.retention import Retention
@@ -219,7 +220,7 @@ class Deleter:
             self.world.count("refusal", f"DeleteRecords {result.error.code}")
             return
         self.world.count("state", "records deleted")
-        self.world.checks.deleted(broker, number, before, result.low_watermark)
+        self.world.checks.deleted(number, before, result.low_watermark)
 
 
 class NoTurns:
@@ -265,7 +266,18 @@ def observing_starts(world: BrokerWorld) -> list[tuple[Any, str, Any]]:
         world.checks.start_moved(log)
         return start
 
+    when_deleted = PartitionLeader.when_deleted
+
+    def observed_when_deleted(self: PartitionLeader, offset: int, waiter: Any) -> None:
+        def done(error: HeadraceError | None) -> None:
+            if error is None:
+                world.checks.deleted_by_all(self, offset)
+            waiter(error)
+
+        when_deleted(self, offset, done)
+
     return [
+        (PartitionLeader, "when_deleted", observed_when_deleted),
         (LogDirectory, "expire", observed_expire),
         (LogDirectory, "delete_records", observed_delete),
         (offsets, "Turns", NoTurns),

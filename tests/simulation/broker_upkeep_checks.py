@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from headrace_core.errors import CorruptLogError
 from headrace_core.log import PartitionLog
 from headrace_core.records import decode_batch, iterate_headers
-from headrace_core.types import TopicPartition
 from tests.simulation.sim_checks import Violation
 
 if TYPE_CHECKING:
+    from headrace_broker.partition import PartitionLeader
     from tests.simulation.broker_checks import Truth
-    from tests.simulation.broker_node import Broker, BrokerHost
+    from tests.simulation.broker_node import BrokerHost
     from tests.simulation.broker_sim_world import BrokerWorld
 
 READ_BYTES = 1 << 20
@@ -108,21 +108,25 @@ class UpkeepChecks:
         elif start != seen.start:
             truth.starts[host.number] = seen._replace(start=start)
 
-    def deleted(self, broker: Broker, number: int, before: int, low_watermark: int) -> None:
-        """DeleteRecords is answered: whoever follows has deleted, too."""
-        truth, partition = self.truths[number], TopicPartition("orders", number)
-        led = broker.partitions.led.get(partition)
-        for replica in () if led is None else led.leader.progress:
+    def deleted_by_all(self, leader: PartitionLeader, before: int) -> None:
+        """DeleteRecords is about to be answered: the followers and the members of the in-sync set have deleted."""
+        for replica in leader.progress:
             host = self.world.host_of(replica.broker_id)
-            if host is None or host.broker is None or not replica.is_joined or host.begun_anew or host.disks > 1:
+            if not replica.is_joined and replica.broker_id not in leader.maximal_isr:
                 continue
-            log = host.broker.storage.log(partition)
+            if host is None or host.broker is None or host.begun_anew or host.disks > 1:
+                continue
+            log = host.broker.storage.log(leader.partition)
             if log is not None and log.log_start_offset < before:
                 raise Violation(
                     "log start",
                     f"records before {before} are said to be deleted, and {host}, which follows, begins at "
                     f"{log.log_start_offset}",
                 )
+
+    def deleted(self, number: int, before: int, low_watermark: int) -> None:
+        """DeleteRecords is answered."""
+        truth = self.truths[number]
         if before > truth.end:
             raise Violation("log start", f"records before {before} are said to be deleted, of {truth.end}")
         if low_watermark > truth.start_max or low_watermark < before:

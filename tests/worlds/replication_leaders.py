@@ -31,7 +31,14 @@ class Batch(NamedTuple):
 class Led:
     """A LedPartition. ``cold_below``: what lies there is not in memory."""
 
-    def __init__(self, name: str, *, leader_epoch: int = 1, replicas: tuple[int, ...] = (LEADER, FOLLOWER)) -> None:
+    def __init__(
+        self,
+        name: str,
+        *,
+        leader_epoch: int = 1,
+        replicas: tuple[int, ...] = (LEADER, FOLLOWER),
+        isr: tuple[int, ...] | None = None,
+    ) -> None:
         self.batches: list[Batch] = []
         self.cold_below = 0
         self.reads = 0
@@ -46,7 +53,7 @@ class Led:
             log_end=0,
             flushed_end=0,
             replicas=replicas,
-            isr=replicas,
+            isr=replicas if isr is None else isr,
         )
 
     def append(self, size: int, records: int = 1, *, epoch: int | None = None, flushed: bool = True) -> Batch:
@@ -103,8 +110,6 @@ class LeadingBroker:
         self.pacer = Pacer(UNLIMITED, 0)
         self.throttled = False
         self.wakes = 0
-        #: Topics whose low watermark may have moved.
-        self.moved: list[str] = []
 
     def lead(self, name: str, **settings: object) -> Led:
         led = Led(name, **settings)  # type: ignore[arg-type]
@@ -132,9 +137,6 @@ class LeadingBroker:
             raise UnknownTopicIdError("no such topic")
         led.leader.check_serving()
         return led
-
-    def low_watermark_moved(self, leader: PartitionLeader) -> None:
-        self.moved.append(leader.partition.topic)
 
     def is_throttled(self, leader: PartitionLeader, broker_id: int) -> bool:
         return self.throttled and leader.is_behind(broker_id)

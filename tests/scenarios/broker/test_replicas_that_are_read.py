@@ -311,7 +311,6 @@ def test_deleting_records_waits_for_the_replicas_that_are_there():
             await until(lambda: pair.leader.log_start >= 2)
             assert not deleting.done()
             pair.follows(3, log_start=2)
-            broker.context.low_watermarks.recheck(pair.leader)
             (done,) = (await deleting).results
             assert (done.error.code, done.low_watermark) == (0, 2)
 
@@ -329,7 +328,6 @@ def test_deleting_records_ends_with_the_leadership():
             deleting = asyncio.create_task(OffsetsService(broker.context).DeleteRecords(_delete(1, 120_000), None))
             await until(lambda: leader.log_start >= 1)
             await broker.new_leader("orders", OTHER, 4)
-            broker.context.low_watermarks.recheck(leader)
             (ended,) = (await deleting).results
             assert ended.error.code == errors.NotLeaderOrFollowerError.number
 

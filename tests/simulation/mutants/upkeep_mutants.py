@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import Any
 
 from headrace_broker.leader_replica import LeaderReplica
-from headrace_broker.low_watermarks import LowWatermarks
 from headrace_broker.partition.follower import PartitionFollower
 from headrace_broker.partition.leader import PartitionLeader
 from headrace_broker.partition_table import PartitionTable
@@ -61,8 +60,12 @@ def _own_log_start(self: PartitionFollower) -> int:
     return self.log_start
 
 
-async def _wait_for_nobody(self: LowWatermarks, leader: PartitionLeader, offset: int, timeout_s: float) -> None:
-    return
+def _wait_for_nobody(self: PartitionLeader, offset: int, waiter: Any) -> None:
+    waiter(None)
+
+
+def _forgets_who_has_not_joined(self: PartitionLeader) -> int:
+    return min((self.log_start, *(each.log_start for each in self.progress if each.is_joined)))
 
 
 def _leaders_log_start(self: PartitionLeader) -> int:
@@ -164,7 +167,13 @@ MUTANTS = (
     _mutant(
         "DeletesWaitForNobody",
         "KIP-107: DeleteRecords is answered before the replicas have deleted",
-        Patch(LowWatermarks, "wait", _wait_for_nobody),
+        Patch(PartitionLeader, "when_deleted", _wait_for_nobody),
+        hard=("deletes",),
+    ),
+    _mutant(
+        "LowWatermarkForgetsMembers",
+        "KIP-107: the low watermark leaves out members of the in-sync set that have not joined yet",
+        Patch(PartitionLeader, "low_watermark", property(_forgets_who_has_not_joined)),
         hard=("deletes",),
     ),
     _mutant(

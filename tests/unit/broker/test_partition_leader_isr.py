@@ -649,6 +649,49 @@ def test_who_has_resigned_commits_nothing_and_asks_for_nothing():
     assert leader.it.next_due_ms(leader.now_ms) is None
 
 
+def deletion(leader: Leader, offset: int) -> list[HeadraceError | None]:
+    """What the waiter for a deletion hears."""
+    heard: list[HeadraceError | None] = []
+    leader.it.when_deleted(offset, heard.append)
+    return heard
+
+
+def test_a_deletion_waits_for_members_that_have_not_joined():
+    leader = Leader()
+    leader.it.advance_log_start(50)
+    heard = deletion(leader, 50)
+    for broker_id in (2, 3):
+        assert (heard, leader.it.low_watermark, broker_id in leader.it.yet_to_delete(50)) == ([], -1, True)
+        leader.it.follower_joined(
+            broker_id, LIVES[broker_id], settled_end=100, log_end=100, log_start=50, now_ms=leader.now_ms
+        )
+    assert (heard, leader.it.yet_to_delete(50)) == ([None], [])
+
+
+def test_a_deletion_waits_for_a_member_whose_stream_broke():
+    leader = Leader()
+    leader.join(2)
+    leader.join(3)
+    leader.it.advance_log_start(50)
+    heard = deletion(leader, 50)
+    leader.it.follower_left(3, leader.now_ms, broken=True)
+    leader.it.follower_acked(2, LIVES[2], settled_end=100, log_end=100, log_start=50, now_ms=leader.now_ms)
+    assert (heard, leader.it.yet_to_delete(50)) == ([], [3])
+    leader.it.metadata_changed(isr=(1, 2), partition_epoch=8, replicas=(1, 2, 3), min_insync=1)
+    assert heard == [None]
+
+
+def test_a_deletion_ends_with_the_leadership_and_is_forgotten_when_its_caller_gives_up():
+    leader = Leader()
+    reason = NotLeaderOrFollowerError("another one leads")
+    given_up: list[HeadraceError | None] = []
+    leader.it.when_deleted(50, given_up.append)
+    leader.it.forget_deletion(given_up.append)
+    heard = deletion(leader, 50)
+    leader.it.resign(reason)
+    assert (given_up, heard, deletion(leader, 50)) == ([], [reason], [reason])
+
+
 def test_deletions_wait_for_the_log_starts_of_the_replicas_that_are_there():
     leader = Leader()
     leader.join(2)
@@ -661,6 +704,8 @@ def test_deletions_wait_for_the_log_starts_of_the_replicas_that_are_there():
         )
     assert leader.it.low_watermark == 42
     leader.it.follower_left(2, leader.now_ms)
+    assert leader.it.low_watermark == 42, "it may lead next"
+    leader.it.metadata_changed(isr=(1, 3), partition_epoch=8, replicas=(1, 2, 3), min_insync=1)
     assert leader.it.low_watermark == 43
 
 

@@ -13,7 +13,6 @@ from headrace_core.telemetry import Counter, Emitter, Metrics
 from .budget import ByteBudget, UnreadAnswers
 from .controller_link import REQUEST_TIMEOUT_MS
 from .deadlines import Deadlines
-from .low_watermarks import LowWatermarks
 from .partition_table import PartitionTable
 from .producer_ids import ProducerIds
 from .replication.pushes import PendingPushes
@@ -86,7 +85,6 @@ class BrokerContext:
     producer_ids: ProducerIds | None = None
     #: May consumers be sent to followers in their rack (replica.selector.class, KIP-392)?
     reads_by_rack: bool = False
-    low_watermarks: LowWatermarks = field(default_factory=LowWatermarks)
     unread: UnreadAnswers = field(default_factory=UnreadAnswers)
     #: Every open stream of the client listener.
     streams: set[EndableStream] = field(default_factory=set)

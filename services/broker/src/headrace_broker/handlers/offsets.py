@@ -16,6 +16,7 @@ from headrace_protos.v1 import common_pb2, offsets_pb2, offsets_pb2_grpc
 
 from ..context import BrokerContext
 from ..leader_replica import LeaderReplica
+from ..partition import PartitionLeader
 
 #: DeleteRecords' before_offset that stands for the high watermark.
 _HIGH_WATERMARK = -1
@@ -92,9 +93,9 @@ class OffsetsService(offsets_pb2_grpc.OffsetsServicer):
                 RecordsDeleted(partition=replica.partition, log_start_offset=replica.leader.log_start)
             )
             left_ms = max(deadline_ms - self._broker.clock.monotonic_ms(), 0)
-            await self._broker.low_watermarks.wait(replica.leader, before, left_ms / 1000)
+            low_watermark = await _deleted_by_all(replica.leader, before, left_ms / 1000)
             return offsets_pb2.DeleteRecordsResult(
-                topic=item.topic, partition=item.partition, low_watermark=replica.leader.low_watermark
+                topic=item.topic, partition=item.partition, low_watermark=low_watermark
             )
 
         def refused(item: Any, error: HeadraceError) -> Any:
@@ -152,3 +153,33 @@ async def _find(replica: LeaderReplica, timestamp_ms: int, read_committed: bool,
         leader.check_latest_known()  # else there may be one above the high watermark that was committed before
         return -1, -1, NO_EPOCH
     return found.offset, found.timestamp_ms, found.leader_epoch
+
+
+async def _deleted_by_all(leader: PartitionLeader, offset: int, timeout_s: float) -> int:
+    """The low watermark, once no replica that counts for it has records below ``offset`` (KIP-107).
+
+    Raises RequestTimedOutError (the leader's own are deleted, and the others follow), and what the leader resigned
+    with.
+    """
+    reached: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    def done(error: HeadraceError | None) -> None:
+        if reached.done():
+            return
+        if error is None:
+            reached.set_result(leader.low_watermark)
+        else:
+            reached.set_exception(error)
+
+    leader.when_deleted(offset, done)
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await reached
+    except TimeoutError:
+        behind = leader.yet_to_delete(offset)
+        raise RequestTimedOutError(
+            f"{leader.partition}: the leader deleted the records before {offset}, but the replicas {behind} did not "
+            "within the request's time; they delete them when they follow, so check later or retry"
+        ) from None
+    finally:
+        leader.forget_deletion(done)

@@ -149,9 +149,6 @@ class ReplicationService(replication_pb2_grpc.ReplicationServicer):
         replica.leader.check_topic_id(topic_id)
         return replica
 
-    def low_watermark_moved(self, leader: PartitionLeader) -> None:
-        self._broker.low_watermarks.recheck(leader)
-
     def is_throttled(self, leader: PartitionLeader, broker_id: int) -> bool:
         if self._pacer.is_unlimited or not leader.is_behind(broker_id):
             return False

@@ -21,10 +21,11 @@ end*. *High watermark.* The smallest promise of the maximal ISR (isr.py), the le
 A new leader begins with the high watermark that it knew as a follower, and learns the true one from the followers'
 first acknowledgements: until it has reached ``epoch_start``, nobody is told what the latest offset is (KIP-207).
 
-Waiters come in three kinds. A producer with acks waits for an end offset: ends grow with their position in the queue,
-but for a duplicate's, so a deque suffices. A fetch session waits for *anything*: it stays subscribed while the
-partition is in it, and is told how many bytes became readable, so that an idle partition costs nothing at all. A
-follower's lane (LogWatcher) hears of a log that grew, flushed or not: the followers' flushes run beside the leader's.
+Waiters come in four kinds. A producer with acks waits for an end offset: ends grow with their position in the queue,
+but for a duplicate's, so a deque suffices. DeleteRecords waits for the low watermark (KIP-107). A fetch session waits
+for *anything*: it stays subscribed while the partition is in it, and is told how many bytes became readable, so that an
+idle partition costs nothing at all. A follower's lane (LogWatcher) hears of a log that grew, flushed or not: the
+followers' flushes run beside the leader's.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ from headrace_core.types import NO_EPOCH, FlushPolicy, TopicPartition
 
 from .isr import Alive, FollowerProgress, InSyncSet, IsrChange
 
-#: Called once: with None when the offset waited for is committed, else with what prevents it.
+#: Called once: with None when the offset waited for is committed, or deleted, else with what prevents it.
 Waiter = Callable[[HeadraceError | None], None]
 
 #: Appends whose bytes are told apart until they are committed; beyond, the last of them stands for all later ones.
@@ -104,6 +105,7 @@ class PartitionLeader:
     """
 
     __slots__ = (
+        "_deletions",
         "_in_sync",
         "_is_stirred",
         "_log_watchers",
@@ -176,6 +178,7 @@ class PartitionLeader:
         #: (end offset, bytes) of what was appended and is not committed yet; the last may stand for many appends.
         self._unread: deque[tuple[int, int]] = deque()
         self._waiters: deque[tuple[int, Waiter]] = deque()
+        self._deletions: dict[Waiter, int] = {}
         self._watchers: dict[PartitionWatcher, None] = {}
         self._recompute()
 
@@ -247,9 +250,17 @@ class PartitionLeader:
 
     @property
     def low_watermark(self) -> int:
-        """The smallest log start of the replicas that are there: records below it are deleted everywhere."""
-        starts = [follower.log_start for follower in self._in_sync.followers if follower.joined]
-        return min((self.log_start, *starts))
+        """The smallest log start of this replica, of the followers that have joined and of the other members of the
+        in-sync set: no replica that may lead next has records below it. -1: a member has not joined in this epoch."""
+        return min((self.log_start, *(follower.log_start for follower in self._deleters())))
+
+    def yet_to_delete(self, offset: int) -> list[int]:
+        """The brokers whose replicas keep the low watermark below ``offset``."""
+        return [follower.broker_id for follower in self._deleters() if follower.log_start < offset]
+
+    def _deleters(self) -> list[FollowerProgress]:
+        in_sync = self._in_sync
+        return [each for each in in_sync.followers if each.joined or each.broker_id in in_sync.maximal]
 
     def is_behind(self, broker_id: int) -> bool:
         """Is it a replica that is not in sync? Replication to such a one may be throttled."""
@@ -351,6 +362,7 @@ class PartitionLeader:
             return
         assert offset <= self.high_watermark, f"{self.partition}: log start {offset} above {self.high_watermark}"
         self.log_start = offset
+        self._check_deletions()
         for watcher in self._watchers:
             watcher.partition_changed(self.partition)
         for lane in self._log_watchers:
@@ -363,6 +375,9 @@ class PartitionLeader:
         self._resigned = reason
         waiters, self._waiters = self._waiters, deque()
         for _, waiter in waiters:
+            waiter(reason)
+        deletions, self._deletions = self._deletions, {}
+        for waiter in deletions:
             waiter(reason)
         for watcher in self._watchers:
             watcher.partition_changed(self.partition)
@@ -419,6 +434,7 @@ class PartitionLeader:
         follower.joining = joining
         follower.acked(settled_end, log_end, log_start, self.log_end, now_ms)
         self._recompute()
+        self._check_deletions()
         self._stir()
         return True
 
@@ -440,6 +456,8 @@ class PartitionLeader:
             return False
         follower.acked(settled_end, log_end, log_start, self.log_end, now_ms)
         self._recompute()
+        if self._deletions:
+            self._check_deletions()
         if broker_id not in self._in_sync.maximal:
             self._stir()
         return True
@@ -461,6 +479,7 @@ class PartitionLeader:
             follower.seen(self.log_end, now_ms)
             follower.left(cannot_append=cannot_append, is_broken=broken, now_ms=now_ms)
             self._recompute()
+            self._check_deletions()
             self._is_stirred = False  # it may have stirred before, for less
             self._stir()
 
@@ -528,6 +547,7 @@ class PartitionLeader:
         if leader_epoch != self.leader_epoch or not self._in_sync.altered(isr, partition_epoch, recovering):
             return False
         self._recompute()
+        self._check_deletions()
         self._stir()
         return True
 
@@ -536,6 +556,7 @@ class PartitionLeader:
         one of a controller that is none), so it is asked again, unchanged."""
         self._in_sync.refused(error_code, retriable=retriable, now_ms=now_ms)
         self._recompute()
+        self._check_deletions()
         self._stir()
 
     def metadata_changed(
@@ -552,6 +573,7 @@ class PartitionLeader:
         self.min_insync = min_insync
         is_new = self._in_sync.metadata(isr, partition_epoch, replicas, recovering)
         self._recompute()
+        self._check_deletions()
         self._stir()
         return is_new
 
@@ -578,6 +600,27 @@ class PartitionLeader:
                 waiters.append((end_offset, waiter))
             else:
                 waiters.insert(place, (end_offset, waiter))
+
+    def when_deleted(self, offset: int, waiter: Waiter) -> None:
+        """Call ``waiter`` as soon as the low watermark reaches ``offset``; at once if it has."""
+        if self._resigned is not None:
+            waiter(self._resigned)
+        elif offset <= self.low_watermark:
+            waiter(None)
+        else:
+            self._deletions[waiter] = offset
+
+    def forget_deletion(self, waiter: Waiter) -> None:
+        """``waiter`` of when_deleted is not called any more."""
+        self._deletions.pop(waiter, None)
+
+    def _check_deletions(self) -> None:
+        if not self._deletions:
+            return
+        low_watermark = self.low_watermark
+        for waiter in [waiter for waiter, offset in self._deletions.items() if offset <= low_watermark]:
+            del self._deletions[waiter]
+            waiter(None)
 
     def subscribe(self, watcher: PartitionWatcher) -> None:
         self._watchers[watcher] = None

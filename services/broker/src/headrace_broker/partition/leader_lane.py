@@ -164,9 +164,6 @@ class LaneHost(Protocol):
     def find(self, topic_id: bytes, partition: int) -> LedPartition:
         """Raises what ``PartitionTable.leader`` raises, UnknownTopicIdError, InconsistentTopicIdError."""
 
-    def low_watermark_moved(self, leader: PartitionLeader) -> None:
-        """A follower's log starts elsewhere now, or it is gone."""
-
     def is_throttled(self, leader: PartitionLeader, broker_id: int) -> bool:
         """Does the leader's throttle hold for this replica, which is behind (KIP-73)?"""
 
@@ -182,7 +179,6 @@ class JoinedReplica:
         "key",
         "lane",
         "leader",
-        "log_start",
         "position",
         "source",
         "stash",
@@ -199,7 +195,6 @@ class JoinedReplica:
         self.source = source
         self.leader = source.leader
         #: As it acknowledged last.
-        self.log_start = join.log_start
         #: The next offset to push.
         self.position = join.log_end
         #: (end offset, bytes) of what was pushed and not acknowledged.
@@ -379,9 +374,6 @@ class LeaderLane:
         ):  # taken off the partition, and perhaps put back, which it may never notice: nothing that it says would count
             self.end(replica, self._not_among(replica.leader))
             return
-        if ack.log_start != replica.log_start:
-            replica.log_start = ack.log_start
-            self._host.low_watermark_moved(replica.leader)
         if replica.state is State.FULL:
             if replica.in_flight_bytes < replica.window_bytes:
                 self.make_ready(replica)
@@ -456,7 +448,6 @@ class LeaderLane:
         leader.unwatch_log(replica)
         if self._registry.remove(replica):
             leader.follower_left(self.broker_id, self._now_ms(), cannot_append=cannot_append, broken=broken)
-            self._host.low_watermark_moved(leader)
         if self._ready:
             self._wake()  # what was in flight for it is room for the others
         return True
