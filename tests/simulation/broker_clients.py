@@ -317,6 +317,13 @@ class ConsumerModel(Client):
             )
         self.world.scheduler.after(self.rng.uniform(15.0, 45.0), self._turn)
 
+    def _is_first(self, number: int) -> bool:
+        """Is it the first answer to the last request? A doubled request has two: a client takes one."""
+        if number != self._asked:
+            return False
+        self._asked += 1
+        return True
+
     def _validate(self, number: int) -> None:
         """Another leader epoch has begun: does its log hold what was read (KIP-320)? Nothing is read before."""
         now_ms = self.world.scheduler.now_ms
@@ -336,7 +343,7 @@ class ConsumerModel(Client):
         )
 
     def _validated_by(self, number: int, epoch: int, last_epoch: int, result: Any) -> None:
-        if number != self._asked:
+        if not self._is_first(number):
             return
         self._waits_since_ms = -1.0
         if isinstance(result, HeadraceError):
@@ -353,7 +360,7 @@ class ConsumerModel(Client):
         self.position, self.last = divergent, None
 
     def _begins_at(self, number: int, result: Any) -> None:
-        if number != self._asked or isinstance(result, HeadraceError):
+        if not self._is_first(number) or isinstance(result, HeadraceError):
             self.refresh(self.partition)
             return
         self.world.checks.earliest_told(self, self.partition, result)
@@ -367,7 +374,7 @@ class ConsumerModel(Client):
         self.call(host, lambda broker, reply: latest(broker, target, self.world), lambda result: None)
 
     def _answered(self, number: int, epoch: int, result: Any) -> None:
-        if number != self._asked:
+        if not self._is_first(number):
             return
         if isinstance(result, HeadraceError):
             self.refresh(self.partition)
