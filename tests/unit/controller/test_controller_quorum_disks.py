@@ -224,6 +224,25 @@ def test_a_leader_with_a_full_disk_makes_way_for_another_and_comes_back(rng: ran
     assert (written in heir.image.brokers) is (written is not None)
 
 
+def test_a_full_disk_refuses_nothing_that_the_log_has_while_the_last_other_voter_is_removed(
+    rng: random.Random,
+) -> None:
+    world = world_of(2, rng)
+    leader = world.leader
+    (other,) = followers(world)
+    world.isolate(other.node_id)
+    asked = world.ask(leader.node_id, create("t"))
+    world.settle()
+    fill(world.nodes[leader.node_id].fs)
+    world.call(leader.remove_voter, world.key(other.node_id))  # would leave it alone, and is not written
+    world.pass_ms(200)
+    assert not asked.is_answered, "the other voter may have it, and still votes"
+    world.nodes[leader.node_id].fs.unlink(FILLER)
+    world.heal()
+    world.until(lambda: asked.is_answered)
+    assert (type(asked.result), world.topics(leader.node_id)) == (Answer, ["t"])
+
+
 def test_a_follower_with_a_full_disk_acknowledges_nothing_and_the_others_go_on(rng: random.Random) -> None:
     world = world_of(3, rng)
     full, well = followers(world)

@@ -677,13 +677,15 @@ class QuorumController:
     # -- a full disk --------------------------------------------------------------------------------------------------
 
     def _begin_anew(self, why: DiskFullError | CorruptMessageError) -> None:
-        """Nothing of the Ready in hand is claimed: raft begins anew with what the disk holds."""
-        alone = self._is_sole_voter
+        """Nothing of the Ready in hand is claimed: raft begins again with what the disk holds."""
+        was_alone = self._is_sole_voter
         self._ready = None
         self._snapshot_is_sound = True
         self._active_term = -1
         self._core.resign()
         self._raft = self._new_raft()
+        # By both: voters that were on their way in have been sent entries, those on their way out still vote.
+        alone = was_alone and self._is_sole_voter
         for key in sorted(self._observers):  # in the same order in every process
             self._raft.observe(key)
         self._last_tick_ms, self._ticks_planned = self._now_ms, 1
@@ -699,7 +701,7 @@ class QuorumController:
             self._was_full = True
             logger.error("%s; %s", error, "refusing changes until there is room" if alone else "another has to lead")
         if alone:
-            self._outcomes += self._decisions.drop(error)  # nobody else has it, and it was not written
+            self._outcomes += self._decisions.drop(error, behind=self._raft.log_end_offset)  # no disk has these
             self._fail_inbox(error)
         else:
             self._stands_back_until_ms = self._now_ms + _STAND_BACK_TIMEOUTS * self.settings.election_timeout_ms

@@ -86,10 +86,10 @@ class Decisions:
         self._waiting = deque(each for each in self._waiting if each.offset <= end)
         return gone
 
-    def drop(self, error: HeadraceError) -> list[Outcome]:
-        """All of them are told ``error``."""
-        dropped = [Outcome(each.done, error) for each in self._waiting]
-        self._waiting.clear()
+    def drop(self, error: HeadraceError, *, behind: int = 0) -> list[Outcome]:
+        """Answer ``error`` to what ends behind the offset ``behind``; the rest waits on."""
+        dropped = [Outcome(each.done, error) for each in self._waiting if each.offset > behind]
+        self._waiting = deque(each for each in self._waiting if each.offset <= behind)
         return dropped
 
     def _fate(self, waiting: _Waiting, log: RaftLog) -> Answer | HeadraceError:
