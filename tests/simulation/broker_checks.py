@@ -96,11 +96,11 @@ class BrokerChecks(UpkeepChecks):
         """A leader answers a producer; it may lead no more when its turn is over. What is told of is on its disk: the
         topic's ``log.flush`` is ``commit``."""
         truth = self.truths[replica.partition.partition]
-        if not isinstance(result, HeadraceError) and result.base_offset >= replica.log.flushed_offset:
+        if not isinstance(result, HeadraceError) and result.base_offset >= replica.log.flushed_end:
             raise Violation(
                 "durable",
                 f"{host}: a producer is told of {result.base_offset} of {replica.partition}, and what is on the disk "
-                f"ends at {replica.log.flushed_offset}",
+                f"ends at {replica.log.flushed_end}",
             )
         self._look_at(host, truth, replica.log, replica.leader.high_watermark)
 

@@ -261,8 +261,8 @@ def page_cache(stage: Stage, leader: BrokerHost, one: BrokerHost, other: BrokerH
         replica = stage.led(leader)
         if replica is None or log.is_closed:
             return True
-        settled = [each.settled_end for each in replica.leader.progress if each.broker_id != victim.number]
-        return log.log_end_offset > log.flushed_offset and min(settled) > log.flushed_offset
+        settled = [each.durable_end for each in replica.leader.progress if each.broker_id != victim.number]
+        return log.log_end_offset > log.flushed_end and min(settled) > log.flushed_end
 
     for _ in range(rng.choice([1, 2])):  # the second time its disk is in the midst of a longer turn
         yield from stage.until(is_ahead_of_its_disk, 250.0, 0.5)
@@ -270,9 +270,7 @@ def page_cache(stage: Stage, leader: BrokerHost, one: BrokerHost, other: BrokerH
     if not is_ahead_of_its_disk() or log.is_closed:
         return
     victim.pause()
-    stage.tell(
-        f"{victim} stands still, with {log.log_end_offset - log.flushed_offset} records that are not on its disk"
-    )
+    stage.tell(f"{victim} stands still, with {log.log_end_offset - log.flushed_end} records that are not on its disk")
     down_ms = rng.uniform(700.0, 1_000.0)
     for host in rest:
         stage.down(host, down_ms, rng.choice(_LOSSES))
@@ -346,7 +344,7 @@ def new_disk_back(stage: Stage, leader: BrokerHost, one: BrokerHost, other: Brok
     def is_calm() -> bool:
         replica = stage.led(leader)
         return replica is None or all(
-            each.settled_end == replica.leader.high_watermark == each.log_end for each in replica.leader.progress
+            each.durable_end == replica.leader.high_watermark == each.log_end for each in replica.leader.progress
         )
 
     yield from stage.until(is_calm, 300.0, 2.0)
@@ -435,7 +433,7 @@ def lonely_leader(stage: Stage, leader: BrokerHost, one: BrokerHost, other: Brok
         replica = stage.led(one)
         if replica is None:
             return not one.is_up
-        return bool(replica.log.flushed_offset > replica.leader.epoch_start)
+        return bool(replica.log.flushed_end > replica.leader.epoch_start)
 
     if not (yield from stage.until(has_written, 500.0, 2.0)) or not one.is_up:
         return

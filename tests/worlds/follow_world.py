@@ -1,14 +1,14 @@
 """Controllers of one's own making for those who follow the metadata: real calls over loopback, a log in memory.
 
 A ``Quorum`` is the truth: what is committed, and who leads. A ``Member`` is one controller, as far as it has heard of
-that: the real FollowMetadata and VouchMetadata (headrace_controller.handlers.follow) on a listener of its own.
+that: the real FollowMetadata and ReadIndex (headrace_controller.handlers.follow) on a listener of its own.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Container, Iterable
 from typing import Any
 
 from headrace_controller.handlers.follow import FollowService
@@ -187,9 +187,11 @@ class Served(cluster_pb2_grpc.ClusterServicer):
         self.follows += 1
         await self.service.follow(request, context)
 
-    async def VouchMetadata(self, request: Any, context: Any) -> Any:
+    async def ReadIndex(self, request: Any, context: Any) -> Any:
         self.asked_for += 1
         return await self.service.read(request)
+
+    VouchMetadata = ReadIndex
 
     async def start(self) -> None:
         self._listener = Listener("internal", port=self._port)
@@ -210,9 +212,16 @@ class Served(cluster_pb2_grpc.ClusterServicer):
                 self.member.address = ""
 
 
+class ServedByFormerRelease(Served):
+    """A controller of the release before: it serves ReadIndex under its former name only."""
+
+    ReadIndex = cluster_pb2_grpc.ClusterServicer.ReadIndex
+
+
 @contextlib.asynccontextmanager
-async def serving(members: Iterable[Member]) -> AsyncIterator[list[Served]]:
-    served = [Served(member) for member in members]
+async def serving(members: Iterable[Member], *, former: Container[int] = ()) -> AsyncIterator[list[Served]]:
+    """``former``: ids of the members that are of the release before."""
+    served = [ServedByFormerRelease(member) if member.node_id in former else Served(member) for member in members]
     try:
         for each in served:
             await each.start()

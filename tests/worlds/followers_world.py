@@ -124,7 +124,7 @@ class Leader:
         self.follower.ended(Ended(self._handle, error, other_lane))
 
     async def acknowledged(self, end: int) -> None:
-        await self.until(lambda: self.acks and self.acks[-1].settled_end >= end)
+        await self.until(lambda: self.acks and self.acks[-1].durable_end >= end)
 
 
 class FollowersWorld:

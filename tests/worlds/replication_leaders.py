@@ -150,11 +150,11 @@ def join(
     last_epoch: int = -1,
     leader_epoch: int | None = None,
     window: int = WINDOW,
-    settled_end: int | None = None,
+    durable_end: int | None = None,
 ) -> Join:
     epoch = led.leader.leader_epoch if leader_epoch is None else leader_epoch
-    settled_end = log_end if settled_end is None else settled_end
-    return Join(handle, led.topic_id, 0, epoch, 0, log_end, last_epoch, settled_end, window)
+    durable_end = log_end if durable_end is None else durable_end
+    return Join(handle, led.topic_id, 0, epoch, 0, log_end, last_epoch, durable_end, window)
 
 
 def said(lane: LeaderLane) -> Response:

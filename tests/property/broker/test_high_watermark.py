@@ -89,7 +89,7 @@ class HighWatermarkMachine(RuleBasedStateMachine):
         self.lives[who] += reborn
         settled = int(self.end * share)
         assert self.leader.follower_joined(
-            who, self.lives[who], log_end=settled, settled_end=settled, log_start=0, now_ms=self.now_ms
+            who, self.lives[who], log_end=settled, durable_end=settled, log_start=0, now_ms=self.now_ms
         )
         self.joined[who] = self.lives[who]
         self.words[who] = self.lives[who], settled
@@ -101,7 +101,7 @@ class HighWatermarkMachine(RuleBasedStateMachine):
         before = self.words.get(who, (0, 0))[1]
         settled = before + int((self.end - before) * share)
         counts = self.leader.follower_acked(
-            who, life, settled_end=settled, log_end=settled, log_start=0, now_ms=self.now_ms
+            who, life, durable_end=settled, log_end=settled, log_start=0, now_ms=self.now_ms
         )
         assert counts == (who in self.joined and self.joined[who] == life)
         if counts:

@@ -135,7 +135,7 @@ class CheckpointMachine(RuleBasedStateMachine):
             known.end = log.append(encode_batch([(5, None, b"x" * size, None)]), 0).next_offset
         if flush:
             log.flush()
-        known.flushed = max(known.flushed, log.flushed_offset)
+        known.flushed = max(known.flushed, log.flushed_end)
 
     @rule(partition=partitions, share=st.floats(0, 1), crash=crashes, loss=losses)
     def delete_records(self, partition: TopicPartition, share: float, crash: int | None, loss: Loss) -> None:

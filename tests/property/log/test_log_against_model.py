@@ -302,7 +302,7 @@ class LogMachine(RuleBasedStateMachine):
         self.cut(end)
         assert self.end_offset == end, "a batch was cut in two"
         self.flushed = end
-        assert self.log.settled_offset == end
+        assert self.log.durable_end == end
 
     # ---------------------------------------------------------------- questions
 
@@ -383,7 +383,7 @@ class LogMachine(RuleBasedStateMachine):
     def ends_agree(self) -> None:
         assert self.log.log_start_offset == self.start_offset
         assert self.log.log_end_offset == self.end_offset
-        assert self.log.flushed_offset <= self.log.log_end_offset
+        assert self.log.flushed_end <= self.log.log_end_offset
 
 
 LogMachine.TestCase.settings = settings(max_examples=EXAMPLES, stateful_step_count=50, deadline=None)

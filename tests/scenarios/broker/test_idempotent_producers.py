@@ -53,20 +53,20 @@ async def replicated(broker: SoloBroker, *, min_insync: int = 1) -> PartitionLea
         PartitionRecord(TOPIC_ID, 0, (BROKER_ID, OTHER), (BROKER_ID, OTHER), BROKER_ID, 0, 0),
     )
     leader: PartitionLeader = broker.partitions.leader(ORDERS).leader
-    leader.follower_joined(OTHER, 5, log_end=0, settled_end=0, log_start=0, now_ms=0)
+    leader.follower_joined(OTHER, 5, log_end=0, durable_end=0, log_start=0, now_ms=0)
     return leader
 
 
 def acked(leader: PartitionLeader, end: int) -> None:
     """The other broker has everything below ``end``."""
-    leader.follower_acked(OTHER, 5, settled_end=end, log_end=end, log_start=0, now_ms=0)
+    leader.follower_acked(OTHER, 5, durable_end=end, log_end=end, log_start=0, now_ms=0)
 
 
 async def written(broker: SoloBroker, end: int) -> None:
     """Until the log ends there."""
     log = broker.partitions.leader(ORDERS).log
     for _ in range(60_000):
-        if log.flushed_offset >= end:
+        if log.flushed_end >= end:
             return
         await asyncio.sleep(0.001)
     raise AssertionError(f"the log ends at {log.log_end_offset}, it never came to {end}")
@@ -214,7 +214,7 @@ def test_a_leader_that_resigns_tells_those_who_wait_and_the_next_one_knows_the_b
             assert results(stream) == [(1, errors.NotLeaderOrFollowerError.number, -1)]
             await broker.new_leader("orders", BROKER_ID, 2)
             leader = broker.partitions.leader(ORDERS).leader
-            leader.follower_joined(OTHER, 5, log_end=2, settled_end=2, log_start=0, now_ms=0)
+            leader.follower_joined(OTHER, 5, log_end=2, durable_end=2, log_start=0, now_ms=0)
             send(handler, 2, batch(0, 2))
             await stream.wait_sent(2)
             assert results(stream)[1] == (2, 0, 0)

@@ -52,7 +52,7 @@ class Pair:
 
     def follows(self, end: int, *, log_start: int = 0) -> None:
         """The other one has all up to ``end``."""
-        said = {"log_end": end, "settled_end": end, "log_start": log_start, "now_ms": 1}
+        said = {"log_end": end, "durable_end": end, "log_start": log_start, "now_ms": 1}
         if not self.leader.follower_acked(OTHER, 7, **said):
             self.leader.follower_joined(OTHER, 7, **said)
 
@@ -212,7 +212,7 @@ def test_a_follower_serves_up_to_its_high_watermark_and_no_further():
             replica.join(1)
             replica.joined(Joined(1))
             _feed(pair, b"a", b"b", high_watermark=0)
-            await until(lambda: replica.follower.settled_end >= 2)
+            await until(lambda: replica.follower.durable_end >= 2)
             consumer, answers = broker.consumer()
             consumer.on_request(racked(1, "orders", max_wait_ms=0))
             assert not any(result.records for result in (await answers.wait_sent(1))[0].results)

@@ -27,7 +27,7 @@ from headrace_core.membership.metadata_follower import MetadataFollower
 from headrace_core.metadata import MetadataDelta, MetadataImage
 from headrace_core.node.ids import random_id
 from headrace_core.testing.verdicts import NotInTimeError
-from headrace_protos.v1 import admin_pb2, admin_pb2_grpc, cluster_pb2_grpc, metadata_pb2, metadata_pb2_grpc
+from headrace_protos.v1 import admin_pb2, admin_pb2_grpc, cluster_pb2, cluster_pb2_grpc, metadata_pb2, metadata_pb2_grpc
 
 Make = Callable[..., Any]
 
@@ -164,9 +164,18 @@ def test_health_and_reflection_answer_on_both_listeners_and_internal_calls_on_on
 
 
 def cluster_request() -> Any:
-    from headrace_protos.v1 import cluster_pb2
-
     return cluster_pb2.FollowMetadataRequest(cluster_id="scenario")
+
+
+@pytest.mark.parametrize("name", ["ReadIndex", "VouchMetadata"])
+def test_read_index_is_served_under_its_former_name_too(make_controller: Make, name: str) -> None:
+    """Nodes of the release before call /headrace.v1.Cluster/VouchMetadata; their is_patient is field 3, too."""
+    controller = make_controller()
+    controller.start()
+    with Calls(controller.internal) as calls:
+        call = calls.channel.unary_unary(f"/headrace.v1.Cluster/{name}")  # bytes in, bytes out
+        answer = cluster_pb2.ReadIndexResponse.FromString(call(b"\x0a\x08scenario\x18\x01", timeout=60))
+    assert (answer.leader_id >= 0, answer.leader_epoch >= 1, answer.committed_offset >= 1) == (True, True, True)
 
 
 def test_admin_works_on_both_listeners_and_errors_are_per_item(make_controller: Make) -> None:

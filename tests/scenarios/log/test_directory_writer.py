@@ -74,7 +74,7 @@ def test_appends_that_wait_together_share_one_write_and_one_flush_for_each_parti
             assert len(operations(fs, "sync")) == 2
             assert [info.base_offset for info in infos] == [i // 2 for i in range(20)]
             assert values_of(log) == [str(i) for i in range(0, 20, 2)]
-            assert log.settled_offset == log.flushed_offset == 10
+            assert log.durable_end == log.flushed_end == 10
 
     run(scenario)
 
@@ -119,7 +119,7 @@ def test_what_comes_during_a_flush_is_acknowledged_by_the_next_one_only() -> Non
             first = writer.append(log, batch("first"), leader_epoch=0)
             await asyncio.to_thread(flushing.wait, 10)
             second = writer.append(log, batch("second"), leader_epoch=0)
-            assert log.flushed_offset == 0
+            assert log.flushed_end == 0
             assert log.log_end_offset == 1, "the second is queued, not written, while a turn is under way"
             go_on.set()
             assert (await first).next_offset == 1
@@ -239,7 +239,7 @@ def test_failed_write_or_flush_takes_the_directory_offline_for_good(operation: s
                 with pytest.raises(StorageError):
                     late()
             assert writer.pending_bytes == 0
-            assert log.settled_offset == 1, "what was acknowledged before can still be read"
+            assert log.durable_end == 1, "what was acknowledged before can still be read"
 
     run(scenario)
 
@@ -273,10 +273,10 @@ def test_os_policy_acknowledges_without_a_flush_and_flush_messages_bounds_what_i
             for i in range(3):
                 await writer.append(log, batch(str(i)), leader_epoch=0)
             assert not operations(fs, "sync")
-            assert (log.flushed_offset, log.settled_offset) == (0, 3)
+            assert (log.flushed_end, log.durable_end) == (0, 3)
             await writer.append(log, batch("3"), leader_epoch=0)
             assert len(operations(fs, "sync")) == 1
-            assert log.flushed_offset == 4
+            assert log.flushed_end == 4
 
     run(scenario)
 
@@ -303,7 +303,7 @@ def test_interval_policy_flushes_by_time() -> None:
             await writer.append(log, batch(value, timestamp_ms=clock.now_ms()), leader_epoch=0)
             await flushed.wait()
         assert await writer.flush(log) == 2
-        assert log.flushed_offset == 2
+        assert log.flushed_end == 2
         await writer.close()
 
     run(scenario)
@@ -336,7 +336,7 @@ def test_on_turn_tells_once_for_each_log_before_the_waiters_hear() -> None:
 
     async def scenario() -> None:
         def on_turn(logs: list[PartitionLog]) -> None:
-            heard.extend((str(log.topic_partition), log.settled_offset) for log in logs)
+            heard.extend((str(log.topic_partition), log.durable_end) for log in logs)
 
         async with writing(on_turn=on_turn) as (_, writer, log):
             heard.clear()
@@ -394,10 +394,10 @@ def heard() -> tuple[list[tuple[str, int, int, int]], OnWritten]:
 
     def listen(logs: Sequence[PartitionLog], sent: Callable[[], None]) -> None:
         (log,) = logs
-        result = log.read(log.flushed_offset, 1 << 20)
+        result = log.read(log.flushed_end, 1 << 20)
         assert result is not None
         diary.append(
-            (threading.current_thread().name, log.log_end_offset, log.flushed_offset, len(result.records)),
+            (threading.current_thread().name, log.log_end_offset, log.flushed_end, len(result.records)),
         )
         sent()
 
@@ -510,7 +510,7 @@ def test_what_comes_while_a_turn_waits_for_its_flush_goes_into_the_next_and_clos
             assert not first.done()
             await writer.close()
             assert [(await first).base_offset, (await later[0]).base_offset] == [0, 1]
-            assert log.flushed_offset == 2
+            assert log.flushed_end == 2
 
     run(scenario)
 
@@ -542,7 +542,7 @@ def test_a_listener_that_fails_holds_up_no_flush() -> None:
 
         async with writing(on_written=stumble, inline_sync_ms_max=1e9) as (_, writer, log):
             await writer.append(log, batch("a"), leader_epoch=0)
-            assert log.flushed_offset == 1
+            assert log.flushed_end == 1
             assert [type(bug) for bug in bugs] == [KeyError]
 
     run(scenario)

@@ -55,7 +55,7 @@ def run_workload(fs: CrashingFileSystem, history: History, config: LogConfig = T
                 log.append(batch(extra, pad=pad), turn // 4)
         for partition, log in logs.items():
             log.flush()
-            history.acknowledged[partition] = log.flushed_offset
+            history.acknowledged[partition] = log.flushed_end
         if turn == 4:
             directory.write_recovery_points()
         if turn == 6:
@@ -217,7 +217,7 @@ def test_what_survives_a_kill_survives_the_power_loss_after_it() -> None:
     fs.crash(loss=Loss.NONE)
     recovered = open_directory(fs).get(ORDERS)
     assert recovered is not None
-    assert recovered.settled_offset == 1
+    assert recovered.durable_end == 1
     fs.crash(loss=Loss.ALL)
     after = open_directory(fs).get(ORDERS)
     assert after is not None

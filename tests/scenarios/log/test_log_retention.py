@@ -45,7 +45,7 @@ def filled(
 
 def expire(directory: LogDirectory, *logs: PartitionLog) -> int:
     """One pass of retention, as the broker does it; how many logs lost something."""
-    verdicts = [(log, log.expired(log.flushed_offset)) for log in logs]
+    verdicts = [(log, log.expired(log.flushed_end)) for log in logs]
     return len(directory.expire([(log, verdict) for log, verdict in verdicts if verdict is not None]))
 
 
@@ -110,7 +110,7 @@ def test_records_that_came_after_the_verdict_are_not_among_what_it_deletes(came:
     fs, clock = formatted(), ManualClock(NOW_MS)
     directory, log = filled(fs, clock)
     clock.advance(100 * HOUR_MS)
-    verdict = log.expired(log.flushed_offset)
+    verdict = log.expired(log.flushed_end)
     assert verdict is not None
     assert verdict.roll_first
     for number in range(came):
@@ -125,7 +125,7 @@ def test_a_verdict_on_a_log_that_is_gone_or_was_cut_does_nothing() -> None:
     fs, clock = formatted(), ManualClock(NOW_MS)
     directory, log = filled(fs, clock)
     clock.advance(5 * HOUR_MS)
-    verdict = log.expired(log.flushed_offset)
+    verdict = log.expired(log.flushed_end)
     assert verdict is not None
     directory.truncate(log, 3)
     assert directory.expire([(log, verdict)]) == []

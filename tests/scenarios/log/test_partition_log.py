@@ -214,7 +214,7 @@ def test_one_call_with_many_appends_rolls_in_between() -> None:
     outcomes = log.append_many([Append(data=batch("x"), leader_epoch=0) for _ in range(8)])
     assert [outcome.base_offset for outcome in outcomes if isinstance(outcome, AppendInfo)] == list(range(8))
     assert bases(log) == [0, 3, 6]
-    assert log.flushed_offset == 6, "sealed segments are flushed, the active one waits"
+    assert log.flushed_end == 6, "sealed segments are flushed, the active one waits"
 
 
 # ---------------------------------------------------------------------------------------------- reading

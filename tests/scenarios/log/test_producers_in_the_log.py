@@ -484,7 +484,7 @@ def work(fs: CrashingFileSystem, producers: Producers) -> None:
         if turn == 7:
             directory.write_recovery_points()
         if turn == 9:
-            directory.truncate(log, max(log.flushed_offset - 3, 0))
+            directory.truncate(log, max(log.flushed_end - 3, 0))
             producers.cut(log.log_end_offset)
     directory.close()
 

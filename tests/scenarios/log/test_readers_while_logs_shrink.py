@@ -104,7 +104,7 @@ class ShrinkingLogWorld:
 
     def retain(self, rng: random.Random) -> None:
         with self.owner:
-            verdict = self.log.expired(self.log.flushed_offset)
+            verdict = self.log.expired(self.log.flushed_end)
             if verdict is not None:
                 self.shrunk += len(self.directory.expire([(self.log, verdict)]))
         self.directory.remove_deleted()
@@ -112,13 +112,13 @@ class ShrinkingLogWorld:
 
     def delete_records(self, rng: random.Random) -> None:
         with self.owner:
-            start, end = self.log.log_start_offset, self.log.flushed_offset
+            start, end = self.log.log_start_offset, self.log.flushed_end
             self.directory.delete_records(self.log, start + rng.randrange(max((end - start) // 8, 1)))
         self.stop.wait(0.05)
 
     def compact(self, rng: random.Random) -> None:
         targets = self.directory.compaction.plan(
-            {ORDERS: self.log}, stable_offset_of=lambda log: log.flushed_offset, now_ms=self.clock.now_ms()
+            {ORDERS: self.log}, stable_offset_of=lambda log: log.flushed_end, now_ms=self.clock.now_ms()
         )
         if not targets:
             self.stop.wait(0.002)
@@ -141,7 +141,7 @@ class ShrinkingLogWorld:
         log = self.log
         wanted = dict(self.last)
         offset, expected, seen = log.log_start_offset, None, dict[bytes, int]()
-        end = log.flushed_offset
+        end = log.flushed_end
         while offset < end:
             try:
                 result = log.read(offset, rng.choice([1, 500, 3000, 100_000]), end)

@@ -77,7 +77,7 @@ class Kept:
 
     def lost_to_retention(self) -> int:
         """Records that a pass of retention takes."""
-        found = self.log.expired(self.log.flushed_offset)
+        found = self.log.expired(self.log.flushed_end)
         if found is not None:
             self.directory.expire([(self.log, found)])
         return self.log.log_start_offset
@@ -187,7 +187,7 @@ def durable_when_acknowledged(config: LogConfig) -> bool:
         kept = Kept(config)
         writer = DirectoryWriter(kept.directory, clock=kept.clock)
         await asyncio.wait_for(writer.append(kept.log, encode_batch([(NOW_MS, None, b"v", [])]), leader_epoch=0), 60)
-        durable = kept.log.flushed_offset == 1
+        durable = kept.log.flushed_end == 1
         await writer.close()
         return durable
 

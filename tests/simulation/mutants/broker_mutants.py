@@ -120,7 +120,7 @@ def _join_in_any_life(self: InSyncSet, follower: Any, now_ms: int, alive: Any, l
     life = alive(follower.broker_id)
     if follower.broker_id in self.committed or life is None:
         return _in_sync_life(self, follower, now_ms, alive, leader_end, mark)
-    return life if follower.settled_end >= max(mark, self.epoch_start) else None
+    return life if follower.durable_end >= max(mark, self.epoch_start) else None
 
 
 def _believe_any_refusal(self: InSyncSet, code: str, *, retriable: bool, now_ms: int) -> None:
@@ -315,7 +315,7 @@ MUTANTS = (
     _mutant(
         "LeaderCountsItsPageCache",
         "unflushed page cache: the leader's own end counts before it is on its disk",
-        Patch(PartitionLeader, "local_promise", property(_all_is_promised)),
+        Patch(PartitionLeader, "durable_end", property(_all_is_promised)),
     ),
     _mutant(
         "LogsTrustThePageCache",
@@ -325,7 +325,7 @@ MUTANTS = (
     _mutant(
         "FollowersCountTheirPageCache",
         "unflushed page cache: 10 bytes truncated on one node lose data cluster-wide",
-        Patch(PartitionLog, "settled_offset", property(_all_is_settled)),
+        Patch(PartitionLog, "durable_end", property(_all_is_settled)),
         Patch(PartitionTable, "logs_written", _followers_look_at_once),
     ),
     _mutant(

@@ -97,12 +97,12 @@ def now_ms() -> int:
     return int(CLOCK.monotonic_ms())
 
 
-def join(leader: PartitionLeader, *, settled_end: int = 0) -> None:
-    leader.follower_joined(FOLLOWER, 20, log_end=settled_end, settled_end=settled_end, log_start=0, now_ms=now_ms())
+def join(leader: PartitionLeader, *, durable_end: int = 0) -> None:
+    leader.follower_joined(FOLLOWER, 20, log_end=durable_end, durable_end=durable_end, log_start=0, now_ms=now_ms())
 
 
 def ack(leader: PartitionLeader, end: int) -> None:
-    leader.follower_acked(FOLLOWER, 20, settled_end=end, log_end=end, log_start=0, now_ms=now_ms())
+    leader.follower_acked(FOLLOWER, 20, durable_end=end, log_end=end, log_start=0, now_ms=now_ms())
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -317,7 +317,7 @@ def test_a_former_life_of_a_broker_does_not_join():
             leader, other = world.leader(isr=(LEADER,)), world.leader("payments", isr=(LEADER,))
             world.alive[FOLLOWER] = 21
             join(leader)
-            other.follower_joined(FOLLOWER, 21, log_end=0, settled_end=0, log_start=0, now_ms=now_ms())
+            other.follower_joined(FOLLOWER, 21, log_end=0, durable_end=0, log_start=0, now_ms=now_ms())
             await until(lambda: len(other.isr) == 2)
             await until(lambda: not leader._is_stirred)
             assert [each.topic_id for call in world.controllers.calls for each in call] == [other.topic_id]

@@ -46,7 +46,7 @@ def follower(*, end: int = 100, last_epoch: int = 4, high_watermark: int = 80, s
         leader_epoch=5,
         log_start=start,
         log_end=end,
-        settled_end=end,
+        durable_end=end,
         last_epoch=last_epoch,
         high_watermark=high_watermark,
     )
@@ -171,7 +171,7 @@ def test_any_number_of_elections_in_between_ends_in_logs_that_match():
 
 def test_a_join_tells_what_is_in_the_log():
     join = follower().join(7, 1 << 20)
-    assert (join.handle, join.log_end, join.last_epoch, join.settled_end, join.leader_epoch) == (7, 100, 4, 100, 5)
+    assert (join.handle, join.log_end, join.last_epoch, join.durable_end, join.leader_epoch) == (7, 100, 4, 100, 5)
 
 
 def test_the_log_is_cut_by_epoch_though_the_high_watermark_is_lower_and_the_follower_joins_again():
@@ -190,7 +190,7 @@ def test_a_cut_below_the_high_watermark_takes_it_along():
     it.join(7, 1)
     it.joined(Joined(7, diverging=Divergence(2, 60)), end_of(100, (2, 0), (4, 60)))
     it.truncated(60, 2)
-    assert (it.high_watermark, it.settled_end, it.last_epoch) == (60, 60, 2)
+    assert (it.high_watermark, it.durable_end, it.last_epoch) == (60, 60, 2)
 
 
 def test_a_former_leader_whose_epoch_has_no_record_lets_go_of_the_epoch_alone():
@@ -278,7 +278,7 @@ def test_pushes_go_on_where_the_last_one_ended_not_where_the_log_does():
     assert it.pushed(Push(7, b"b", 80, 0), [Batch(110, 120, 5)]) == Take(b"b", 120)
     it.appended(110, 110, 5)
     it.appended(120, 110, 5)
-    assert (it.log_end, it.settled_end, it.last_epoch) == (120, 110, 5)
+    assert (it.log_end, it.durable_end, it.last_epoch) == (120, 110, 5)
 
 
 def test_gaps_are_compaction_s():
@@ -337,11 +337,11 @@ def test_what_is_settled_is_acknowledged_and_said_once():
     it.appended(120, 100, 5)
     ack = it.next_ack()
     assert ack is not None
-    assert (ack.log_end, ack.settled_end) == (120, 100)
+    assert (ack.log_end, ack.durable_end) == (120, 100)
     it.flushed(120)
     ack = it.next_ack()
     assert ack is not None
-    assert ack.settled_end == 120
+    assert ack.durable_end == 120
     it.disconnected()
     assert it.next_ack() is None
 

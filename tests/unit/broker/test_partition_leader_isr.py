@@ -73,7 +73,7 @@ class Leader:
             broker_id,
             LIVES[broker_id] if life < 0 else life,
             log_end=end,
-            settled_end=end,
+            durable_end=end,
             log_start=0,
             now_ms=self.now_ms,
             joining=joining,
@@ -83,7 +83,7 @@ class Leader:
         return self.it.follower_acked(
             broker_id,
             LIVES[broker_id] if life < 0 else life,
-            settled_end=end,
+            durable_end=end,
             log_end=max(end, log_end),
             log_start=0,
             now_ms=self.now_ms,
@@ -107,7 +107,7 @@ class Leader:
 # -- the high watermark ------------------------------------------------------------------------------------------------
 
 
-def test_the_high_watermark_is_the_smallest_settled_end_of_the_in_sync_set_the_leader_s_own_among_them():
+def test_the_high_watermark_is_the_smallest_durable_end_of_the_in_sync_set_the_leader_s_own_among_them():
     leader = Leader()
     leader.join(2)
     leader.join(3)
@@ -700,7 +700,7 @@ def test_deletions_wait_for_the_log_starts_of_the_replicas_that_are_there():
     assert leader.it.low_watermark == 0
     for broker_id in (2, 3):
         leader.it.follower_acked(
-            broker_id, LIVES[broker_id], settled_end=100, log_end=100, log_start=40 + broker_id, now_ms=leader.now_ms
+            broker_id, LIVES[broker_id], durable_end=100, log_end=100, log_start=40 + broker_id, now_ms=leader.now_ms
         )
     assert leader.it.low_watermark == 42
     leader.it.follower_left(2, leader.now_ms)
@@ -714,9 +714,9 @@ def test_progress_tells_of_each_replica():
     leader.join(2)
     leader.append(120)
     own, second, third = leader.it.progress
-    assert (own.broker_id, own.log_end, own.settled_end, own.is_in_sync) == (1, 120, 120, True)
-    assert (second.settled_end, second.is_in_sync, second.is_joined) == (100, True, True)
-    assert (third.settled_end, third.is_in_sync, third.is_joined) == (-1, False, False)
+    assert (own.broker_id, own.log_end, own.durable_end, own.is_in_sync) == (1, 120, 120, True)
+    assert (second.durable_end, second.is_in_sync, second.is_joined) == (100, True, True)
+    assert (third.durable_end, third.is_in_sync, third.is_joined) == (-1, False, False)
     assert [leader.it.is_behind(broker_id) for broker_id in (1, 2, 3)] == [False, False, True]
 
 

@@ -284,8 +284,8 @@ def test_joins_that_mean_nothing_end_the_stream():
         sound,  # the handle is in use
         join(led, 2)._replace(log_end=-1),
         join(led, 2)._replace(log_start=1),
-        join(led, 2)._replace(settled_end=1),
-        join(led, 2)._replace(settled_end=-1),
+        join(led, 2)._replace(durable_end=1),
+        join(led, 2)._replace(durable_end=-1),
         join(led, 2, window=0),
         join(led, 2, window=-5),
     ):

@@ -353,7 +353,7 @@ def test_a_directory_s_writer_runs_the_swaps_while_producers_append_and_consumer
         manager = CleanerManager(fs, root)
         (target,) = manager.plan(
             directory.logs,
-            stable_offset_of=lambda log: log.flushed_offset,
+            stable_offset_of=lambda log: log.flushed_end,
             now_ms=clock.now_ms(),
         )
 

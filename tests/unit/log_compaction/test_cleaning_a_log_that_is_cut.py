@@ -68,7 +68,7 @@ def test_a_log_that_is_cut_in_a_gap_is_found_again_by_a_start_after_a_crash(stra
     before = [pair for pair in _batches(ledger) if pair[1] <= begin]
     ledger.log.truncate_to(end + 1 if straddles else (begin + end) // 2)
     assert _batches(ledger) == before
-    assert ledger.log.log_end_offset == ledger.log.flushed_offset == begin
+    assert ledger.log.log_end_offset == ledger.log.flushed_end == begin
     again = ledger.open(ledger.fs.crash_clone(), recovery_point=ledger.log.recovery_point)
     assert again.log_end_offset == begin
     assert again.append(encode_batch([(ledger.clock.now_ms(), b"often", b"again", None)]), 1).base_offset == begin

@@ -1,4 +1,4 @@
-"""FollowMetadata and VouchMetadata as a controller serves them, message by message."""
+"""FollowMetadata and ReadIndex as a controller serves them, message by message."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def follow_from(stub: Any, offset: int, epoch: int | None = None) -> Any:
     )
 
 
-def index_request(**fields: Any) -> cluster_pb2.VouchMetadataRequest:
-    return cluster_pb2.VouchMetadataRequest(cluster_id=CLUSTER, **fields)
+def index_request(**fields: Any) -> cluster_pb2.ReadIndexRequest:
+    return cluster_pb2.ReadIndexRequest(cluster_id=CLUSTER, **fields)
 
 
 def test_records_come_first_then_keep_alives_that_say_who_leads_and_how_old_the_sender_is(
@@ -214,7 +214,7 @@ def test_a_barrier_is_the_leaders_word_whoever_is_asked() -> None:
             await until(lambda: second.service.lag.ms is not None, "a first barrier")
             late.is_deaf = True
             quorum.topic("unheard")
-            answer = await stub.VouchMetadata(index_request())
+            answer = await stub.ReadIndex(index_request())
             assert (answer.committed_offset, answer.leader_id, answer.leader_epoch) == (2, 1, 1)
             assert late.image.next_offset == 1
             # Its own image lacks what was committed: it gets no younger by that answer.
@@ -229,23 +229,36 @@ def test_a_barrier_is_the_leaders_word_whoever_is_asked() -> None:
     asyncio.run(work())
 
 
-def test_no_barrier_ends_without_a_leader_and_a_relayed_question_goes_no_further() -> None:
+@pytest.mark.parametrize("former", [(1,), (2,)], ids=["the leader", "the one that is asked"])
+def test_a_barrier_is_forwarded_between_controllers_of_two_releases(former: tuple[int, ...]) -> None:
+    async def work() -> None:
+        quorum = Quorum()
+        members = [Member(quorum, 1), Member(quorum, 2)]
+        async with serving(members, former=former) as (_, second), stub_of(second) as stub:
+            ask = stub.VouchMetadata if 2 in former else stub.ReadIndex
+            answer = await ask(index_request())
+            assert (answer.committed_offset, answer.leader_id, answer.leader_epoch) == (quorum.end, 1, 1)
+
+    asyncio.run(work())
+
+
+def test_no_barrier_ends_without_a_leader_and_a_forwarded_question_goes_no_further() -> None:
     async def work() -> None:
         quorum = Quorum()
         async with serving([Member(quorum, 1), Member(quorum, 2)]) as (first, second), stub_of(second) as stub:
             with pytest.raises(grpc.aio.AioRpcError) as refused:
-                await stub.VouchMetadata(index_request(is_relayed=True))
+                await stub.ReadIndex(index_request(is_forwarded=True))
             error = error_from_rpc(refused.value, "there")
             assert isinstance(error, NotControllerError)
             assert error.leader == (1, 1, first.member.address)
             # Each takes the other for the leader.
             first.member.leader_id = 2
             with pytest.raises(grpc.aio.AioRpcError) as refused:
-                await stub.VouchMetadata(index_request())
+                await stub.ReadIndex(index_request())
             assert str(refused.value.details()).startswith("NOT_CONTROLLER")
             second.member.leader_id = -1
             with pytest.raises(grpc.aio.AioRpcError) as refused:
-                await stub.VouchMetadata(index_request())
+                await stub.ReadIndex(index_request())
             assert "no controller is known to lead" in str(refused.value.details())
 
     asyncio.run(work())
@@ -257,10 +270,10 @@ def test_a_leader_that_no_majority_answers_confirms_nothing(monkeypatch: pytest.
     async def work() -> None:
         quorum = Quorum()
         async with serving([Member(quorum, 1)]) as (served,), stub_of(served) as stub:
-            await stub.VouchMetadata(index_request())
+            await stub.ReadIndex(index_request())
             served.member.is_deaf = True
             with pytest.raises(grpc.aio.AioRpcError) as refused:
-                await stub.VouchMetadata(index_request())
+                await stub.ReadIndex(index_request())
             assert str(refused.value.details()).startswith("REQUEST_TIMED_OUT")
             await until(lambda: (served.service.lag.ms or 0) > 300, "the lag to grow")
 
@@ -300,7 +313,7 @@ def test_who_hurries_does_not_wait_for_the_deferred() -> None:
         leader = Member(quorum, 1)
         leader.heartbeat.clear()
         async with serving([leader]) as (served,), stub_of(served) as stub:
-            deferred = asyncio.ensure_future(_confirm(stub, is_patient=True, is_relayed=True))
+            deferred = asyncio.ensure_future(_confirm(stub, is_deferred=True, is_forwarded=True))
             await until(lambda: served.asked_for == 1, "a deferred one to wait")
             topic_end = quorum.topic("a")
             answer = await _confirm(stub)
@@ -329,7 +342,7 @@ def test_who_is_not_in_a_hurry_is_told_what_is_known_and_how_old_that_is(monkeyp
             committed_s = asyncio.get_running_loop().time()
             monkeypatch.setattr(read_index, "RECENT_MS", 1e9)  # (a machine may be slow to ask)
             await until(lambda: (served.service.lag.ms or 0) > 100, "some time to pass")
-            answer = await _confirm(stub, is_patient=True)
+            answer = await _confirm(stub, is_deferred=True)
             passed_ms = (asyncio.get_running_loop().time() - committed_s) * 1_000
             assert answer.committed_offset == known
             assert answer.age_ms > 100
@@ -337,7 +350,7 @@ def test_who_is_not_in_a_hurry_is_told_what_is_known_and_how_old_that_is(monkeyp
             assert leader.hurried == 0
             # What is older than half a second is no answer; the next heartbeats bring one.
             monkeypatch.setattr(read_index, "RECENT_MS", 0)
-            deferred = asyncio.ensure_future(_confirm(stub, is_patient=True))
+            deferred = asyncio.ensure_future(_confirm(stub, is_deferred=True))
             await until(lambda: served.asked_for == 2, "it to be asked")
             leader.heartbeat.set()
             answer = await deferred
@@ -345,19 +358,19 @@ def test_who_is_not_in_a_hurry_is_told_what_is_known_and_how_old_that_is(monkeyp
             leader.heartbeat.clear()
             second.leader_id = -1
             with pytest.raises(grpc.aio.AioRpcError) as refused:
-                await _confirm(stub, is_patient=True)
+                await _confirm(stub, is_deferred=True)
             assert "no controller is known to lead" in str(refused.value.details())
             second.leader_id = 1
             # When no heartbeats bring one something is wrong, and a barrier is asked for.
             await until(lambda: (served.service.lag.ms or 0) > read_index.OVERDUE_MS, "the barrier to be overdue")
-            answer = await _confirm(stub, is_patient=True)
+            answer = await _confirm(stub, is_deferred=True)
             assert (answer.committed_offset, answer.age_ms, leader.hurried) == (quorum.end, 0, 1)
 
     asyncio.run(work())
 
 
 async def _confirm(stub: Any, **fields: Any) -> Any:
-    return await stub.VouchMetadata(index_request(**fields))
+    return await stub.ReadIndex(index_request(**fields))
 
 
 class _Leader(cluster_pb2_grpc.ClusterServicer):  # type: ignore[misc]
@@ -367,11 +380,11 @@ class _Leader(cluster_pb2_grpc.ClusterServicer):  # type: ignore[misc]
         self.asked = asyncio.Event()
         self._hangs = hangs
 
-    async def VouchMetadata(self, request: Any, context: Any) -> Any:
+    async def VouchMetadata(self, request: Any, context: Any) -> Any:  # ReadIndex, as controllers call it
         self.asked.set()
         if self._hangs:
             await asyncio.Event().wait()
-        return cluster_pb2.VouchMetadataResponse(committed_offset=7, leader_id=3, leader_epoch=2)
+        return cluster_pb2.ReadIndexResponse(committed_offset=7, leader_id=3, leader_epoch=2)
 
 
 def test_a_leader_that_hangs_and_is_replaced_does_not_end_a_controllers_own_barriers() -> None:

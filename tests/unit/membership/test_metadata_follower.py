@@ -46,6 +46,19 @@ def test_a_controller_that_dies_is_left_for_another_at_once_though_only_one_was_
     asyncio.run(work())
 
 
+def test_a_controller_of_the_former_release_confirms_how_old_the_image_is() -> None:
+    """In a rolling upgrade a node may be newer than the controller that it asks."""
+
+    async def work() -> None:
+        quorum = Quorum()
+        async with serving([Member(quorum, 1)], former=(1,)) as served:
+            follower = MetadataFollower([served[0].member.address], CLUSTER)
+            async with running(follower.run()):
+                await until(lambda: follower.lag.ms is not None, "a first barrier")
+
+    asyncio.run(work())
+
+
 def test_when_nobody_can_be_reached_there_is_a_pause_between_the_rounds() -> None:
     async def work() -> None:
         quorum = Quorum()

@@ -22,9 +22,9 @@ DATA, PING = 0, 6
 ACK = 1
 
 
-class _Vouches(cluster_pb2_grpc.ClusterServicer):  # type: ignore[misc]
-    async def VouchMetadata(self, request: Any, context: Any) -> Any:
-        return cluster_pb2.VouchMetadataResponse(committed_offset=7)
+class _Serves(cluster_pb2_grpc.ClusterServicer):  # type: ignore[misc]
+    async def ReadIndex(self, request: Any, context: Any) -> Any:
+        return cluster_pb2.ReadIndexResponse(committed_offset=7)
 
 
 class _PassThrough:
@@ -60,7 +60,7 @@ class _PassThrough:
 @contextlib.asynccontextmanager
 async def passed_through(*, takes_bulk: bool) -> AsyncIterator[tuple[_PassThrough, str]]:
     listener = Listener("internal", takes_bulk=takes_bulk)
-    listener.add(cluster_pb2_grpc.add_ClusterServicer_to_server, _Vouches(), "headrace.v1.Cluster")
+    listener.add(cluster_pb2_grpc.add_ClusterServicer_to_server, _Serves(), "headrace.v1.Cluster")
     passing = _PassThrough(await listener.start())
     server = await asyncio.start_server(passing.connected, "127.0.0.1", 0)
     try:
@@ -86,7 +86,7 @@ def test_calls_that_carry_little_are_followed_by_no_pings(purpose: ChannelPurpos
             channel = open_channel(address, purpose)
             stub = cluster_pb2_grpc.ClusterStub(channel)  # type: ignore[no-untyped-call]
             for _ in range(30):
-                answer = await stub.VouchMetadata(cluster_pb2.VouchMetadataRequest(cluster_id="c"), timeout=60)
+                answer = await stub.ReadIndex(cluster_pb2.ReadIndexRequest(cluster_id="c"), timeout=60)
                 assert answer.committed_offset == 7
             await channel.close()
             return passing.frames

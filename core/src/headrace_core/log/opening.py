@@ -71,7 +71,7 @@ class _Opening:
         self.notes: list[str] = []
         self.leftovers: list[str] = []
 
-    def list_settled(self) -> list[str]:
+    def list_after_swaps(self) -> list[str]:
         """The names in the directory, once there is no interrupted compaction among them."""
         names = self.fs.listdir(self.directory)
         if not any(name.endswith(SWAP) for name in names):
@@ -161,7 +161,7 @@ class _Opening:
             return False
         return found.problem is None and found.next_offset == log_end_offset
 
-    def is_settled(self, segment: LogSegment, found: Scan) -> bool:
+    def is_flushed_whole(self, segment: LogSegment, found: Scan) -> bool:
         """Is all of the segment on the disk already, and nothing to be cut off it? So it is with an idle partition:
         after an unclean stop of a broker with thousands of them, none needs to be forced. (Of an empty one not even the
         name is known to be there.)"""
@@ -240,7 +240,7 @@ def open_segments(
     """See ``PartitionLog.open``."""
     start_is_known, log_start_offset = log_start_offset is not None, log_start_offset or 0
     opening = _Opening(fs, directory, config, now_ms, recovery_point, meter)
-    segments = opening.attach_all(opening.list_settled(), log_start_offset)
+    segments = opening.attach_all(opening.list_after_swaps(), log_start_offset)
     opening.leave_out_what_never_began(segments)
     epochs = LeaderEpochs(fs, directory)
     epochs_known = epochs.load()
@@ -267,7 +267,7 @@ def open_segments(
                 False  # it will be written with a checksum: from the batches, not from what nobody vouches for
             )
     _remove(opening, segments[0].base_offset)
-    doubtful = {number for number, found in scans.items() if not opening.is_settled(segments[number], found)}
+    doubtful = {number for number, found in scans.items() if not opening.is_flushed_whole(segments[number], found)}
     if doubtful:
         fs.sync_directory(directory)
     for number, segment in enumerate(segments):

@@ -4,7 +4,7 @@
        |                  |               |              |
     [ segment ][ segment ][ segment ][ active segment .. ]
 
-    log_start_offset <= recovery point <= flushed_offset <= log_end_offset
+    log_start_offset <= recovery point <= flushed_end <= log_end_offset
 
 Synchronous, without threads or locks of its own. One owner (``DirectoryWriter``) makes all changes, one after the
 other; readers in any thread may call the reading methods meanwhile, for offsets below an end that the owner has
@@ -90,7 +90,7 @@ class PartitionLog(LogAppender):
         )
         self.topic_id = topic_id
         #: Everything below is durable.
-        self.flushed_offset = log_end_offset
+        self.flushed_end = log_end_offset
         #: When it was rolled last; -1: not since it was opened.
         self._rolled_ms = -1
 
@@ -153,13 +153,13 @@ class PartitionLog(LogAppender):
     def recovery_point(self) -> int:
         """What may be persisted as the recovery point: everything below it is durable. (Of a log without a batch there
         is nothing that could be missing, and a replica's first batch may begin below its end.)"""
-        return 0 if len(self._segments) == 1 and self._segments[0].size == 0 else self.flushed_offset
+        return 0 if len(self._segments) == 1 and self._segments[0].size == 0 else self.flushed_end
 
     @property
-    def settled_offset(self) -> int:
-        """One past the last record that has what the topic's ``log.flush`` promises: such records may be acknowledged,
-        and count in the high watermark."""
-        return self.flushed_offset if self.config.flush is FlushPolicy.COMMIT else self.log_end_offset
+    def durable_end(self) -> int:
+        """Records below it are as durable as the topic's ``log.flush`` asks: they may be acknowledged, and count in the
+        high watermark."""
+        return self.flushed_end if self.config.flush is FlushPolicy.COMMIT else self.log_end_offset
 
     def known_epochs(self) -> tuple[EpochStart, ...] | None:
         # None at all: the log was cut at its start, and batches below it, which are still in its first file, have had
@@ -194,7 +194,7 @@ class PartitionLog(LogAppender):
         old.write_last_entries()
         with _final_failures():
             old.seal()
-        self.flushed_offset = self.log_end_offset
+        self.flushed_end = self.log_end_offset
         self.unflushed_since_ms = None
         new = self._create_segment(self.log_end_offset)
         self._segments = (*self._segments, new)
@@ -239,11 +239,11 @@ class PartitionLog(LogAppender):
     def flush(self) -> int:
         """Forces everything appended so far to the disk; returns the flushed offset. A failure (OSError) is final."""
         flush_together(self._fs, (self,))
-        return self.flushed_offset
+        return self.flushed_end
 
     def flushed_to(self, end: int) -> None:
         """Everything below ``end`` has become durable."""
-        self.flushed_offset = end
+        self.flushed_end = end
         self.unflushed_since_ms = None
 
     def truncate_to(self, offset: int) -> None:
@@ -279,7 +279,7 @@ class PartitionLog(LogAppender):
         place, end_offset = last.where_to_cut(offset, self._offset_behind(last))
         self._snapshots.drop_above(end_offset)
         self.log_end_offset = end_offset
-        self.flushed_offset = min(self.flushed_offset, end_offset)
+        self.flushed_end = min(self.flushed_end, end_offset)
         self._forget_places()
         for segment in reversed(self._segments[len(keep) :]):  # the newest first: a crash leaves a log without a gap
             self._segments = self._segments[:-1]
@@ -290,7 +290,7 @@ class PartitionLog(LogAppender):
         self._forget_places()  # what was remembered while the file's size and the log's end told different stories
         with _final_failures():
             last.log.sync()
-        self.flushed_offset = end_offset
+        self.flushed_end = end_offset
         self.unflushed_since_ms = None
         self.epochs.truncate_from_end(end_offset)
         self.log_start_offset = min(self.log_start_offset, end_offset)
@@ -331,7 +331,7 @@ class PartitionLog(LogAppender):
         self.epochs.replace(())
 
     def _begin_at(self, offset: int) -> None:
-        self.log_end_offset = self.flushed_offset = self.log_start_offset = offset
+        self.log_end_offset = self.flushed_end = self.log_start_offset = offset
         self.unflushed_since_ms = None
         self.producers.next_offset = offset
         self._segments = (self._create_segment(offset),)
@@ -489,7 +489,7 @@ class PartitionLog(LogAppender):
 
 def flush_together(fs: FileSystem, logs: Sequence[PartitionLog]) -> None:
     """``flush`` of several logs of one file system, at the same time. A failure (OSError) is final for all of them."""
-    unflushed = [(log, log.log_end_offset) for log in logs if log.log_end_offset > log.flushed_offset]
+    unflushed = [(log, log.log_end_offset) for log in logs if log.log_end_offset > log.flushed_end]
     with _final_failures():
         fs.sync_files([log.active.log for log, _ in unflushed])  # older segments were flushed when they were rolled
     for log, end in unflushed:

@@ -75,7 +75,7 @@ class TurnResult(NamedTuple):
 
     #: (waiter, outcome), in the order of the turn.
     outcomes: list[tuple[Done, Any]]
-    #: Logs whose end or settled offset moved.
+    #: Logs whose end or durable end moved.
     logs: list[PartitionLog]
     failure: StorageError | None
     sync_ms: float
@@ -162,7 +162,7 @@ class DirectoryWriter:
     def append(
         self, log: PartitionLog, data: Buffer, *, leader_epoch: int, headers: Sequence[BatchHeader] | None = None
     ) -> asyncio.Future[AppendInfo]:
-        """Appends whole batches, and keeps the promise of the topic's ``log.flush`` before the future is done.
+        """Appends whole batches, and meets the topic's ``log.flush`` before the future is done.
 
         ``headers``: from ``validate``, which the caller may have run already. Cancelling the future (or whoever awaits
         it) changes nothing about the write. The future's errors are those of ``PartitionLog.append_many``, and
@@ -427,7 +427,7 @@ class DirectoryWriter:
                     done = [append.done for append in appends]
                     outcomes += zip(done, self._write(log, appends, several), strict=True)
                     touched[log] = None
-                    if self._on_written is not None and log.log_end_offset > log.flushed_offset:
+                    if self._on_written is not None and log.log_end_offset > log.flushed_end:
                         written[log] = None
                 else:
                     if step.log is not None:
@@ -446,7 +446,7 @@ class DirectoryWriter:
                 [
                     log
                     for log in begun.touched
-                    if not log.is_closed and must_flush_now(log.config, log.log_end_offset - log.flushed_offset)
+                    if not log.is_closed and must_flush_now(log.config, log.log_end_offset - log.flushed_end)
                 ],
             )
             return TurnResult(begun.outcomes, begun.touched, None, (time.perf_counter() - started) * 1000)

@@ -334,9 +334,10 @@ class MetadataFollower:
 
     async def _confirm(self, stub: Any, *, is_deferred: bool) -> bool:
         """Ask how old the image is; False when there was no answer."""
-        request = cluster_pb2.VouchMetadataRequest(cluster_id=self._cluster_id, is_patient=is_deferred)
+        request = cluster_pb2.ReadIndexRequest(cluster_id=self._cluster_id, is_deferred=is_deferred)
         began_ms = self._clock.monotonic_ms()
         try:
+            # The former name of ReadIndex: a controller of the release before serves no other (cluster.proto).
             answer = await stub.VouchMetadata(request, timeout=_READ_INDEX_TIMEOUT_S)
         except grpc.aio.AioRpcError as failure:
             error = error_from_rpc(failure, "the controller")

@@ -115,6 +115,7 @@ LIMITS: Mapping[str, RequestLimits] = {
     ),
     "Cluster/CreateInternalTopic": _NONE,
     "Cluster/FollowMetadata": _NONE,
+    "Cluster/ReadIndex": _NONE,
     "Cluster/VouchMetadata": _NONE,
     "Cluster/AllocateProducerIds": _NONE,
     "Cluster/RegisterController": RequestLimits({"features": 100}, 1 * MIB),

@@ -263,17 +263,17 @@ class MetadataSnapshotPart(_message.Message):
     is_last: bool
     def __init__(self, offset: _Optional[int] = ..., epoch: _Optional[int] = ..., position: _Optional[int] = ..., data: _Optional[bytes] = ..., is_last: _Optional[bool] = ...) -> None: ...
 
-class VouchMetadataRequest(_message.Message):
-    __slots__ = ("cluster_id", "is_relayed", "is_patient")
+class ReadIndexRequest(_message.Message):
+    __slots__ = ("cluster_id", "is_forwarded", "is_deferred")
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
-    IS_RELAYED_FIELD_NUMBER: _ClassVar[int]
-    IS_PATIENT_FIELD_NUMBER: _ClassVar[int]
+    IS_FORWARDED_FIELD_NUMBER: _ClassVar[int]
+    IS_DEFERRED_FIELD_NUMBER: _ClassVar[int]
     cluster_id: str
-    is_relayed: bool
-    is_patient: bool
-    def __init__(self, cluster_id: _Optional[str] = ..., is_relayed: _Optional[bool] = ..., is_patient: _Optional[bool] = ...) -> None: ...
+    is_forwarded: bool
+    is_deferred: bool
+    def __init__(self, cluster_id: _Optional[str] = ..., is_forwarded: _Optional[bool] = ..., is_deferred: _Optional[bool] = ...) -> None: ...
 
-class VouchMetadataResponse(_message.Message):
+class ReadIndexResponse(_message.Message):
     __slots__ = ("committed_offset", "leader_id", "leader_epoch", "age_ms")
     COMMITTED_OFFSET_FIELD_NUMBER: _ClassVar[int]
     LEADER_ID_FIELD_NUMBER: _ClassVar[int]

@@ -59,10 +59,15 @@ class ClusterStub:
                 request_serializer=headrace__protos_dot_v1_dot_cluster__pb2.FollowMetadataRequest.SerializeToString,
                 response_deserializer=headrace__protos_dot_v1_dot_cluster__pb2.FollowMetadataResponse.FromString,
                 _registered_method=True)
+        self.ReadIndex = channel.unary_unary(
+                '/headrace.v1.Cluster/ReadIndex',
+                request_serializer=headrace__protos_dot_v1_dot_cluster__pb2.ReadIndexRequest.SerializeToString,
+                response_deserializer=headrace__protos_dot_v1_dot_cluster__pb2.ReadIndexResponse.FromString,
+                _registered_method=True)
         self.VouchMetadata = channel.unary_unary(
                 '/headrace.v1.Cluster/VouchMetadata',
-                request_serializer=headrace__protos_dot_v1_dot_cluster__pb2.VouchMetadataRequest.SerializeToString,
-                response_deserializer=headrace__protos_dot_v1_dot_cluster__pb2.VouchMetadataResponse.FromString,
+                request_serializer=headrace__protos_dot_v1_dot_cluster__pb2.ReadIndexRequest.SerializeToString,
+                response_deserializer=headrace__protos_dot_v1_dot_cluster__pb2.ReadIndexResponse.FromString,
                 _registered_method=True)
         self.AllocateProducerIds = channel.unary_unary(
                 '/headrace.v1.Cluster/AllocateProducerIds',
@@ -136,11 +141,19 @@ class ClusterServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ReadIndex(self, request, context):
+        """A ReadIndex barrier (Raft thesis, 6.4): everything committed before the call lies below the response's offset. The
+        leader answers when a majority confirmed, after the call arrived, that it still leads; a follower asks the leader. A
+        node that has applied the metadata log up to that offset knows that its state is not older than its call.
+        NOT_CONTROLLER: no leader is known.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def VouchMetadata(self, request, context):
-        """A barrier: all that was committed when the call began lies below the answer's offset. The leader answers when a
-        majority has confirmed after the call's arrival that it still leads (ReadIndex); others ask it. Whoever has applied
-        the metadata log up to there knows how old its own state is, by its own clock, from the moment it called.
-        NOT_CONTROLLER: nobody is known to lead.
+        """The former name of ReadIndex, served for one more release. Nodes of this release still call it, because controllers
+        of the release before serve no other name.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -216,10 +229,15 @@ def add_ClusterServicer_to_server(servicer, server):
                     request_deserializer=headrace__protos_dot_v1_dot_cluster__pb2.FollowMetadataRequest.FromString,
                     response_serializer=headrace__protos_dot_v1_dot_cluster__pb2.FollowMetadataResponse.SerializeToString,
             ),
+            'ReadIndex': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReadIndex,
+                    request_deserializer=headrace__protos_dot_v1_dot_cluster__pb2.ReadIndexRequest.FromString,
+                    response_serializer=headrace__protos_dot_v1_dot_cluster__pb2.ReadIndexResponse.SerializeToString,
+            ),
             'VouchMetadata': grpc.unary_unary_rpc_method_handler(
                     servicer.VouchMetadata,
-                    request_deserializer=headrace__protos_dot_v1_dot_cluster__pb2.VouchMetadataRequest.FromString,
-                    response_serializer=headrace__protos_dot_v1_dot_cluster__pb2.VouchMetadataResponse.SerializeToString,
+                    request_deserializer=headrace__protos_dot_v1_dot_cluster__pb2.ReadIndexRequest.FromString,
+                    response_serializer=headrace__protos_dot_v1_dot_cluster__pb2.ReadIndexResponse.SerializeToString,
             ),
             'AllocateProducerIds': grpc.unary_unary_rpc_method_handler(
                     servicer.AllocateProducerIds,
@@ -393,6 +411,33 @@ class Cluster:
             _registered_method=True)
 
     @staticmethod
+    def ReadIndex(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.Cluster/ReadIndex',
+            headrace__protos_dot_v1_dot_cluster__pb2.ReadIndexRequest.SerializeToString,
+            headrace__protos_dot_v1_dot_cluster__pb2.ReadIndexResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def VouchMetadata(request,
             target,
             options=(),
@@ -407,8 +452,8 @@ class Cluster:
             request,
             target,
             '/headrace.v1.Cluster/VouchMetadata',
-            headrace__protos_dot_v1_dot_cluster__pb2.VouchMetadataRequest.SerializeToString,
-            headrace__protos_dot_v1_dot_cluster__pb2.VouchMetadataResponse.FromString,
+            headrace__protos_dot_v1_dot_cluster__pb2.ReadIndexRequest.SerializeToString,
+            headrace__protos_dot_v1_dot_cluster__pb2.ReadIndexResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -32,25 +32,25 @@ class FollowRequest(_message.Message):
     def __init__(self, hello: _Optional[_Union[FollowHello, _Mapping]] = ..., joins: _Optional[_Iterable[_Union[FollowJoin, _Mapping]]] = ..., leaves: _Optional[_Iterable[int]] = ..., acks: _Optional[_Iterable[_Union[FollowAck, _Mapping]]] = ..., cannot_append: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class FollowHello(_message.Message):
-    __slots__ = ("cluster_id", "broker_id", "broker_epoch", "leader_id", "lane", "window_bytes", "speaks_every_second")
+    __slots__ = ("cluster_id", "broker_id", "broker_epoch", "leader_id", "lane", "window_bytes", "sends_heartbeats")
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     BROKER_ID_FIELD_NUMBER: _ClassVar[int]
     BROKER_EPOCH_FIELD_NUMBER: _ClassVar[int]
     LEADER_ID_FIELD_NUMBER: _ClassVar[int]
     LANE_FIELD_NUMBER: _ClassVar[int]
     WINDOW_BYTES_FIELD_NUMBER: _ClassVar[int]
-    SPEAKS_EVERY_SECOND_FIELD_NUMBER: _ClassVar[int]
+    SENDS_HEARTBEATS_FIELD_NUMBER: _ClassVar[int]
     cluster_id: str
     broker_id: int
     broker_epoch: int
     leader_id: int
     lane: ReplicationLane
     window_bytes: int
-    speaks_every_second: bool
-    def __init__(self, cluster_id: _Optional[str] = ..., broker_id: _Optional[int] = ..., broker_epoch: _Optional[int] = ..., leader_id: _Optional[int] = ..., lane: _Optional[_Union[ReplicationLane, str]] = ..., window_bytes: _Optional[int] = ..., speaks_every_second: _Optional[bool] = ...) -> None: ...
+    sends_heartbeats: bool
+    def __init__(self, cluster_id: _Optional[str] = ..., broker_id: _Optional[int] = ..., broker_epoch: _Optional[int] = ..., leader_id: _Optional[int] = ..., lane: _Optional[_Union[ReplicationLane, str]] = ..., window_bytes: _Optional[int] = ..., sends_heartbeats: _Optional[bool] = ...) -> None: ...
 
 class FollowJoin(_message.Message):
-    __slots__ = ("handle", "topic_id", "partition", "leader_epoch", "log_start", "log_end", "last_epoch", "settled_end", "window_bytes")
+    __slots__ = ("handle", "topic_id", "partition", "leader_epoch", "log_start", "log_end", "last_epoch", "durable_end", "window_bytes")
     HANDLE_FIELD_NUMBER: _ClassVar[int]
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
@@ -58,7 +58,7 @@ class FollowJoin(_message.Message):
     LOG_START_FIELD_NUMBER: _ClassVar[int]
     LOG_END_FIELD_NUMBER: _ClassVar[int]
     LAST_EPOCH_FIELD_NUMBER: _ClassVar[int]
-    SETTLED_END_FIELD_NUMBER: _ClassVar[int]
+    DURABLE_END_FIELD_NUMBER: _ClassVar[int]
     WINDOW_BYTES_FIELD_NUMBER: _ClassVar[int]
     handle: int
     topic_id: bytes
@@ -67,35 +67,35 @@ class FollowJoin(_message.Message):
     log_start: int
     log_end: int
     last_epoch: int
-    settled_end: int
+    durable_end: int
     window_bytes: int
-    def __init__(self, handle: _Optional[int] = ..., topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., log_start: _Optional[int] = ..., log_end: _Optional[int] = ..., last_epoch: _Optional[int] = ..., settled_end: _Optional[int] = ..., window_bytes: _Optional[int] = ...) -> None: ...
+    def __init__(self, handle: _Optional[int] = ..., topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., log_start: _Optional[int] = ..., log_end: _Optional[int] = ..., last_epoch: _Optional[int] = ..., durable_end: _Optional[int] = ..., window_bytes: _Optional[int] = ...) -> None: ...
 
 class FollowAck(_message.Message):
-    __slots__ = ("handle", "settled_end", "log_end", "log_start")
+    __slots__ = ("handle", "durable_end", "log_end", "log_start")
     HANDLE_FIELD_NUMBER: _ClassVar[int]
-    SETTLED_END_FIELD_NUMBER: _ClassVar[int]
+    DURABLE_END_FIELD_NUMBER: _ClassVar[int]
     LOG_END_FIELD_NUMBER: _ClassVar[int]
     LOG_START_FIELD_NUMBER: _ClassVar[int]
     handle: int
-    settled_end: int
+    durable_end: int
     log_end: int
     log_start: int
-    def __init__(self, handle: _Optional[int] = ..., settled_end: _Optional[int] = ..., log_end: _Optional[int] = ..., log_start: _Optional[int] = ...) -> None: ...
+    def __init__(self, handle: _Optional[int] = ..., durable_end: _Optional[int] = ..., log_end: _Optional[int] = ..., log_start: _Optional[int] = ...) -> None: ...
 
 class FollowResponse(_message.Message):
-    __slots__ = ("joined", "pushes", "news", "ended", "speaks_every_second")
+    __slots__ = ("joined", "pushes", "news", "ended", "sends_heartbeats")
     JOINED_FIELD_NUMBER: _ClassVar[int]
     PUSHES_FIELD_NUMBER: _ClassVar[int]
     NEWS_FIELD_NUMBER: _ClassVar[int]
     ENDED_FIELD_NUMBER: _ClassVar[int]
-    SPEAKS_EVERY_SECOND_FIELD_NUMBER: _ClassVar[int]
+    SENDS_HEARTBEATS_FIELD_NUMBER: _ClassVar[int]
     joined: _containers.RepeatedCompositeFieldContainer[FollowJoined]
     pushes: _containers.RepeatedCompositeFieldContainer[FollowPush]
     news: _containers.RepeatedCompositeFieldContainer[FollowNews]
     ended: _containers.RepeatedCompositeFieldContainer[FollowEnded]
-    speaks_every_second: bool
-    def __init__(self, joined: _Optional[_Iterable[_Union[FollowJoined, _Mapping]]] = ..., pushes: _Optional[_Iterable[_Union[FollowPush, _Mapping]]] = ..., news: _Optional[_Iterable[_Union[FollowNews, _Mapping]]] = ..., ended: _Optional[_Iterable[_Union[FollowEnded, _Mapping]]] = ..., speaks_every_second: _Optional[bool] = ...) -> None: ...
+    sends_heartbeats: bool
+    def __init__(self, joined: _Optional[_Iterable[_Union[FollowJoined, _Mapping]]] = ..., pushes: _Optional[_Iterable[_Union[FollowPush, _Mapping]]] = ..., news: _Optional[_Iterable[_Union[FollowNews, _Mapping]]] = ..., ended: _Optional[_Iterable[_Union[FollowEnded, _Mapping]]] = ..., sends_heartbeats: _Optional[bool] = ...) -> None: ...
 
 class FollowJoined(_message.Message):
     __slots__ = ("handle", "error", "high_watermark", "log_start", "log_end", "diverging", "out_of_range", "other_lane")

@@ -1,6 +1,6 @@
 """A partition on this broker: its log, its leader state, and the directory's writer, tied together.
 
-The pure leader decides what is promised; the writer owns every change to the files. Nothing here waits: an append is
+The pure leader decides what is committed; the writer owns every change to the files. Nothing here waits: an append is
 handed over and comes back by a callback, a read that would wait for the disk is handed to a thread.
 """
 
@@ -248,7 +248,7 @@ class LeaderReplica:
             grown += self._active.size
             self._active = active
         self._seen_bytes = active.size
-        flushed_end = log.flushed_offset  # first: a turn may be under way on the writer's thread
+        flushed_end = log.flushed_end  # first: a turn may be under way on the writer's thread
         self.leader.appended(log.log_end_offset, flushed_end, max(grown, 0))
 
     # -- read --------------------------------------------------------------------------------------------------------

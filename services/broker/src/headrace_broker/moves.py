@@ -369,16 +369,16 @@ async def settle_moves(held: Sequence[HeldDirectory]) -> dict[TopicPartition, He
     holdings = {one: [item for item, _ in writer.directory.holdings()] for one, writer in online.items()}
     verdicts = judge_marked(found, holdings)
     refused: dict[TopicPartition, HeadraceError] = {}
-    unsettled: set[str] = set()
+    stuck: set[str] = set()
     for (directory_id, partition), verdict in verdicts.items():
         writer = online[directory_id]
         path = f"{writer.directory.root}/{partition}"
         if verdict is Marked.LOG:
-            if not await _settled(writer, functools.partial(remove_marker, writer.directory.fs, path)):
-                unsettled.add(found[directory_id].markers[partition].future)
+            if not await _done_or_logged(writer, functools.partial(remove_marker, writer.directory.fs, path)):
+                stuck.add(found[directory_id].markers[partition].future)
         elif verdict is Marked.STALE:
             logger.warning("%s: moved to another directory before the broker stopped, deleted", path)
-            await _settled(writer, functools.partial(writer.directory.delete_all, [partition]))
+            await _done_or_logged(writer, functools.partial(writer.directory.delete_all, [partition]))
         else:
             why = found[directory_id].damaged.get(partition)
             if not why:
@@ -393,14 +393,14 @@ async def settle_moves(held: Sequence[HeldDirectory]) -> dict[TopicPartition, He
     homes |= {partition for (_, partition), verdict in verdicts.items() if verdict is Marked.LOG}
     for directory_id, writer in online.items():
         for name, copied in found[directory_id].futures.items():
-            if name in unsettled:  # its marker is still there, and the log is believed because of it
+            if name in stuck:  # its marker is still there, and the log is believed because of it
                 continue
             if copied in homes or len(online) == len(held):  # else it may prove that a log which is away is the log
-                await _settled(writer, functools.partial(_remove_future, writer.directory, name))
+                await _done_or_logged(writer, functools.partial(_remove_future, writer.directory, name))
     return refused
 
 
-async def _settled(writer: DirectoryWriter, action: Callable[[], object]) -> bool:
+async def _done_or_logged(writer: DirectoryWriter, action: Callable[[], object]) -> bool:
     try:
         await writer.run(action)
     except HeadraceError as error:

@@ -301,7 +301,7 @@ class Roles:
             if high_watermark is not None:
                 former[each.partition] = high_watermark
         if former:
-            await self._storage.settled(former)
+            await self._storage.wait_written(former)
         mine = [each for each in wanted if self._broker_id in each.state.replicas]
         gone = [each.partition for each in wanted if self._broker_id not in each.state.replicas]
         gone = [item for item in gone if self._storage.holds(item) or self._table.failed.pop(item, None) is not None]
@@ -380,7 +380,7 @@ class Roles:
     def _lead(self, each: Assigned, log: PartitionLog, high_watermark: int) -> None:
         partition, topic, state = each
         # Read first: a turn may be under way on the writer's thread, and no flush is beyond what was written.
-        flushed_end = log.flushed_offset
+        flushed_end = log.flushed_end
         leader = PartitionLeader(
             partition,
             topic_id=topic.topic_id,
@@ -426,7 +426,7 @@ class Roles:
 
     def _follow(self, each: Assigned, log: PartitionLog, high_watermark: int) -> None:
         partition, topic, state = each
-        settled_end = log.settled_offset  # read first, as above
+        durable_end = log.durable_end  # read first, as above
         follower = PartitionFollower(
             partition,
             topic_id=topic.topic_id,
@@ -434,7 +434,7 @@ class Roles:
             leader_epoch=state.leader_epoch,
             log_start=log.log_start_offset,
             log_end=log.log_end_offset,
-            settled_end=settled_end,
+            durable_end=durable_end,
             last_epoch=log.epochs.latest_epoch,
             high_watermark=high_watermark,
         )

@@ -395,8 +395,8 @@ class Storage:
                 before.release(log, held.writer)
         return replica
 
-    async def settled(self, partitions: Iterable[TopicPartition]) -> None:
-        """Until all that was handed to the writers for these partitions so far is written, or refused."""
+    async def wait_written(self, partitions: Iterable[TopicPartition]) -> None:
+        """Wait until everything submitted to the writers of these partitions so far is written or refused."""
         writers = {held.writer for partition in partitions if (held := self._at.get(partition)) is not None}
         barriers = []
         for writer in writers:

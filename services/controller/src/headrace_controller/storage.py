@@ -133,7 +133,7 @@ class MetadataStorage:
         self._fs = fs
         self._directory = directory
         self._clock = clock
-        self._recovery_point = self._log.flushed_offset
+        self._recovery_point = self._log.flushed_end
         self._space = SpaceGauge(fs, directory.root, clock, reserve_bytes)
         self._reserve_bytes = reserve_bytes
         self._force_names()
@@ -407,7 +407,7 @@ class MetadataStorage:
             job.abandon()  # another was received meanwhile; or this disk has not got all that is committed
             return None
         # A log that ends below its own snapshot has lost something; it must not be taken for one about to be replaced.
-        self._write_recovery_point(self._log.flushed_offset)
+        self._write_recovery_point(self._log.flushed_end)
         self._snapshots.accept(job)
         if newest is None or newest.place.offset <= self.log_start_offset:
             return None

@@ -1,4 +1,4 @@
-"""The Produce service: read, check, hand to the log's owner, answer when the promise is met.
+"""The Produce service: read, check, hand to the log's owner, answer when ``acks`` is satisfied.
 
 A request costs no task: the stream's reader calls ``on_request``, the directory's writer calls back, and the last
 partition to finish queues the answer. Once handed over, an append happens whatever becomes of the stream, so that
@@ -297,14 +297,14 @@ class ProduceStream(StreamHandler[Any]):
             self._stream.check_idle()
 
     def _written(self, pending: _Pending, index: int) -> None:
-        """One partition's records are in the log, and wait for other brokers' promises."""
+        """One partition's records are in the log, and wait for the acknowledgements of other replicas."""
         pending.in_memory.discard(index)
         self._end(pending)
 
     def _appended(
         self, pending: _Pending, index: int, replica: LeaderReplica, outcome: AppendInfo | HeadraceError
     ) -> None:
-        """The promise for one partition is met, or cannot be."""
+        """``acks`` is satisfied for one partition, or cannot be."""
         pending.in_memory.discard(index)
         partition = pending.partitions[index]
         if isinstance(outcome, HeadraceError):

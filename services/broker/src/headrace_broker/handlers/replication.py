@@ -45,7 +45,7 @@ logger = logging.getLogger(__name__)
 #: Answers to joins that may wait to be written before the stream is read no further.
 UNSENT_MAX = 20_000
 
-#: A leader says something so often to a follower that does the same (replication.proto, ``speaks_every_second``).
+#: A leader says something so often to a follower that does the same (replication.proto, ``sends_heartbeats``).
 SPEAK_S = 1.0
 _STILL_HERE = response_to_proto(Response(speaks=True))
 

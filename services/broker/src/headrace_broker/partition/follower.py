@@ -117,6 +117,7 @@ class PartitionFollower:
         "_leader_log_start",
         "_taken_end",
         "_taken_epoch",
+        "durable_end",
         "error",
         "handle",
         "high_watermark",
@@ -126,7 +127,6 @@ class PartitionFollower:
         "log_end",
         "log_start",
         "partition",
-        "settled_end",
         "state",
         "topic_id",
     )
@@ -140,19 +140,19 @@ class PartitionFollower:
         leader_epoch: int,
         log_start: int,
         log_end: int,
-        settled_end: int,
+        durable_end: int,
         last_epoch: int,
         high_watermark: int,
     ) -> None:
         assert 0 <= log_start <= log_end, f"{partition}: log start {log_start} beyond log end {log_end}"
-        assert settled_end <= log_end, f"{partition}: settled end {settled_end} beyond log end {log_end}"
+        assert durable_end <= log_end, f"{partition}: durable end {durable_end} beyond log end {log_end}"
         self.partition = partition
         self.topic_id = topic_id
         self.leader_id = leader_id
         self.leader_epoch = leader_epoch
         self.log_start = log_start
         self.log_end = log_end
-        self.settled_end = settled_end
+        self.durable_end = durable_end
         #: Of the last record; -1: there is none.
         self.last_epoch = last_epoch
         self.high_watermark = min(max(high_watermark, log_start), log_end)
@@ -198,7 +198,7 @@ class PartitionFollower:
             log_start=self.log_start,
             log_end=self.log_end,
             last_epoch=self.last_epoch,
-            settled_end=self.settled_end,
+            durable_end=self.durable_end,
             window_bytes=window_bytes,
         )
 
@@ -238,7 +238,7 @@ class PartitionFollower:
     def truncated(self, log_end: int, last_epoch: int, *, log_start: int | None = None) -> None:
         """The log was cut, or begun anew, durably; it ends at ``log_end`` with a record of ``last_epoch``."""
         assert self.state is FollowerState.TRUNCATING, f"{self.partition}: cut while {self.state.value}"
-        self.log_end = self.settled_end = self._taken_end = log_end
+        self.log_end = self.durable_end = self._taken_end = log_end
         self.last_epoch = self._taken_epoch = last_epoch
         self.log_start = min(self.log_start, log_end) if log_start is None else log_start
         self.high_watermark = min(max(self.high_watermark, self.log_start), log_end)
@@ -302,17 +302,17 @@ class PartitionFollower:
             return f"a batch of leader epoch {batch.leader_epoch}, and leads in epoch {self.leader_epoch}"
         return ""
 
-    def appended(self, log_end: int, settled_end: int, last_epoch: int) -> None:
-        """The log has what was taken up to ``log_end``, and has met its flush policy up to ``settled_end``."""
+    def appended(self, log_end: int, durable_end: int, last_epoch: int) -> None:
+        """The log has what was taken up to ``log_end``, and has met its flush policy up to ``durable_end``."""
         assert self.log_end <= log_end <= self._taken_end, f"{self.partition}: {log_end}, {self._taken_end} were taken"
         self.log_end, self.last_epoch = log_end, last_epoch
-        self.flushed(settled_end)
+        self.flushed(durable_end)
         self._advance()
 
-    def flushed(self, settled_end: int) -> None:
-        """The log has met its flush policy up to ``settled_end``."""
-        assert settled_end <= self.log_end, f"{self.partition}: settled {settled_end} beyond the end {self.log_end}"
-        self.settled_end = max(self.settled_end, settled_end)
+    def flushed(self, durable_end: int) -> None:
+        """The log has met its flush policy up to ``durable_end``."""
+        assert durable_end <= self.log_end, f"{self.partition}: durable end {durable_end} beyond the end {self.log_end}"
+        self.durable_end = max(self.durable_end, durable_end)
 
     def append_failed(self, error: HeadraceError) -> None:
         """What was taken is not in the log, and will not be (a full disk, a batch that was no good)."""
@@ -338,7 +338,7 @@ class PartitionFollower:
         """What the leader has not been told yet; None: it knows all, or nobody listens. Counts as told."""
         if self.state is not FollowerState.FOLLOWING:
             return None
-        ack = Ack(self.handle, self.settled_end, self.log_end, self.log_start)
+        ack = Ack(self.handle, self.durable_end, self.log_end, self.log_start)
         if ack == self._acked:
             return None
         self._acked = ack

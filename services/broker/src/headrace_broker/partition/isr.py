@@ -33,14 +33,14 @@ nothing at a former one. What a refusal of AlterPartition says::
 
 The first three lines end a certain proposal, and leave an uncertain one open.
 
-    follower          joins the ISR when its settled end has reached the high watermark and the end of the log at the
+    follower          joins the ISR when its durable end has reached the high watermark and the end of the log at the
                       beginning of this leader's epoch, in a life that the controllers know (KIP-841, KIP-903)
                       leaves it when it has not reached the leader's log end for replica.lag.time.max.ms, or is fenced;
                       at once when its log takes no appends, until it has appended something again; and when it is
                       behind, its stream has broken, and it was not back within REJOIN_MS;
                       and when it is on no stream for another reason for JOIN_MS, such as never in this epoch
 
-Falling behind is judged by settled ends: what a follower holds in its page cache is no progress.
+Falling behind is judged by durable ends: what a follower holds in its page cache is no progress.
 """
 
 from __future__ import annotations
@@ -99,12 +99,12 @@ class FollowerProgress:
         "broker_id",
         "cannot_append",
         "caught_up_ms",
+        "durable_end",
         "is_eligible",
         "joined",
         "joining",
         "log_end",
         "log_start",
-        "settled_end",
     )
 
     def __init__(self, broker_id: int) -> None:
@@ -113,7 +113,7 @@ class FollowerProgress:
         self.joined = False
         #: Which of its streams, and which join on it: what others say does not count any more.
         self.joining: object = None
-        self.settled_end = -1
+        self.durable_end = -1
         self.log_end = -1
         self.log_start = -1
         #: Kafka's lastCaughtUpTimeMs: it had all that the log held at this time.
@@ -131,13 +131,13 @@ class FollowerProgress:
         #: Since when it has been on no stream, or its last attempt to join failed; counts while it is not joined.
         self.absent_ms = _UNSEEN
 
-    def acked(self, settled_end: int, log_end: int, log_start: int, leader_end: int, now_ms: int) -> None:
+    def acked(self, durable_end: int, log_end: int, log_start: int, leader_end: int, now_ms: int) -> None:
         if log_end > self.log_end:
             self.cannot_append = False
-        self.settled_end, self.log_end, self.log_start = settled_end, log_end, log_start
-        if settled_end >= leader_end or self.caught_up_ms == _UNSEEN:
+        self.durable_end, self.log_end, self.log_start = durable_end, log_end, log_start
+        if durable_end >= leader_end or self.caught_up_ms == _UNSEEN:
             self.caught_up_ms = max(self.caught_up_ms, now_ms)
-        elif settled_end >= self.ack_leader_end >= 0:
+        elif durable_end >= self.ack_leader_end >= 0:
             self.caught_up_ms = max(self.caught_up_ms, self.ack_ms)
         self.ack_ms, self.ack_leader_end = now_ms, leader_end
 
@@ -152,11 +152,11 @@ class FollowerProgress:
         """The clock says ``now_ms``, and nobody has acknowledged."""
         if self.absent_ms == _UNSEEN:
             self.absent_ms = now_ms
-        if self.settled_end >= leader_end or self.caught_up_ms == _UNSEEN:
+        if self.durable_end >= leader_end or self.caught_up_ms == _UNSEEN:
             self.caught_up_ms = max(self.caught_up_ms, now_ms)
 
     def keeps_up(self, leader_end: int, now_ms: int, lag_ms_max: int) -> bool:
-        if self.settled_end >= leader_end:
+        if self.durable_end >= leader_end:
             return True
         return not self.cannot_append and now_ms <= self.late_after_ms(lag_ms_max)
 
@@ -249,12 +249,12 @@ class InSyncSet:
     def get(self, broker_id: int) -> FollowerProgress | None:
         return self._followers.get(broker_id)
 
-    def settled_by_all(self, local_promise: int) -> int:
-        """What every replica that counts has settled: the maximal ISR, and those that are about to join it."""
-        least = local_promise
+    def durable_on_all(self, durable_end: int) -> int:
+        """The smallest durable end of the leader, the maximal ISR, and the replicas about to join it."""
+        least = durable_end
         for follower in self._followers.values():
-            if follower.settled_end < least and (follower.broker_id in self.maximal or self._is_waited_for(follower)):
-                least = follower.settled_end
+            if follower.durable_end < least and (follower.broker_id in self.maximal or self._is_waited_for(follower)):
+                least = follower.durable_end
         return least
 
     def _is_waited_for(self, follower: FollowerProgress) -> bool:
@@ -267,7 +267,7 @@ class InSyncSet:
         anybody is."""
         anybody = False
         for follower in self._followers.values():
-            if follower.settled_end >= old_end and follower.caught_up_ms != _UNSEEN:
+            if follower.durable_end >= old_end and follower.caught_up_ms != _UNSEEN:
                 follower.caught_up_ms = _UNSEEN
                 anybody = True
         return anybody
@@ -329,10 +329,10 @@ class InSyncSet:
             and follower.broker_id in self.replicas
             and life is not None
             and life == follower.broker_epoch
-            and follower.settled_end >= self.epoch_start
+            and follower.durable_end >= self.epoch_start
         )
         follower.is_eligible = could_join and now_ms - follower.caught_up_ms <= self.lag_time_max_ms
-        return life if could_join and follower.settled_end >= high_watermark else None
+        return life if could_join and follower.durable_end >= high_watermark else None
 
     def proposed(self, change: IsrChange) -> None:
         """``change`` is on its way."""
@@ -350,7 +350,7 @@ class InSyncSet:
         for follower in self._followers.values():
             follower.seen(leader_end, now_ms)
             if follower.broker_id in self.committed:
-                if follower.settled_end >= leader_end:
+                if follower.durable_end >= leader_end:
                     continue
                 at = now_ms if follower.cannot_append else follower.late_after_ms(self.lag_time_max_ms) + 1
             elif follower.joined:

@@ -1,4 +1,4 @@
-"""A partition's leader: which offsets exist, which are promised, who waits for them.
+"""A partition's leader: which offsets exist, which are durable, which are committed, and the waiters for them.
 
 Offsets of one partition, from left to right::
 
@@ -8,9 +8,9 @@ Offsets of one partition, from left to right::
     ----[=======================================================)
          readable by consumers: [log start, high watermark)
 
-*Local promise.* What this broker itself vouches for: the flushed end under ``log.flush=commit``, the log end under
-``interval`` and ``os`` (the produce response says which promise it was). A follower's word for its own is its *settled
-end*. *High watermark.* The smallest promise of the maximal ISR (isr.py), the leader's among them like any other
+*Durable end.* Records below it are as durable on one replica as the topic's ``log.flush`` asks: the flushed end under
+``commit``, the log end under ``interval`` and ``os`` (the produce response names the policy). Followers acknowledge
+their own. *High watermark.* The smallest durable end of the maximal ISR (isr.py), the leader's included
 (decision 4). Three rules guard it:
 
     it never goes back under one leader epoch
@@ -85,7 +85,7 @@ class ReplicaProgress(NamedTuple):
 
     broker_id: int
     log_end: int
-    settled_end: int
+    durable_end: int
     log_start: int
     is_in_sync: bool
     is_joined: bool
@@ -188,7 +188,7 @@ class PartitionLeader:
         return self.high_watermark
 
     @property
-    def local_promise(self) -> int:
+    def durable_end(self) -> int:
         """Everything below this offset has met the topic's flush policy on this broker."""
         return self.flushed_end if self.flush_policy is FlushPolicy.COMMIT else self.log_end
 
@@ -228,7 +228,7 @@ class PartitionLeader:
         own = ReplicaProgress(
             self.leader_id,
             self.log_end,
-            self.local_promise,
+            self.durable_end,
             self.log_start,
             is_in_sync=self.leader_id in in_sync.committed,
             is_joined=True,
@@ -238,7 +238,7 @@ class PartitionLeader:
             ReplicaProgress(
                 follower.broker_id,
                 follower.log_end,
-                follower.settled_end,
+                follower.durable_end,
                 follower.log_start,
                 is_in_sync=follower.broker_id in in_sync.committed,
                 is_joined=follower.joined,
@@ -352,7 +352,7 @@ class PartitionLeader:
         self._recompute()
 
     def set_flush_policy(self, policy: FlushPolicy) -> None:
-        """The topic's ``log.flush`` changed. The high watermark never goes back: what was promised stays promised."""
+        """The topic's ``log.flush`` changed. The high watermark never goes back."""
         self.flush_policy = policy
         self._recompute()
 
@@ -385,17 +385,17 @@ class PartitionLeader:
             lane.leadership_ended(self.partition)
 
     def _recompute(self) -> None:
-        promise = self.local_promise
-        if promise <= self.high_watermark or self._resigned is not None or self.is_below_min_insync:
+        durable_end = self.durable_end
+        if durable_end <= self.high_watermark or self._resigned is not None or self.is_below_min_insync:
             return
-        promise = self._in_sync.settled_by_all(promise)
-        if promise <= self.high_watermark:
+        durable_end = self._in_sync.durable_on_all(durable_end)
+        if durable_end <= self.high_watermark:
             return
-        self.high_watermark = promise
+        self.high_watermark = durable_end
         waiters = self._waiters
-        while waiters and waiters[0][0] <= promise:
+        while waiters and waiters[0][0] <= durable_end:
             waiters.popleft()[1](None)
-        readable = self._take_readable(promise)
+        readable = self._take_readable(durable_end)
         for watcher in self._watchers:
             watcher.partition_advanced(self.partition, readable)
         for lane in self._log_watchers:
@@ -417,7 +417,7 @@ class PartitionLeader:
         broker_epoch: int,
         *,
         log_end: int,
-        settled_end: int,
+        durable_end: int,
         log_start: int,
         now_ms: int,
         joining: object = None,
@@ -432,7 +432,7 @@ class PartitionLeader:
         follower.joined = True
         follower.broken_ms = None
         follower.joining = joining
-        follower.acked(settled_end, log_end, log_start, self.log_end, now_ms)
+        follower.acked(durable_end, log_end, log_start, self.log_end, now_ms)
         self._recompute()
         self._check_deletions()
         self._stir()
@@ -443,7 +443,7 @@ class PartitionLeader:
         broker_id: int,
         broker_epoch: int,
         *,
-        settled_end: int,
+        durable_end: int,
         log_end: int,
         log_start: int,
         now_ms: int,
@@ -454,7 +454,7 @@ class PartitionLeader:
         follower = self._speaker(broker_id, broker_epoch, joining)
         if follower is None:
             return False
-        follower.acked(settled_end, log_end, log_start, self.log_end, now_ms)
+        follower.acked(durable_end, log_end, log_start, self.log_end, now_ms)
         self._recompute()
         if self._deletions:
             self._check_deletions()
@@ -471,7 +471,7 @@ class PartitionLeader:
         cannot_append: bool = False,
         broken: bool = False,
     ) -> None:
-        """Its stream broke, or it let go: it makes no progress. What it has settled still counts for as long as it is
+        """Its stream broke, or it left: it makes no progress. Its durable end still counts for as long as it is
         in sync, and it is so until the controllers agree that it is not. ``cannot_append``: its log takes nothing, so
         the controllers are asked at once. ``broken``: its stream is over: they are asked unless it is back soon."""
         follower = self._in_sync.get(broker_id)

@@ -24,7 +24,7 @@ silent, costs what the window says and no more.
 
 Records go out as soon as they are in the leader's log, before they are forced to its disk: the flushes of all replicas
 run side by side, and acks=all costs one trip beyond acks=1 (decision 11). What counts in the high watermark is
-what followers acknowledge as settled.
+the durable end that followers acknowledge.
 
 Joining finds out whether the follower's log is a prefix of the leader's (``matching.py``). A replica far behind goes to
 the catch-up lane, whose reads may wait for the disk and are paced (KIP-73); near the end it goes back.
@@ -328,7 +328,7 @@ class LeaderLane:
             self.broker_id,
             self.broker_epoch,
             log_end=join.log_end,
-            settled_end=join.settled_end,
+            durable_end=join.durable_end,
             log_start=join.log_start,
             now_ms=self._now_ms(),
         ):
@@ -354,10 +354,10 @@ class LeaderLane:
         replica = self._replicas.get(ack.handle)
         if replica is None:
             return
-        if not 0 <= ack.log_start <= ack.log_end <= replica.position or not 0 <= ack.settled_end <= ack.log_end:
+        if not 0 <= ack.log_start <= ack.log_end <= replica.position or not 0 <= ack.durable_end <= ack.log_end:
             raise InvalidRequestError(
                 f"{replica.partition}: broker {self.broker_id} acknowledged offsets {ack.log_start} to {ack.log_end}, "
-                f"settled to {ack.settled_end}, but was sent what lies below {replica.position}"
+                f"durable end {ack.durable_end}, but was sent what lies below {replica.position}"
             )
         in_flight = replica.in_flight
         while in_flight and in_flight[0][0] <= ack.log_end:
@@ -367,7 +367,7 @@ class LeaderLane:
         if not replica.leader.follower_acked(
             self.broker_id,
             self.broker_epoch,
-            settled_end=ack.settled_end,
+            durable_end=ack.durable_end,
             log_end=ack.log_end,
             log_start=ack.log_start,
             now_ms=self._now_ms(),
@@ -683,9 +683,9 @@ def _take(queue: deque[T]) -> tuple[T, ...]:
 
 
 def _check(join: Join) -> None:
-    if not 0 <= join.log_start <= join.log_end or not 0 <= join.settled_end <= join.log_end or join.window_bytes <= 0:
+    if not 0 <= join.log_start <= join.log_end or not 0 <= join.durable_end <= join.log_end or join.window_bytes <= 0:
         raise InvalidRequestError(
             f"a join of partition {join.partition} of topic {join.topic_id.hex()[:32]} with log start "
-            f"{join.log_start}, log end {join.log_end}, settled end {join.settled_end} and window {join.window_bytes} "
+            f"{join.log_start}, log end {join.log_end}, durable end {join.durable_end} and window {join.window_bytes} "
             "means nothing"
         )

@@ -44,15 +44,15 @@ class Join(NamedTuple):
     log_start: int
     log_end: int
     last_epoch: int
-    settled_end: int
+    durable_end: int
     window_bytes: int
 
 
 class Ack(NamedTuple):
-    """How far the follower's log has come; ``settled_end`` counts in the high watermark."""
+    """How far the follower's log has come; ``durable_end`` counts in the high watermark."""
 
     handle: int
-    settled_end: int
+    durable_end: int
     log_end: int
     log_start: int
 

@@ -361,11 +361,11 @@ class FollowerReplica:
         log, follower = self.log, self.follower
         if self._reason is not None or self._cut is not None or log.is_closed:
             return
-        settled_end = log.settled_offset  # first: a turn may be under way on the writer's thread
+        durable_end = log.durable_end  # first: a turn may be under way on the writer's thread
         before, log_end = follower.high_watermark, log.log_end_offset
         if log_end > follower.log_end:
             self._backoff.reset()
-        follower.appended(log_end, settled_end, log.epochs.latest_epoch)
+        follower.appended(log_end, durable_end, log.epochs.latest_epoch)
         if self._lanes is not None:
             self._lanes.ack_due(self)
         self._heard()

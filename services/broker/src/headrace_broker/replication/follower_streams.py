@@ -39,7 +39,7 @@ logger = logging.getLogger("headrace.broker.replication")
 
 #: Of records of one stream that may be pushed and not acknowledged.
 STREAM_WINDOW_BYTES = 32 * 1024 * 1024
-#: A follower says something so often (replication.proto, ``speaks_every_second``).
+#: A follower says something so often (replication.proto, ``sends_heartbeats``).
 SPEAK_S = 1.0
 #: A leader that speaks every second and was not heard for so long is behind a broken link, or frozen. Twice as long
 #: after each stream that ended so, up to SILENCE_MOST_S, until something was pushed: a large push may take as long.

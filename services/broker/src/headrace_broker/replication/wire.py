@@ -40,7 +40,7 @@ def hello_to_proto(hello: Hello) -> Any:
             leader_id=hello.leader_id,
             lane=_LANES[hello.lane],
             window_bytes=hello.window_bytes,
-            speaks_every_second=hello.speaks,
+            sends_heartbeats=hello.speaks,
         )
     )
 
@@ -62,7 +62,7 @@ def hello_of(request: Any) -> Hello:
         hello.leader_id,
         lane,
         hello.window_bytes,
-        hello.speaks_every_second,
+        hello.sends_heartbeats,
     )
 
 
@@ -78,14 +78,14 @@ def request_to_proto(request: Request) -> Any:
             log_start=join.log_start,
             log_end=join.log_end,
             last_epoch=join.last_epoch,
-            settled_end=join.settled_end,
+            durable_end=join.durable_end,
             window_bytes=join.window_bytes,
         )
     message.leaves.extend(request.leaves)
     message.cannot_append.extend(request.cannot_append)
     add = message.acks.add
-    for handle, settled_end, log_end, log_start in request.acks:
-        add(handle=handle, settled_end=settled_end, log_end=log_end, log_start=log_start)
+    for handle, durable_end, log_end, log_start in request.acks:
+        add(handle=handle, durable_end=durable_end, log_end=log_end, log_start=log_start)
     return message
 
 
@@ -105,12 +105,12 @@ def request_of(message: Any) -> Request:
             log_start=join.log_start,
             log_end=join.log_end,
             last_epoch=join.last_epoch,
-            settled_end=join.settled_end,
+            durable_end=join.durable_end,
             window_bytes=join.window_bytes,
         )
         for join in message.joins
     )
-    acks = tuple([Ack(ack.handle, ack.settled_end, ack.log_end, ack.log_start) for ack in message.acks])
+    acks = tuple([Ack(ack.handle, ack.durable_end, ack.log_end, ack.log_start) for ack in message.acks])
     return Request(None, joins, tuple(message.leaves), acks, frozenset(message.cannot_append))
 
 
@@ -140,7 +140,7 @@ def response_to_proto(response: Response) -> Any:
     for ended in response.ended:
         message.ended.add(handle=ended.handle, error=error_to_proto(ended.error), other_lane=ended.other_lane)
     if response.speaks:
-        message.speaks_every_second = True
+        message.sends_heartbeats = True
     return message
 
 
@@ -151,7 +151,7 @@ def response_of(message: Any) -> Response:
         tuple([Push(push.handle, push.records, push.high_watermark, push.log_start) for push in message.pushes]),
         tuple([News(news.handle, news.high_watermark, news.log_start) for news in message.news]),
         tuple([Ended(ended.handle, error_of(ended.error), ended.other_lane) for ended in message.ended]),
-        message.speaks_every_second,
+        message.sends_heartbeats,
     )
 
 

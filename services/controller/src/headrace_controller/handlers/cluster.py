@@ -191,8 +191,11 @@ class ClusterHandler(CoordinatorsHandler):
     async def FollowMetadata(self, request: cluster_pb2.FollowMetadataRequest, context: Any) -> None:
         await self._following.follow(request, context)
 
-    async def VouchMetadata(self, request: cluster_pb2.VouchMetadataRequest, context: Any) -> Any:
+    async def ReadIndex(self, request: cluster_pb2.ReadIndexRequest, context: Any) -> Any:
         return await self._following.read(request)
+
+    #: The former name, served for one more release (cluster.proto).
+    VouchMetadata = ReadIndex
 
     def close(self) -> None:
         """End every stream."""

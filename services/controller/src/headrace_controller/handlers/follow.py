@@ -1,4 +1,4 @@
-"""FollowMetadata and VouchMetadata: how the other roles get the metadata and know its age.
+"""FollowMetadata and ReadIndex: how the other roles get the metadata and know its age.
 
 A follower's stream, on any controller, the leader or not:
 
@@ -111,16 +111,16 @@ class FollowService:
         finally:
             self._streams.discard(stream)
 
-    async def read(self, request: cluster_pb2.VouchMetadataRequest) -> cluster_pb2.VouchMetadataResponse:
-        """The body of VouchMetadata."""
+    async def read(self, request: cluster_pb2.ReadIndexRequest) -> cluster_pb2.ReadIndexResponse:
+        """The body of ReadIndex."""
         self._check_cluster(request.cluster_id)
-        if request.is_relayed and self._log.leader_id != self._log.node_id:
+        if request.is_forwarded and self._log.leader_id != self._log.node_id:
             raise self._barriers.not_leading()
-        if request.is_patient and not request.is_relayed:
+        if request.is_deferred and not request.is_forwarded:
             index = await self._barriers.recent()
         else:
-            index = await self._barriers.read(is_deferred=request.is_patient)
-        return cluster_pb2.VouchMetadataResponse(
+            index = await self._barriers.read(is_deferred=request.is_deferred)
+        return cluster_pb2.ReadIndexResponse(
             committed_offset=index.offset,
             leader_id=index.leader_id,
             leader_epoch=index.leader_epoch,

@@ -246,10 +246,11 @@ class ReadIndexBarriers:
             raise refusal
         address = refusal.leader[2]
         stub = cluster_pb2_grpc.ClusterStub(await queue.channel_to(address))  # type: ignore[no-untyped-call]
-        request = cluster_pb2.VouchMetadataRequest(
-            cluster_id=quorum.cluster_id, is_relayed=True, is_patient=queue.is_deferred
+        request = cluster_pb2.ReadIndexRequest(
+            cluster_id=quorum.cluster_id, is_forwarded=True, is_deferred=queue.is_deferred
         )
         try:
+            # The former name of ReadIndex: a leader of the release before serves no other (cluster.proto).
             answer = await stub.VouchMetadata(request, timeout=BARRIER_TIMEOUT_S)
         except grpc.aio.AioRpcError as failure:
             raise error_from_rpc(failure, address) from None
