@@ -663,7 +663,7 @@ def test_a_deletion_waits_for_members_that_have_not_joined():
     for broker_id in (2, 3):
         assert (heard, leader.it.low_watermark, broker_id in leader.it.yet_to_delete(50)) == ([], -1, True)
         leader.it.follower_joined(
-            broker_id, LIVES[broker_id], settled_end=100, log_end=100, log_start=50, now_ms=leader.now_ms
+            broker_id, LIVES[broker_id], durable_end=100, log_end=100, log_start=50, now_ms=leader.now_ms
         )
     assert (heard, leader.it.yet_to_delete(50)) == ([None], [])
 
@@ -675,7 +675,7 @@ def test_a_deletion_waits_for_a_member_whose_stream_broke():
     leader.it.advance_log_start(50)
     heard = deletion(leader, 50)
     leader.it.follower_left(3, leader.now_ms, broken=True)
-    leader.it.follower_acked(2, LIVES[2], settled_end=100, log_end=100, log_start=50, now_ms=leader.now_ms)
+    leader.it.follower_acked(2, LIVES[2], durable_end=100, log_end=100, log_start=50, now_ms=leader.now_ms)
     assert (heard, leader.it.yet_to_delete(50)) == ([], [3])
     leader.it.metadata_changed(isr=(1, 2), partition_epoch=8, replicas=(1, 2, 3), min_insync=1)
     assert heard == [None]
