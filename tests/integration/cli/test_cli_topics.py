@@ -34,8 +34,9 @@ def test_a_topics_life(cli: Cli) -> None:
     altered = cli(
         "topics", "alter", "life", "-p", "5", "-c", "segment.bytes=1048576", "--delete-config", "retention.ms",
         "-o", "json",
-    ).json()  # fmt: skip
-    assert altered["partitions"] == 5
+    )  # fmt: skip
+    assert altered.json()["partitions"] == 5
+    assert "new records of a key in life may go to another partition" in altered.err
     assert cli("topics", "describe", "life", "-o", "json").json()["config"] == {"segment.bytes": "1048576"}
     assert "INVALID_PARTITIONS" in cli("topics", "alter", "life", "-p", "2", code=1).err
     assert cli("topics", "alter", "life", code=2).err

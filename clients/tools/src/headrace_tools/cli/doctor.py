@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -38,8 +39,9 @@ def doctor(
 ) -> None:
     """Look for what is wrong with a cluster: addresses, controllers, disks, clocks, versions, partitions, groups.
 
-    Changes nothing. Each fault is told with what it is, where, and what cures it; a healthy cluster gets one line. Exit
-    code 0: it is healthy; 1: something was found, or a question that any client may ask had no answer.
+    Changes nothing. Each fault is told with what it is, where, and what cures it; a healthy cluster gets one line.
+    Advice about costly patterns of use leaves it healthy. Exit code 0: healthy; 1: an error or a warning was found, or
+    a question that any client may ask had no answer.
 
     \b
     Examples:
@@ -93,12 +95,13 @@ def _show(facts: Facts, findings: list[Finding], *, healthy: bool) -> None:
         print(f"    cure:  {finding.cure}\n", flush=True)
     for each in facts.not_asked:
         note(f"not looked at: {each.what}: {each.why}")
-    if findings:
-        errors = sum(finding.severity == "error" for finding in findings)
-        counts = _counted((errors, "error"), (len(findings) - errors, "warning"))
-        print(f"{counts}; {_seen(facts)}", flush=True)
+    severities = Counter(str(finding.severity) for finding in findings)
+    advice = f", {severities['advice']} of advice" if severities["advice"] else ""
+    if severities["error"] or severities["warning"]:
+        counts = _counted((severities["error"], "error"), (severities["warning"], "warning"))
+        print(f"{counts}{advice}; {_seen(facts)}", flush=True)
     elif healthy:
-        print(f"healthy: {_seen(facts)}", flush=True)
+        print(f"healthy{advice}: {_seen(facts)}", flush=True)
     else:
         print(f"nothing was found, and not all could be looked at (try --timeout): {_seen(facts)}", flush=True)
 

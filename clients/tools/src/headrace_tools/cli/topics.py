@@ -8,7 +8,7 @@ import typer
 
 from .client import DEFAULT_BOOTSTRAP, Bootstrap, admin
 from .configs import told, what_holds
-from .output import Output, OutputFormat, key_values, print_json, print_table, tell_notes
+from .output import Output, OutputFormat, key_values, note, print_json, print_table, tell_notes
 
 _Name = Annotated[str, typer.Argument(metavar="NAME", help="The topic.")]
 _Config = Annotated[list[str] | None, typer.Option("--config", "-c", metavar="KEY=VALUE", help="Repeatable.")]
@@ -255,6 +255,10 @@ def alter(
             tell_notes("topic", changes)
         if partitions is not None:
             client.create_partitions({name: partitions})
+            note(
+                f"note: new records of a key in {name} may go to another partition than its old ones: consumers may "
+                "read them before older records of the same key"
+            )
         row = _summary(client.describe_topics([name])[0])
         held = what_holds(client, ConfigResource("topic", name), deleted) if deleted else {}
     if output is OutputFormat.JSON:

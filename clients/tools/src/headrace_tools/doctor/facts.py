@@ -111,6 +111,8 @@ class Facts:
     log_dirs: Mapping[int, tuple[LogDirDescription, ...]] = field(default_factory=dict)
     topics: tuple[TopicDescription, ...] = ()
     min_insync: Mapping[str, int] = field(default_factory=dict)
+    #: Topics that delete nothing: neither a limit of time or size, nor compaction.
+    unlimited: frozenset[str] = frozenset()
     moves: tuple[Move, ...] = ()
     groups: tuple[GroupFacts, ...] = ()
     not_asked: tuple[NotAsked, ...] = ()

@@ -14,6 +14,7 @@ _NAMED_MAX = 6
 class Severity(enum.StrEnum):
     ERROR = "error"
     WARNING = "warning"
+    ADVICE = "advice"
 
 
 @dataclass(frozen=True, slots=True)

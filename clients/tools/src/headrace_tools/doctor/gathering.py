@@ -13,7 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from headrace.group_models import GroupLag
-from headrace.models import ClusterDescription, ConfigResource, LogDirDescription, PartitionReassignment, QuorumInfo
+from headrace.models import (
+    ClusterDescription,
+    ConfigEntry,
+    ConfigResource,
+    LogDirDescription,
+    PartitionReassignment,
+    QuorumInfo,
+)
 from headrace_core.errors import HeadraceError, UnknownTopicOrPartitionError
 from headrace_core.types import TopicPartition
 
@@ -71,6 +78,7 @@ class Gathering:
         for number in sorted(set(brokers) - set(reached)):
             self._not_asked.append(NotAsked(what=f"the disks of broker {number}", why=brokers[number].detail))
         topics = tuple(self._ask("topics", lambda: client.describe_topics(timeout=timeout_s)) or ())
+        configs = self._configs([topic.name for topic in topics])
         log_dirs = self._log_dirs(reached)
         return dataclasses.replace(
             facts,
@@ -82,7 +90,8 @@ class Gathering:
             features=self._ask("feature levels", lambda: client.describe_features(timeout=timeout_s)) or {},
             quorum=self._quorum(),
             topics=topics,
-            min_insync=self._min_insync([topic.name for topic in topics]),
+            min_insync={name: int(values["min.insync.replicas"].value) for name, values in configs.items()},
+            unlimited=frozenset(name for name, values in configs.items() if _keeps_everything(values)),
             log_dirs=log_dirs,
             moves=self._moves(reached, log_dirs),
             groups=self._groups(cluster, coordinators),
@@ -142,13 +151,13 @@ class Gathering:
 
     # -- partitions --------------------------------------------------------------------------------------------------
 
-    def _min_insync(self, names: list[str]) -> dict[str, int]:
-        found: dict[str, int] = {}
+    def _configs(self, names: list[str]) -> dict[str, dict[str, ConfigEntry]]:
+        found: dict[str, dict[str, ConfigEntry]] = {}
         for start in range(0, len(names), _TOPICS_AT_ONCE):
-            found |= self._min_insync_of(names[start : start + _TOPICS_AT_ONCE])
+            found |= self._configs_of(names[start : start + _TOPICS_AT_ONCE])
         return found
 
-    def _min_insync_of(self, names: list[str]) -> dict[str, int]:
+    def _configs_of(self, names: list[str]) -> dict[str, dict[str, ConfigEntry]]:
         """A topic that was deleted since it was listed fails the whole question: halves are asked then, and the topic
         by itself is no loss."""
         try:
@@ -159,11 +168,11 @@ class Gathering:
             if len(names) == 1:
                 return {}
             half = len(names) // 2
-            return self._min_insync_of(names[:half]) | self._min_insync_of(names[half:])
+            return self._configs_of(names[:half]) | self._configs_of(names[half:])
         except HeadraceError as error:
             self._missed("configurations of topics", error)
             return {}
-        return {resource.name: int(values["min.insync.replicas"].value) for resource, values in entries.items()}
+        return {resource.name: values for resource, values in entries.items()}
 
     def _log_dirs(self, brokers: Iterable[int]) -> dict[int, tuple[LogDirDescription, ...]]:
         """Of those that answer: each by itself, so that a silent one costs only its own."""
@@ -249,6 +258,11 @@ class Gathering:
         parts = {TopicPartition(part.topic, part.partition) for each in lags for part in each.partitions}
         ends = log_ends(self._client, parts, timeout_s=min(self._timeout_s, _ENDS_S))
         return {each.group_id: at_ends(each, ends, is_empty=each.group_id in empty) for each in lags}
+
+
+def _keeps_everything(values: Mapping[str, ConfigEntry]) -> bool:
+    limits = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
+    return all(key in values and values[key].value == value for key, value in limits.items())
 
 
 def local_nodes(cluster: ClusterDirectory) -> tuple[LocalNode, ...]:

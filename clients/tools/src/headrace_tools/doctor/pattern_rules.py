@@ -1,0 +1,157 @@
+"""Rules about how a cluster is used: patterns that work today and become expensive (docs/anti-patterns.md). Pure.
+
+They give ADVICE: nothing is broken, so it changes neither the verdict nor the exit code.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+
+from .facts import Facts
+from .findings import Finding, Severity, plural, rule, some
+
+MIB = 2**20
+#: A topic below this size is tiny; a cluster may have some of them.
+TINY_BYTES, TINY_TOPICS = MIB, 500
+#: A topic with so many partitions and fewer than a tenth as many members in its largest group.
+WIDE_PARTITIONS, PARTITIONS_A_MEMBER = 100, 10
+#: `make bench-partitions` measured up to here.
+REPLICAS_A_BROKER = 5_000
+#: The part of a disk that one topic without a limit may take.
+UNLIMITED_SHARE = 0.1
+REPLY_TOPICS = 20
+UNWATCHED_MS = 24 * 3_600_000
+
+_REPLY = re.compile(r"(?i)(repl(y|ies)|response|inbox|callback|te?mp)")
+_AN_ID = re.compile(r"(?i)[0-9a-f]{8}|\d{4}")
+
+
+@rule("topics-tiny")
+def topics_tiny(facts: Facts) -> Iterator[Finding]:
+    """Each topic costs memory, files and metadata, however little is in it."""
+    if facts.cluster is None or set(facts.log_dirs) != set(facts.brokers):
+        return
+    sizes: Counter[str] = Counter()
+    for directories in facts.log_dirs.values():
+        for directory in directories:
+            for each in directory.replicas:
+                sizes[each.topic] += each.size_bytes
+    tiny = [topic.name for topic in facts.topics if not topic.internal and sizes[topic.name] < TINY_BYTES]
+    if len(tiny) >= TINY_TOPICS:
+        yield Finding(
+            "topics-tiny",
+            Severity.ADVICE,
+            f"{len(tiny)} topics hold less than 1 MiB each",
+            some(tiny),
+            "put records of one kind into one topic, and tell them apart by key or header",
+        )
+
+
+@rule("partitions-unused")
+def partitions_unused(facts: Facts) -> Iterator[Finding]:
+    """A group reads with at most one member for each partition."""
+    readers: Counter[str] = Counter()
+    for group in facts.groups:
+        for name, members in Counter(
+            name for member in group.described.members for name in {each.topic for each in member.assigned}
+        ).items():
+            readers[name] = max(readers[name], members)
+    for topic in facts.topics:
+        wide, members = len(topic.partitions), readers[topic.name]
+        if not topic.internal and wide >= WIDE_PARTITIONS and 0 < members * PARTITIONS_A_MEMBER < wide:
+            yield Finding(
+                "partitions-unused",
+                Severity.ADVICE,
+                f"topic {topic.name!r} has {wide} partitions; its largest group has {members} member{plural(members)}",
+                f"topic {topic.name}",
+                "create topics with the partitions that their consumers can use (docs/sizing.md)",
+            )
+
+
+@rule("members-idle")
+def members_idle(facts: Facts) -> Iterator[Finding]:
+    """More members than partitions: the rest of them wait."""
+    for group in facts.groups:
+        members = group.described.members
+        idle = [each for each in members if not (each.assigned or each.revoking or each.target)]
+        if group.described.state == "stable" and idle:
+            yield Finding(
+                "members-idle",
+                Severity.ADVICE,
+                f"{len(idle)} of {len(members)} members of group {group.described.group_id!r} have no partition",
+                f"group {group.described.group_id}",
+                "run as many members as there are partitions, one more as a reserve at most; or add partitions "
+                "(`headrace topics alter TOPIC -p N`, which changes the partition of keys)",
+            )
+
+
+@rule("replicas-many")
+def replicas_many(facts: Facts) -> Iterator[Finding]:
+    """A broker with many replicas starts slowly and moves slowly."""
+    held = Counter(broker for topic in facts.topics for part in topic.partitions for broker in part.replicas)
+    for broker_id, replicas in sorted(held.items()):
+        if replicas > REPLICAS_A_BROKER:
+            yield Finding(
+                "replicas-many",
+                Severity.ADVICE,
+                f"broker {broker_id} has {replicas} replicas; benchmarks cover {REPLICAS_A_BROKER}",
+                f"broker {broker_id}",
+                "add brokers (replicas move there by themselves), or use fewer partitions for each topic",
+            )
+
+
+@rule("retention-unlimited")
+def retention_unlimited(facts: Facts) -> Iterator[Finding]:
+    """A topic that keeps everything, and is a large part of a disk."""
+    for name in sorted(facts.unlimited):
+        for broker_id, directories in sorted(facts.log_dirs.items()):
+            for directory in directories:
+                size = sum(each.size_bytes for each in directory.replicas if each.topic == name)
+                total = directory.total_bytes or 0
+                if total and size >= UNLIMITED_SHARE * total:
+                    yield Finding(
+                        "retention-unlimited",
+                        Severity.ADVICE,
+                        f"topic {name!r} has no limit of time or size, and takes {100 * size // total} % of a disk",
+                        f"broker {broker_id}: {directory.path}",
+                        f"`headrace topics alter {name} -c retention.ms=604800000` (or retention.bytes), or "
+                        "`-c cleanup.policy=compact` where the last record of each key is enough",
+                    )
+
+
+@rule("reply-topics")
+def reply_topics(facts: Facts) -> Iterator[Finding]:
+    """A topic for each request or client, as an inbox."""
+    names = [topic.name for topic in facts.topics if _REPLY.search(topic.name) and _AN_ID.search(topic.name)]
+    if len(names) >= REPLY_TOPICS:
+        yield Finding(
+            "reply-topics",
+            Severity.ADVICE,
+            f"{len(names)} topics look like inboxes of single clients or requests",
+            some(names),
+            "use one reply topic for each service with the correlation id in a header, or a request-reply protocol",
+        )
+
+
+@rule("lag-unwatched")
+def lag_unwatched(facts: Facts) -> Iterator[Finding]:
+    """A group that has lag and no members, for a day or more."""
+    for group in facts.groups:
+        parts = () if group.lag is None else group.lag.partitions
+        behind = sum(part.lag or 0 for part in parts)
+        if group.described.state != "empty" or not behind:
+            continue
+        idle_ms = facts.now_ms - max(part.commit_timestamp_ms for part in parts)
+        if idle_ms >= UNWATCHED_MS:
+            name = group.described.group_id
+            yield Finding(
+                "lag-unwatched",
+                Severity.ADVICE,
+                f"group {name!r} has no members, is {behind} record{plural(behind)} behind, and committed last "
+                f"{int(idle_ms // 3_600_000)} h ago",
+                f"group {name}",
+                f"start its consumers, or `headrace groups delete {name}`; let a scheduler run `headrace groups "
+                "describe --all-groups --fail-on err`",
+            )
