@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test fuzz check proto bench bench-peers bench-replicated bench-peers-replicated bench-failover \
 	bench-hostile bench-partitions bench-metadata bench-quorum bench-groups bench-idle sim failed-flushes soak verify \
-	compose-test clean
+	compose-test dist try-dist clean
 
 PYTHON := .venv/bin/python
 
@@ -76,5 +76,11 @@ verify: setup ## everything, in shards that resume (state in build/verify)
 compose-test: setup ## the cluster in containers: images, scaling, faults (a Docker engine with Compose v2)
 	@tools/compose_test.sh
 
+dist: setup ## wheels and sdists of every distribution in dist/ (docs/releasing.md)
+	@$(PYTHON) tools/build_dist.py
+
+try-dist: setup ## install dist/ as a user does, without a compiler, and use it; TRY=--without-constraints
+	@$(PYTHON) tools/try_dist.py $(TRY)
+
 clean: ## what was built, but not .venv
-	rm -rf build .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

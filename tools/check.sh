@@ -27,6 +27,7 @@ check protos $bin/python tools/proto_tool.py check
 check blocking $bin/python tools/blocking_admin.py check
 check configuration $bin/python tools/config_docs.py check
 check glossary $bin/python tools/glossary.py
+check version $bin/python tools/version.py check
 
 if [ ${#failed[@]} -gt 0 ]; then
   printf 'check: failed: %s\n' "${failed[*]}"
