@@ -1,7 +1,7 @@
 # Thin on purpose: what a target does is in tools/, and each line can be run by hand.
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test fuzz check proto bench bench-peers bench-replicated bench-peers-replicated bench-failover \
-	bench-hostile bench-partitions bench-metadata bench-quorum bench-groups bench-idle sim failed-flushes soak verify \
+	bench-hostile bench-partitions bench-metadata bench-quorum bench-groups bench-idle sim failed-flushes soak site verify \
 	compose-test dist try-dist clean
 
 PYTHON := .venv/bin/python
@@ -69,6 +69,9 @@ failed-flushes: setup ## EIO, restart, power loss: SEEDS=200 of each programme, 
 
 soak: setup ## a cluster under load with a kill -9 a minute (MINUTES=120); lost records, memory growth (docs/soak.md)
 	@$(PYTHON) -m tests.system.soak.soak --minutes $(or $(MINUTES),5) $(SOAK)
+
+site: setup ## the pages, the API from docstrings and a search over both, as a site in build/site
+	@$(PYTHON) tools/site.py
 
 verify: setup ## everything, in shards that resume (state in build/verify)
 	@$(PYTHON) tools/verify.py

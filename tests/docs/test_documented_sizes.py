@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tests.docs import documented_pages as pages
@@ -25,6 +27,12 @@ def test_a_page_that_is_too_long_is_named() -> None:
     assert too_long({"docs/long.md": "word " * 2_501, "docs/short.md": "word " * 2_500}) == [
         "docs/long.md: 2501 words, at most 2500"
     ]
+
+
+def test_every_decision_is_in_their_list() -> None:
+    folder = pages.ROOT / "docs" / "decisions"
+    listed = re.findall(r"\]\((\d{4}-[a-z0-9-]+\.md)\)", (folder / "README.md").read_text())
+    assert listed == sorted(path.name for path in folder.glob("[0-9]*.md"))
 
 
 @pytest.mark.parametrize("folder", ["cli", "operations", "sdk"])
