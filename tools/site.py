@@ -31,7 +31,7 @@ SOURCES, BUILT, TOOLS = (ROOT / "build" / name for name in ("site-src", "site", 
 OUTSIDE = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 #: Title -> pages or folders of them; what is in no section fails a test.
 SECTIONS: dict[str, list[str]] = {
-    "Start": ["index.md", "migrating.md", "embedding.md", "glossary.md"],
+    "Start": ["index.md", "installing.md", "migrating.md", "embedding.md", "glossary.md"],
     "Programs": ["sdk"],
     "Command line": ["cli"],
     "Spark": ["spark.md", "spark-running.md"],
@@ -40,7 +40,7 @@ SECTIONS: dict[str, list[str]] = {
     "Performance": ["performance"],
     "Trust": ["simulation.md", "simulation-brokers.md", "faults.md", "soak.md"],
     "Reference": ["reference", "api"],
-    "Project": ["contributing.md", "changelog.md"],
+    "Project": ["contributing.md", "releasing.md", "changelog.md"],
 }
 #: Page of the API -> what is on it.
 API = {

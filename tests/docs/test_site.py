@@ -40,7 +40,7 @@ def test_lists_begin_after_a_blank_line(site: ModuleType) -> None:
 def test_every_page_is_in_one_section(site: ModuleType) -> None:
     every = [path for path, _ in [*site.written(), *site.generated()]]
     shown = [page for section in site.navigation(every) for inside in section.values() for page in inside]
-    assert sorted(shown) == sorted(every)
+    assert sorted(shown) == sorted(every), "name a new page in SECTIONS of tools/site.py"
 
 
 def test_the_references_name_what_there_is(site: ModuleType) -> None:
