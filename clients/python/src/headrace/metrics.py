@@ -59,16 +59,14 @@ class Samples:
         return max((window[3] for window in self._recent()), default=float("nan"))
 
 
-class Metrics:
+class Metrics(dict[str, Samples]):
     """Samples by name, made when first used."""
 
     def __init__(self, config: dict[str, Any]) -> None:
+        super().__init__()
         self._width_s = config["metrics.sample.window.ms"] / 1000
         self._windows = config["metrics.num.samples"]
-        self._samples: dict[str, Samples] = {}
 
-    def __getitem__(self, name: str) -> Samples:
-        found = self._samples.get(name)
-        if found is None:
-            found = self._samples[name] = Samples(self._width_s, self._windows)
+    def __missing__(self, name: str) -> Samples:
+        found = self[name] = Samples(self._width_s, self._windows)
         return found

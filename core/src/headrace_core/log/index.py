@@ -179,16 +179,23 @@ class _IndexFile:
 _NO_ENTRY = IndexEntry(0, -1)
 
 
-class OffsetIndex:
-    """Offset -> position. ``size_max_bytes`` is ``segment.index.bytes``."""
+class _SparseIndex:
+    """What both indexes are: two columns in memory, loaded when first asked for, and the file behind them."""
+
+    _entry: struct.Struct
+    _column_types: tuple[str, str]
+    #: Entries that only ``sealing`` may take, as in Kafka.
+    _kept_for_seal = 0
 
     def __init__(self, fs: FileSystem, path: str, base_offset: int, size_max_bytes: int) -> None:
         self.base_offset = base_offset
-        self.entries_max = size_max_bytes // OFFSET_ENTRY.size
-        self.file = _IndexFile(fs, path, OFFSET_ENTRY.size)
+        self.entries_max = size_max_bytes // self._entry.size
+        self.file = _IndexFile(fs, path, self._entry.size)
         self._entries: tuple[array[int], array[int]] | None = None
 
-    # ---- state
+    @staticmethod
+    def _parse(data: bytes, path: str) -> tuple[array[int], array[int]]:
+        raise NotImplementedError
 
     def create(self) -> None:
         """A new segment's index."""
@@ -197,30 +204,23 @@ class OffsetIndex:
 
     def begin_empty(self) -> None:
         """Its file is known to be empty."""
-        self._entries = (array("I"), array("I"))
+        first, second = self._column_types
+        self._entries = (array(first), array(second))
 
     def start_empty(self) -> None:
         """An index that is about to be rebuilt."""
-        self._entries = (array("I"), array("I"))
+        self.begin_empty()
         self.file.replace(b"")
 
-    def keep_in_memory(self, entries: list[tuple[int, int]]) -> None:
-        """Stands in for a damaged file, without touching it: (offset, position) of each entry."""
-        self._entries = (
-            array("I", [offset - self.base_offset for offset, _ in entries]),
-            array("I", [position for _, position in entries]),
-        )
-
     def loaded(self) -> tuple[array[int], array[int]]:
-        """(relative offsets, positions), read from the file when needed. CorruptLogError when they cannot be an
-        index."""
+        """The columns, read from the file when needed. CorruptLogError when the file cannot be an index."""
         entries = self._entries
         if entries is None:
-            entries = self._entries = parse_offset_entries(self.file.load(), self.file.path)
+            entries = self._entries = self._parse(self.file.load(), self.file.path)
         return entries
 
     def unload(self) -> None:
-        """Forgets the arrays of a sealed segment; they are loaded again when asked for."""
+        """Forgets the columns of a sealed segment; they are loaded again when asked for."""
         self._entries = None
 
     @property
@@ -232,7 +232,26 @@ class OffsetIndex:
 
     @property
     def is_full(self) -> bool:
-        return len(self) >= self.entries_max
+        return len(self.loaded()[0]) >= self.entries_max - self._kept_for_seal
+
+
+class OffsetIndex(_SparseIndex):
+    """Offset -> position, as columns of relative offsets and positions. ``size_max_bytes`` is
+    ``segment.index.bytes``."""
+
+    _entry = OFFSET_ENTRY
+    _column_types = ("I", "I")
+
+    @staticmethod
+    def _parse(data: bytes, path: str) -> tuple[array[int], array[int]]:
+        return parse_offset_entries(data, path)
+
+    def keep_in_memory(self, entries: list[tuple[int, int]]) -> None:
+        """Stands in for a damaged file, without touching it: (offset, position) of each entry."""
+        self._entries = (
+            array("I", [offset - self.base_offset for offset, _ in entries]),
+            array("I", [position for _, position in entries]),
+        )
 
     # ---- change
 
@@ -276,28 +295,16 @@ class OffsetIndex:
         return positions[-1] if positions else 0
 
 
-class TimeIndex:
-    """Timestamp -> offset."""
+class TimeIndex(_SparseIndex):
+    """Timestamp -> offset, as columns of timestamps and relative offsets."""
 
-    def __init__(self, fs: FileSystem, path: str, base_offset: int, size_max_bytes: int) -> None:
-        self.base_offset = base_offset
-        self.entries_max = size_max_bytes // TIME_ENTRY.size
-        self.file = _IndexFile(fs, path, TIME_ENTRY.size)
-        self._entries: tuple[array[int], array[int]] | None = None
+    _entry = TIME_ENTRY
+    _column_types = ("q", "I")
+    _kept_for_seal = 1
 
-    def create(self) -> None:
-        """A new segment's index."""
-        self.begin_empty()
-        self.file.create()
-
-    def begin_empty(self) -> None:
-        """Its file is known to be empty."""
-        self._entries = (array("q"), array("I"))
-
-    def start_empty(self) -> None:
-        """An index that is about to be rebuilt."""
-        self._entries = (array("q"), array("I"))
-        self.file.replace(b"")
+    @staticmethod
+    def _parse(data: bytes, path: str) -> tuple[array[int], array[int]]:
+        return parse_time_entries(data, path)
 
     def keep_in_memory(self, entries: list[TimestampOffset]) -> None:
         """Stands in for a damaged file, without touching it."""
@@ -306,33 +313,12 @@ class TimeIndex:
             array("I", [entry.offset - self.base_offset for entry in entries]),
         )
 
-    def loaded(self) -> tuple[array[int], array[int]]:
-        """(timestamps, relative offsets). CorruptLogError when the file cannot be a time index."""
-        entries = self._entries
-        if entries is None:
-            entries = self._entries = parse_time_entries(self.file.load(), self.file.path)
-        return entries
-
-    def unload(self) -> None:
-        self._entries = None
-
-    @property
-    def is_loaded(self) -> bool:
-        return self._entries is not None
-
-    def __len__(self) -> int:
-        return len(self.loaded()[0])
-
-    @property
-    def is_full(self) -> bool:
-        return len(self) >= self.entries_max - 1  # one entry is kept for the seal, as in Kafka
-
     def maybe_append(self, timestamp_ms: int, offset: int, *, sealing: bool = False) -> None:
         """Adds an entry if the timestamp is larger than the last one's; when full, only the sealing one."""
         timestamps, offsets = self.loaded()
         if timestamp_ms < 0 or (timestamps and timestamp_ms <= timestamps[-1]):
             return
-        if len(timestamps) >= (self.entries_max if sealing else self.entries_max - 1):
+        if len(timestamps) >= (self.entries_max if sealing else self.entries_max - self._kept_for_seal):
             return
         relative = offset - self.base_offset
         assert 0 <= relative <= RELATIVE_OFFSET_MAX, f"{self.file.path}: offset {offset} is out of the segment's range"

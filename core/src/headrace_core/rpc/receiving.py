@@ -77,12 +77,6 @@ class Arrival:
     penalties: Penalties
     error: HeadraceError | None = None
 
-    def opened(self) -> Any:
-        """The message; raises the error."""
-        if self.error is not None:
-            raise self.error
-        return self.message
-
     async def punish(self, context: Any) -> None:
         """The request is refused: note it of the call's connection, and have the answer wait."""
         await asyncio.sleep(min(self.penalties.add(context.peer(), self.size), ANSWER_PAUSE_S_MAX))

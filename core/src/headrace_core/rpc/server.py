@@ -142,10 +142,10 @@ def _guard(
             raise InvalidRequestError(f"{method}: the call has no request")
         if arrival.error is not None:
             await arrival.punish(context)
-        message = arrival.opened()
+            raise arrival.error
         assert requests is not None
         with requests.held(arrival.size, method):
-            return await behaviour(message, context)
+            return await behaviour(arrival.message, context)
 
     async def mapped(request: Any, context: Any) -> Any:
         failure: HeadraceError

@@ -190,8 +190,9 @@ class ServerStream(Generic[Request, Response]):
                 if isinstance(request, Arrival):
                     if request.error is not None:
                         await request.punish(self._context)
+                        raise request.error
                     self._penalties = request.penalties
-                    self.request_bytes, request = request.size, request.opened()
+                    self.request_bytes, request = request.size, request.message
                 elif request is None:  # gRPC could not deserialize it
                     raise InvalidRequestError("the request is not a valid protobuf message")
                 handle(request)
