@@ -272,10 +272,15 @@ class LeaderEnd:
             reading.add_done_callback(lambda done, read=read: self._was_read(read, done))
         due_ms = lane.due_ms()
         if due_ms is not None:
-            if self._timer is not None:
-                self._timer.cancel()
-            delay_ms = max(due_ms - self._broker.replication.now_ms(), 0)
-            self._timer = self._broker.loop.call_later(delay_ms / 1_000, self._turn)
+            self.wake_at(due_ms)
+
+    def wake_at(self, due_ms: int) -> None:
+        if self._closed:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        delay_ms = max(due_ms - self._broker.replication.now_ms(), 0)
+        self._timer = self._broker.loop.call_later(delay_ms / 1_000, self._turn)
 
     def _was_read(self, read: Any, done: asyncio.Future[Any]) -> None:
         error = done.exception()

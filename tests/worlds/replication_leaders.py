@@ -110,6 +110,7 @@ class LeadingBroker:
         self.pacer = Pacer(UNLIMITED, 0)
         self.throttled = False
         self.wakes = 0
+        self.wakes_at: list[int] = []
 
     def lead(self, name: str, **settings: object) -> Led:
         led = Led(name, **settings)  # type: ignore[arg-type]
@@ -126,6 +127,7 @@ class LeadingBroker:
             pacer=self.pacer,
             now_ms=lambda: self.now_ms,
             wake=self._wake,
+            wake_at=self.wakes_at.append,
         )
 
     def _wake(self) -> None:

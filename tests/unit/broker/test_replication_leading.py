@@ -301,8 +301,12 @@ def test_a_high_watermark_that_moved_is_told_after_a_pause_and_once():
     lane.join(join(led, 1))
     led.append(10)
     drain(lane)
+    assert not lane.has_work
+    wakes = broker.wakes
     acked(lane, 1, 1)
+    assert lane.has_work
     assert lane.next() is None
+    assert (broker.wakes, broker.wakes_at) == (wakes, [broker.now_ms + NEWS_DELAY_MS])
     assert lane.due_ms() == broker.now_ms + NEWS_DELAY_MS
     broker.now_ms += NEWS_DELAY_MS
     (news,) = said(lane).news

@@ -103,6 +103,7 @@ class ReplicationService(replication_pb2_grpc.ReplicationServicer):
             pacer=self._pacer,
             now_ms=self.now_ms,
             wake=stream.wake,
+            wake_at=stream.wake_at,
         )
         before = self._streams.get((hello.broker_id, hello.lane))
         if before is not None:
@@ -233,7 +234,7 @@ class LeaderStream(StreamHandler[Any]):
         self._loop.call_soon(self._service.pushes.end, self)
 
     def on_written(self) -> None:
-        if not self._stream.queued_bytes:
+        if not self._stream.queued_bytes and self._lane is not None and self._lane.has_work:
             self._turn()
 
     def on_closed(self) -> None:
@@ -328,11 +329,13 @@ class LeaderStream(StreamHandler[Any]):
             self._read(lane, read)
         if stream.paused and lane.unsent <= UNSENT_MAX // 2:
             stream.resume()
-        self._set_timer(lane.due_ms())
+        due_ms = lane.due_ms()
+        if due_ms is not None:
+            self.wake_at(due_ms)
 
-    def _set_timer(self, due_ms: int | None) -> None:
+    def wake_at(self, due_ms: int) -> None:
         """One timer, for the first moment that the lane waits for; one that is too early does no harm."""
-        if due_ms is None or (self._timer is not None and self._timer_ms <= due_ms):
+        if self._closed or (self._timer is not None and self._timer_ms <= due_ms):
             return
         if self._timer is not None:
             self._timer.cancel()
@@ -341,7 +344,13 @@ class LeaderStream(StreamHandler[Any]):
 
     def _due(self) -> None:
         self._timer = None
-        self._turn()
+        due_ms = None if self._lane is None else self._lane.due_ms()
+        if due_ms is None:  # a push has taken the news along
+            return
+        if due_ms > self._service.now_ms():
+            self.wake_at(due_ms)
+        else:
+            self._turn()
 
     def _read(self, lane: LeaderLane, read: ColdRead) -> None:
         source: LeaderReplica = read.source  # type: ignore[assignment]  # as ``ReplicationService.find`` gave it

@@ -246,9 +246,11 @@ class LeaderLane:
         pacer: Pacer,
         now_ms: Callable[[], int],
         wake: Callable[[], None],
+        wake_at: Callable[[int], None],
     ) -> None:
         """``hello`` has been checked against the metadata by the shell. ``registry`` and ``pacer`` are those of all
-        lanes; ``wake`` is called when ``next`` may have something that it had not before, and may be called often.
+        lanes; ``wake`` is called when ``next`` may have something that it had not before, and may be called often;
+        ``wake_at`` with the time when it may (``due_ms``), so that time alone costs no call of ``next``.
         InvalidRequestError for a window that lets nothing through."""
         if hello.window_bytes <= 0:
             raise InvalidRequestError(
@@ -267,6 +269,7 @@ class LeaderLane:
         self._pacer = pacer
         self._now_ms = now_ms
         self._wake = wake
+        self._wake_at = wake_at
         self._replicas: dict[int, JoinedReplica] = {}
         self._ready: deque[JoinedReplica] = deque()
         self._paced: deque[JoinedReplica] = deque()
@@ -419,10 +422,8 @@ class LeaderLane:
     def has_news(self, replica: JoinedReplica) -> None:
         if not self._news:
             self._news_due_ms = self._now_ms() + NEWS_DELAY_MS
-            self._news[replica] = None
-            self._wake()  # there is a moment now that is to be waited for
-        else:
-            self._news[replica] = None
+            self._wake_at(self._news_due_ms)
+        self._news[replica] = None
 
     def end(self, replica: JoinedReplica, error: HeadraceError | None, *, other_lane: bool = False) -> None:
         """The leader follows this handle no more."""
@@ -582,6 +583,19 @@ class LeaderLane:
             paced_ms = now_ms + math.ceil(wait_ms)
             due_ms = paced_ms if due_ms is None else min(due_ms, paced_ms)
         return due_ms
+
+    @property
+    def has_work(self) -> bool:
+        """May ``next`` have something, now or when ``due_ms`` is over? If not, ``wake`` or ``wake_at`` will tell."""
+        return bool(
+            self._ready
+            or self._news
+            or self._joined
+            or self._ended
+            or self._resigned
+            or self._paced
+            or self._wants_cold
+        )
 
     @property
     def unsent(self) -> int:
