@@ -198,7 +198,7 @@ def test_dead_leader_is_tried_once_for_each_backoff(fake_cluster: Any, until: An
     assert not any(link for link in core.sender.links.values() if link.in_flight)
 
 
-@pytest.mark.parametrize("what", ["producer", "consumer"])
+@pytest.mark.parametrize("what", ["producer", "consumer", "consumer placed again"])
 def test_broker_that_was_dead_is_dialed_at_once_when_it_leads_anew(
     fake_cluster: Any, until: Any, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
@@ -225,6 +225,8 @@ def test_broker_that_was_dead_is_dialed_at_once_when_it_leads_anew(
         if what == "producer":
             sent = out.send("t", b"v")
         until(lambda: len(pauses) > 3, 60)
+        if what == "consumer placed again":  # the pause goes on with a member that the metadata of before brought
+            until(lambda: inp._core.reading.fetcher.tracked[T0].link is not None, 60)
         cluster.servers[1] = cluster._serve(1)
         cluster.append("t", 0, encode_batch([(0, None, b"second", None)]))
         cluster.move("t", 0, 1)

@@ -71,13 +71,17 @@ class FetchLink:
 
     def add(self, tracked: Tracked) -> None:
         tp = tracked.assigned.tp
-        if tracked.has_news:  # that the broker was away before says nothing, and no pause goes on
-            tracked.has_news, self._failures = False, 0
-            self._news.set()
+        self.note_news(tracked)
         self.members[tp] = tracked
         self._to_name[tp] = None
         self._to_forget.pop(tp, None)
         self._event.set()
+
+    def note_news(self, tracked: Tracked) -> None:
+        """End the pause before the next stream if the metadata told of a newer leader epoch of the partition."""
+        if tracked.has_news:  # the broker was reachable since: earlier failures say nothing
+            tracked.has_news, self._failures = False, 0
+            self._news.set()
 
     def remove(self, tracked: Tracked) -> None:
         tp = tracked.assigned.tp

@@ -141,6 +141,8 @@ class Fetcher:
                 old.remove(tracked)  # asking for the leader may have retired the link, and sent all its members home
                 tracked.link = None
                 self._homeless[tp] = None
+            elif old is not None:
+                old.note_news(tracked)
         if self._homeless:
             self._placing.set()
 
