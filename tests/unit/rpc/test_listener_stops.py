@@ -155,3 +155,31 @@ def test_a_client_in_the_midst_of_sending_hears_why_its_stream_ends() -> None:
             await stopping
 
     asyncio.run(work())
+
+
+def test_handlers_that_are_cut_have_cleaned_up_when_the_listener_has_stopped() -> None:
+    """A node closes what its handlers use next. Found by test_watches_of_many_topics_refuse_no_single_request, which
+    saw a request's bytes counted after stop(0), once in 150 runs."""
+
+    class Slow(Server):
+        is_clean = False
+
+        async def Produce(self, request_iterator: Any, context: Any) -> None:
+            try:
+                await super().Produce(request_iterator, context)
+            finally:
+                for _ in range(1_000):
+                    await asyncio.sleep(0)
+                self.is_clean = True
+
+    async def work() -> None:
+        server = Slow()
+        await server.listener.start()
+        async with grpc.aio.insecure_channel(server.listener.address) as channel:
+            call = produce_pb2_grpc.ProduceStub(channel).Produce()
+            await call.write(produce_pb2.ProduceRequest(correlation_id=1))
+            assert await until(lambda: server.received == 1)
+            await server.listener.stop(0)
+            assert server.is_clean
+
+    asyncio.run(work())

@@ -38,6 +38,8 @@ OVERHEAD_BYTES = 1024 * 1024
 CONNECTIONS_MAX = 10_000
 STREAMS_PER_CONNECTION_MAX = 1_000
 STREAMS_PER_CLIENT_CONNECTION_MAX = 100
+#: Stopping a listener waits so long for the clean-up of handlers that it cut.
+CLEAN_UP_S = 1.0
 #: Bytes of a call's headers: above the first gRPC may refuse the call, above the second it does.
 HEADER_BYTES_MAX, HEADER_BYTES_REFUSED = 8 * 1024, 16 * 1024
 
@@ -265,11 +267,13 @@ class Listener:
 
     async def stop(self, grace_s: float = 5.0) -> None:
         """Let calls under way end within ``grace_s``; then take no new ones and have clients read, within ``grace_s``,
-        what they were told. What is not over then is cut. ``grace_s`` 0: all is cut at once."""
+        what they were told. What is not over then is cut. ``grace_s`` 0: all is cut at once. Handlers that are cut have
+        ended when this returns, unless their clean-up takes longer than ``CLEAN_UP_S``."""
         if self._server is not None:
             await self._health.enter_graceful_shutdown()
             await self._calls.over(grace_s)
             await self._server.stop(grace_s)
+            await self._calls.over(CLEAN_UP_S)  # gRPC cancels handlers without waiting for their clean-up
             self._server = None
 
     def services(self) -> Iterable[str]:
