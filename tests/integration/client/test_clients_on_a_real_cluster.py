@@ -520,13 +520,16 @@ import os, sys, threading, time
 from headrace import Producer, Consumer, TopicPartition
 def tell_when_the_main_thread_waits():
     main = threading.main_thread().ident
+    def sleeps():  # a signal before the thread sleeps wakes nothing, and Python looks at it when the wait is over
+        with open(f"/proc/self/task/{threading.main_thread().native_id}/stat") as stat:
+            return stat.read().rpartition(")")[2].split()[0] == "S"
     def names():  # of the functions that the main thread is in, the innermost first
         frame, found = sys._current_frames()[main], []
         while frame is not None:
             found.append(frame.f_code.co_name)
             frame = frame.f_back
         return found
-    while (at := names())[0] != "wait" or "start" in at:  # not yet: this thread is being started
+    while (at := names())[0] != "wait" or "start" in at or not sleeps():  # "start": of this thread
         time.sleep(0.01)
     print("waiting", flush=True)
 with Producer() as producer, Consumer() as consumer:
