@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from headrace_core.testing.verdicts import NotInTimeError
+from tests.worlds import waiting
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = "headrace-test"
@@ -98,10 +98,7 @@ def logs_of(container: str) -> str:
 def until(holds: Callable[[], bool], what: str, limit_s: float = LIMIT_S) -> float:
     """Seconds until ``holds``; AssertionError with ``what`` after ``limit_s``."""
     began = time.monotonic()
-    while not holds():
-        if time.monotonic() - began >= limit_s:
-            raise NotInTimeError(f"not within {limit_s:.0f} s: {what}")
-        time.sleep(0.2)
+    waiting.until(holds, what, limit_s, pause_s=0.2)
     return time.monotonic() - began
 
 

@@ -15,9 +15,9 @@ import signal
 import socket
 import struct
 import sys
-import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,21 +31,13 @@ from headrace_tools.local import ports
 from headrace_tools.local.directory import ClusterDirectory, Topology
 from headrace_tools.local.state import Life, Node
 from tests.system import failing_fsync
+from tests.worlds import waiting
 
 #: By how much bounds on time are longer in CI, whose machine is slow, and shared.
 SLOW_MACHINE = 3 if os.environ.get("CI") == "true" else 1
 #: For conditions that a healthy cluster meets in a second or two. CI's machine is slow, and shared.
 PATIENCE_S = 120.0
-
-
-def eventually(condition: Callable[[], Any], what: str | Callable[[], str], *, within_s: float = PATIENCE_S) -> Any:
-    """The first true value of ``condition``; NotInTimeError with ``what`` when there is none."""
-    deadline = time.monotonic() + within_s
-    while not (value := condition()):
-        if time.monotonic() > deadline:
-            raise NotInTimeError(f"not within {within_s:g} s: {what() if callable(what) else what}")
-        time.sleep(0.05)
-    return value
+eventually = partial(waiting.until, within_s=PATIENCE_S, pause_s=0.05)
 
 
 class _Directory(ClusterDirectory):

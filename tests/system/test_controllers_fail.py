@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +18,10 @@ import pytest
 
 from headrace import Admin, LocalCluster, NewTopic
 from headrace.errors import HeadraceError
-from headrace_core.testing.verdicts import NotInTimeError
+from tests.worlds.waiting import WAIT_S, until
 
 IS_FULL = os.environ.get("HEADRACE_FULL_KILLS", "0") not in ("", "0")
 KILLS = 20 if IS_FULL else 4
-PATIENCE_S = 60.0
 #: What the issue allows at the 95th percentile, at shipped time-outs; or what a machine busy with tests may take.
 FAILOVER_P95_S = 3.0 if IS_FULL else 30.0
 
@@ -49,7 +48,7 @@ class Writers:
     def __exit__(self, *exception: object) -> None:
         self._stop.set()
         for thread in self._threads:
-            thread.join(PATIENCE_S)
+            thread.join(WAIT_S)
 
     def first_asked_after(self, begun: float) -> float:
         """When the first write was acknowledged that was asked for after ``begun``."""
@@ -58,7 +57,7 @@ class Writers:
             with self._lock:
                 return [done for _, asked, done in self.acknowledged[-200:] if asked > begun]
 
-        eventually(found, lambda: f"no write is acknowledged; the last refusals: {self.refused[-3:]}")
+        until(found, lambda: f"no write is acknowledged; the last refusals: {self.refused[-3:]}")
         return min(found())
 
     def _run(self, prefix: str, bootstrap: str) -> None:
@@ -100,7 +99,7 @@ class Controllers:
                 voter.lag is not None and 0 <= voter.lag < 1_000 for voter in quorum.voters
             )
 
-        eventually(is_whole, lambda: "the quorum is not whole")
+        until(is_whole, lambda: "the quorum is not whole")
         return found[0]
 
     def topics(self, node_id: int, at_least: set[str]) -> set[str]:
@@ -113,21 +112,14 @@ class Controllers:
                 found.update(admin.list_topics(timeout=10))
                 return at_least <= found
 
-            eventually(has_them, lambda: f"controller {node_id} lacks {sorted(at_least - found)[:5]}")
+            until(has_them, lambda: f"controller {node_id} lacks {sorted(at_least - found)[:5]}")
         return found
-
-
-def eventually(condition: Callable[[], Any], what: Callable[[], str]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        if time.monotonic() >= deadline:
-            raise NotInTimeError(f"not within {PATIENCE_S:g} s: {what()}")
 
 
 @pytest.fixture
 def controllers(tmp_path: Path) -> Iterator[Controllers]:
     with LocalCluster(
-        brokers=1, controllers=3, coordinators=0, data=tmp_path / "cluster", start_timeout_s=PATIENCE_S
+        brokers=1, controllers=3, coordinators=0, data=tmp_path / "cluster", start_timeout_s=WAIT_S
     ) as local:
         yield Controllers(local)
 
@@ -179,7 +171,7 @@ def test_a_leader_that_is_frozen_is_followed_and_shows_nothing_old_when_it_thaws
                     return error.code == "TOPIC_ALREADY_EXISTS"
                 return True
 
-            eventually(takes_a_write, lambda: f"controller {leader} passes no write on")
+            until(takes_a_write, lambda: f"controller {leader} passes no write on")
         assert controllers.whole() != leader
     check(controllers, writers)
     assert "through-the-thawed" in controllers.topics(leader, {"through-the-thawed"})

@@ -4,20 +4,12 @@ from __future__ import annotations
 
 import resource
 import socket
-import time
-from collections.abc import Callable
 
 from headrace import Admin, LocalCluster, NewTopic, Producer
+from tests.worlds.waiting import until
 
 PATIENCE_S = 60
 TOPIC = "orders"
-
-
-def _until(what: str, is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not is_so():
-        assert time.monotonic() < deadline, f"{what}: not within {PATIENCE_S} s"
-        time.sleep(0.1)
 
 
 def test_broker_without_descriptors_leads_nothing_and_comes_back() -> None:
@@ -31,7 +23,7 @@ def test_broker_without_descriptors_leads_nothing_and_comes_back() -> None:
             (topic,) = admin.describe_topics([TOPIC])
             return {partition.leader for partition in topic.partitions}
 
-        _until("every broker leads one partition", lambda: len(leaders()) == 3)
+        until(lambda: len(leaders()) == 3, "every broker leads one partition")
         victim = min(leaders())
         node = next(each for each in cluster.ps() if each["role"] == "broker" and each["id"] == victim)
         limits = resource.prlimit(node["pid"], resource.RLIMIT_NOFILE)
@@ -39,18 +31,18 @@ def test_broker_without_descriptors_leads_nothing_and_comes_back() -> None:
         with Producer(bootstrap_servers=cluster.bootstrap_servers) as producer:
             try:
                 resource.prlimit(node["pid"], resource.RLIMIT_NOFILE, (40, limits[1]))
-                _until("the others lead", lambda: victim not in leaders())
+                until(lambda: victim not in leaders(), "the others lead")
                 for number in range(30):
                     producer.send(TOPIC, b"%d" % number, partition=number % 3).result(PATIENCE_S)
             finally:
                 resource.prlimit(node["pid"], resource.RLIMIT_NOFILE, limits)
-        _until(
-            "the broker accepts again",
+        until(
             lambda: socket.create_connection((host, int(port)), timeout=5).close() is None,
+            "the broker accepts again",
         )
 
         def leads_again() -> bool:
             admin.elect_leaders()  # preferred: it gets its partition back once it has said that it can lead
             return victim in leaders()
 
-        _until("it leads again", leads_again)
+        until(leads_again, "it leads again")

@@ -16,6 +16,7 @@ import pytest
 
 from headrace import Admin, Consumer, LocalCluster, NewTopic, Producer, TopicPartition
 from headrace.errors import HeadraceError
+from tests.worlds.waiting import until
 
 IS_FULL = os.environ.get("HEADRACE_FULL_KILLS", "0") not in ("", "0")
 FROZEN_S = 25.0 if IS_FULL else 9.0
@@ -88,14 +89,6 @@ class Reader(threading.Thread):
                         self.commits += 1
                     except HeadraceError as error:
                         self.failed.append(error)
-
-
-def until(condition: object, what: str) -> None:
-    assert callable(condition)
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {PATIENCE_S:g} s: {what}"
-        time.sleep(0.05)
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,6 @@ from headrace_core.node.meta_properties import format_directories
 from headrace_core.node.state_file import RuntimeState, read_state
 from headrace_core.records import decode_batch, encode_batch, split_batches
 from headrace_core.rpc.channel import COMMON_OPTIONS
-from headrace_core.testing.verdicts import NotInTimeError
 from headrace_protos.v1 import (
     admin_pb2,
     admin_pb2_grpc,
@@ -33,18 +32,9 @@ from headrace_protos.v1 import (
     produce_pb2,
     produce_pb2_grpc,
 )
+from tests.worlds.waiting import until
 
 WAIT_S = 60.0
-
-
-def until(condition: Callable[[], Any], what: str, timeout_s: float = WAIT_S) -> Any:
-    """The first true value of ``condition``; AssertionError when there is none in time."""
-    deadline = time.monotonic() + timeout_s
-    while not (value := condition()):
-        if time.monotonic() >= deadline:
-            raise NotInTimeError(f"waited {timeout_s:.0f} s for {what}")
-        time.sleep(0.005)
-    return value
 
 
 def batch(*values: bytes, timestamp_ms: int | None = None, **fields: Any) -> bytes:

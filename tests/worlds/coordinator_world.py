@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from tests.worlds.broker_world import Cluster, Node, until
+from tests.worlds.broker_world import Cluster, Node
+from tests.worlds.waiting import until
 
 import grpc  # isort: skip
 

@@ -34,9 +34,9 @@ from tests.worlds.broker_world import (
     fetch_request,
     produce_partition,
     produce_request,
-    until,
 )
 from tests.worlds.broker_world import values_of as values_in
+from tests.worlds.waiting import until
 
 #: For what a slow machine with other tests on it may need.
 LONG_S = 90.0

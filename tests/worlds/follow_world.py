@@ -20,22 +20,10 @@ from headrace_core.metadata.codec import decode_batches, encode_decision
 from headrace_core.metadata.records import METADATA_VERSION, MetadataRecord
 from headrace_core.metadata.snapshot import encode_snapshot
 from headrace_core.rpc.server import Listener
-from headrace_core.testing.verdicts import NotInTimeError
 from headrace_protos.v1 import cluster_pb2_grpc
 
 CLUSTER = "follow"
 WAIT_S = 60.0
-
-
-async def until(condition: Callable[[], Any], what: str) -> Any:
-    """The first true value of ``condition``."""
-    try:
-        async with asyncio.timeout(WAIT_S):
-            while not (value := condition()):  # noqa: ASYNC110  (conditions of others' making)
-                await asyncio.sleep(0.002)
-            return value
-    except TimeoutError:
-        raise NotInTimeError(f"waited {WAIT_S:.0f} s for {what}") from None
 
 
 def note(key: str, value: str) -> ConfigRecord:

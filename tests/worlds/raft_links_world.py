@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import socket
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -12,7 +11,7 @@ from headrace_controller.raft import Message, ReplicaKey, VoterSet
 from headrace_controller.raft.types import Body
 from headrace_controller.transport.links import PeerLinks
 from headrace_core.rpc.server import Listener
-from headrace_core.testing.verdicts import NotInTimeError
+from tests.worlds.waiting import until_async as until
 
 CLUSTER = "q1Sh-9_ISia_zwGINzRvyQ"
 
@@ -68,16 +67,6 @@ class End:
     @property
     def bodies(self) -> list[Body]:
         return [message.body for message in self.received]
-
-
-async def until(is_so: Callable[[], object], what: str, *, timeout_s: float = 60.0, pause_s: float = 0.002) -> None:
-    """Wait for a condition, by looking."""
-    try:
-        async with asyncio.timeout(timeout_s):
-            while not is_so():  # noqa: ASYNC110  (what is waited for has no event)
-                await asyncio.sleep(pause_s)
-    except TimeoutError:
-        raise NotInTimeError(f"it did not come to this: {what}") from None
 
 
 def voters_of(ends: Sequence[End]) -> VoterSet:

@@ -9,27 +9,19 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from headrace import Admin, Consumer, NewTopic, Producer, TopicPartition
 from headrace.models import OffsetAndMetadata
-from headrace_core.testing.verdicts import NotInTimeError
+from tests.worlds import waiting
 
 #: For what a slow machine with other tests on it may need.
 LONG_S = 90.0
+until = partial(waiting.until, within_s=LONG_S)
 
 _names = itertools.count()
-
-
-def until(condition: Callable[[], Any], what: str | Callable[[], str], within_s: float = LONG_S) -> Any:
-    """The first true value of ``condition``; NotInTimeError with ``what`` when there is none."""
-    deadline = time.monotonic() + within_s
-    while not (value := condition()):
-        if time.monotonic() > deadline:
-            raise NotInTimeError(f"not within {within_s:g} s: {what() if callable(what) else what}")
-        time.sleep(0.01)
-    return value
 
 
 def new_name(what: str) -> str:

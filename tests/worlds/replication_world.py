@@ -4,7 +4,6 @@ a file system in memory, and streams whose written messages the test takes."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 from headrace_broker.handlers.replication import LeaderStream, ReplicationService
@@ -24,12 +23,6 @@ from tests.worlds.solo_broker import BROKER_ID, FakeStream, SoloBroker, batch
 
 FOLLOWER = 2
 WINDOW = 8 << 20
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not condition():  # noqa: ASYNC110 - what is waited for tells nobody
-            await asyncio.sleep(0.001)
 
 
 class FollowerEnd:

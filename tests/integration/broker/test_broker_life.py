@@ -26,8 +26,8 @@ from tests.worlds.broker_world import (
     produce_partition,
     produce_request,
     produce_stream,
-    until,
 )
+from tests.worlds.waiting import until
 
 
 def test_acknowledged_records_survive_kill_9_and_offsets_go_on(make_cluster):

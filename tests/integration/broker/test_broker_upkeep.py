@@ -12,7 +12,8 @@ import pytest
 
 from headrace import Admin, ConfigResource, Consumer, NewTopic, Producer, Record, TopicPartition
 from headrace_core.testing.verdicts import NotInTimeError
-from tests.worlds.broker_world import Cluster, until
+from tests.worlds.broker_world import Cluster
+from tests.worlds.waiting import until
 
 #: Everything that waits does so for a moment.
 QUICK = {

@@ -13,15 +13,8 @@ from typing import Any
 import pytest
 
 from headrace_protos.v1 import fetch_pb2_grpc, metadata_pb2, produce_pb2_grpc
-from tests.worlds.broker_world import (
-    Cluster,
-    batch,
-    fetch_partition,
-    fetch_request,
-    produce_partition,
-    produce_request,
-    until,
-)
+from tests.worlds.broker_world import Cluster, batch, fetch_partition, fetch_request, produce_partition, produce_request
+from tests.worlds.waiting import until
 
 IS_FULL = os.environ.get("HEADRACE_FULL_LEAKS", "0") not in ("", "0")
 MIB = 1024 * 1024

@@ -30,7 +30,8 @@ from headrace_core.membership.metadata_follower import MetadataFollower
 from headrace_core.metadata import MetadataImage
 from headrace_core.node.meta_properties import read_meta
 from headrace_protos.v1 import admin_pb2, admin_pb2_grpc, metadata_pb2
-from tests.worlds.broker_world import WAIT_S, Cluster, Topic, until
+from tests.worlds.broker_world import WAIT_S, Cluster, Topic
+from tests.worlds.waiting import until
 
 HEADRACE = str(Path(sys.executable).with_name("headrace"))
 

@@ -10,7 +10,8 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from headrace import Producer
 from headrace_core import errors
 from headrace_protos.v1 import admin_pb2, cluster_pb2, cluster_pb2_grpc, metadata_pb2, metadata_pb2_grpc
-from tests.worlds.broker_world import WAIT_S, Cluster, Node, batch, until
+from tests.worlds.broker_world import WAIT_S, Cluster, Node, batch
+from tests.worlds.waiting import until
 
 
 def metadata(cluster, **request):

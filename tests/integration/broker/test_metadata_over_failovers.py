@@ -21,7 +21,7 @@ from headrace_core.errors import HeadraceError
 from headrace_core.rpc.channel import COMMON_OPTIONS
 from headrace_core.rpc.status import error_from_rpc
 from headrace_protos.v1 import admin_pb2, admin_pb2_grpc, metadata_pb2, metadata_pb2_grpc
-from tests.worlds.broker_world import until
+from tests.worlds.waiting import until
 
 #: A node that does not answer for so long is dead or stands still; its answer, when it comes, is checked all the same.
 _PATIENCE_S = 5.0

@@ -12,14 +12,8 @@ from headrace_core.records import Compression, decode_batch, split_batches
 from headrace_core.records.batches import assemble_batch
 from headrace_core.testing.batches import patched
 from headrace_protos.v1 import produce_pb2, produce_pb2_grpc
-from tests.worlds.broker_world import (
-    WAIT_S,
-    batch,
-    produce_partition,
-    produce_request,
-    produce_stream,
-    until,
-)
+from tests.worlds.broker_world import WAIT_S, batch, produce_partition, produce_request, produce_stream
+from tests.worlds.waiting import until
 
 
 def code(result) -> int:

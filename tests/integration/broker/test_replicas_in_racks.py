@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from headrace_protos.v1 import admin_pb2, fetch_pb2_grpc
-from tests.worlds.broker_world import Node, Stream, fetch_partition, fetch_request, until, values_of
+from tests.worlds.broker_world import Node, Stream, fetch_partition, fetch_request, values_of
 from tests.worlds.fleet_world import LONG_S, Fleet, Load, ReplicatedTopic
+from tests.worlds.waiting import until
 
 #: Well above what a replica may be behind on the live lane.
 FAR_BEHIND_BYTES = 24 * 1024 * 1024

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from headrace_protos.v1 import admin_pb2
-from tests.worlds.broker_world import until
 from tests.worlds.fleet_world import LONG_S, Fleet, Load, check_nothing_lost, wait_gone
+from tests.worlds.waiting import until
 
 
 @pytest.fixture(scope="module")

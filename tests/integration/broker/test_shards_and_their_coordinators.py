@@ -23,16 +23,8 @@ from headrace_protos.v1 import (
     produce_pb2,
     produce_pb2_grpc,
 )
-from tests.worlds.broker_world import (
-    WAIT_S,
-    Cluster,
-    Stream,
-    Topic,
-    batch,
-    produce_request,
-    produce_stream,
-    until,
-)
+from tests.worlds.broker_world import WAIT_S, Cluster, Stream, Topic, batch, produce_request, produce_stream
+from tests.worlds.waiting import until
 
 GROUP = "orders"
 #: Of the offsets topic in these tests.

@@ -15,8 +15,8 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +24,10 @@ import pytest
 
 from headrace import Admin, Consumer, NewTopic, Producer, TopicPartition
 from headrace.errors import HeadraceError
-from headrace_core.testing.verdicts import NotInTimeError
+from tests.worlds import waiting
 
 PATIENCE_S = 120.0
+eventually = partial(waiting.until, within_s=PATIENCE_S, pause_s=0.1)
 TOPIC, GROUP = "orders", "billing"
 #: A coordinator of another version, on a machine whose clock is a minute and a half ahead.
 STRANGE_COORDINATOR = """
@@ -36,16 +37,6 @@ time.time_ns = lambda: right() + 90_000_000_000
 importlib.metadata.version = lambda name: "0.0.9" if name == "headrace-core" else own(name)
 runpy.run_module("headrace_coordinator", run_name="__main__", alter_sys=True)
 """
-
-
-def eventually(condition: Callable[[], Any], what: str) -> Any:
-    """What ``condition`` gives, as soon as that is true."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not (found := condition()):
-        if time.monotonic() >= deadline:
-            raise NotInTimeError(what)
-        time.sleep(0.1)
-    return found
 
 
 class Patient:

@@ -6,15 +6,14 @@ import json
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import pytest
 
 from headrace import Admin, Consumer, LocalCluster, NewTopic, Producer, TopicPartition
-from headrace_core.testing.verdicts import NotInTimeError
 from headrace_tools.cli.app import run
+from tests.worlds.waiting import until
 
 
 class Outcome(NamedTuple):
@@ -56,15 +55,6 @@ def cli(headrace: LocalCluster, capfd: pytest.CaptureFixture[str], monkeypatch: 
 def produce(headrace: LocalCluster, topic: str, values: list[bytes]) -> None:
     with Producer(bootstrap_servers=headrace.bootstrap_servers) as producer:
         producer.send_many(topic, values).result(LIMIT_S)
-
-
-def until(found: Callable[[], Any], what: str) -> Any:
-    """What ``found`` returns once it is true; asking is what takes the time."""
-    give_up = time.monotonic() + LIMIT_S
-    while not (value := found()):
-        if time.monotonic() >= give_up:
-            raise NotInTimeError(f"{what}: not within {LIMIT_S:g} s")
-    return value
 
 
 @pytest.fixture(scope="module")

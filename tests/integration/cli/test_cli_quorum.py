@@ -8,7 +8,6 @@ import os
 import shutil
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from headrace import Admin, NewTopic
 from headrace.errors import HeadraceError
 from headrace_core.log.files import RealFileSystem
 from headrace_core.shell.state import load
-from headrace_core.testing.verdicts import NotInTimeError
+from tests.worlds.waiting import until
 
 Cli = Callable[..., Any]
 #: Nothing here waits longer than this for anything.
@@ -50,7 +49,7 @@ class Cluster:
         pid = self.pid(role, node_id)
         assert pid is not None
         os.kill(pid, signal.SIGKILL)
-        eventually(lambda: self.pid(role, node_id) is None, f"{role} {node_id} is gone")
+        until(lambda: self.pid(role, node_id) is None, f"{role} {node_id} is gone")
 
     def restart(self, role: str, node_id: int, *, code: int = 0) -> Any:
         return self("restart", "--data", self.data, role, str(node_id), code=code)
@@ -68,13 +67,6 @@ class Cluster:
 
     def config(self, node_id: int) -> Path:
         return self.data / "config" / f"controller-{node_id}.properties"
-
-
-def eventually(condition: Callable[[], Any], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        if time.monotonic() >= deadline:
-            raise NotInTimeError(f"not within {PATIENCE_S:g} s: {what}")
 
 
 @pytest.fixture
@@ -105,7 +97,7 @@ class Writes:
     def goes_on(self) -> None:
         """Returns once a write that began after this was acknowledged."""
         soon = len(self.acknowledged) + 2
-        eventually(lambda: len(self.acknowledged) >= soon, f"a write is acknowledged; refused: {self.refused[-3:]}")
+        until(lambda: len(self.acknowledged) >= soon, f"a write is acknowledged; refused: {self.refused[-3:]}")
 
     def check(self) -> None:
         with Admin(bootstrap_servers=self._bootstrap) as admin:
@@ -196,7 +188,7 @@ def test_a_voter_that_lost_its_disk_is_refused_as_itself_and_taken_back_as_a_new
         assert "give --initial-controllers" in cluster(*line, code=1).err
         cluster(*line, "--no-initial-controllers")
         cluster.restart("controller", 2)
-        eventually(lambda: [each["id"] for each in cluster.quorum()["observers"]] == [2], "it follows as a stranger")
+        until(lambda: [each["id"] for each in cluster.quorum()["observers"]] == [2], "it follows as a stranger")
         assert cluster.key(2) == old
 
         down = cluster.quorum()

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from headrace_core.testing.verdicts import NotInTimeError
+from tests.worlds.waiting import until
 
 PATIENCE_S = 90.0
 
@@ -40,7 +39,11 @@ class Cluster:
     def end(self, broker: int, how: signal.Signals) -> None:
         """Returns when the process is gone."""
         os.kill(next(n["pid"] for n in self.nodes() if (n["role"], n["id"]) == ("broker", broker)), how)
-        eventually(lambda: {"role": "broker", "id": broker, "pid": None}.items() <= self._node(broker).items(), "gone")
+        until(
+            lambda: {"role": "broker", "id": broker, "pid": None}.items() <= self._node(broker).items(),
+            "gone",
+            PATIENCE_S,
+        )
 
     def _node(self, broker: int) -> dict[str, Any]:
         return next(node for node in self.nodes() if (node["role"], node["id"]) == ("broker", broker))
@@ -61,14 +64,6 @@ class Cluster:
     def read(self, topic: str) -> list[str]:
         lines: list[str] = self("consume", "-t", topic, "-e", "-q").lines
         return sorted(lines)
-
-
-def eventually(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        if time.monotonic() >= deadline:
-            raise NotInTimeError(what)
-        time.sleep(0.1)
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +113,7 @@ def test_a_leader_dies_another_is_elected_and_the_first_leads_again_when_it_is_a
     assert "PREFERRED_LEADER_NOT_AVAILABLE" in refused.err
 
     cluster.restart(before["leader"])
-    eventually(lambda: cluster.is_whole("led"), "in sync again")
+    until(lambda: cluster.is_whole("led"), "in sync again", PATIENCE_S, pause_s=0.1)
     assert cluster.read("led") == ["after", "before"]
     assert cluster.json("partitions", "elect", "led-0")[0]["elected"]
     assert cluster.partitions("led")[0]["leader"] == before["leader"]

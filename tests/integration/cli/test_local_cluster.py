@@ -11,7 +11,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
@@ -20,6 +19,7 @@ import pytest
 from headrace import Admin, Consumer, LocalCluster, NewTopic, Producer, TopicPartition
 from headrace.errors import ClusterStartError, IllegalStateError, InvalidArgumentError, UnsupportedVersionError
 from headrace_tools.local import ClusterDirectory
+from tests.worlds.waiting import until
 
 _ROOT = Path(__file__).parents[3]
 
@@ -49,15 +49,6 @@ def _commit(cluster: LocalCluster, offset: int) -> None:
 def _committed(cluster: LocalCluster) -> int | None:
     with Consumer(bootstrap_servers=cluster.bootstrap_servers, group_id="readers") as consumer:
         return consumer.committed(TopicPartition("events", 0))
-
-
-def _eventually(condition: Callable[[], bool], seconds: float = 20) -> bool:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.01)
-    return True
 
 
 def _alive(pid: int) -> bool:
@@ -106,7 +97,7 @@ def test_a_paused_broker_answers_again_when_it_is_resumed(headrace_cluster: Loca
     _send(cluster, [b"before"])
     cluster.pause("broker", 1)
     (stat,) = [Path(f"/proc/{row['pid']}/stat") for row in cluster.ps() if row["role"] == "broker"]
-    assert _eventually(lambda: b") T" in stat.read_bytes())
+    until(lambda: b") T" in stat.read_bytes(), within_s=20)
     cluster.resume("broker", 1)
     _send(cluster, [b"after"])
     assert _read(cluster, 2) == [b"before", b"after"]
@@ -199,14 +190,14 @@ def test_a_quorum_goes_on_without_one_of_three(mode: Literal["process", "inproce
         cluster.kill("controller", leader)
         admin.create_topics([NewTopic("after", partitions=1)])
         cluster.restart("controller", leader)
-        assert _eventually(lambda: all(voter.lag == 0 for voter in admin.describe_quorum().voters))
+        until(lambda: all(voter.lag == 0 for voter in admin.describe_quorum().voters), within_s=20)
         if mode == "process":  # a leader that stands still is no leader for long
             leader = admin.describe_quorum().leader_id
             cluster.pause("controller", leader)
-            assert _eventually(lambda: admin.describe_quorum().leader_id not in (leader, -1))
+            until(lambda: admin.describe_quorum().leader_id not in (leader, -1), within_s=20)
             admin.create_topics([NewTopic("while-it-slept", partitions=1)])
             cluster.resume("controller", leader)
-            assert _eventually(lambda: all(voter.lag == 0 for voter in admin.describe_quorum().voters))
+            until(lambda: all(voter.lag == 0 for voter in admin.describe_quorum().voters), within_s=20)
         assert {"before", "after"} <= set(admin.list_topics())
 
 
@@ -247,8 +238,8 @@ def test_an_owner_that_never_stops_its_cluster_leaves_nothing_behind(ending: str
         owner.wait(timeout=30)
         if "sleep" not in ending:
             assert not os.path.exists(directory)  # an interpreter that ends does not leave it to the guardian
-        assert _eventually(lambda: not any(_alive(int(pid)) for pid in pids))
-        assert _eventually(lambda: not os.path.exists(directory))
+        until(lambda: not any(_alive(int(pid)) for pid in pids), within_s=20)
+        until(lambda: not os.path.exists(directory), within_s=20)
     finally:
         owner.kill()
         owner.wait()
@@ -286,7 +277,7 @@ def test_an_owner_that_never_stops_the_cluster_within_it_leaves_nothing_behind(e
             assert os.path.exists(directory)
             owner.send_signal(signal.SIGKILL)
             owner.wait(timeout=60)
-            assert _eventually(lambda: not os.path.exists(directory), seconds=60)
+            until(lambda: not os.path.exists(directory))
         else:
             assert owner.stdout.read() == "sent: True\n", errors.read_text()
             assert (owner.wait(timeout=60), errors.read_text()) == (0, "")

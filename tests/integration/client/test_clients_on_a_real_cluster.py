@@ -37,7 +37,7 @@ from headrace.errors import (
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
 )
-from headrace_core.testing.verdicts import NotInTimeError
+from tests.worlds.waiting import until
 
 _names = itertools.count()
 
@@ -398,12 +398,12 @@ def test_consumer_goes_on_after_the_broker_was_killed(headrace_cluster: Any) -> 
         inp.assign(everywhere)
         inp.seek_to_beginning()
         seen: list[bytes] = []
-        _wait(lambda: seen.extend(record.value for record in inp.poll(0.5)) or seen == [b"first"])
+        until(lambda: seen.extend(record.value for record in inp.poll(0.5)) or seen == [b"first"])
         headrace_cluster.kill("broker", 1)
         assert inp.poll(0.3) == []
         headrace_cluster.restart("broker", 1)
         out.send("t", b"second").result(60)
-        _wait(lambda: seen.extend(record.value for record in inp.poll(0.5)) or len(seen) == 2, 40)
+        until(lambda: seen.extend(record.value for record in inp.poll(0.5)) or len(seen) == 2, within_s=40)
     assert seen == [b"first", b"second"]
 
 
@@ -415,7 +415,7 @@ def test_paused_broker_blocks_senders_and_nothing_fails(headrace_cluster: Any) -
         thread = threading.Thread(target=lambda: futures.extend(out.send("t", b"x" * 1_000) for _ in range(500)))
         thread.start()
         try:
-            _wait(lambda: out.metrics()["buffer-available-bytes"] == 0)
+            until(lambda: out.metrics()["buffer-available-bytes"] == 0)
             thread.join(0.2)
             assert thread.is_alive()
         finally:
@@ -566,15 +566,7 @@ def test_ctrl_c_ends_a_wait_at_once_and_close_still_flushes(bootstrap: str, topi
     assert [record.value for record in read_all(bootstrap, topic)] == [b"sent before"]
 
 
-def _wait(condition: Any, timeout_s: float = 60) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        if time.monotonic() >= deadline:
-            raise NotInTimeError("the condition did not come true")
-        time.sleep(0.002)
-
-
 def _wait_for_sends(futures: list[tuple[bytes, Any]], count: int) -> None:
     """Until ``count`` more sends have been made, and the last of them has its outcome."""
     last = len(futures) + count - 1
-    _wait(lambda: len(futures) > last and futures[last][1].done(), 60)
+    until(lambda: len(futures) > last and futures[last][1].done(), within_s=60)

@@ -38,6 +38,7 @@ from headrace.errors import (
 )
 from headrace_core.testing.verdicts import NotInTimeError
 from headrace_tools.local.cluster import LocalCluster
+from tests.worlds.waiting import until
 
 LIMIT_S = 90.0
 _names = itertools.count()
@@ -126,15 +127,6 @@ def poll_until(condition: Callable[[], object], *consumers: Consumer) -> list[An
         for each in consumers:
             came += each.poll(0.05)
     return came
-
-
-def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + LIMIT_S
-    pause = threading.Event()
-    while not condition():
-        if time.monotonic() >= deadline:
-            raise NotInTimeError("it did not happen")
-        pause.wait(0.02)
 
 
 def test_reading_begins_where_the_group_committed(make_world: Callable[..., ConsumerGroupWorld]) -> None:
@@ -452,7 +444,7 @@ def test_commits_that_do_not_wait_keep_their_order(make_world: Callable[..., Con
         ]
         for future in futures:
             future.result(LIMIT_S)
-        until(lambda: len(heard) == 50)
+        until(lambda: len(heard) == 50, within_s=LIMIT_S)
         assert heard == list(range(1, 51))
         assert committing.committed(tp) == 50
 
@@ -677,7 +669,7 @@ def test_a_loop_goes_on_after_its_consumer_was_out(make_world: Callable[..., Con
     for record in member:
         offsets.append(record.offset)
         if len(offsets) == 1:
-            until(lambda: member._core.reading.inbox.alarm)  # (he handles the first one for too long)
+            until(lambda: member._core.reading.inbox.alarm, within_s=LIMIT_S)  # (he handles the first one for too long)
         if record.offset == 1:
             break
     assert offsets == [0, 0, 1]  # nothing was committed

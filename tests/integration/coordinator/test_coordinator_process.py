@@ -8,8 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.worlds.broker_world import batch, produce_partition, produce_request, produce_stream, until
+from tests.worlds.broker_world import batch, produce_partition, produce_request, produce_stream
 from tests.worlds.coordinator_world import LONG_S, GroupsCluster, Member, commit, fetch
+from tests.worlds.waiting import until
 
 import grpc  # isort: skip
 

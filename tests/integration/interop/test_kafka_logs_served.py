@@ -24,7 +24,8 @@ from headrace_core.log.dump import Problem, dump
 from headrace_core.records import Record, iterate_headers
 from headrace_protos.v1 import fetch_pb2_grpc
 from tests.integration.interop.kafka_peer import Consumed, KafkaBroker
-from tests.worlds.broker_world import Cluster, Stream, Topic, fetch_partition, fetch_request, until
+from tests.worlds.broker_world import Cluster, Stream, Topic, fetch_partition, fetch_request
+from tests.worlds.waiting import until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(600)]
 

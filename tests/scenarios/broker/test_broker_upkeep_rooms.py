@@ -6,7 +6,7 @@ import asyncio
 import threading
 import time
 import weakref
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -27,6 +27,7 @@ from headrace_core.testing.crashing_fs import CrashingFileSystem
 from headrace_core.types import TopicPartition
 from headrace_protos.v1 import offsets_pb2
 from tests.worlds.solo_broker import BROKER_ID, SoloBroker, fetch, produce
+from tests.worlds.waiting import until_async as until
 
 CLEANERS = {"log.cleaner.dedupe.buffer.size": 1 << 20, "log.cleaner.backoff.ms": 20}
 
@@ -88,13 +89,6 @@ async def room(fs: CrashingFileSystem | None = None, **keys: Any) -> AsyncIterat
             yield made
         finally:
             await made.upkeep.stop()
-
-
-async def until(condition: Callable[[], Any]) -> Any:
-    async with asyncio.timeout(60):
-        while not (found := condition()):  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
-        return found
 
 
 def cleaners() -> list[threading.Thread]:

@@ -10,8 +10,9 @@ from headrace_broker.handlers.fetch import QUEUED_BYTES_MAX
 from headrace_broker.handlers.produce import UNREAD_BYTES_MAX
 from headrace_core.errors import RequestTimedOutError
 from headrace_core.testing.crashing_fs import CrashingFileSystem
-from tests.worlds.replication_world import ReplicationWorld, until
+from tests.worlds.replication_world import ReplicationWorld
 from tests.worlds.solo_broker import FakeStream, SoloBroker, StallingFileSystem, batch, fetch, produce
+from tests.worlds.waiting import until_async as until
 
 REQUESTS_MAX = 100_000
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -19,6 +19,7 @@ from headrace_core.telemetry import CorruptionFound, Emitter, IndexRebuilt, Part
 from headrace_core.testing.crashing_fs import CrashingFileSystem
 from headrace_core.types import TopicPartition
 from tests.worlds.solo_broker import BROKER_ID, SoloBroker, fetch
+from tests.worlds.waiting import until_async as until
 
 ROTTEN, SOUND = TopicPartition("rotten", 0), TopicPartition("sound", 0)
 SEALED = "/data/rotten-0/00000000000000000000.log"
@@ -58,13 +59,6 @@ async def scrubbing(broker: SoloBroker, **keys: Any) -> AsyncIterator[LiveSettin
     finally:
         await scrubber.stop()
         assert not [task for task in asyncio.all_tasks() if "scrub" in task.get_name()]
-
-
-async def until(condition: Callable[[], Any]) -> Any:
-    async with asyncio.timeout(60):
-        while not (found := condition()):  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
-        return found
 
 
 def told(broker: SoloBroker, kind: type) -> list[Any]:

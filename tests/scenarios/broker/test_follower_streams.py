@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 from headrace_broker.partition.messages import Ack, Ended, Hello, Join, Joined, Lane, News, Push, Request, Response
@@ -18,6 +18,7 @@ from headrace_core.rpc.server import Listener
 from headrace_core.rpc.streams import ServerStream, StreamHandler
 from headrace_core.telemetry import Emitter, Metrics
 from headrace_protos.v1 import replication_pb2_grpc
+from tests.worlds.waiting import until_async as until
 
 LEADER = 2
 
@@ -130,12 +131,6 @@ def at(*ports: int) -> MetadataImage:
         record = RegisterBrokerRecord(LEADER, epoch, b"i" * 16, (b"d" * 16,), (endpoint,))
         image = image.apply([record], image.next_offset + 1)
     return image
-
-
-async def until(condition: Callable[[], Any]) -> None:
-    async with asyncio.timeout(60):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
 
 
 @contextlib.asynccontextmanager

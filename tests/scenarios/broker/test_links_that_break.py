@@ -14,8 +14,9 @@ from headrace_broker.replication import follower_streams, wire
 from headrace_core.errors import NetworkError
 from headrace_core.testing.crashing_fs import CrashingFileSystem
 from tests.scenarios.broker.test_follower_streams import Replica, at, world
-from tests.worlds.replication_world import ReplicationWorld, until
+from tests.worlds.replication_world import ReplicationWorld
 from tests.worlds.solo_broker import SoloBroker
+from tests.worlds.waiting import until_async as until
 
 
 def test_a_follower_that_speaks_and_falls_silent_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:

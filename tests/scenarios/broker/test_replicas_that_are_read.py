@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 from headrace_broker.handlers.fetch import NEARER_LOOK_MS
@@ -23,6 +22,7 @@ from headrace_core.testing.crashing_fs import CrashingFileSystem
 from headrace_core.types import TopicPartition
 from headrace_protos.v1 import offsets_pb2
 from tests.worlds.solo_broker import BROKER_ID, SoloBroker, batch, fetch
+from tests.worlds.waiting import until_async as until
 
 OTHER = 2
 ORDERS = TopicPartition("orders", 0)
@@ -66,12 +66,6 @@ def racked(correlation_id: int, *topics: str, rack: str = "b", **keys: Any) -> A
     request = fetch(correlation_id, *topics, **keys)
     request.rack = rack
     return request
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not condition():  # noqa: ASYNC110 - what is waited for tells nobody
-            await asyncio.sleep(0.001)
 
 
 async def append(broker: SoloBroker, *values: bytes) -> None:

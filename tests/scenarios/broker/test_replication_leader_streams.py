@@ -12,8 +12,9 @@ from headrace_broker.replication import wire
 from headrace_core import errors
 from headrace_core.metadata.records import ConfigRecord, ConfigResourceType
 from headrace_core.testing.crashing_fs import CrashingFileSystem
-from tests.worlds.replication_world import FollowerEnd, ReplicationWorld, until
+from tests.worlds.replication_world import FollowerEnd, ReplicationWorld
 from tests.worlds.solo_broker import BROKER_ID, SoloBroker, batch, produce
+from tests.worlds.waiting import until_async as until
 
 
 def world() -> ReplicationWorld:

@@ -19,7 +19,6 @@ import grpc  # isort: skip
 import pytest
 
 from headrace_core.records import check_batch, read_header, split_batches, with_base
-from headrace_core.testing.verdicts import NotInTimeError
 from headrace_protos.v1 import (
     admin_pb2,
     admin_pb2_grpc,
@@ -447,20 +446,6 @@ def fake(fake_cluster: Callable[..., FakeCluster]) -> FakeCluster:
     cluster = fake_cluster()
     cluster.create("t")
     return cluster
-
-
-@pytest.fixture
-def until() -> Callable[..., None]:
-    """Waits for a condition, and fails when it does not come true."""
-
-    def wait(condition: Callable[[], object], timeout_s: float = 60.0) -> None:
-        deadline = time.monotonic() + timeout_s
-        while not condition():
-            if time.monotonic() >= deadline:
-                raise NotInTimeError("the condition did not come true")
-            time.sleep(0.002)
-
-    return wait
 
 
 @pytest.fixture

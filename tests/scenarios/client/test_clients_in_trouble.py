@@ -16,6 +16,7 @@ from headrace import Admin, AsyncConsumer, AsyncProducer, Consumer, Producer, To
 from headrace.errors import ClosedError, HeadraceError, InvalidArgumentError
 from headrace_core.records import encode_batch
 from headrace_core.testing.verdicts import NotInTimeError
+from tests.worlds.waiting import until
 
 T0 = TopicPartition("t", 0)
 
@@ -78,7 +79,7 @@ def test_loop_that_ended_while_a_send_waited_for_room_harms_nobody(fake: Any) ->
     asyncio.run(out.close())
 
 
-def test_loop_that_ended_while_a_poll_waited_harms_nobody(fake: Any, until: Any) -> None:
+def test_loop_that_ended_while_a_poll_waited_harms_nobody(fake: Any) -> None:
     inp = AsyncConsumer(bootstrap_servers=fake.bootstrap_servers, auto_offset_reset="earliest")
     inp.assign([T0])
 
@@ -116,7 +117,7 @@ def test_ctrl_c_between_append_and_wake_stalls_nobody(fake: Any, monkeypatch: py
 # --- brokers that move ----------------------------------------------------------------------------------------------
 
 
-def test_broker_that_moves_is_followed_while_its_old_address_still_answers(fake_cluster: Any, until: Any) -> None:
+def test_broker_that_moves_is_followed_while_its_old_address_still_answers(fake_cluster: Any) -> None:
     cluster = fake_cluster(2)
     cluster.create("t", 4, leader=1)
     four = [TopicPartition("t", number) for number in range(4)]
@@ -143,7 +144,7 @@ def test_broker_that_moves_is_followed_while_its_old_address_still_answers(fake_
         until(lambda: [t.get_name() for t in out._core.engine.io._tasks].count("headrace-produce-1") == 1)
 
 
-def test_nothing_is_opened_by_what_is_told_after_close(fake: Any, until: Any) -> None:
+def test_nothing_is_opened_by_what_is_told_after_close(fake: Any) -> None:
     out = producer(fake)
     out.send("t", b"1").result(60)
     core = out._core
@@ -170,7 +171,7 @@ def test_answer_that_makes_no_sense_fails_nobody(fake: Any) -> None:
         assert out.send("t", b"2").result(60).offset in (2, 3)
 
 
-def test_topic_made_anew_with_fewer_partitions_gets_no_records_beyond_them(fake: Any, until: Any) -> None:
+def test_topic_made_anew_with_fewer_partitions_gets_no_records_beyond_them(fake: Any) -> None:
     fake.create("t", 8)
     with producer(fake, metadata_max_age_ms=50, linger_ms=1) as out:
         for n in range(50):

@@ -10,6 +10,7 @@ from headrace import Consumer, TopicPartition
 from headrace.consumer.positions import last_leader_epoch
 from headrace.errors import LogTruncationError
 from headrace_core.records import encode_batch
+from tests.worlds.waiting import until
 
 T0 = TopicPartition("t", 0)
 OUT_OF_RANGE, NOT_LEADER, OFFSET_NOT_AVAILABLE = 1, 6, 78
@@ -27,14 +28,14 @@ def fill(cluster: Any, *values: bytes) -> None:
         cluster.append("t", 0, encode_batch([(0, None, value, None)]))
 
 
-def read(inp: Consumer, until: Any, count: int) -> list[bytes]:
+def read(inp: Consumer, count: int) -> list[bytes]:
     out: list[bytes] = []
 
     def enough() -> bool:
         out.extend(bytes(record.value) for record in inp.poll(0.2))
         return len(out) >= count
 
-    until(enough, 60)
+    until(enough)
     return out
 
 
@@ -56,19 +57,19 @@ def test_epoch_of_the_last_batch() -> None:
     assert last_leader_epoch(b"", 9) == -1
 
 
-def test_position_carries_the_epoch_of_the_last_record_through_a_leader_change(fake_cluster: Any, until: Any) -> None:
+def test_position_carries_the_epoch_of_the_last_record_through_a_leader_change(fake_cluster: Any) -> None:
     cluster = fake_cluster(2)
     cluster.create("t")
     cluster.epochs["t", 0] = 4
     fill(cluster, b"0", b"1")
     with consumer(cluster) as inp:
-        assert read(inp, until, 2) == [b"0", b"1"]
+        assert read(inp, 2) == [b"0", b"1"]
         cluster.move("t", 0, 1)
         fill(cluster, b"2")
-        assert read(inp, until, 1) == [b"2"]
+        assert read(inp, 1) == [b"2"]
         cluster.move("t", 0, 0)
         fill(cluster, b"3")
-        assert read(inp, until, 1) == [b"3"]
+        assert read(inp, 1) == [b"3"]
     calls = named(cluster)
     assert calls[0] == (0, 0, -1, 4)
     assert (1, 2, 4, 5) in calls
@@ -76,21 +77,21 @@ def test_position_carries_the_epoch_of_the_last_record_through_a_leader_change(f
     assert not cluster.epochs_asked, "the fetch itself was enough"
 
 
-def test_truncated_log_is_read_on_where_it_went_another_way(fake_cluster: Any, until: Any) -> None:
+def test_truncated_log_is_read_on_where_it_went_another_way(fake_cluster: Any) -> None:
     cluster = fake_cluster(2)
     cluster.create("t")
     fill(cluster, b"0", b"1", b"2", b"3")
     with consumer(cluster) as inp:
-        assert read(inp, until, 4) == [b"0", b"1", b"2", b"3"]
+        assert read(inp, 4) == [b"0", b"1", b"2", b"3"]
         cluster.truncate("t", 0, 2)
         fill(cluster, b"two", b"three", b"four")
         cluster.leaders["t", 0] = 1
-        assert read(inp, until, 3) == [b"two", b"three", b"four"]
+        assert read(inp, 3) == [b"two", b"three", b"four"]
         assert inp.position(T0) == 5
     assert cluster.epochs_asked
 
 
-def test_another_log_that_is_longer_is_read_from_where_it_went_another_way(fake_cluster: Any, until: Any) -> None:
+def test_another_log_that_is_longer_is_read_from_where_it_went_another_way(fake_cluster: Any) -> None:
     """An unclean election, to a replica that never had the last epoch, and more of the one before: offsets alone say
     that nothing is missing (Kafka's consumer goes on at 4)."""
     cluster = fake_cluster(2)
@@ -99,87 +100,85 @@ def test_another_log_that_is_longer_is_read_from_where_it_went_another_way(fake_
     cluster.move("t", 0, 0)
     fill(cluster, b"2", b"3")
     with consumer(cluster) as inp:
-        assert read(inp, until, 4) == [b"0", b"1", b"2", b"3"]
+        assert read(inp, 4) == [b"0", b"1", b"2", b"3"]
         with cluster.changed:
             cluster.truncate("t", 0, 2)
             cluster.epochs["t", 0] = 0
             fill(cluster, b"two", b"three", b"four", b"five")
             cluster.epochs["t", 0] = 2
             cluster.leaders["t", 0] = 1
-        assert read(inp, until, 4) == [b"two", b"three", b"four", b"five"]
+        assert read(inp, 4) == [b"two", b"three", b"four", b"five"]
         assert inp.position(T0) == 6
     assert cluster.epochs_asked
 
 
-def test_truncated_log_is_an_error_without_a_policy_until_it_is_seeked(fake_cluster: Any, until: Any) -> None:
+def test_truncated_log_is_an_error_without_a_policy_until_it_is_seeked(fake_cluster: Any) -> None:
     cluster = fake_cluster(2)
     cluster.create("t")
     fill(cluster, b"0", b"1", b"2", b"3")
     with consumer(cluster, auto_offset_reset="none") as inp:
         inp.seek(T0, 0)
-        assert read(inp, until, 4) == [b"0", b"1", b"2", b"3"]
+        assert read(inp, 4) == [b"0", b"1", b"2", b"3"]
         cluster.truncate("t", 0, 2)
         fill(cluster, b"two", b"three", b"four")
         cluster.leaders["t", 0] = 1
         for _ in range(2):
             with pytest.raises(LogTruncationError, match="another way from offset 2") as caught:
-                read(inp, until, 1)
+                read(inp, 1)
         error = caught.value
         assert (error.partition, error.position, error.divergent_offset) == (T0, 4, 2)
         inp.seek(T0, error.divergent_offset or 0)
-        assert read(inp, until, 3) == [b"two", b"three", b"four"]
+        assert read(inp, 3) == [b"two", b"three", b"four"]
 
 
-def test_log_that_only_begins_later_is_no_truncation(fake: Any, until: Any) -> None:
+def test_log_that_only_begins_later_is_no_truncation(fake: Any) -> None:
     fill(fake, b"0", b"1", b"2", b"3")
     with consumer(fake) as inp:
-        assert len(read(inp, until, 4)) == 4
+        assert len(read(inp, 4)) == 4
         refused = iter([OUT_OF_RANGE, OUT_OF_RANGE])
         fake.on_fetch = lambda broker, key: next(refused, 0)
-        assert read(inp, until, 4) == [b"0", b"1", b"2", b"3"], "earliest, as auto.offset.reset says"
+        assert read(inp, 4) == [b"0", b"1", b"2", b"3"], "earliest, as auto.offset.reset says"
 
 
-def test_offset_that_is_not_available_yet_is_asked_for_again(fake: Any, until: Any) -> None:
+def test_offset_that_is_not_available_yet_is_asked_for_again(fake: Any) -> None:
     fill(fake, b"0")
     refused = iter([OFFSET_NOT_AVAILABLE] * 3)
     fake.on_fetch = lambda broker, key: next(refused, 0)
     with consumer(fake) as inp:
-        assert read(inp, until, 1) == [b"0"]
+        assert read(inp, 1) == [b"0"]
 
 
-def test_replica_in_the_rack_is_read_and_left_on_errors(fake_cluster: Any, until: Any) -> None:
+def test_replica_in_the_rack_is_read_and_left_on_errors(fake_cluster: Any) -> None:
     cluster = fake_cluster(3)
     cluster.create("t")
     fill(cluster, b"0", b"1")
     cluster.nearer = lambda broker, key, rack: 2 if rack == "west" else None
     with consumer(cluster, client_rack="west") as inp:
-        assert read(inp, until, 2) == [b"0", b"1"]
+        assert read(inp, 2) == [b"0", b"1"]
         assert [broker for broker, *_ in named(cluster)] == [0, 2]
         troubles = iter([OUT_OF_RANGE])
         cluster.on_fetch = lambda broker, key: next(troubles, 0) if broker == 2 else 0
         cluster.nearer = lambda broker, key, rack: None
-        until(lambda: named(cluster)[-1][0] == 0, 60)
+        until(lambda: named(cluster)[-1][0] == 0)
         fill(cluster, b"2")
-        assert read(inp, until, 1) == [b"2"], "a follower's end is not the log's"
+        assert read(inp, 1) == [b"2"], "a follower's end is not the log's"
     assert named(cluster)[-1][1] == 2
 
 
-def test_leader_is_asked_again_after_a_while_which_replica_is_nearer(fake_cluster: Any, until: Any) -> None:
+def test_leader_is_asked_again_after_a_while_which_replica_is_nearer(fake_cluster: Any) -> None:
     cluster = fake_cluster(3)
     cluster.create("t")
     fill(cluster, b"0")
     cluster.nearer = lambda broker, key, rack: 1 if rack == "west" else None
     with consumer(cluster, client_rack="west", metadata_max_age_ms=200) as inp:
-        assert read(inp, until, 1) == [b"0"]
+        assert read(inp, 1) == [b"0"]
         cluster.nearer = lambda broker, key, rack: 2 if rack == "west" else None
-        until(lambda: named(cluster)[-1][0] == 2, 60)
+        until(lambda: named(cluster)[-1][0] == 2)
         fill(cluster, b"1")
-        assert read(inp, until, 1) == [b"1"]
+        assert read(inp, 1) == [b"1"]
 
 
-def test_replica_in_the_rack_that_cannot_be_reached_is_left_for_the_leader_for_a_while(
-    fake_cluster: Any, until: Any
-) -> None:
+def test_replica_in_the_rack_that_cannot_be_reached_is_left_for_the_leader_for_a_while(fake_cluster: Any) -> None:
     """The leader and the metadata believe that it is well (a firewall is between it and us), and name it each time."""
     cluster = fake_cluster(3)
     cluster.create("t")
@@ -192,29 +191,29 @@ def test_replica_in_the_rack_that_cannot_be_reached_is_left_for_the_leader_for_a
             return sum(1 for broker, request in cluster.fetched if broker == 0 and request.rack and request.partitions)
 
     with consumer(cluster, client_rack="west") as inp:
-        assert read(inp, until, 2) == [b"0", b"1"]
+        assert read(inp, 2) == [b"0", b"1"]
         for value in (b"2", b"3", b"4"):
             fill(cluster, value)
-            assert read(inp, until, 1) == [value]
+            assert read(inp, 1) == [value]
         assert asked_by_rack() == 1
         assert named(cluster)[-1][:2] == (0, 0)
     with consumer(cluster, client_rack="west", metadata_max_age_ms=300) as inp:
-        assert read(inp, until, 5)
+        assert read(inp, 5)
         before = asked_by_rack()
-        until(lambda: asked_by_rack() > before, 60)  # a while is over: the leader is asked again who is nearer
+        until(lambda: asked_by_rack() > before)  # a while is over: the leader is asked again who is nearer
         fill(cluster, b"5")
-        assert read(inp, until, 1) == [b"5"]
+        assert read(inp, 1) == [b"5"]
 
 
-def test_replica_in_the_rack_that_dies_is_left_for_the_leader(fake_cluster: Any, until: Any) -> None:
+def test_replica_in_the_rack_that_dies_is_left_for_the_leader(fake_cluster: Any) -> None:
     cluster = fake_cluster(3)
     cluster.create("t")
     fill(cluster, b"0")
     cluster.nearer = lambda broker, key, rack: 2 if rack == "west" else None
     with consumer(cluster, client_rack="west") as inp:
-        assert read(inp, until, 1) == [b"0"]
+        assert read(inp, 1) == [b"0"]
         cluster.nearer = lambda broker, key, rack: None
         cluster.servers[2].stop(0)
-        until(lambda: named(cluster)[-1][0] == 0, 60)
+        until(lambda: named(cluster)[-1][0] == 0)
         fill(cluster, b"1")
-        assert read(inp, until, 1) == [b"1"]
+        assert read(inp, 1) == [b"1"]

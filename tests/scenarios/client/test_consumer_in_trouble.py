@@ -19,6 +19,7 @@ from headrace.errors import (
 )
 from headrace_core.records import encode_batch
 from headrace_core.testing.verdicts import NotInTimeError
+from tests.worlds.waiting import until
 
 T0 = TopicPartition("t", 0)
 
@@ -42,7 +43,7 @@ def read(inp: Consumer, count: int) -> list[Any]:
     return out
 
 
-def test_partition_paused_while_it_is_placed_is_not_fetched(fake: Any, until: Any) -> None:
+def test_partition_paused_while_it_is_placed_is_not_fetched(fake: Any) -> None:
     fake.create("u")
     fill(fake, 10)
     with consumer(fake) as inp:
@@ -58,7 +59,7 @@ def test_partition_paused_while_it_is_placed_is_not_fetched(fake: Any, until: An
         assert len(read(inp, 10)) == 10
 
 
-def test_pausing_and_resuming_over_and_over_keeps_memory_bounded(fake: Any, until: Any) -> None:
+def test_pausing_and_resuming_over_and_over_keeps_memory_bounded(fake: Any) -> None:
     for _ in range(60):
         fill(fake, 10, value=b"x" * 10_000)
     with consumer(fake, fetch_queue_max_bytes=1_000_000, max_partition_fetch_bytes=100_000) as inp:
@@ -129,7 +130,7 @@ def test_arrow_stops_before_a_damaged_batch_and_skips_nothing(fake_cluster: Any)
 # --- metadata and time-outs -----------------------------------------------------------------------------------------
 
 
-def test_a_thousand_partitions_are_placed_with_a_handful_of_questions(fake: Any, until: Any) -> None:
+def test_a_thousand_partitions_are_placed_with_a_handful_of_questions(fake: Any) -> None:
     fake.create("wide", 1_000)
     asked: list[Any] = []
     fake.on_offsets = asked.append
@@ -141,7 +142,7 @@ def test_a_thousand_partitions_are_placed_with_a_handful_of_questions(fake: Any,
     assert len(asked) <= 10
 
 
-def test_time_outs_hold_while_another_request_for_metadata_hangs(fake: Any, until: Any) -> None:
+def test_time_outs_hold_while_another_request_for_metadata_hangs(fake: Any) -> None:
     with (
         consumer(fake, metadata_max_age_ms=20) as inp,
         Producer(bootstrap_servers=fake.bootstrap_servers, metadata_max_age_ms=20, max_block_ms=300) as out,
@@ -162,9 +163,7 @@ def test_time_outs_hold_while_another_request_for_metadata_hangs(fake: Any, unti
         fake.metadata_held = False
 
 
-def test_seek_does_not_wait_for_a_topic_that_is_not_there(
-    fake: Any, until: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_seek_does_not_wait_for_a_topic_that_is_not_there(fake: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metadata, "UNKNOWN_TOPIC_GRACE_S", 60.0)
     fill(fake, 10)
     with consumer(fake) as inp:
@@ -175,7 +174,7 @@ def test_seek_does_not_wait_for_a_topic_that_is_not_there(
         assert len(read(inp, 6)) == 6
 
 
-def test_async_fetch_arrow_that_is_cancelled_loses_nothing(fake: Any, until: Any) -> None:
+def test_async_fetch_arrow_that_is_cancelled_loses_nothing(fake: Any) -> None:
     fill(fake, 10)
 
     async def scenario() -> list[int]:
@@ -205,9 +204,7 @@ def test_async_fetch_arrow_that_is_cancelled_loses_nothing(fake: Any, until: Any
     assert asyncio.run(scenario()) == list(range(3, 10))
 
 
-def test_offsets_of_a_topic_that_is_not_there_say_so_soon(
-    fake: Any, until: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_offsets_of_a_topic_that_is_not_there_say_so_soon(fake: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metadata, "UNKNOWN_TOPIC_GRACE_S", 0.2)
     fake.create("gone")
     gone = TopicPartition("gone", 0)
@@ -224,7 +221,7 @@ def test_offsets_of_a_topic_that_is_not_there_say_so_soon(
         assert time.monotonic() - begun < 60
 
 
-def test_what_the_io_thread_finds_never_writes_the_callers_position(fake: Any, until: Any) -> None:
+def test_what_the_io_thread_finds_never_writes_the_callers_position(fake: Any) -> None:
     fill(fake, 10)
     with consumer(fake) as inp:
         inp.assign([T0])

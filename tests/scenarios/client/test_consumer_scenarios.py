@@ -23,6 +23,7 @@ from headrace.errors import (
 )
 from headrace_core.records import encode_batch
 from headrace_core.testing.verdicts import NotInTimeError
+from tests.worlds.waiting import until
 
 T0 = TopicPartition("t", 0)
 NOT_LEADER, UNKNOWN_EPOCH, UNKNOWN_SERVER, TOPIC_DENIED = 6, 75, -1, 29
@@ -94,7 +95,7 @@ def test_poll_keeps_its_time_out_when_nothing_comes(fake: Any) -> None:
         assert quickest < 0.1
 
 
-def test_waiting_poll_gets_a_new_record_at_once(fake: Any, until: Any) -> None:
+def test_waiting_poll_gets_a_new_record_at_once(fake: Any) -> None:
     with consumer(fake, fetch_max_wait_ms=60_000) as inp:
         inp.assign([T0])
         inp.poll(0)
@@ -113,7 +114,7 @@ def test_one_long_poll_waits_at_the_end_of_the_log(fake: Any) -> None:
     assert fake.fetch_in_flight_max == 1
 
 
-def test_next_request_leaves_before_the_answer_is_consumed(fake: Any, until: Any) -> None:
+def test_next_request_leaves_before_the_answer_is_consumed(fake: Any) -> None:
     fill(fake, 20_000, per_batch=1_000)
     with consumer(fake, max_partition_fetch_bytes=100_000) as inp:
         inp.assign([T0])
@@ -122,7 +123,7 @@ def test_next_request_leaves_before_the_answer_is_consumed(fake: Any, until: Any
         assert offsets(read(inp, 20_000)) == list(range(20_000))
 
 
-def test_queue_is_bounded_by_bytes(fake: Any, until: Any) -> None:
+def test_queue_is_bounded_by_bytes(fake: Any) -> None:
     for first in range(0, 4_000, 100):
         fake.append("t", 0, encode_batch([(1, None, b"x" * 1_000, None)] * 100))
         assert first >= 0
@@ -155,7 +156,7 @@ def test_seek_takes_effect_at_once_and_drops_what_was_fetched(fake: Any) -> None
         assert offsets(inp.poll(5, max_records=2)) == [3, 4]
 
 
-def test_seek_ends_a_long_poll(fake: Any, until: Any) -> None:
+def test_seek_ends_a_long_poll(fake: Any) -> None:
     fill(fake, 10)
     with consumer(fake, fetch_max_wait_ms=60_000) as inp:
         inp.assign([T0])

@@ -14,6 +14,7 @@ from headrace import Producer
 from headrace.accumulator import SendBatch, TopicQueues
 from headrace.errors import DeliveryTimeoutError, HeadraceError, UnknownOutcomeError, UnsupportedVersionError
 from headrace_core.records import check_batch
+from tests.worlds.waiting import until
 
 NOT_LEADER, TIMED_OUT, NOT_ENOUGH_REPLICAS, OUT_OF_ORDER, DUPLICATE, INVALID_RECORD = 6, 7, 19, 45, 46, 87
 
@@ -133,7 +134,7 @@ def test_broker_that_lost_its_log_is_written_to_under_a_new_epoch(fake: Any) -> 
     assert values(fake) == [b"0", b"3"]
 
 
-def test_expired_batch_that_may_be_written_is_never_sent_under_another_number(fake: Any, until: Any) -> None:
+def test_expired_batch_that_may_be_written_is_never_sent_under_another_number(fake: Any) -> None:
     """KAFKA-18579. The broker takes it and says nothing; the record after it is written, once, and not before it."""
     with producer(fake, request_timeout_ms=100, delivery_timeout_ms=400) as out:
         out.send("t", b"0").result(60)
@@ -184,7 +185,7 @@ def test_brokers_that_give_no_ids_are_an_error_that_says_what_to_do(fake: Any) -
 
 
 @pytest.mark.parametrize("compression", ["none", "zstd"])
-def test_chaos_loses_doubles_and_reorders_nothing(fake_cluster: Any, until: Any, rng: Any, compression: str) -> None:
+def test_chaos_loses_doubles_and_reorders_nothing(fake_cluster: Any, rng: Any, compression: str) -> None:
     """Refusals, lost answers, broken streams and leaders that move, while records are sent to two partitions."""
     cluster = fake_cluster(2)
     cluster.create("t", 2)
@@ -208,7 +209,7 @@ def test_chaos_loses_doubles_and_reorders_nothing(fake_cluster: Any, until: Any,
                 sent.append(out.send("t", b"%06d" % number, partition=number % 2))
                 if number % 100 == 0:
                     asked = len(cluster.produced)
-                    until(lambda asked=asked: len(cluster.produced) > asked, 60)
+                    until(lambda asked=asked: len(cluster.produced) > asked)
             trouble = False
             outcomes = [future.exception(60) for future in sent]
     finally:

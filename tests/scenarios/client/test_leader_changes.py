@@ -15,6 +15,7 @@ from headrace import Consumer, Producer, TopicPartition
 from headrace.engine.connections import pause
 from headrace.errors import DeliveryTimeoutError, UnknownOutcomeError
 from headrace_core.records import encode_batch
+from tests.worlds.waiting import until
 
 NOT_LEADER, NOT_ENOUGH_REPLICAS = 6, 19
 T0 = TopicPartition("t", 0)
@@ -60,9 +61,7 @@ def silence() -> Iterator[tuple[int, list[Any], Callable[[], None]]]:
 
 
 @pytest.mark.parametrize("idempotent", [True, False])
-def test_records_for_a_leader_that_never_connects_go_to_the_next_one(
-    fake_cluster: Any, until: Any, idempotent: bool
-) -> None:
+def test_records_for_a_leader_that_never_connects_go_to_the_next_one(fake_cluster: Any, idempotent: bool) -> None:
     """A write that waits for a connection is not told when its call is cancelled (grpc.aio 1.85): it waits for ever."""
     cluster = fake_cluster(2)
     cluster.create("t", leader=1)
@@ -70,7 +69,7 @@ def test_records_for_a_leader_that_never_connects_go_to_the_next_one(
         cluster.ports[1] = port
         with producer(cluster, request_timeout_ms=200, enable_idempotence=idempotent) as out:
             sent = out.send("t", b"v")
-            until(lambda: taken and 1 in out._core.sender.links, 60)  # (the first connection may be for metadata)
+            until(lambda: taken and 1 in out._core.sender.links)  # (the first connection may be for metadata)
             link = out._core.sender.links[1]
             link.check_request_timeout(float("inf"))
             cluster.move("t", 0, 0)
@@ -81,7 +80,7 @@ def test_records_for_a_leader_that_never_connects_go_to_the_next_one(
 
 @pytest.mark.parametrize("what", ["producer", "consumer"])
 def test_broker_that_stood_still_while_it_was_connected_to_is_used_when_it_is_back(
-    fake_cluster: Any, until: Any, what: str
+    fake_cluster: Any, what: str
 ) -> None:
     cluster = fake_cluster(2)
     cluster.create("t", leader=1)
@@ -98,16 +97,16 @@ def test_broker_that_stood_still_while_it_was_connected_to_is_used_when_it_is_ba
             else:
                 inp.seek(T0, 0)
                 assert inp.poll(0.01) == []
-            until(lambda: taken, 60)
+            until(lambda: taken)
             if what == "consumer":
                 core = inp._core
-                until(lambda: any(link._stream is not None for link in core.reading.fetcher.links.values()), 60)
+                until(lambda: any(link._stream is not None for link in core.reading.fetcher.links.values()))
                 core.engine.io.call(
                     lambda: [link._stream.cancel() for link in core.reading.fetcher.links.values()]
                 )  # as its watchdog does
             else:
                 core = out._core
-                until(lambda: 1 in core.sender.links and core.sender.links[1]._stream is not None, 60)
+                until(lambda: 1 in core.sender.links and core.sender.links[1]._stream is not None)
                 core.engine.io.call(lambda: core.sender.links[1]._stream.cancel())
             core.engine.io.run(core.engine.metadata.refresh(["t"], deadline=float("inf")))
             cluster.servers[1] = cluster._serve(1)  # while the port is ours still
@@ -118,22 +117,22 @@ def test_broker_that_stood_still_while_it_was_connected_to_is_used_when_it_is_ba
                 assert [record.value for record in inp.poll(60)] == [b"first"]
 
 
-def test_new_leader_is_heard_of_without_asking(fake_cluster: Any, until: Any) -> None:
+def test_new_leader_is_heard_of_without_asking(fake_cluster: Any) -> None:
     cluster = fake_cluster(3)
     cluster.watchable = True
     cluster.create("t", leader=1)
     with producer(cluster) as out:
         out.send("t", b"0").result(60)
-        until(lambda: cluster.watches, 60)
+        until(lambda: cluster.watches)
         asked = len(cluster.metadata_asked)
         cluster.move("t", 0, 2)
-        until(lambda: out._core.engine.metadata.snapshot.topics["t"].partitions[0].leader == 2, 60)
+        until(lambda: out._core.engine.metadata.snapshot.topics["t"].partitions[0].leader == 2)
         assert out.send("t", b"1").result(60).offset == 1
         assert len(cluster.metadata_asked) == asked
         assert {request.correlation_id for broker, request in cluster.produced if broker == 1} == {1}
 
 
-def test_watch_follows_the_topics_that_are_used_and_brokers_that_end(fake_cluster: Any, until: Any) -> None:
+def test_watch_follows_the_topics_that_are_used_and_brokers_that_end(fake_cluster: Any) -> None:
     cluster = fake_cluster(2)
     cluster.watchable = True
     cluster.create("t")
@@ -141,16 +140,16 @@ def test_watch_follows_the_topics_that_are_used_and_brokers_that_end(fake_cluste
     with producer(cluster) as out:
         out.send("t", b"0").result(60)
         out.send("u", b"0").result(60)
-        until(lambda: cluster.watches >= 2, 60)
+        until(lambda: cluster.watches >= 2)
         cluster.servers[1].stop(0)
         cluster.move("u", 0, -1)
-        until(lambda: out._core.engine.metadata.snapshot.topics["u"].partitions[0].leader == -1, 60)
+        until(lambda: out._core.engine.metadata.snapshot.topics["u"].partitions[0].leader == -1)
         cluster.move("u", 0, 0)
         assert out.send("u", b"1").result(60).offset == 1
 
 
 def test_batches_at_a_leader_that_stands_still_go_to_the_next_one_before_the_request_times_out(
-    fake_cluster: Any, until: Any
+    fake_cluster: Any,
 ) -> None:
     """A broker stopped by SIGSTOP: its session ends, another one leads, and its connections stay open."""
     cluster = fake_cluster(2)
@@ -160,25 +159,25 @@ def test_batches_at_a_leader_that_stands_still_go_to_the_next_one_before_the_req
         out.send("t", b"0").result(60)
         cluster.on_produce = lambda broker, item: "silent" if broker == 1 else 0  # written, and replicated
         sent = [out.send("t", b"%d" % number) for number in range(1, 4)]
-        until(lambda: len(cluster.produced) >= 2, 60)
+        until(lambda: len(cluster.produced) >= 2)
         cluster.move("t", 0, 0)
         assert [future.result(60).offset for future in sent] == [1, 2, 3]
     assert [record.value for record in cluster.records("t")] == [b"0", b"1", b"2", b"3"]
 
 
-def test_hint_is_followed_at_once_though_failures_before_made_the_backoff_long(fake_cluster: Any, until: Any) -> None:
+def test_hint_is_followed_at_once_though_failures_before_made_the_backoff_long(fake_cluster: Any) -> None:
     cluster = fake_cluster(2)
     cluster.watchable = True
     cluster.create("t", leader=0)
     cluster.on_produce = lambda broker, item: NOT_ENOUGH_REPLICAS if broker == 0 else 0
     with producer(cluster, retry_backoff_ms=600_000, retry_backoff_max_ms=600_000, delivery_timeout_ms=900_000) as out:
         sent = out.send("t", b"v")
-        until(lambda: cluster.produced, 60)
+        until(lambda: cluster.produced)
         cluster.move("t", 0, 1)
         assert sent.result(60).offset == 0
 
 
-def test_dead_leader_is_tried_once_for_each_backoff(fake_cluster: Any, until: Any, unused_port: int) -> None:
+def test_dead_leader_is_tried_once_for_each_backoff(fake_cluster: Any, unused_port: int) -> None:
     cluster = fake_cluster(2)
     cluster.create("t", leader=1)
     cluster.servers[1].stop(0)
@@ -189,9 +188,9 @@ def test_dead_leader_is_tried_once_for_each_backoff(fake_cluster: Any, until: An
         opened: list[str] = []
         stream = core.engine.connections.produce_stream
         core.engine.connections.produce_stream = lambda address: (opened.append(address), stream(address))[1]
-        until(lambda: len(opened) >= 4, 60)
+        until(lambda: len(opened) >= 4)
         asked = len(cluster.metadata_asked)
-        until(lambda: len(opened) >= 8, 60)
+        until(lambda: len(opened) >= 8)
         assert len(cluster.metadata_asked) - asked <= 12
         cluster.move("t", 0, 0)
         assert sent.result(60).offset == 0
@@ -200,7 +199,7 @@ def test_dead_leader_is_tried_once_for_each_backoff(fake_cluster: Any, until: An
 
 @pytest.mark.parametrize("what", ["producer", "consumer", "consumer placed again"])
 def test_broker_that_was_dead_is_dialed_at_once_when_it_leads_anew(
-    fake_cluster: Any, until: Any, monkeypatch: pytest.MonkeyPatch, what: str
+    fake_cluster: Any, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     """What its former life cost (a long pause, gRPC's memory of connections refused) is no reason to wait: found by
     `make bench-failover`, where one failover in fifteen took a second more."""
@@ -224,9 +223,9 @@ def test_broker_that_was_dead_is_dialed_at_once_when_it_leads_anew(
         cluster.servers[1].stop(0).wait()
         if what == "producer":
             sent = out.send("t", b"v")
-        until(lambda: len(pauses) > 3, 60)
+        until(lambda: len(pauses) > 3)
         if what == "consumer placed again":  # the pause goes on with a member that the metadata of before brought
-            until(lambda: inp._core.reading.fetcher.tracked[T0].link is not None, 60)
+            until(lambda: inp._core.reading.fetcher.tracked[T0].link is not None)
         cluster.servers[1] = cluster._serve(1)
         cluster.append("t", 0, encode_batch([(0, None, b"second", None)]))
         cluster.move("t", 0, 1)
@@ -236,12 +235,12 @@ def test_broker_that_was_dead_is_dialed_at_once_when_it_leads_anew(
             assert [record.value for record in inp.poll(60)] == [b"second"]
 
 
-def test_errors_say_who_led_last_and_whether_it_may_be_written(fake: Any, until: Any) -> None:
+def test_errors_say_who_led_last_and_whether_it_may_be_written(fake: Any) -> None:
     fake.watchable = True
     with producer(fake, request_timeout_ms=100, delivery_timeout_ms=400) as out:
         out.send("t", b"0").result(60)
         fake.move("t", 0, -1)
-        until(lambda: out._core.engine.metadata.snapshot.topics["t"].partitions[0].leader == -1, 60)
+        until(lambda: out._core.engine.metadata.snapshot.topics["t"].partitions[0].leader == -1)
         error = out.send("t", b"v").exception(60)
         assert isinstance(error, DeliveryTimeoutError)
         assert not isinstance(error, UnknownOutcomeError), "it was never sent"
@@ -257,7 +256,7 @@ def test_errors_say_who_led_last_and_whether_it_may_be_written(fake: Any, until:
         assert isinstance(error, UnknownOutcomeError)
 
 
-def test_new_leader_is_found_though_the_broker_that_is_watched_stands_still(fake_cluster: Any, until: Any) -> None:
+def test_new_leader_is_found_though_the_broker_that_is_watched_stands_still(fake_cluster: Any) -> None:
     cluster = fake_cluster(2)
     cluster.create("t", leader=1)
     with producer(cluster, enable_idempotence=True, request_timeout_ms=60_000) as out, consumer(cluster) as inp:
@@ -265,6 +264,6 @@ def test_new_leader_is_found_though_the_broker_that_is_watched_stands_still(fake
         assert len(inp.poll(60)) == 1
         cluster.on_produce = lambda broker, item: "silent" if broker == 1 else 0
         sent = out.send("t", b"1")
-        until(lambda: len(cluster.produced) >= 2, 60)
+        until(lambda: len(cluster.produced) >= 2)
         cluster.move("t", 0, 0)  # nobody is told
         assert sent.result(60).offset == 1

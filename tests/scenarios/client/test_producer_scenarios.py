@@ -25,6 +25,7 @@ from headrace.errors import (
     UnknownOutcomeError,
     UnknownTopicOrPartitionError,
 )
+from tests.worlds.waiting import until
 
 NOT_LEADER, NOT_ENOUGH_REPLICAS, INVALID_RECORD, THROTTLED = 6, 19, 87, 89
 
@@ -48,7 +49,7 @@ def test_record_on_an_idle_link_is_sent_at_once_and_alone(fake: Any) -> None:
     assert len(fake.produced) == 5
 
 
-def test_records_gather_while_a_request_is_in_flight(fake: Any, until: Any) -> None:
+def test_records_gather_while_a_request_is_in_flight(fake: Any) -> None:
     fake.hold_answers(True)
     with producer(fake, linger_ms=0, max_in_flight_requests_per_connection=1) as out:
         out.send("t", b"first")
@@ -59,7 +60,7 @@ def test_records_gather_while_a_request_is_in_flight(fake: Any, until: Any) -> N
     assert len(fake.produced) == 2
 
 
-def test_partial_batch_waits_five_milliseconds_at_most_behind_a_slow_answer(fake: Any, until: Any) -> None:
+def test_partial_batch_waits_five_milliseconds_at_most_behind_a_slow_answer(fake: Any) -> None:
     with producer(fake) as out:
         out.send("t", b"known").result(60)  # a producer that the broker does not know yet sends one batch at a time
         fake.hold_answers(True)
@@ -86,7 +87,7 @@ def test_linger_holds_a_record_back_and_flush_overrules_it(fake: Any) -> None:
         assert future.done()
 
 
-def test_one_request_carries_several_partitions(fake: Any, until: Any) -> None:
+def test_one_request_carries_several_partitions(fake: Any) -> None:
     fake.create("six", 6)
     fake.hold_answers(True)
     with producer(fake, max_in_flight_requests_per_connection=1) as out:
@@ -222,13 +223,13 @@ def test_partition_without_a_leader_times_out_saying_so(fake: Any) -> None:
     assert "no leader" in error.message
 
 
-def test_acks_zero_reports_no_offset(fake: Any, until: Any) -> None:
+def test_acks_zero_reports_no_offset(fake: Any) -> None:
     with producer(fake, acks="0") as out:
         assert out.send("t", b"v").result(60).offset == -1
         until(lambda: len(fake.records("t")) == 1)
 
 
-def test_full_buffer_blocks_until_there_is_room(fake: Any, until: Any) -> None:
+def test_full_buffer_blocks_until_there_is_room(fake: Any) -> None:
     fake.hold_answers(True)
     with producer(fake, buffer_memory=20_000, batch_size=2_000) as out:
         sent: list[Any] = []
@@ -424,7 +425,7 @@ def test_close_flushes(fake: Any) -> None:
     assert [future.result(0).offset for future in futures] == list(range(10))
 
 
-def test_close_warns_of_records_it_gives_up(fake: Any, until: Any) -> None:
+def test_close_warns_of_records_it_gives_up(fake: Any) -> None:
     fake.hold_answers(True)
     out = producer(fake)
     future = out.send("t", b"v")
@@ -434,7 +435,7 @@ def test_close_warns_of_records_it_gives_up(fake: Any, until: Any) -> None:
     assert isinstance(future.exception(1), UnknownOutcomeError)
 
 
-def test_producer_that_is_dropped_without_close_still_sends(fake: Any, until: Any) -> None:
+def test_producer_that_is_dropped_without_close_still_sends(fake: Any) -> None:
     out = producer(fake, linger_ms=60_000, delivery_timeout_ms=120_000)
     out.send("t", b"v")
     del out
@@ -464,7 +465,7 @@ def test_unreachable_bootstrap_names_address_and_cause(unused_port: int) -> None
     assert "'nosuchhost.invalid' cannot be resolved" in caught.value.message
 
 
-def test_metadata_is_read_again_when_it_is_old(fake: Any, until: Any) -> None:
+def test_metadata_is_read_again_when_it_is_old(fake: Any) -> None:
     with producer(fake, metadata_max_age_ms=50) as out:
         out.send("t", b"v").result(60)
         asked = len(fake.metadata_asked)

@@ -16,6 +16,7 @@ import pytest
 from headrace import Producer, RecordMetadata
 from headrace.accumulator import Accumulator, NativeProducer, TopicQueues
 from headrace.errors import HeadraceError, IllegalStateError, NetworkError
+from tests.worlds.waiting import until
 
 
 class Batches:
@@ -57,7 +58,7 @@ def in_thread(call: Any) -> concurrent.futures.Future[Any]:
 
 
 @pytest.mark.parametrize("finished_before", [0, 1, 3])
-def test_wait_ends_when_all_are_done(batches: Batches, finished_before: int, until: Any) -> None:
+def test_wait_ends_when_all_are_done(batches: Batches, finished_before: int) -> None:
     pairs = [batches.send() for _ in range(3)]
     futures = [future for future, _ in pairs]
     for _, batch in pairs[:finished_before]:

@@ -26,8 +26,8 @@ from headrace_core.membership.broker_session import BrokerRegistration, BrokerSe
 from headrace_core.membership.metadata_follower import MetadataFollower
 from headrace_core.metadata import MetadataDelta, MetadataImage
 from headrace_core.node.ids import random_id
-from headrace_core.testing.verdicts import NotInTimeError
 from headrace_protos.v1 import admin_pb2, admin_pb2_grpc, cluster_pb2, cluster_pb2_grpc, metadata_pb2, metadata_pb2_grpc
+from tests.worlds.waiting import until_async as eventually
 
 Make = Callable[..., Any]
 
@@ -96,15 +96,6 @@ class BrokerStandIn:
         for task in self.tasks:
             task.cancel()
         await asyncio.gather(*self.tasks, return_exceptions=True)
-
-
-async def eventually(condition: Callable[[], bool], timeout_s: float = 60) -> None:
-    """Wait for a condition."""
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        if time.monotonic() >= deadline:
-            raise NotInTimeError("it did not become true")
-        await asyncio.sleep(0.01)
 
 
 def test_a_topic_is_still_there_after_kill_9(make_controller: Make) -> None:

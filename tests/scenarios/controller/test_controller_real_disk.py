@@ -6,7 +6,6 @@ import contextlib
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,8 +15,8 @@ import pytest
 
 from headrace_core.errors import DiskFullError
 from headrace_core.metadata import METADATA_VERSION
-from headrace_core.testing.verdicts import NotInTimeError
 from headrace_protos.v1 import admin_pb2, admin_pb2_grpc, cluster_pb2, cluster_pb2_grpc, metadata_pb2, metadata_pb2_grpc
+from tests.worlds.waiting import until
 
 DISK_BYTES = 8 * 1024 * 1024
 RESERVE_BYTES = DISK_BYTES // 20
@@ -100,14 +99,6 @@ class Client:
             request = metadata_pb2.MetadataRequest(all_topics=True)
             found = stub.GetMetadata(request, timeout=WAIT_S, wait_for_ready=True).topics
             return [topic.name for topic in found if not topic.name.startswith("passing-")]
-
-
-def until(condition: Callable[[], Any], what: str) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not condition():
-        if time.monotonic() >= deadline:
-            raise NotInTimeError(f"waited {WAIT_S} s for {what}")
-        time.sleep(0.02)
 
 
 def test_a_controllers_disk_is_filled_to_the_brim_and_heals(disk: Path, make_controller: Callable[..., Any]) -> None:

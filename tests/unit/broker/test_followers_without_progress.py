@@ -11,8 +11,9 @@ from headrace_broker.partition.isr import JOIN_MS, REJOIN_MS
 from headrace_broker.partition.messages import Request
 from headrace_broker.replication import wire
 from headrace_core.telemetry import IsrShrunk
-from tests.unit.broker.test_isr_keeper import FOLLOWER, LONG_MS, IsrKeeperWorld, join, now_ms, until
+from tests.unit.broker.test_isr_keeper import FOLLOWER, LONG_MS, IsrKeeperWorld, join, now_ms
 from tests.unit.broker.test_partition_leader_isr import LAG_MS, Leader
+from tests.worlds.waiting import until_async as until
 
 
 def test_the_leader_asks_for_an_in_sync_set_without_it_at_once() -> None:

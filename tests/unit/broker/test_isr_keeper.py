@@ -15,6 +15,7 @@ from headrace_core.clock import SystemClock
 from headrace_core.telemetry import Emitter, Event, IsrExpanded, IsrShrunk
 from headrace_core.testing.clock import ManualClock
 from headrace_core.types import TopicPartition
+from tests.worlds.waiting import until_async as until
 
 LEADER, FOLLOWER = 1, 2
 CLOCK = SystemClock()
@@ -103,12 +104,6 @@ def join(leader: PartitionLeader, *, durable_end: int = 0) -> None:
 
 def ack(leader: PartitionLeader, end: int) -> None:
     leader.follower_acked(FOLLOWER, 20, durable_end=end, log_end=end, log_start=0, now_ms=now_ms())
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not condition():  # noqa: ASYNC110 - what is waited for tells nobody
-            await asyncio.sleep(0.001)
 
 
 def test_a_follower_that_caught_up_is_asked_for_at_once_and_joins():

@@ -12,7 +12,7 @@ from headrace_controller.handlers.forwarding import LeaderLink
 from headrace_core.errors import NotControllerError, RequestTimedOutError, TopicAlreadyExistsError
 from headrace_protos.v1 import admin_pb2
 from tests.unit.membership.test_calls_to_the_leader import Controller, lead, three
-from tests.worlds.follow_world import until
+from tests.worlds.waiting import until_async as until
 
 
 class Driver:

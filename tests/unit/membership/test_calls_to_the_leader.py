@@ -26,7 +26,8 @@ from headrace_core.membership.controllers import Controllers
 from headrace_core.rpc.server import Listener
 from headrace_core.rpc.streams import ServerStream, StreamHandler
 from headrace_protos.v1 import admin_pb2, admin_pb2_grpc, cluster_pb2, cluster_pb2_grpc
-from tests.worlds.follow_world import running, until
+from tests.worlds.follow_world import running
+from tests.worlds.waiting import until_async as until
 
 REGISTRATION = BrokerRegistration(
     cluster_id="c", incarnation_id=bytes(16), directory_ids=(bytes(16),), endpoints=(("client", "127.0.0.1", 1),)

@@ -19,7 +19,8 @@ from headrace_core.metadata.codec import decode_batches
 from headrace_core.metadata.snapshot import decode_snapshot
 from headrace_core.rpc.status import error_from_rpc
 from headrace_protos.v1 import cluster_pb2, cluster_pb2_grpc
-from tests.worlds.follow_world import CLUSTER, Member, Quorum, Served, note, serving, until
+from tests.worlds.follow_world import CLUSTER, Member, Quorum, Served, note, serving
+from tests.worlds.waiting import until_async as until
 
 
 @contextlib.asynccontextmanager

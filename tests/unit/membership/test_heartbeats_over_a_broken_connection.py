@@ -14,6 +14,7 @@ from headrace_core.membership.broker_session import BrokerRegistration, BrokerSe
 from headrace_core.rpc.status import status_of
 from headrace_core.testing.tcp_proxy import FaultyNetwork
 from headrace_protos.v1 import cluster_pb2, cluster_pb2_grpc
+from tests.worlds.waiting import until_async as until
 
 #: No heartbeat is due within the test but the first of each stream.
 INTERVAL_MS = 600_000
@@ -46,15 +47,6 @@ class Session(BrokerSession):
         super()._answered(answer)
 
 
-async def _until(condition: Any, what: str) -> None:
-    try:
-        async with asyncio.timeout(60):
-            while not condition():  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
-    except TimeoutError:
-        raise AssertionError(what) from None
-
-
 def test_a_stream_that_breaks_while_it_is_idle_is_made_again_at_once_and_at_the_same_controller() -> None:
     async def scenario() -> None:
         server, controller, other = grpc.aio.server(), Controller(), Controller()
@@ -73,9 +65,9 @@ def test_a_stream_that_breaks_while_it_is_idle_is_made_again_at_once_and_at_the_
             running = asyncio.create_task(session.run())
             try:
                 for number in range(1, 4):
-                    await _until(lambda n=number: session.answers >= n, f"heartbeat {number} is not answered")
+                    await until(lambda n=number: session.answers >= n, f"heartbeat {number} is not answered")
                     assert await asyncio.to_thread(network.reset) >= 1
-                await _until(lambda: controller.streams >= 4, "the last break is not noticed")
+                await until(lambda: controller.streams >= 4, "the last break is not noticed")
             finally:
                 running.cancel()
                 await asyncio.gather(running, return_exceptions=True)
@@ -147,13 +139,13 @@ def test_an_answer_that_comes_twice_does_not_answer_the_next_heartbeat() -> None
         session = _session_with(f"127.0.0.1:{port}")
         running = asyncio.create_task(session.run())
         try:
-            await _until(lambda: session.answers, "the first heartbeat is not answered")
+            await until(lambda: session.answers, "the first heartbeat is not answered")
             heard_s = session._heard_s
             session.hurry()
-            await _until(lambda: controller.heartbeats == 2, "the second heartbeat is not sent")
+            await until(lambda: controller.heartbeats == 2, "the second heartbeat is not sent")
             assert (session.answers, session._heard_s) == (1, heard_s)
             release.set()
-            await _until(lambda: session.answers == 2, "the second heartbeat is not answered")
+            await until(lambda: session.answers == 2, "the second heartbeat is not answered")
             assert session._heard_s > heard_s
         finally:
             running.cancel()

@@ -17,7 +17,8 @@ from headrace_core.membership.metadata_follower import MetadataFollower
 from headrace_core.metadata import EMPTY_IMAGE, MetadataDelta, MetadataImage, RemoveTopicRecord, TopicRecord
 from headrace_core.telemetry import Emitter, Event, MetadataImageLoaded, MetadataImageSaved, Metrics
 from headrace_core.testing.clock import ManualClock
-from tests.worlds.follow_world import CLUSTER, Member, Quorum, note, running, serving, until
+from tests.worlds.follow_world import CLUSTER, Member, Quorum, note, running, serving
+from tests.worlds.waiting import until_async as until
 
 
 @pytest.fixture

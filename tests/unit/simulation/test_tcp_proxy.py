@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from headrace_core.testing.tcp_proxy import FaultyNetwork
-from headrace_core.testing.verdicts import NotInTimeError
+from tests.worlds.waiting import until
 
 PATIENCE_S = 60.0
 SILENCE_S = 0.3
@@ -83,14 +83,6 @@ def connect(network: FaultyNetwork, echo: Echo) -> Iterator[Callable[..., socket
     yield connect
     for each in opened:
         each.close()
-
-
-def until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        if time.monotonic() >= deadline:
-            raise NotInTimeError(what)
-        time.sleep(0.005)
 
 
 def says(connection: socket.socket, data: bytes) -> bytes:
