@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 from typing import Any
+from unittest import mock
+
+import pytest
 
 from headrace_broker.handlers.fetch import NEARER_LOOK_MS
 from headrace_broker.handlers.offsets import OffsetsService
 from headrace_broker.partition.messages import Joined, Push
 from headrace_broker.replication.follower_replica import FollowerReplica
 from headrace_core import errors
+from headrace_core.log import PartitionLog
 from headrace_core.metadata.records import (
     BrokerChangeRecord,
     BrokerEndpoint,
@@ -18,6 +24,7 @@ from headrace_core.metadata.records import (
     TopicRecord,
 )
 from headrace_core.records import with_base
+from headrace_core.telemetry import LogDirectoryFailed
 from headrace_core.testing.crashing_fs import CrashingFileSystem
 from headrace_core.types import TopicPartition
 from headrace_protos.v1 import offsets_pb2
@@ -221,6 +228,37 @@ def test_a_follower_serves_up_to_its_high_watermark_and_no_further():
             (told,) = (await answers.wait_sent(4))[3].results
             assert told.error.code == errors.OffsetNotAvailableError.number
             consumer.on_closed()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("leads", [True, False], ids=["leader", "follower"])
+@pytest.mark.parametrize("error", [errno.EIO, errno.EMFILE, errno.ESTALE], ids=errno.errorcode.get)
+def test_only_a_read_that_shows_a_failed_disk_takes_its_directory_offline(leads: bool, error: int) -> None:
+    async def scenario() -> None:
+        async with SoloBroker(CrashingFileSystem()) as broker:
+            pair = Pair(broker)
+            await pair.begin(leader=BROKER_ID if leads else OTHER)
+            if leads:
+                await append(broker, b"a")
+                pair.follows(1)
+                replica: Any = broker.partitions.leader(ORDERS)
+            else:
+                replica = pair.followed
+                replica.join(1)
+                replica.joined(Joined(1))
+                _feed(pair, b"a", high_watermark=1)
+                await until(lambda: replica.high_watermark == 1)
+            fails = asyncio.get_running_loop().create_future()
+
+            def failing(*_: object, **__: object) -> None:
+                raise OSError(error, os.strerror(error))
+
+            with mock.patch.object(PartitionLog, "read", failing), pytest.raises(errors.StorageError):
+                replica.read(0, 1_000)
+            asyncio.get_running_loop().call_soon(fails.set_result, None)  # (a failure was scheduled before)
+            await fails
+            assert [type(event) for event in broker.events].count(LogDirectoryFailed) == (error == errno.EIO)
 
     asyncio.run(scenario())
 

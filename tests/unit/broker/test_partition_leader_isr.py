@@ -68,7 +68,7 @@ class Leader:
     def append(self, end: int, *, flushed: bool = True) -> None:
         self.it.appended(end, end if flushed else self.it.flushed_end, 10)
 
-    def join(self, broker_id: int, end: int = 100, *, life: int = -1, joining: object = None) -> bool:
+    def join(self, broker_id: int, end: int = 100, *, life: int = -1) -> bool:
         return self.it.follower_joined(
             broker_id,
             LIVES[broker_id] if life < 0 else life,
@@ -76,10 +76,9 @@ class Leader:
             durable_end=end,
             log_start=0,
             now_ms=self.now_ms,
-            joining=joining,
         )
 
-    def ack(self, broker_id: int, end: int, *, life: int = -1, log_end: int = -1, joining: object = None) -> bool:
+    def ack(self, broker_id: int, end: int, *, life: int = -1, log_end: int = -1) -> bool:
         return self.it.follower_acked(
             broker_id,
             LIVES[broker_id] if life < 0 else life,
@@ -87,7 +86,6 @@ class Leader:
             log_end=max(end, log_end),
             log_start=0,
             now_ms=self.now_ms,
-            joining=joining,
         )
 
     def change(self, lives: Mapping[int, int] = LIVES) -> IsrChange | None:
@@ -529,19 +527,6 @@ def test_late_acknowledgements_of_a_former_life_count_for_nothing():
     assert not leader.ack(2, 120, life=12)
     assert leader.it.high_watermark == 100
     assert not leader.join(2, 120, life=12)
-
-
-def test_late_acknowledgements_of_a_former_join_count_for_nothing():
-    """It healed a damaged log in the same life, and has less than before."""
-    leader = Leader(isr=(1, 2))
-    leader.join(2, joining="old")
-    leader.append(120)
-    leader.join(2, 0, joining="new")
-    assert not leader.ack(2, 120, joining="old")
-    assert leader.it.high_watermark == 100
-    leader.it.follower_left(2, leader.now_ms, joining="old")
-    assert leader.ack(2, 120, joining="new")
-    assert leader.it.high_watermark == 120
 
 
 # -- producers ---------------------------------------------------------------------------------------------------------

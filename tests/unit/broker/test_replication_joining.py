@@ -326,6 +326,23 @@ def test_many_joins_are_answered_in_messages_of_a_bounded_size_and_before_any_pu
     assert len(known) == 5_000
 
 
+def test_late_acknowledgements_of_a_former_join_count_for_nothing():
+    """It healed a damaged log in the same life, and has less than before."""
+    broker = LeadingBroker()
+    led = broker.lead("orders")
+    led.append(10)
+    former, present = broker.lane(), broker.lane()
+    former.join(join(led, 1))
+    drain(former)
+    present.join(join(led, 1))
+    acked(former, 1, 1)
+    former.close()
+    assert led.leader.high_watermark == 0
+    drain(present)
+    acked(present, 1, 1)
+    assert led.leader.high_watermark == 1
+
+
 def test_a_follower_that_was_taken_off_a_partition_and_put_back_joins_anew():
     broker = LeadingBroker()
     led = broker.lead("orders")

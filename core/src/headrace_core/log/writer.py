@@ -38,7 +38,7 @@ from ..clock import Clock
 from ..config import LONG_MAX
 from ..errors import DiskFullError, HeadraceError, ServerShuttingDownError, StorageError
 from ..records import BatchHeader
-from ..types import FlushPolicy, TimestampType
+from ..types import FlushPolicy, TimestampType, TopicPartition
 from .appending import Append, AppendInfo, AppendOutcome
 from .config import LogConfig
 from .directory import LogDirectory
@@ -61,6 +61,19 @@ from .turns import (
 T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
+
+#: Errors of a read that do not show a failed disk: no descriptor or memory is left, or the file is gone (ESTALE:
+#: descriptors.py could not keep the file of a deleted segment open for its readers).
+_NOT_THE_DISK = (
+    errno.ENOENT,
+    errno.EBADF,
+    errno.EMFILE,
+    errno.ENFILE,
+    errno.ENOMEM,
+    errno.EINTR,
+    errno.EAGAIN,
+    errno.ESTALE,
+)
 
 INLINE_BYTES_MAX = 64 * 1024
 TURN_BYTES_MAX = 32 * 1024 * 1024
@@ -197,10 +210,12 @@ class DirectoryWriter:
         what is queued gets StorageError. Call in the loop. Idempotent."""
         self._fail(self._failure_of(error))
 
-    def fail_soon(self, error: BaseException) -> None:
-        """``fail`` from any thread."""
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to be told
-            self._loop.call_soon_threadsafe(self.fail, error)
+    def read_failed(self, partition: TopicPartition, error: OSError) -> StorageError:
+        """The error for a reader. A disk that cannot be read has failed, as in Kafka. In any thread."""
+        if error.errno not in _NOT_THE_DISK:
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(self.fail, error)
+        return StorageError(f"{partition}: the log cannot be read: {error}")
 
     def flush(self, log: PartitionLog) -> asyncio.Future[int]:
         """Forces what was appended before to the disk, whatever the topic's policy; the flushed offset."""

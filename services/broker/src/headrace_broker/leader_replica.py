@@ -7,7 +7,6 @@ handed over and comes back by a callback, a read that would wait for the disk is
 from __future__ import annotations
 
 import asyncio
-import errno
 import functools
 import logging
 from collections import deque
@@ -20,7 +19,6 @@ from headrace_core.errors import (
     OffsetOutOfRangeError,
     PolicyViolationError,
     ServerShuttingDownError,
-    StorageError,
     UnknownServerError,
     UnknownTopicOrPartitionError,
 )
@@ -35,10 +33,6 @@ from .threads import WorkThreads
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
-#: Errors of a read that say nothing about the disk.
-_NOT_THE_DISK = (errno.ENOENT, errno.EBADF, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR, errno.EAGAIN)
-
 
 #: Of replicas whose log has not changed directories, which are nearly all: an event each would be for nothing.
 _NEVER_HELD = asyncio.Event()
@@ -265,7 +259,7 @@ class LeaderReplica:
         try:
             return log.read(offset, max_bytes, self.leader.high_watermark, wait=False)
         except OSError as error:
-            raise self._read_failed(error) from error
+            raise self._writer.read_failed(self.partition, error) from error
 
     def read_cold(self, offset: int, max_bytes: int) -> asyncio.Future[ReadResult | None]:
         """The same from a thread that may wait for the disk."""
@@ -302,7 +296,7 @@ class LeaderReplica:
         try:
             return self.log.read(offset, max_bytes, self.leader.log_end, wait=False)
         except OSError as error:
-            raise self._read_failed(error) from error
+            raise self._writer.read_failed(self.partition, error) from error
 
     def read_appended_cold(self, offset: int, max_bytes: int) -> asyncio.Future[ReadResult | None]:
         """The same from a thread that may wait for the disk."""
@@ -322,16 +316,9 @@ class LeaderReplica:
                 if self.log is not log:
                     log = self.log
                 elif isinstance(error, OSError):
-                    raise self._read_failed(error) from error
+                    raise self._writer.read_failed(self.partition, error) from error
                 else:
                     raise
-
-    def _read_failed(self, error: OSError) -> StorageError:
-        """A disk that cannot be read has failed (as in Kafka); whoever has run out of descriptors, or finds a file
-        gone, has not shown that. In any thread."""
-        if error.errno not in _NOT_THE_DISK:
-            self._writer.fail_soon(error)
-        return StorageError(f"{self.partition}: the log cannot be read: {error}")
 
     def check_not_truncated(self, offset: int, last_fetched_epoch: int) -> None:
         """``check_not_truncated`` of its log."""

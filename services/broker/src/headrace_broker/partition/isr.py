@@ -102,7 +102,6 @@ class FollowerProgress:
         "durable_end",
         "is_eligible",
         "joined",
-        "joining",
         "log_end",
         "log_start",
     )
@@ -111,8 +110,6 @@ class FollowerProgress:
         self.broker_id = broker_id
         self.broker_epoch = -1
         self.joined = False
-        #: Which of its streams, and which join on it: what others say does not count any more.
-        self.joining: object = None
         self.durable_end = -1
         self.log_end = -1
         self.log_start = -1

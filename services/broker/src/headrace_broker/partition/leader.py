@@ -420,10 +420,8 @@ class PartitionLeader:
         durable_end: int,
         log_start: int,
         now_ms: int,
-        joining: object = None,
     ) -> bool:
-        """A follower's log was found to match ours up to ``log_end`` (matching.py). ``joining`` tells this join from
-        any other (the stream and the handle): acks and leaves that name another one do not count. False: it is no
+        """A follower's log was found to match ours up to ``log_end`` (matching.py). False: it is no
         replica, or speaks for a former life of its broker."""
         follower = self._in_sync.get(broker_id)
         if follower is None or broker_epoch < follower.broker_epoch:
@@ -431,7 +429,6 @@ class PartitionLeader:
         follower.broker_epoch = broker_epoch
         follower.joined = True
         follower.broken_ms = None
-        follower.joining = joining
         follower.acked(durable_end, log_end, log_start, self.log_end, now_ms)
         self._recompute()
         self._check_deletions()
@@ -447,11 +444,10 @@ class PartitionLeader:
         log_end: int,
         log_start: int,
         now_ms: int,
-        joining: object = None,
     ) -> bool:
         """What a follower has now. False, and nothing counts: it has not joined, or joined anew since, or it speaks for
         a former life of its broker, whose disk may be gone (KIP-903)."""
-        follower = self._speaker(broker_id, broker_epoch, joining)
+        follower = self._speaker(broker_id, broker_epoch)
         if follower is None:
             return False
         follower.acked(durable_end, log_end, log_start, self.log_end, now_ms)
@@ -467,7 +463,6 @@ class PartitionLeader:
         broker_id: int,
         now_ms: int,
         *,
-        joining: object = None,
         cannot_append: bool = False,
         broken: bool = False,
     ) -> None:
@@ -475,7 +470,7 @@ class PartitionLeader:
         in sync, and it is so until the controllers agree that it is not. ``cannot_append``: its log takes nothing, so
         the controllers are asked at once. ``broken``: its stream is over: they are asked unless it is back soon."""
         follower = self._in_sync.get(broker_id)
-        if follower is not None and follower.joined and follower.joining == joining:
+        if follower is not None and follower.joined:
             follower.seen(self.log_end, now_ms)
             follower.left(cannot_append=cannot_append, is_broken=broken, now_ms=now_ms)
             self._recompute()
@@ -489,10 +484,10 @@ class PartitionLeader:
         if follower is not None and not follower.joined:
             follower.absent_ms = now_ms
 
-    def _speaker(self, broker_id: int, broker_epoch: int, joining: object) -> FollowerProgress | None:
+    def _speaker(self, broker_id: int, broker_epoch: int) -> FollowerProgress | None:
         """The follower, if this is what it says now."""
         follower = self._in_sync.get(broker_id)
-        if follower is None or not follower.joined or follower.joining != joining:
+        if follower is None or not follower.joined:
             return None
         return follower if broker_epoch == follower.broker_epoch else None
 

@@ -524,7 +524,7 @@ class FollowerReplica:
         try:
             return self.log.read(offset, max_bytes, self.high_watermark, wait=False)
         except OSError as error:
-            raise StorageError(f"{self.partition}: the log cannot be read: {error}") from error
+            raise self._writer.read_failed(self.partition, error) from error
 
     def read_cold(self, offset: int, max_bytes: int) -> asyncio.Future[ReadResult | None]:
         """The same from a thread that may wait for the disk."""
@@ -537,7 +537,7 @@ class FollowerReplica:
                 self._threads.call_soon(functools.partial(self._on_damage, log, error))
                 raise
             except OSError as error:
-                raise StorageError(f"{self.partition}: the log cannot be read: {error}") from error
+                raise self._writer.read_failed(self.partition, error) from error
 
         return self._threads.run(read)
 
