@@ -29,7 +29,7 @@ CLUSTER = (
     honoured(
         "broker.session.timeout.ms",
         9_000,
-        "A broker that is silent for so long is fenced: it loses its leaderships.",
+        "A broker or coordinator that is silent for so long is fenced: it loses its leaderships or its shards.",
         low=100,
     ),
     honoured(

@@ -1,7 +1,8 @@
 """Batches that come from a partition's leader: what a follower asks of them before they enter its log. Pure.
 
 They keep their offsets and their leader epochs: nothing is rewritten. What the CRC does not cover (base offset, length,
-epoch) is held against the log that they are to follow; what it covers was checked by the leader, as in Kafka.
+epoch) is held against the log that they are to follow; the CRC is checked again. The records inside were
+checked by the leader, as in Kafka.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ ends when there is none left (KIP-112).
 An unmounted directory looks like an empty one: nothing is created, and no checkpoint written, before ``.lock`` could be
 opened and ``meta.properties`` names this directory (``check_mounted``, every five seconds).
 
-A failed flush, write or read with EIO is the disk's failure. ENOENT, EMFILE and ESTALE are not: they are ours, or a
-file that was deleted under a reader.
+A failed flush, write or read with EIO is the disk's failure. ENOENT, EMFILE and ESTALE of a read are not
+(``DirectoryWriter.read_failed``): the process has no descriptor left, or a file was deleted under a reader.
 """
 
 from __future__ import annotations

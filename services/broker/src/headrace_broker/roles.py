@@ -16,12 +16,6 @@ epoch begins, and a new follower where its log ends. The high watermark goes fro
 A log that is missing is made where the metadata has it. When that is a disk which this broker does not have any more,
 the controllers hear first that the replica begins anew (``fresh``, KIP-903), and the log is made when the metadata
 shows that they know. A damaged log of a partition that has other replicas heals (partition/healing.py).
-
-Between two parts the writer is emptied (``Storage.settled``): a new leader's epoch begins where the log ends, and a
-join says where it ends.
-
-A replica that is in no assignment is deleted. One that is assigned and missing is created where the metadata has it; if
-that disk is not there any more, the broker says ``fresh`` first, and only if another replica has what was in it.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 Offsets of one partition, from left to right::
 
-    log start      flushed end      high watermark      log end
-        |               |                 |                |
-        v               v                 v                v
+    log start      high watermark      durable end      log end
+        |                 |                 |              |
+        v                 v                 v              v
     ----[=======================================================)
          readable by consumers: [log start, high watermark)
 
@@ -421,8 +421,8 @@ class PartitionLeader:
         log_start: int,
         now_ms: int,
     ) -> bool:
-        """A follower's log was found to match ours up to ``log_end`` (matching.py). False: it is no
-        replica, or speaks for a former life of its broker."""
+        """A follower's log was found to match ours up to ``log_end`` (matching.py). False: it is no replica, or
+        speaks for a former life of its broker."""
         follower = self._in_sync.get(broker_id)
         if follower is None or broker_epoch < follower.broker_epoch:
             return False

@@ -194,7 +194,6 @@ class JoinedReplica:
         self.key = (join.topic_id, join.partition, lane.broker_id)
         self.source = source
         self.leader = source.leader
-        #: As it acknowledged last.
         #: The next offset to push.
         self.position = join.log_end
         #: (end offset, bytes) of what was pushed and not acknowledged.

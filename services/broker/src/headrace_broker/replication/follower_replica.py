@@ -5,8 +5,8 @@ that came meanwhile for other partitions), and acknowledged after the turn. Seve
 each says where it goes on, so that none is written behind one that was refused.
 
 Nothing here waits. What cannot go on now (a full disk, a leader that does not know its part yet, a push that was
-damaged on its way) is tried again by joining anew, after a pause that grows. Until then nothing is acknowledged: the
-leader has the replica taken out of the in-sync set by time, and back when it has caught up.
+damaged on its way) is tried again by joining anew, after a pause that grows. Until then nothing is acknowledged. A
+follower whose pushes are refused leaves the in-sync set by time, and returns when it has caught up.
 
 A log that takes no appends is said to the leader at once (``cannot_append``), which has it leave the in-sync set. While
 its directory is short of space, the replica joins now and then all the same: it learns where the log starts, for

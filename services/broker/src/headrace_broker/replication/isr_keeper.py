@@ -16,8 +16,6 @@ Looking costs some microseconds, and a busy partition stirs at each append that 
                             on no stream, or its log takes no appends
     some are not            at once, for it may be that one has caught up; and again after LOOK_MS at the earliest
     the metadata has changed it, or its brokers     at once
-
-One call sends at most one request (``Sending.AT_MOST_ONCE``), so the leader counts every attempt that may be under way.
 """
 
 from __future__ import annotations
