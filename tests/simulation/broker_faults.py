@@ -12,14 +12,15 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from headrace_controller.cluster.ledger_requests import AlterPartitionReassignments, Reassignment
 from headrace_controller.cluster.requests import (
     AlterConfigs,
+    AlterPartitionReassignments,
     AlterResource,
     ConfigOp,
     ElectionType,
     ElectLeaders,
     OpKind,
+    Reassignment,
 )
 from headrace_core.errors import HeadraceError
 from headrace_core.metadata import ConfigResourceType, PartitionImage

@@ -14,8 +14,7 @@ import random
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any
 
-from headrace_controller.cluster.ledger_requests import AlterPartitionReassignments, Reassignment
-from headrace_controller.cluster.requests import ElectionType, ElectLeaders
+from headrace_controller.cluster.requests import AlterPartitionReassignments, ElectionType, ElectLeaders, Reassignment
 from headrace_core.metadata import PartitionImage
 from headrace_core.testing.crashing_fs import Loss, SimulatedCrash
 from headrace_core.types import TopicPartition

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headrace_controller.cluster.decision import Decision
-from headrace_controller.cluster.ledger_requests import AlterPartitionReassignments, Reassignment
 from headrace_controller.cluster.requests import (
     AlterConfigs,
     AlteredPartition,
     AlterPartition,
+    AlterPartitionReassignments,
     AlterResource,
     AssignDirectories,
     ConfigOp,
@@ -30,6 +30,7 @@ from headrace_controller.cluster.requests import (
     NewTopic,
     OpKind,
     Placement,
+    Reassignment,
     RegisterBroker,
     Request,
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from headrace_controller.cluster.ledger_requests import (
+from headrace_controller.cluster.requests import (
     CoordinatorHeartbeat,
     CoordinatorRegistered,
     RegisterCoordinator,

@@ -20,8 +20,14 @@ from typing import Any
 from headrace.group import membership
 from headrace_controller.cluster.core import ClusterCore
 from headrace_controller.cluster.decision import ClusterSettings
-from headrace_controller.cluster.ledger_requests import CoordinatorHeartbeatsEnded
-from headrace_controller.cluster.requests import Bootstrap, CreateTopics, Heartbeat, NewTopic, RegisterBroker
+from headrace_controller.cluster.requests import (
+    Bootstrap,
+    CoordinatorHeartbeatsEnded,
+    CreateTopics,
+    Heartbeat,
+    NewTopic,
+    RegisterBroker,
+)
 from headrace_coordinator.group import turn
 from headrace_coordinator.group.groups import Groups
 from headrace_coordinator.group.settings import GroupSettings

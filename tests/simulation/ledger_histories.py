@@ -8,23 +8,26 @@ from __future__ import annotations
 from typing import Any
 
 from headrace_controller.cluster.decision import Decision
-from headrace_controller.cluster.ledger_requests import (
+from headrace_controller.cluster.requests import (
     AllocateProducerIds,
     AlterPartitionReassignments,
     CoordinatorHeartbeat,
     CoordinatorHeartbeatsEnded,
     CoordinatorRegistered,
+    CreateTopics,
     DrainBroker,
     FeatureUpdate,
+    NewTopic,
     ProducerIdBlock,
     Reassignment,
+    RegisterBroker,
     RegisterController,
     RegisterCoordinator,
+    Request,
     UnregisterBroker,
     UpdateFeatures,
     UpgradeType,
 )
-from headrace_controller.cluster.requests import CreateTopics, NewTopic, RegisterBroker, Request
 from headrace_core.errors import HeadraceError
 from headrace_core.metadata import (
     METADATA_VERSION_FEATURE,

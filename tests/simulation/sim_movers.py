@@ -11,27 +11,25 @@ import random
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from headrace_controller.cluster.ledger_requests import (
+from headrace_controller.cluster.requests import (
     AllocateProducerIds,
+    AlteredPartition,
+    AlterPartition,
     AlterPartitionReassignments,
     CoordinatorHeartbeat,
     CoordinatorHeartbeatReply,
     CoordinatorRegistered,
+    CreateTopics,
     DrainBroker,
+    ElectionType,
+    ElectLeaders,
+    NewTopic,
     ProducerIdBlock,
     Reassignment,
     RegisterController,
     RegisterCoordinator,
-    UnregisterBroker,
-)
-from headrace_controller.cluster.requests import (
-    AlteredPartition,
-    AlterPartition,
-    CreateTopics,
-    ElectionType,
-    ElectLeaders,
-    NewTopic,
     Request,
+    UnregisterBroker,
 )
 from headrace_controller.quorum_controller import Answer, QuorumController
 from headrace_core.errors import HeadraceError

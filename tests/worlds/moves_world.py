@@ -5,9 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from headrace_controller.cluster.ledger_requests import AlterPartitionReassignments, Reassignment
 from headrace_controller.cluster.reassignment import listed
-from headrace_controller.cluster.requests import AlteredPartition, AlterPartition, HeartbeatsEnded, Registered
+from headrace_controller.cluster.requests import (
+    AlteredPartition,
+    AlterPartition,
+    AlterPartitionReassignments,
+    HeartbeatsEnded,
+    Reassignment,
+    Registered,
+)
 from headrace_core.errors import HeadraceError
 from headrace_core.metadata import ConfigResourceType, MetadataRecord, PartitionImage
 from tests.worlds.cluster_world import ClusterWorld

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from headrace_controller.cluster import balancing, brokers, core, features, moves, producer_ids, reassignment, shards
-from headrace_controller.cluster.coordinator_sessions import CoordinatorSessions
+from headrace_controller.cluster.sessions import CoordinatorSessions
 from headrace_core.errors import BrokerIdNotRegisteredError
 from headrace_core.metadata import CoordinatorImage, MetadataImage, ShardImage, ShardRecord, ledger
 from tests.simulation.mutants.cluster_mutants import Mutant, Patch

@@ -19,7 +19,7 @@ from headrace_controller.cluster.requests import (
     Request,
 )
 from headrace_controller.deciding import TURN_RECORDS_MAX
-from headrace_controller.handlers.cluster import _Heartbeats
+from headrace_controller.handlers.cluster import _BrokerHeartbeats
 from headrace_controller.quorum_controller import QuorumController
 from headrace_controller.waiting import Answer
 from headrace_core.errors import DuplicateBrokerRegistrationError
@@ -232,7 +232,7 @@ class _Driver:
 async def _said(turns_before_the_end: int) -> list[Request]:
     """To the driver, by a stream with one heartbeat that ends so many turns of the loop after it."""
     driver: Any = _Driver()
-    stream = _Heartbeats(driver, None, ManualClock())  # type: ignore[arg-type]
+    stream = _BrokerHeartbeats(driver, None, ManualClock())  # type: ignore[arg-type]
     stream.on_request(cluster_pb2.BrokerHeartbeatRequest(broker_id=1, broker_epoch=7))
     for _ in range(turns_before_the_end):
         await asyncio.sleep(0)

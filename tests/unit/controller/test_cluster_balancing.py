@@ -7,17 +7,9 @@ from collections import Counter
 
 import pytest
 
-from headrace_controller.broker_events import events_of
+from headrace_controller.applying import events_of
 from headrace_controller.cluster import balancing
 from headrace_controller.cluster.balancing import FRUITLESS_MS, is_drained
-from headrace_controller.cluster.ledger_requests import (
-    DrainBroker,
-    Drained,
-    FeatureUpdate,
-    UnregisterBroker,
-    UpdateFeatures,
-    UpgradeType,
-)
 from headrace_controller.cluster.requests import (
     AlterConfigs,
     AlterResource,
@@ -25,9 +17,15 @@ from headrace_controller.cluster.requests import (
     CreatePartitions,
     CreateTopics,
     DeleteTopics,
+    DrainBroker,
+    Drained,
+    FeatureUpdate,
     MorePartitions,
     NewTopic,
     OpKind,
+    UnregisterBroker,
+    UpdateFeatures,
+    UpgradeType,
 )
 from headrace_core.errors import (
     BrokerIdNotRegisteredError,

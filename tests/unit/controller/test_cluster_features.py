@@ -6,16 +6,19 @@ from typing import Any
 
 import pytest
 
-from headrace_controller.cluster.ledger_requests import (
+from headrace_controller.cluster.requests import (
     AllocateProducerIds,
+    AssignDirectories,
     DrainBroker,
     FeatureUpdate,
+    Placement,
+    RegisterBroker,
     RegisterController,
+    Registered,
     UnregisterBroker,
     UpdateFeatures,
     UpgradeType,
 )
-from headrace_controller.cluster.requests import AssignDirectories, Placement, RegisterBroker, Registered
 from headrace_core.errors import (
     HeadraceError,
     InvalidRequestError,

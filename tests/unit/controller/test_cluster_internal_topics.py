@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from headrace_controller.cluster.ledger_requests import DrainBroker
 from headrace_controller.cluster.requests import (
     AlterConfigs,
     AlterResource,
@@ -15,6 +14,7 @@ from headrace_controller.cluster.requests import (
     CreatePartitions,
     CreateTopics,
     DeleteTopics,
+    DrainBroker,
     MorePartitions,
     NewTopic,
     OpKind,

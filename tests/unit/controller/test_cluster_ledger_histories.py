@@ -9,14 +9,15 @@ from typing import Any
 import pytest
 
 from headrace_controller.cluster import moves
-from headrace_controller.cluster.ledger_requests import (
+from headrace_controller.cluster.requests import (
     AlterPartitionReassignments,
+    CreateTopics,
     FeatureUpdate,
+    NewTopic,
     Reassignment,
     UpdateFeatures,
     UpgradeType,
 )
-from headrace_controller.cluster.requests import CreateTopics, NewTopic
 from headrace_controller.cluster.sessions import BrokerSessions
 from headrace_core.errors import CorruptLogError
 from headrace_core.metadata import METADATA_VERSION_FEATURE

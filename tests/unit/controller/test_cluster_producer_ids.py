@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from headrace_controller.cluster.ledger_requests import AllocateProducerIds, ProducerIdBlock
+from headrace_controller.cluster.requests import AllocateProducerIds, ProducerIdBlock
 from headrace_core.errors import BrokerIdNotRegisteredError, StaleBrokerEpochError, UnknownServerError
 from headrace_core.metadata import ProducerIdsRecord
 from tests.worlds.cluster_world import ClusterWorld

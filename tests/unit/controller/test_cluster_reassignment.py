@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from headrace_controller.cluster.ledger_requests import AlterPartitionReassignments, DrainBroker, Reassignment
 from headrace_controller.cluster.reassignment import listed
-from headrace_controller.cluster.requests import DeleteTopics
+from headrace_controller.cluster.requests import AlterPartitionReassignments, DeleteTopics, DrainBroker, Reassignment
 from headrace_core.errors import (
     InvalidReplicaAssignmentError,
     InvalidReplicationFactorError,

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace_controller.cluster.decision import Decision
-from headrace_controller.cluster.ledger_requests import (
+from headrace_controller.cluster.requests import (
     CoordinatorHeartbeat,
     CoordinatorHeartbeatsEnded,
     CoordinatorRegistered,

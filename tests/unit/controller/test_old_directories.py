@@ -16,8 +16,14 @@ import pytest
 from headrace_controller import applying
 from headrace_controller.cluster.core import ClusterCore
 from headrace_controller.cluster.decision import ClusterSettings
-from headrace_controller.cluster.ledger_requests import FeatureUpdate, UpdateFeatures, UpgradeType
-from headrace_controller.cluster.requests import Heartbeat, RegisterBroker, Request
+from headrace_controller.cluster.requests import (
+    FeatureUpdate,
+    Heartbeat,
+    RegisterBroker,
+    Request,
+    UpdateFeatures,
+    UpgradeType,
+)
 from headrace_controller.quorum_controller import QuorumController, QuorumSettings
 from headrace_controller.storage import MetadataStorage
 from headrace_core.errors import HeadraceError, UnsupportedVersionError

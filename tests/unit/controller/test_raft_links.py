@@ -24,7 +24,7 @@ from headrace_controller.raft import (
     VoterSet,
 )
 from headrace_controller.transport import links, wire
-from headrace_controller.transport.outbox import BULK_BYTES_MAX
+from headrace_controller.transport.peers import BULK_BYTES_MAX
 from headrace_core.records import encode_batch
 from headrace_core.rpc import ChannelPurpose, open_channel
 from headrace_core.rpc.server import Listener

@@ -12,7 +12,7 @@ from headrace_controller.raft import (
     VoteResponse,
     VoterSet,
 )
-from headrace_controller.transport.outbox import BULK_BYTES_MAX, ENVELOPE_BYTES, URGENT_MAX, Outbox
+from headrace_controller.transport.peers import BULK_BYTES_MAX, ENVELOPE_BYTES, URGENT_MAX, Outbox
 
 MIB = 1 << 20
 

@@ -10,8 +10,7 @@ from headrace_core.metadata.codec import encode_decision
 
 from .cluster.core import ClusterCore
 from .cluster.decision import Decision
-from .cluster.ledger_requests import AlterPartitionReassignments
-from .cluster.requests import AlterConfigs, CreatePartitions, CreateTopics, Request
+from .cluster.requests import AlterConfigs, AlterPartitionReassignments, CreatePartitions, CreateTopics, Request
 from .raft import Entry, RaftNode
 from .storage import MetadataStorage
 

@@ -32,8 +32,8 @@ from headrace_core.metadata import (
 
 from . import internal_topics
 from .decision import Decision, View
-from .ledger_requests import DrainBroker, Drained, UnregisterBroker
 from .rebalance import plan
+from .requests import DrainBroker, Drained, UnregisterBroker
 
 #: Moves of one plan: a decision of the metadata log, and 0.3 s of planning with 100,000 partitions.
 PLAN_MOVES_MAX = 1_000

@@ -48,36 +48,33 @@ from . import (
     shards,
     topics,
 )
-from .coordinator_sessions import CoordinatorSessions
 from .decision import Agenda, ClusterSettings, Decision, View
 from .elections import MIN_INSYNC_KEY, UNCLEAN_KEY, unsettled_brokers
-from .ledger_requests import (
-    AllocateProducerIds,
-    AlterPartitionReassignments,
-    CoordinatorHeartbeat,
-    CoordinatorHeartbeatsEnded,
-    DrainBroker,
-    RegisterController,
-    RegisterCoordinator,
-    UnregisterBroker,
-    UpdateFeatures,
-)
 from .requests import (
+    AllocateProducerIds,
     AlterConfigs,
     AlterPartition,
+    AlterPartitionReassignments,
     AssignDirectories,
     Bootstrap,
+    CoordinatorHeartbeat,
+    CoordinatorHeartbeatsEnded,
     CreatePartitions,
     CreateTopics,
     DeleteTopics,
+    DrainBroker,
     ElectLeaders,
     FenceSilentBrokers,
     Heartbeat,
     HeartbeatsEnded,
     RegisterBroker,
+    RegisterController,
+    RegisterCoordinator,
     Request,
+    UnregisterBroker,
+    UpdateFeatures,
 )
-from .sessions import BrokerSessions
+from .sessions import BrokerSessions, CoordinatorSessions
 
 
 def _bootstrap(view: View, request: Bootstrap) -> Decision:

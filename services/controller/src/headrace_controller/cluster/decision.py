@@ -12,10 +12,9 @@ from headrace_core.config.server_keys import SERVER
 from headrace_core.errors import HeadraceError
 from headrace_core.metadata import MetadataImage, MetadataRecord
 
-from .coordinator_sessions import CoordinatorContact, CoordinatorSessions
 from .leadership import Hindered
 from .requests import Reply
-from .sessions import BrokerSessions, Contact
+from .sessions import BrokerSessions, Contact, CoordinatorContact, CoordinatorSessions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,7 +36,7 @@ from headrace_core.metadata import (
 from headrace_core.metadata.features import level_needed, range_of, understands, what_needs, without_newer_fields
 
 from .decision import Decision, View
-from .ledger_requests import FeatureResult, FeatureUpdate, RegisterController, UpdateFeatures, UpgradeType
+from .requests import FeatureResult, FeatureUpdate, RegisterController, UpdateFeatures, UpgradeType
 
 ID_BYTES = 16
 FEATURES_MAX = 100

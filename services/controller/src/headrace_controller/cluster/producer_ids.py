@@ -10,7 +10,7 @@ from headrace_core.metadata import MetadataImage, ProducerIdsRecord
 
 from . import brokers
 from .decision import Decision, View
-from .ledger_requests import AllocateProducerIds, ProducerIdBlock
+from .requests import AllocateProducerIds, ProducerIdBlock
 
 BLOCK = 1_000
 _ID_MAX = 2**63 - 1

@@ -38,9 +38,9 @@ from . import internal_topics, moves, throttles
 from .balancing import is_enabled
 from .decision import Decision, View
 from .elections import Electorate
-from .ledger_requests import AlterPartitionReassignments, Reassignment, ReassignmentResult
 from .moves import Key
 from .rebalance import settled_replicas
+from .requests import AlterPartitionReassignments, Reassignment, ReassignmentResult
 from .throttles import Copying
 
 #: Reassignments that one decision of the upkeep completes, or begins.

@@ -38,15 +38,15 @@ from headrace_core.metadata import (
 )
 from headrace_core.metadata.shards import SHARD_TOPICS
 
-from .coordinator_sessions import CoordinatorContact
 from .decision import Decision, View
-from .ledger_requests import (
+from .requests import (
     CoordinatorHeartbeat,
     CoordinatorHeartbeatReply,
     CoordinatorHeartbeatsEnded,
     CoordinatorRegistered,
     RegisterCoordinator,
 )
+from .sessions import CoordinatorContact
 
 NOBODY = -1
 ID_BYTES = 16

@@ -1,5 +1,5 @@
-"""headrace.v1.Admin: topics, partitions, configuration. On the client listener, and on the internal one for brokers
-that pass their clients' calls on."""
+"""headrace.v1.Admin; the calls about the quorum are in quorum.py. On the client listener, and on the internal one for
+brokers that pass their clients' calls on."""
 
 from __future__ import annotations
 
@@ -14,35 +14,46 @@ from headrace_core.errors import (
     UnsupportedVersionError,
 )
 from headrace_core.membership.config_messages import config_entries
-from headrace_core.metadata import ConfigResource, ConfigResourceType
+from headrace_core.metadata import METADATA_VERSION_FEATURE, ConfigResource, ConfigResourceType
 from headrace_core.metadata.configs import describe_broker, describe_topic
+from headrace_core.metadata.features import SUPPORTED_FEATURES
 from headrace_core.rpc.server import Listener
 from headrace_core.rpc.status import error_to_proto
 from headrace_core.rpc.turns import DESCRIPTION_ITEMS, Turns
 from headrace_protos.v1 import admin_pb2, admin_pb2_grpc
 
+from ..cluster import reassignment
 from ..cluster.configs import check_resource
 from ..cluster.requests import (
     AlterConfigs,
+    AlterPartitionReassignments,
     AlterResource,
     ConfigOp,
     CreatePartitions,
     CreateTopics,
     DeleteTopics,
+    DrainBroker,
+    ElectionType,
+    ElectLeaders,
+    FeatureUpdate,
     MorePartitions,
     NewTopic,
     OpKind,
+    Reassignment,
+    UnregisterBroker,
+    UpdateFeatures,
+    UpgradeType,
 )
 from ..driver import ControllerDriver
 from ..raft import ReplicaKey
 from .cluster import BrokerHeard
-from .elections import ElectionCalls
-from .features import FeatureCalls
 from .quorum import QuorumCalls
-from .reassignment import ReassignmentCalls
+
+#: Of one UpdateFeatures.
+_UPDATES_MAX = 1_000
 
 
-class AdminHandler(ElectionCalls, ReassignmentCalls, FeatureCalls, QuorumCalls, admin_pb2_grpc.AdminServicer):
+class AdminHandler(QuorumCalls, admin_pb2_grpc.AdminServicer):
     """``given``: what this controller's own properties file sets; its topic defaults are shown as static values.
     ``address_of``: where another controller said that it is reached; ``brokers_heard``: see ClusterHandler."""
 
@@ -130,6 +141,96 @@ class AdminHandler(ElectionCalls, ReassignmentCalls, FeatureCalls, QuorumCalls, 
             metadata_offset=answer.metadata_offset,
         )
 
+    async def ElectLeaders(self, request: admin_pb2.ElectLeadersRequest, context: Any) -> Any:
+        answer = await self._driver.ask(_election(request))
+        return admin_pb2.ElectLeadersResponse(
+            results=[
+                admin_pb2.ElectLeadersResult(
+                    topic=each.topic, partition=each.partition, error=error_to_proto(each.error)
+                )
+                for each in answer.reply
+            ],
+            metadata_offset=answer.metadata_offset,
+        )
+
+    async def DescribeFeatures(self, request: admin_pb2.DescribeFeaturesRequest, context: Any) -> Any:
+        finalized = {METADATA_VERSION_FEATURE: self._driver.image.metadata_version}
+        return admin_pb2.DescribeFeaturesResponse(
+            features=[
+                admin_pb2.FeatureDescription(
+                    name=each.name,
+                    finalized_level=finalized.get(each.name, 0),
+                    min_level=each.min_level,
+                    max_level=each.max_level,
+                )
+                for each in SUPPORTED_FEATURES
+            ]
+        )
+
+    async def UpdateFeatures(self, request: admin_pb2.UpdateFeaturesRequest, context: Any) -> Any:
+        if len(request.updates) > _UPDATES_MAX:
+            raise InvalidRequestError(f"{len(request.updates)} updates in one request, at most {_UPDATES_MAX}")
+        updates = tuple(
+            FeatureUpdate(item.name, item.level, _upgrade_type(item.upgrade_type)) for item in request.updates
+        )
+        answer = await self._driver.ask(UpdateFeatures(updates, request.validate_only))
+        return admin_pb2.UpdateFeaturesResponse(
+            results=[
+                admin_pb2.UpdateFeatureResult(name=result.name, error=error_to_proto(result.error))
+                for result in answer.reply
+            ],
+            metadata_offset=answer.metadata_offset,
+        )
+
+    async def AlterPartitionReassignments(
+        self, request: admin_pb2.AlterPartitionReassignmentsRequest, context: Any
+    ) -> Any:
+        throttle = request.throttle_bytes_per_s if request.HasField("throttle_bytes_per_s") else None
+        answer = await self._driver.ask(
+            AlterPartitionReassignments(
+                reassignments=tuple(_reassignment(item) for item in request.reassignments),
+                allow_replication_factor_change=not request.keep_replication_factor,
+                throttle_bytes_per_s=throttle,
+            )
+        )
+        return admin_pb2.AlterPartitionReassignmentsResponse(
+            results=[
+                admin_pb2.PartitionReassignmentResult(
+                    topic=result.topic, partition=result.partition, error=error_to_proto(result.error)
+                )
+                for result in answer.reply
+            ],
+            metadata_offset=answer.metadata_offset,
+        )
+
+    async def ListPartitionReassignments(
+        self, request: admin_pb2.ListPartitionReassignmentsRequest, context: Any
+    ) -> Any:
+        wanted = [(each.topic, partition) for each in request.partitions for partition in each.partitions]
+        return admin_pb2.ListPartitionReassignmentsResponse(
+            reassignments=[
+                admin_pb2.OngoingReassignment(
+                    topic=each.topic,
+                    partition=each.partition,
+                    replicas=each.replicas,
+                    adding_replicas=each.adding,
+                    removing_replicas=each.removing,
+                    waits=each.waits,
+                )
+                for each in reassignment.listed(self._driver.image, wanted if request.partitions else None)
+            ]
+        )
+
+    async def DrainBroker(self, request: admin_pb2.DrainBrokerRequest, context: Any) -> Any:
+        answer = await self._driver.ask(DrainBroker(request.broker_id, draining=not request.cancel))
+        return admin_pb2.DrainBrokerResponse(
+            replicas_left=answer.reply.replicas_left, metadata_offset=answer.metadata_offset
+        )
+
+    async def UnregisterBroker(self, request: admin_pb2.UnregisterBrokerRequest, context: Any) -> Any:
+        answer = await self._driver.ask(UnregisterBroker(request.broker_id))
+        return admin_pb2.UnregisterBrokerResponse(metadata_offset=answer.metadata_offset)
+
     async def DescribeLogDirs(self, request: admin_pb2.DescribeLogDirsRequest, context: Any) -> Any:
         raise UnsupportedVersionError("log directories are a broker's: ask the broker itself")
 
@@ -183,3 +284,32 @@ def _op(op: admin_pb2.AlterConfigOp) -> ConfigOp:
         return ConfigOp(OpKind(op.kind), op.name, op.value)
     except ValueError:
         raise InvalidRequestError(f"{op.name}: the kind must be SET, DELETE, APPEND or SUBTRACT") from None
+
+
+def _election(request: admin_pb2.ElectLeadersRequest) -> ElectLeaders:
+    """InvalidRequestError: there is no such election, or it is not said for whom."""
+    try:
+        kind = ElectionType(request.election_type)
+    except ValueError:
+        raise InvalidRequestError(f"there is no election type {request.election_type}") from None
+    if request.all_partitions:
+        if request.partitions:
+            raise InvalidRequestError("name partitions, or ask for all of them, not both")
+        return ElectLeaders(kind)
+    partitions = tuple((each.topic, number) for each in request.partitions for number in each.partitions)
+    if not partitions:
+        raise InvalidRequestError("no partition is named; name one or more, or ask for all")
+    return ElectLeaders(kind, partitions)
+
+
+def _upgrade_type(number: int) -> UpgradeType:
+    try:
+        return UpgradeType(number or UpgradeType.UPGRADE)
+    except ValueError:
+        raise InvalidRequestError(f"upgrade type {number}: 1 (upgrade), 2 or 3 (downgrade, safe or unsafe)") from None
+
+
+def _reassignment(item: admin_pb2.PartitionReassignment) -> Reassignment:
+    if item.cancel and item.replicas:
+        raise InvalidRequestError(f"{item.topic[:249]}-{item.partition}: either replicas, or cancel, not both")
+    return Reassignment(item.topic, item.partition, None if item.cancel else tuple(item.replicas))

@@ -1,9 +1,13 @@
-"""headrace.v1.Cluster: brokers register, heartbeat, and follow the metadata log. On the internal listener only."""
+"""headrace.v1.Cluster: brokers and coordinators register, heartbeat, and follow the metadata.
+
+On the internal listener only.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,28 +18,30 @@ from headrace_core.errors import (
     ServerShuttingDownError,
     TopicAlreadyExistsError,
 )
-from headrace_core.metadata import BrokerEndpoint
+from headrace_core.metadata import BrokerEndpoint, FeatureRange
 from headrace_core.rpc.server import Listener
 from headrace_core.rpc.status import error_to_proto
 from headrace_core.rpc.streams import ServerStream, StreamHandler
 from headrace_protos.v1 import cluster_pb2, cluster_pb2_grpc
 
 from ..cluster.leadership import CannotLead
-from ..cluster.ledger_requests import AllocateProducerIds, RegisterController
 from ..cluster.requests import (
+    AllocateProducerIds,
     AlteredPartition,
     AlterPartition,
     AssignDirectories,
+    CoordinatorHeartbeat,
+    CoordinatorHeartbeatsEnded,
     CreateTopics,
     Heartbeat,
     HeartbeatsEnded,
     NewTopic,
     Placement,
     RegisterBroker,
+    RegisterController,
+    RegisterCoordinator,
 )
 from ..driver import ControllerDriver
-from .coordinators import CoordinatorsHandler
-from .features import feature_ranges
 from .follow import FollowService
 
 
@@ -51,11 +57,10 @@ class BrokerHeard:
     at_ms: float
 
 
-class ClusterHandler(CoordinatorsHandler):
+class ClusterHandler(cluster_pb2_grpc.ClusterServicer):
     """``close`` ends the streams, so that a stopping server need not cut them."""
 
     def __init__(self, driver: ControllerDriver, following: FollowService, clock: Clock | None = None) -> None:
-        super().__init__()
         self._driver = driver
         self._following = following
         self._clock = clock or SystemClock()
@@ -65,7 +70,7 @@ class ClusterHandler(CoordinatorsHandler):
         """Of every broker that heartbeats here, by id."""
         latest: dict[int, BrokerHeard] = {}
         for each in self._heartbeats:
-            heard = each.heard
+            heard = each.heard if isinstance(each, _BrokerHeartbeats) else None
             if heard is not None and (heard.broker_id not in latest or latest[heard.broker_id].at_ms < heard.at_ms):
                 latest[heard.broker_id] = heard
         return [latest[broker_id] for broker_id in sorted(latest)]
@@ -106,6 +111,22 @@ class ClusterHandler(CoordinatorsHandler):
         )
         return cluster_pb2.RegisterControllerResponse(metadata_offset=answer.metadata_offset)
 
+    async def RegisterCoordinator(self, request: cluster_pb2.RegisterCoordinatorRequest, context: Any) -> Any:
+        answer = await self._driver.ask(
+            RegisterCoordinator(
+                cluster_id=request.cluster_id,
+                incarnation_id=request.incarnation_id,
+                endpoints=tuple(BrokerEndpoint(item.listener, item.host, item.port) for item in request.endpoints),
+                rack=request.rack or None,
+                wanted_id=request.wanted_coordinator_id,
+            )
+        )
+        return cluster_pb2.RegisterCoordinatorResponse(
+            coordinator_id=answer.reply.coordinator_id,
+            coordinator_epoch=answer.reply.coordinator_epoch,
+            metadata_offset=answer.metadata_offset,
+        )
+
     async def AllocateProducerIds(self, request: cluster_pb2.AllocateProducerIdsRequest, context: Any) -> Any:
         answer = await self._driver.ask(AllocateProducerIds(request.broker_id, request.broker_epoch))
         return cluster_pb2.AllocateProducerIdsResponse(first=answer.reply.first, length=answer.reply.length)
@@ -118,10 +139,14 @@ class ClusterHandler(CoordinatorsHandler):
         return cluster_pb2.CreateInternalTopicResponse(metadata_offset=answer.metadata_offset)
 
     async def BrokerHeartbeat(self, request: Any, context: Any) -> None:
-        stream: ServerStream[cluster_pb2.BrokerHeartbeatRequest, cluster_pb2.BrokerHeartbeatResponse] = ServerStream(
-            context
-        )
-        handler = _Heartbeats(self._driver, stream, self._clock)
+        await self._hear(_BrokerHeartbeats, context)
+
+    async def CoordinatorHeartbeat(self, request: Any, context: Any) -> None:
+        await self._hear(_CoordinatorHeartbeats, context)
+
+    async def _hear(self, kind: type[_Heartbeats], context: Any) -> None:
+        stream: ServerStream[Any, Any] = ServerStream(context)
+        handler = kind(self._driver, stream, self._clock)
         self._heartbeats.add(handler)
         try:
             await stream.run(handler)
@@ -202,31 +227,36 @@ class ClusterHandler(CoordinatorsHandler):
         self._following.close()
         for handler in tuple(self._heartbeats):
             handler.end()
-        self.close_coordinators()
 
 
-class _Heartbeats(StreamHandler[cluster_pb2.BrokerHeartbeatRequest]):
-    """One broker's stream. Its end, whatever the reason, is told to the driver. ``_numbers``: each has its own."""
+class _Heartbeats(StreamHandler[Any]):
+    """One node's stream. Its end, whatever the reason, is told to the driver. ``_numbers``: each stream has its own,
+    which is never 0: that is what a registration counts as."""
 
     _numbers = itertools.count(1)
 
-    def __init__(
-        self,
-        driver: ControllerDriver,
-        stream: ServerStream[cluster_pb2.BrokerHeartbeatRequest, cluster_pb2.BrokerHeartbeatResponse],
-        clock: Clock,
-    ) -> None:
-        self.heard: BrokerHeard | None = None
+    def __init__(self, driver: ControllerDriver, stream: ServerStream[Any, Any], clock: Clock) -> None:
         self._driver = driver
         self._stream = stream
         self._clock = clock
         self._tasks: set[asyncio.Task[None]] = set()
-        self._broker: tuple[int, int] | None = None
+        self._node: tuple[int, int] | None = None  # id and epoch
         self._is_closed = False
         self._number = next(self._numbers)
 
-    def on_request(self, request: cluster_pb2.BrokerHeartbeatRequest) -> None:
-        self._broker = (request.broker_id, request.broker_epoch)  # now: the stream may break before the answer
+    def identity(self, request: Any) -> tuple[int, int]:
+        """Id and epoch of the node that sends ``request``."""
+        raise NotImplementedError
+
+    def ended(self, node_id: int, epoch: int) -> HeartbeatsEnded | CoordinatorHeartbeatsEnded:
+        raise NotImplementedError
+
+    async def answer(self, request: Any) -> Any:
+        """The answer to one heartbeat. HeadraceError: the stream ends with it."""
+        raise NotImplementedError
+
+    def on_request(self, request: Any) -> None:
+        self._node = self.identity(request)  # now: the stream may break before the answer
         task = asyncio.ensure_future(self._beat(request))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -236,15 +266,33 @@ class _Heartbeats(StreamHandler[cluster_pb2.BrokerHeartbeatRequest]):
 
     def on_closed(self) -> None:
         self._is_closed = True
-        if self._broker is not None:
-            self._driver.tell(HeartbeatsEnded(*self._broker, stream=self._number))
+        if self._node is not None:
+            self._driver.tell(self.ended(*self._node))
 
     def end(self) -> None:
         self._stream.finish(ServerShuttingDownError("the controller is shutting down"))
 
-    async def _beat(self, request: cluster_pb2.BrokerHeartbeatRequest) -> None:
+    async def _beat(self, request: Any) -> None:
         if self._is_closed:  # the end of the stream has been told, and is later than this
             return
+        try:
+            answer = await self.answer(request)
+        except HeadraceError as error:
+            self._stream.finish(error)
+        else:
+            self._stream.send(answer)
+
+
+class _BrokerHeartbeats(_Heartbeats):
+    heard: BrokerHeard | None = None
+
+    def identity(self, request: cluster_pb2.BrokerHeartbeatRequest) -> tuple[int, int]:
+        return request.broker_id, request.broker_epoch
+
+    def ended(self, node_id: int, epoch: int) -> HeartbeatsEnded:
+        return HeartbeatsEnded(node_id, epoch, stream=self._number)
+
+    async def answer(self, request: cluster_pb2.BrokerHeartbeatRequest) -> cluster_pb2.BrokerHeartbeatResponse:
         heard = BrokerHeard(
             broker_id=request.broker_id,
             metadata_offset=request.metadata_offset,
@@ -252,27 +300,49 @@ class _Heartbeats(StreamHandler[cluster_pb2.BrokerHeartbeatRequest]):
             lag_ms=request.metadata_lag_ms if request.HasField("metadata_lag_ms") else None,
             at_ms=self._clock.monotonic_ms(),
         )
-        try:
-            answer = await self._driver.ask(
-                Heartbeat(
-                    broker_id=request.broker_id,
-                    broker_epoch=request.broker_epoch,
-                    metadata_offset=request.metadata_offset,
-                    want_fence=request.want_fence,
-                    want_shutdown=request.want_shutdown,
-                    offline_directories=tuple(request.offline_log_dirs),
-                    stream=self._number,
-                    cannot_lead=tuple(CannotLead(each.directory_id, each.reason) for each in request.cannot_lead),
-                )
-            )
-        except HeadraceError as error:
-            self._stream.finish(error)
-            return
-        self.heard = heard
-        self._stream.send(
-            cluster_pb2.BrokerHeartbeatResponse(
-                correlation_id=request.correlation_id,
-                fenced=answer.reply.fenced,
-                should_shutdown=answer.reply.should_shutdown,
+        answer = await self._driver.ask(
+            Heartbeat(
+                broker_id=request.broker_id,
+                broker_epoch=request.broker_epoch,
+                metadata_offset=request.metadata_offset,
+                want_fence=request.want_fence,
+                want_shutdown=request.want_shutdown,
+                offline_directories=tuple(request.offline_log_dirs),
+                stream=self._number,
+                cannot_lead=tuple(CannotLead(each.directory_id, each.reason) for each in request.cannot_lead),
             )
         )
+        self.heard = heard
+        return cluster_pb2.BrokerHeartbeatResponse(
+            correlation_id=request.correlation_id,
+            fenced=answer.reply.fenced,
+            should_shutdown=answer.reply.should_shutdown,
+        )
+
+
+class _CoordinatorHeartbeats(_Heartbeats):
+    def identity(self, request: cluster_pb2.CoordinatorHeartbeatRequest) -> tuple[int, int]:
+        return request.coordinator_id, request.coordinator_epoch
+
+    def ended(self, node_id: int, epoch: int) -> CoordinatorHeartbeatsEnded:
+        return CoordinatorHeartbeatsEnded(node_id, epoch, stream=self._number)
+
+    async def answer(
+        self, request: cluster_pb2.CoordinatorHeartbeatRequest
+    ) -> cluster_pb2.CoordinatorHeartbeatResponse:
+        answer = await self._driver.ask(
+            CoordinatorHeartbeat(
+                coordinator_id=request.coordinator_id,
+                coordinator_epoch=request.coordinator_epoch,
+                want_shutdown=request.want_shutdown,
+                stream=self._number,
+            )
+        )
+        return cluster_pb2.CoordinatorHeartbeatResponse(
+            correlation_id=request.correlation_id, should_shutdown=answer.reply.should_shutdown
+        )
+
+
+def feature_ranges(items: Iterable[cluster_pb2.FeatureRange]) -> tuple[FeatureRange, ...]:
+    """What a node said of itself at its registration."""
+    return tuple(FeatureRange(item.name, item.min_level, item.max_level) for item in items)

@@ -43,9 +43,18 @@ from headrace_core.errors import NotControllerError
 
 from .election_timer import ElectionTimer
 from .log import LogView, RaftLog
-from .membership import check_addition, check_caught_up, check_no_change, check_removal, check_voter
 from .progress import Mode, Progress
-from .quorum import Outcome, agreed, is_majority, tally
+from .quorum import (
+    Outcome,
+    agreed,
+    check_addition,
+    check_caught_up,
+    check_no_change,
+    check_removal,
+    check_voter,
+    is_majority,
+    tally,
+)
 from .reads import Reads, Rounds
 from .receiving import SnapshotReceiver
 from .types import (

@@ -1,10 +1,22 @@
-"""Majorities (Raft, 5.2 and 5.3). A value counts for the voter that it belongs to; nobody else is asked."""
+"""Majorities (Raft, 5.2 and 5.3), and the checks before a change of the voters (thesis, 4.1; KIP-853).
+
+A value counts for the voter that it belongs to. Voters come and go one at a time.
+"""
 
 from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Collection, Mapping
 
+from headrace_core.errors import (
+    DuplicateVoterError,
+    InvalidRequestError,
+    ReplicaNotCaughtUpError,
+    VoterChangeInProgressError,
+    VoterNotFoundError,
+)
+
+from .progress import Progress
 from .types import ReplicaKey, VoterSet
 
 
@@ -34,3 +46,45 @@ def tally(voters: VoterSet, votes: Mapping[ReplicaKey, bool]) -> Outcome:
     if refused > len(voters) - voters.majority:
         return Outcome.LOST
     return Outcome.PENDING
+
+
+def check_voter(voters: VoterSet, key: ReplicaKey) -> None:
+    """VoterNotFoundError."""
+    if key not in voters:
+        raise VoterNotFoundError(f"{key} is no voter; the voters are {voters}")
+
+
+def check_addition(voters: VoterSet, key: ReplicaKey) -> None:
+    """DuplicateVoterError: one directory of a node votes, and no more."""
+    present = voters.find(key.node_id)
+    if present is not None:
+        raise DuplicateVoterError(
+            f"node {key.node_id} is a voter already, as {present}"
+            + ("" if present == key else "; remove that one first")
+        )
+
+
+def check_caught_up(key: ReplicaKey, progress: Progress | None, *, end: int, term_start: int, lag_max: int) -> None:
+    """ReplicaNotCaughtUpError: whoever lacks much would keep the others from committing until it has it all
+    (thesis, 4.2.1). ``end``: of the leader's log; ``term_start``: where its term begins, of which it must have some."""
+    match = -1 if progress is None else progress.match
+    if end - match > lag_max or match <= term_start:
+        raise ReplicaNotCaughtUpError(
+            f"{key} has the log up to {max(match, 0)}, and it ends at {end}; try again when it has caught up"
+        )
+
+
+def check_removal(voters: VoterSet, key: ReplicaKey) -> None:
+    """VoterNotFoundError; InvalidRequestError: the last one."""
+    check_voter(voters, key)
+    if len(voters) == 1:
+        raise InvalidRequestError(f"{key} is the only voter: nobody would be left")
+
+
+def check_no_change(voters: VoterSet, *, is_settled: bool, has_committed_in_term: bool) -> None:
+    """VoterChangeInProgressError: the leader does not know yet that the ``voters`` are committed, or all before its own
+    term (the fix to 4.1)."""
+    if not has_committed_in_term:
+        raise VoterChangeInProgressError("the leader has not yet committed an entry of its own term; try again")
+    if not is_settled:
+        raise VoterChangeInProgressError(f"the voters are being changed to {voters}; try again")

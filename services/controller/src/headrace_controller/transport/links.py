@@ -5,7 +5,7 @@ while it knows none). So there are two streams between two voters, each of which
 that was made last. A stream begins with a hello from each side: the cluster's id, who it is (a node on its disk), whom
 it expects. A stranger gets a typed error, and is told apart from somebody who is not there: it is tried less often.
 
-``send`` never waits: what cannot go is dropped when its place is needed (outbox.py), which raft expects. It is written
+``send`` never waits: what cannot go is dropped when its place is needed (peers.py), which raft expects. It is written
 in the same turn of the loop or the next one. ``peer_lost`` is told when the last stream to a replica has broken: a
 process that is killed closes its sockets, and raft need not wait for a time-out. A machine that vanishes closes
 nothing; the kernel gives its connections up after two seconds in which it acknowledged no byte (channel.py).

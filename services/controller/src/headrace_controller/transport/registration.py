@@ -14,7 +14,7 @@ from headrace_core.metadata.features import SUPPORTED_FEATURES
 from headrace_core.rpc import ChannelPurpose, error_from_rpc, open_channel
 from headrace_protos.v1 import cluster_pb2, cluster_pb2_grpc
 
-from ..cluster.ledger_requests import RegisterController
+from ..cluster.requests import RegisterController
 from ..driver import ControllerDriver
 
 logger = logging.getLogger("headrace.controller.registration")
