@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.consumer.read_epochs import ReadEpochs
 from headrace_core.errors import HeadraceError, InvalidProducerEpochError, OutOfOrderSequenceNumberError
 from headrace_core.records import BatchBuilder, iterate_headers
-from headrace_core.testing.node_clock import EPOCH_MS
+from headrace_core.testing.clock import EPOCH_MS
 from headrace_core.types import TopicPartition
 from tests.simulation.broker_upkeep import earliest
 from tests.simulation.sim_checks import Violation

@@ -47,8 +47,8 @@ from headrace_core.log.directory import format_directory
 from headrace_core.membership.metadata_state import MetadataState
 from headrace_core.metadata import BrokerEndpoint, MetadataDelta, MetadataImage
 from headrace_core.telemetry import CorruptionFound, Emitter, Metrics
+from headrace_core.testing.clock import NodeClock
 from headrace_core.testing.crashing_fs import CrashingFileSystem, Loss
-from headrace_core.testing.node_clock import NodeClock
 from tests.simulation.broker_clients import PRODUCER_EXPIRATION_MS
 from tests.simulation.broker_loop import SimLoop
 from tests.simulation.broker_upkeep import begin_upkeep

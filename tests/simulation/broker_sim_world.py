@@ -27,7 +27,7 @@ from headrace_controller.cluster.requests import AssignDirectories, Bootstrap, C
 from headrace_core.config import LONG_MAX
 from headrace_core.errors import HeadraceError, NetworkError
 from headrace_core.metadata import MetadataDelta, MetadataImage
-from headrace_core.rpc.backoff import Backoff
+from headrace_core.rpc.outage import Backoff
 from headrace_core.testing.crashing_fs import Loss
 from headrace_core.testing.network import GOOD, Quality
 from headrace_core.testing.scheduler import Scheduler

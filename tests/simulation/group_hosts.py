@@ -29,7 +29,7 @@ from headrace_core.errors import (
     StaleBrokerEpochError,
 )
 from headrace_core.metadata import BrokerEndpoint, MetadataDelta, MetadataImage
-from headrace_core.testing.node_clock import NodeClock
+from headrace_core.testing.clock import NodeClock
 from headrace_core.types import TopicPartition
 from tests.simulation.broker_loop import SimLoop
 from tests.simulation.group_log import SimBrokers, SimShardLog

@@ -40,7 +40,7 @@ from headrace_coordinator.transport import shard_log
 from headrace_core.errors import CoordinatorNotAvailableError, HeadraceError, NetworkError
 from headrace_core.metadata import BrokerEndpoint, MetadataDelta, MetadataImage
 from headrace_core.metadata.shards import OFFSETS_TOPIC, owner_of, shard_of, vacancy_of
-from headrace_core.rpc.backoff import Backoff
+from headrace_core.rpc.outage import Backoff
 from headrace_core.testing.network import GOOD, Quality
 from headrace_core.testing.scheduler import Scheduler
 from tests.simulation.group_checks import GroupChecks

@@ -27,9 +27,9 @@ from headrace_core.errors import (
 from headrace_core.log.directory import format_directory
 from headrace_core.metadata import MetadataDelta, MetadataImage
 from headrace_core.metadata.snapshot import decode_snapshot, encode_snapshot
+from headrace_core.testing.clock import NodeClock
 from headrace_core.testing.crashing_fs import CrashingFileSystem, Loss, SimulatedCrash
 from headrace_core.testing.histories import HistoryViolation
-from headrace_core.testing.node_clock import NodeClock
 from headrace_core.testing.scheduler import Planned
 from tests.simulation.sim_checks import Violation
 from tests.simulation.sim_disk import ROOT, DiskRecord, ObservedStorage, flip_something

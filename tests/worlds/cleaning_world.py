@@ -10,7 +10,7 @@ from headrace_core.log import LogConfig, PartitionLog
 from headrace_core.log.compaction.cleaner import Cleaner, CleaningReport, Execute
 from headrace_core.log.compaction.manager import CleanerManager
 from headrace_core.log.compaction.planning import CleanerConfig, Target
-from headrace_core.log.compaction.windows import Limiter
+from headrace_core.log.compaction.windows import RateLimiter
 from headrace_core.records import Record, decode_batch, encode_batch, split_batches
 from headrace_core.testing.clock import ManualClock
 from headrace_core.testing.crashing_fs import CrashingFileSystem
@@ -84,7 +84,7 @@ class Ledger:
         )
         return found
 
-    def cleaner(self, limiter: Limiter | None = None, **config: Any) -> Cleaner:
+    def cleaner(self, limiter: RateLimiter | None = None, **config: Any) -> Cleaner:
         settings = {"dedupe_buffer_bytes": 1 << 14, "io_buffer_bytes": 512}
         return Cleaner(
             self.fs, CleanerConfig(**(settings | config)), clock=self.clock, secret=bytes(16), limiter=limiter

@@ -22,7 +22,7 @@ from headrace_core.log.appender import LogAppender
 from headrace_core.log.partition_log import PartitionLog
 from headrace_core.log.producer_state import Check, ProducerTable
 from headrace_core.metadata import PartitionImage
-from headrace_core.testing.node_clock import EPOCH_MS
+from headrace_core.testing.clock import EPOCH_MS
 from headrace_core.types import NO_LEADER
 from tests.simulation.mutants.mutant import Mutant, Patch
 from tests.simulation.mutants.shell_mutants import scan_and_trust_the_cache

@@ -25,7 +25,7 @@ from headrace_core.metadata import (
     RemoveTopicRecord,
     TopicRecord,
 )
-from headrace_core.rpc.backoff import Backoff
+from headrace_core.rpc.outage import Backoff
 from headrace_core.types import TopicPartition
 
 ME, OTHER = 1, 2

@@ -20,7 +20,7 @@ from headrace_broker.settings import BrokerIdentity
 from headrace_controller.cluster.requests import AssignDirectories, DeleteTopics, Placement
 from headrace_core.errors import NetworkError
 from headrace_core.metadata import EMPTY_IMAGE, LOST_DIRECTORY, UNASSIGNED_DIRECTORY, MetadataImage
-from headrace_core.rpc.backoff import Backoff
+from headrace_core.rpc.outage import Backoff
 from headrace_core.types import NO_LEADER, TopicPartition
 from tests.worlds.cluster_world import ClusterWorld, id16
 

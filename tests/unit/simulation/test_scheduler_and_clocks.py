@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from headrace_core.testing.node_clock import EPOCH_MS, NodeClock
+from headrace_core.testing.clock import EPOCH_MS, NodeClock
 from headrace_core.testing.scheduler import Scheduler
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from ..errors import HeadraceError, NetworkError, NotControllerError
-from ..rpc.backoff import Backoff
+from ..rpc.outage import Backoff
 from .controllers import Controllers
 
 #: Refusals followed without a pause. Two controllers that each name the other as leader end the chase.

@@ -50,9 +50,8 @@ from ..metadata import EMPTY_IMAGE, METADATA_VERSION, ImageBuilder, MetadataDelt
 from ..metadata.codec import decode_batches
 from ..metadata.freshness import Freshness, MetadataLag
 from ..metadata.snapshot import decode_snapshot
-from ..rpc.backoff import Backoff
 from ..rpc.channel import ChannelPurpose, open_channel
-from ..rpc.outage import Outage
+from ..rpc.outage import Backoff, Outage
 from ..rpc.status import error_from_rpc
 from ..rpc.streams import read_message
 from ..telemetry import Emitter, MetadataImageLoaded, MetadataImageSaved, Metrics

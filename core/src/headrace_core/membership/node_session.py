@@ -31,10 +31,9 @@ from ..errors import (
     NetworkError,
     StaleBrokerEpochError,
 )
-from ..rpc.backoff import Backoff
 from ..rpc.channel import ChannelPurpose, open_channel
 from ..rpc.duplex import Duplex
-from ..rpc.outage import Outage
+from ..rpc.outage import Backoff, Outage
 from ..rpc.status import error_from_rpc
 from .controllers import Controllers
 from .leader_discovery import LeaderDiscovery

@@ -1,4 +1,6 @@
-"""What a node says while it cannot reach another: one warning soon, one every ten seconds, one line when it is over.
+"""While a node cannot reach another: how long it waits between attempts, and what it says.
+
+One warning soon, one every ten seconds, one line when it is over.
 
 Whoever tries again and again is silent by nature, and a node that waits silently looks as if it hung.
 """
@@ -6,6 +8,7 @@ Whoever tries again and again is silent by nature, and a node that waits silentl
 from __future__ import annotations
 
 import logging
+import random
 import time
 from collections.abc import Callable
 
@@ -59,3 +62,23 @@ class Outage:
         if self._told_s is not None:
             self._logger.info("%s: reached again after %.0f s", self._what, self._clock() - self._since_s)
         self._since_s = self._told_s = None
+
+
+class Backoff:
+    """How long to wait before trying again: doubling, with jitter, bounded (Kafka's retry.backoff.ms, KIP-580).
+
+    ``next_s()`` seconds now; ``reset()`` after a success. The jitter keeps a crowd from coming back in step."""
+
+    def __init__(self, *, first_ms: float = 50, most_ms: float = 1_000, rng: random.Random | None = None) -> None:
+        self._first_ms = first_ms
+        self._most_ms = most_ms
+        self._rng = rng or random.Random()
+        self._failures = 0
+
+    def next_s(self) -> float:
+        wait_ms = min(self._first_ms * 2.0 ** min(self._failures, 30), self._most_ms)
+        self._failures += 1
+        return wait_ms * self._rng.uniform(0.8, 1.2) / 1_000
+
+    def reset(self) -> None:
+        self._failures = 0

@@ -22,7 +22,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 
 from headrace_core.errors import HeadraceError, PolicyViolationError, UnknownTopicIdError
 from headrace_core.metadata import MetadataDelta, MetadataImage
-from headrace_core.rpc.backoff import Backoff
+from headrace_core.rpc.outage import Backoff
 from headrace_core.types import TopicPartition
 
 from .controller_link import DirectoriesTold, ReplicaKey

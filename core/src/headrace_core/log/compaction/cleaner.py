@@ -36,7 +36,7 @@ from .horizon import horizon_from
 from .output import CleanedSegment
 from .planning import CleanerConfig, SegmentSize, Target, group_segments
 from .transactions import AbortedTransaction, TransactionHistory, TransactionJudge
-from .windows import Limiter, Unlimited, feed_segment
+from .windows import RateLimiter, feed_segment
 
 logger = logging.getLogger(__name__)
 
@@ -74,12 +74,12 @@ class Cleaner:
     """
 
     def __init__(
-        self, fs: FileSystem, config: CleanerConfig, *, clock: Clock, secret: bytes, limiter: Limiter | None = None
+        self, fs: FileSystem, config: CleanerConfig, *, clock: Clock, secret: bytes, limiter: RateLimiter | None = None
     ) -> None:
         self.fs = fs
         self._config = config
         self._clock = clock
-        self._limiter = limiter or Unlimited()
+        self._limiter = limiter
         self._map = OffsetMap(config.dedupe_buffer_bytes, secret, config.load_factor)
 
     def clean(
@@ -357,7 +357,8 @@ class _Round:
     def _write(self, segments: Sequence[LogSegment], keep: BatchFilter, cleaned: CleanedSegment) -> None:
         def after() -> None:
             data, batches = keep.take()
-            self._limiter.spend(len(data))
+            if self._limiter is not None:
+                self._limiter.spend(len(data))
             cleaned.append(data, batches)
 
         for segment in segments:

@@ -5,26 +5,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import Protocol
 
 from ...clock import Clock
 from ...errors import CorruptLogError, CorruptMessageError, InvalidRecordError
 from ...records import HEADER_BYTES, read_header
 from ..segment import LogSegment
-
-
-class Limiter(Protocol):
-    """Paces reading and writing."""
-
-    def spend(self, size: int) -> None:
-        """Returns when so many bytes more may be read or written."""
-
-
-class Unlimited:
-    """No pace at all."""
-
-    def spend(self, size: int) -> None:
-        return None
 
 
 class RateLimiter:
@@ -41,6 +26,7 @@ class RateLimiter:
         self._lock = threading.Lock()
 
     def spend(self, size: int) -> None:
+        """Returns when so many bytes more may be read or written."""
         with self._lock:
             now_ms = self._clock.monotonic_ms()
             self._free_at_ms = max(self._free_at_ms, now_ms - 1000) + size / self._bytes_per_ms
@@ -54,7 +40,7 @@ def feed_segment(
     feed: Callable[[bytes], int],
     *,
     window_bytes: int,
-    limiter: Limiter,
+    limiter: RateLimiter | None,
     check: Callable[[], None],
     start: int = 0,
     after: Callable[[], object] = lambda: None,
@@ -70,7 +56,8 @@ def feed_segment(
     while position < size:
         check()
         window = segment.log.pread(min(wanted, size - position), position)
-        limiter.spend(len(window))
+        if limiter is not None:
+            limiter.spend(len(window))
         try:
             done = feed(window)
             if done == 0:

@@ -35,7 +35,7 @@ from headrace_core.errors import (
 from headrace_core.log import Append, AppendInfo, PartitionLog, ReadResult
 from headrace_core.log.replicated import check_replicated
 from headrace_core.log.writer import DirectoryWriter
-from headrace_core.rpc.backoff import Backoff
+from headrace_core.rpc.outage import Backoff
 from headrace_core.types import NO_EPOCH, TopicPartition
 
 from ..leader_replica import OnDamage, check_not_truncated

@@ -22,9 +22,8 @@ from headrace_core.errors import HeadraceError, NetworkError
 from headrace_core.metadata import MetadataDelta, MetadataImage
 from headrace_core.node.listeners import INTERNAL
 from headrace_core.rpc import ChannelPurpose
-from headrace_core.rpc.backoff import Backoff
 from headrace_core.rpc.duplex import Duplex
-from headrace_core.rpc.outage import Outage
+from headrace_core.rpc.outage import Backoff, Outage
 from headrace_core.telemetry import Emitter, Metrics, PushRefused, ReplicaTruncated
 from headrace_protos.v1.replication_pb2_grpc import ReplicationStub
 

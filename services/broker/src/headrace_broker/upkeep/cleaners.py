@@ -36,7 +36,7 @@ from headrace_core.errors import (
 from headrace_core.log import PartitionLog
 from headrace_core.log.compaction.cleaner import Cleaner, CleaningReport
 from headrace_core.log.compaction.planning import CleanerConfig, Target
-from headrace_core.log.compaction.windows import Limiter, RateLimiter, Unlimited
+from headrace_core.log.compaction.windows import RateLimiter
 from headrace_core.log.directory import LogDirectory
 from headrace_core.log.writer import DirectoryWriter
 from headrace_core.telemetry import Counter, Emitter, Event, LogCleaned, LogUncleanable
@@ -270,7 +270,7 @@ class _Crew:
             io_buffer_bytes=max(settings.cleaner_io_buffer_bytes // count, _IO_BUFFER_BYTES_MIN),
         )
         self._stop = threading.Event()
-        self._limiter: Limiter = Unlimited()
+        self._limiter: RateLimiter | None = None
         if math.isfinite(settings.cleaner_io_bytes_per_second):
             self._limiter = RateLimiter(settings.cleaner_io_bytes_per_second, cleaners._clock, wait_s=self._pause)
         self._changed = threading.Condition()

@@ -32,9 +32,8 @@ from headrace_core.errors import (
     UnknownServerError,
 )
 from headrace_core.rpc import ChannelPurpose
-from headrace_core.rpc.backoff import Backoff
 from headrace_core.rpc.duplex import Duplex
-from headrace_core.rpc.outage import Outage
+from headrace_core.rpc.outage import Backoff, Outage
 from headrace_core.rpc.streams import ServerStream, StreamHandler
 from headrace_protos.v1 import raft_pb2, raft_pb2_grpc
 

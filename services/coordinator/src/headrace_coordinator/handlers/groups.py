@@ -42,11 +42,7 @@ class GroupsService(groups_pb2_grpc.GroupsServicer):
                 group_id=item.group_id, offsets=[messages.committed_offset(each) for each in fetched.offsets]
             )
 
-        groups = await _each(
-            request.groups,
-            one,
-            lambda item, error: groups_pb2.CommittedOffsetsOfGroup(group_id=item.group_id, error=error_to_proto(error)),
-        )
+        groups = await _each(request.groups, one, groups_pb2.CommittedOffsetsOfGroup)
         return groups_pb2.FetchOffsetsResponse(groups=groups)
 
     async def DeleteOffsets(self, request: Any, context: Any) -> Any:
@@ -72,11 +68,7 @@ class GroupsService(groups_pb2_grpc.GroupsServicer):
         async def one(group_id: str) -> Any:
             return messages.described_group(await self._ask(group_id, DescribeGroup(group_id)))
 
-        groups = await _each(
-            request.group_ids,
-            one,
-            lambda group_id, error: groups_pb2.DescribedGroup(group_id=group_id, error=error_to_proto(error)),
-        )
+        groups = await _each(request.group_ids, one, groups_pb2.DescribedGroup)
         return groups_pb2.DescribeGroupsResponse(groups=groups)
 
     async def RemoveMembers(self, request: Any, context: Any) -> Any:
@@ -84,11 +76,7 @@ class GroupsService(groups_pb2_grpc.GroupsServicer):
             await self._ask(request.group_id, Leave(request.group_id, member_id))
             return groups_pb2.MemberOutcome(member_id=member_id)
 
-        results = await _each(
-            request.member_ids,
-            one,
-            lambda member_id, error: groups_pb2.MemberOutcome(member_id=member_id, error=error_to_proto(error)),
-        )
+        results = await _each(request.member_ids, one, groups_pb2.MemberOutcome, "member_id")
         return groups_pb2.RemoveMembersResponse(results=results)
 
     async def DeleteGroups(self, request: Any, context: Any) -> Any:
@@ -96,11 +84,7 @@ class GroupsService(groups_pb2_grpc.GroupsServicer):
             await self._ask(group_id, DeleteGroup(group_id))
             return groups_pb2.GroupOutcome(group_id=group_id)
 
-        results = await _each(
-            request.group_ids,
-            one,
-            lambda group_id, error: groups_pb2.GroupOutcome(group_id=group_id, error=error_to_proto(error)),
-        )
+        results = await _each(request.group_ids, one, groups_pb2.GroupOutcome)
         return groups_pb2.DeleteGroupsResponse(results=results)
 
     async def ExplainGroup(self, request: Any, context: Any) -> Any:
@@ -111,11 +95,7 @@ class GroupsService(groups_pb2_grpc.GroupsServicer):
         async def one(group_id: str) -> Any:
             return messages.lag_of_group(await self._ask(group_id, DescribeLag(group_id)))
 
-        groups = await _each(
-            request.group_ids,
-            one,
-            lambda group_id, error: groups_pb2.LagOfGroup(group_id=group_id, error=error_to_proto(error)),
-        )
+        groups = await _each(request.group_ids, one, groups_pb2.LagOfGroup)
         return groups_pb2.DescribeLagResponse(groups=groups)
 
     async def _ask(self, group_id: str, request: object) -> Any:
@@ -123,16 +103,15 @@ class GroupsService(groups_pb2_grpc.GroupsServicer):
 
 
 async def _each(
-    items: Collection[Any],
-    ask: Callable[[Any], Awaitable[Any]],
-    failed: Callable[[Any, HeadraceError], Any],
+    items: Collection[Any], ask: Callable[[Any], Awaitable[Any]], message: Callable[..., Any], key: str = "group_id"
 ) -> list[Any]:
-    """One answer for each item, all asked at once: what is wrong with one is said of that one alone."""
+    """One answer for each item, all asked at once. What is wrong with one is said of that one alone, in a ``message``
+    that names it by ``key``: the item itself, or the item's field of that name."""
 
     async def answer(item: Any) -> Any:
         try:
             return await ask(item)
         except HeadraceError as error:
-            return failed(item, error)
+            return message(**{key: getattr(item, key, item)}, error=error_to_proto(error))
 
     return await asyncio.gather(*(answer(item) for item in items))

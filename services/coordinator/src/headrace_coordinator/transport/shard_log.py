@@ -21,8 +21,8 @@ from headrace_core.errors import (
     from_number,
 )
 from headrace_core.records import Compression, RecordIterator, encode_batch
-from headrace_core.rpc.backoff import Backoff
 from headrace_core.rpc.duplex import Duplex
+from headrace_core.rpc.outage import Backoff
 from headrace_core.types import TopicPartition
 from headrace_protos.v1 import fetch_pb2, produce_pb2
 

@@ -1,17 +1,20 @@
-"""The event vocabulary: what an operator would want to be told, each thing in one word.
+"""What happened, said once: frozen events, counters, and an emitter that logs, metrics and traces subscribe to.
 
-An event is a frozen value. It is emitted once, by the one who made it happen; its ``severity`` says how loudly a log
-should repeat it.
+An event is a frozen value, emitted once, by the one who made it happen; its ``severity`` says how loudly a log should
+repeat it.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ..types import TopicPartition
+from .types import TopicPartition
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +22,91 @@ class Event:
     """Base of all events."""
 
     severity: ClassVar[int] = logging.INFO
+
+
+Subscriber = Callable[[Event], None]
+
+
+class Emitter:
+    """Hands each event to every subscriber, in the order of subscription, at once and in the caller's thread.
+
+    A subscriber that raises is logged and kept: telemetry must never stop the work that it watches.
+    """
+
+    __slots__ = ("_subscribers",)
+
+    def __init__(self) -> None:
+        self._subscribers: tuple[Subscriber, ...] = ()
+
+    def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
+        """Call ``subscriber`` with each event from now on; returns what ends the subscription."""
+        self._subscribers = (*self._subscribers, subscriber)
+
+        def unsubscribe() -> None:
+            self._subscribers = tuple(each for each in self._subscribers if each is not subscriber)
+
+        return unsubscribe
+
+    def emit(self, event: Event) -> None:
+        for subscriber in self._subscribers:
+            try:
+                subscriber(event)
+            except Exception:
+                logger.exception("a subscriber failed on %r", event)
+
+
+def log_events(logger: logging.Logger) -> Subscriber:
+    """A subscriber that writes each event to ``logger`` at the event's own severity: its name, then its fields as
+    key=value."""
+
+    def log(event: Event) -> None:
+        if logger.isEnabledFor(event.severity):
+            shown = (f"{field.name}={_shown(getattr(event, field.name))}" for field in dataclasses.fields(event))
+            logger.log(event.severity, "%s %s", type(event).__name__, " ".join(shown))
+
+    return log
+
+
+def _shown(value: object) -> str:
+    text = f"{value:.3f}" if isinstance(value, float) else str(value)
+    return repr(text) if " " in text or not text else text
+
+
+class Counter:
+    """A number that only grows, cheap enough for the data path: ``value += n`` from the one thread that owns it."""
+
+    __slots__ = ("value",)
+
+    def __init__(self) -> None:
+        self.value = 0
+
+
+class Metrics:
+    """Counters by name, made on first use, and gauges; Kafka's names with dashes."""
+
+    __slots__ = ("_counters", "_gauges")
+
+    def __init__(self) -> None:
+        self._counters: dict[str, Counter] = {}
+        self._gauges: dict[str, Callable[[], int]] = {}
+
+    def gauge(self, name: str, read: Callable[[], int]) -> None:
+        """What ``read`` says whenever somebody looks: a number that grows and shrinks."""
+        self._gauges[name] = read
+
+    def counter(self, name: str) -> Counter:
+        found = self._counters.get(name)
+        if found is None:
+            found = self._counters[name] = Counter()
+        return found
+
+    def snapshot(self) -> dict[str, int]:
+        """Every counter's and every gauge's value at this moment."""
+        counters = {name: counter.value for name, counter in self._counters.items()}
+        return counters | {name: read() for name, read in self._gauges.items()}
+
+
+# -- the events ------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
