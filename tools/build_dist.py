@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from install import DISTRIBUTIONS, native_sources, say
+from install import DISTRIBUTIONS, native_sources
 
 ROOT = Path(__file__).resolve().parent.parent
 OUTPUT = ROOT / "dist"
@@ -75,9 +75,10 @@ def _environment(headers: Path) -> dict[str, str]:
     }
     if sys.platform.startswith("linux"):  # without the run path that a self-built Python links with
         chosen["LDSHARED"] = f"{sysconfig.get_config_var('CC')} -shared"
-    commit = subprocess.run(["git", "log", "-1", "--format=%ct"], cwd=ROOT, capture_output=True, text=True)
-    if commit.returncode == 0 and "SOURCE_DATE_EPOCH" not in chosen:
-        chosen["SOURCE_DATE_EPOCH"] = commit.stdout.strip()
+    if "SOURCE_DATE_EPOCH" not in chosen and (ROOT / ".git").exists() and shutil.which("git") is not None:
+        commit = subprocess.run(["git", "log", "-1", "--format=%ct"], cwd=ROOT, capture_output=True, text=True)
+        if commit.returncode == 0:
+            chosen["SOURCE_DATE_EPOCH"] = commit.stdout.strip()
     return chosen
 
 
@@ -136,7 +137,7 @@ def main() -> int:
                     for archive in archives
                 ]
         except BuildError as error:
-            say(f"dist: {error}")
+            print(f"dist: {error}", file=sys.stderr)
             return 1
         shutil.rmtree(OUTPUT, ignore_errors=True)
         OUTPUT.mkdir()
