@@ -40,7 +40,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 def test_the_page_of_the_command_line(site: Site) -> None:
     told = site.follow(*pages.CLI)
     assert "bootstrap.servers=stage-1:9095,stage-2:9095" in told
-    assert "local counts unless another one is named" in told
+    assert "current profile: local" in told
     assert (site.directory / "before.csv").read_text().count("orders,") == 6
     assert not list((site.directory / "profiles").glob("staging*"))
 
@@ -48,7 +48,7 @@ def test_the_page_of_the_command_line(site: Site) -> None:
 def test_the_page_of_operations(site: Site) -> None:
     told = site.follow(*pages.OPERATIONS, but=about_disks)
     assert re.search(r"^BROKER +ADDRESS", told, re.MULTILINE)
-    assert "all of it sound" in told
+    assert "no damage" in told
 
 
 def test_the_page_for_those_who_come_from_kafka(site: Site) -> None:

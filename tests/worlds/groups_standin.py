@@ -226,7 +226,7 @@ class Coordinator(groups_pb2_grpc.GroupsServicer, metadata_pb2_grpc.MetadataServ
         self._check(request.group_id, context, may_be_new=True)
         answer = groups_pb2.CommitOffsetsResponse()
         if self.world.members.get(request.group_id):
-            error = UnknownMemberIdError(f"group {request.group_id!r} has 1 members, so only these commit")
+            error = UnknownMemberIdError(f"group {request.group_id!r} has 1 member, so only these commit")
             for each in request.offsets:
                 answer.results.add(topic=each.topic, partition=each.partition, error=error_to_proto(error))
             return answer

@@ -191,7 +191,7 @@ class UnsupportedVersionError(HeadraceError):
 
 
 class TopicAlreadyExistsError(HeadraceError):
-    """A topic with this name exists already."""
+    """A topic with this name already exists."""
 
     code, number = "TOPIC_ALREADY_EXISTS", 36
 

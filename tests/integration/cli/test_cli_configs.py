@@ -36,7 +36,7 @@ def test_several_keys_lists_and_deletions_in_one_go(cli, topic: str) -> None:
     lines = cli(
         "configs", "alter", "-t", topic, "--subtract", "cleanup.policy=compact", "--delete", "retention.ms"
     ).lines
-    assert lines == ["cleanup.policy=delete", "retention.ms: no longer set here; now 604800000 (default)"]
+    assert lines == ["cleanup.policy=delete", "retention.ms: reset; now 604800000 (default)"]
     changed = cli("configs", "alter", "-t", topic, "--append", "cleanup.policy=compact", "-o", "json").json()
     assert changed["changed"] == {"cleanup.policy": "delete,compact"}
     cli("configs", "alter", "-t", topic, "--delete", "cleanup.policy,retention.ms")
@@ -92,8 +92,8 @@ def test_a_key_that_is_set_no_longer_is_told_with_what_holds_now(cli, topic: str
     key = "log.cleaner.backoff.ms"
     cli("configs", "alter", "--broker-default", "--set", f"{key}=14997", "--set", "log.retention.ms=70000")
     cli("configs", "alter", "--broker", "1", "--set", f"{key}=14996")
-    own = f"{key}: no longer set here; now 14997 (dynamic_default_broker)"
-    every = f"{key}: no longer set here; now 14996 (dynamic_broker)"
+    own = f"{key}: reset; now 14997 (dynamic_default_broker)"
+    every = f"{key}: reset; now 14996 (dynamic_broker)"
     for arguments, line in ((("--broker", "1"), own), (("--broker-default",), every)):
         checked = cli("configs", "alter", *arguments, "--delete", key, "--validate-only")
         assert checked.lines == [f"{line} (only checked)"]
@@ -102,7 +102,7 @@ def test_a_key_that_is_set_no_longer_is_told_with_what_holds_now(cli, topic: str
     assert last["changed"] == {key: None}
     assert last["now"] == {key: [{"brokers": [], "value": "15000", "source": "default"}]}
 
-    line = "retention.ms: no longer set here; now 70000 (dynamic_default_broker)"
+    line = "retention.ms: reset; now 70000 (dynamic_default_broker)"
     cli("configs", "alter", "-t", topic, "--set", "retention.ms=5000")
     assert cli("configs", "alter", "-t", topic, "--delete", "retention.ms").lines == [line]
     cli("configs", "alter", "-t", topic, "--set", "retention.ms=5000")
@@ -126,10 +126,8 @@ def test_brokers_that_differ_are_told_apart() -> None:
         ConfigResource("broker", "3"): {"k": entry("1 default")},
     }
     held = configs.what_holds(admin, ConfigResource("broker", ""), ["k", "unknown"])
-    assert configs.told("k", held["k"]) == (
-        "k: no longer set here; now 1 (default) on broker 1, 3; 7 (dynamic_broker) on broker 2"
-    )
-    assert configs.told("unknown", held["unknown"]) == "unknown: no longer set here"
+    assert configs.told("k", held["k"]) == ("k: reset; now 1 (default) on broker 1, 3; 7 (dynamic_broker) on broker 2")
+    assert configs.told("unknown", held["unknown"]) == "unknown: reset"
 
 
 def test_a_key_that_does_nothing_here_is_told_so(cli, topic: str) -> None:

@@ -46,7 +46,7 @@ def test_controllers_that_begin_together_are_told_of_each_other(bare_cli: Cli, c
     shown = bare_cli("metadata", "cat", tmp_path / "controller", "/local/quorum", "-o", "json").json()
     assert [f"{each['id']}@{each['address']}:{each['directory_id']}" for each in shown["voters"]] == voters.split(",")
     assert "formatted already" in bare_cli(*line, code=1).err
-    assert "was formatted already" in bare_cli(*line, "--ignore-formatted").text
+    assert "already formatted" in bare_cli(*line, "--ignore-formatted").text
 
 
 @pytest.mark.parametrize(
@@ -54,10 +54,10 @@ def test_controllers_that_begin_together_are_told_of_each_other(bare_cli: Cli, c
     [
         ((), 2, "--log-dirs"),
         (("--config", "CONFIG", "--log-dirs", "/tmp/x"), 2, "--log-dirs"),
-        (("--config", "CONFIG", "--node-id", "3"), 2, "--config says it already"),
-        (("--config", "CONFIG", "--standalone", "--no-initial-controllers"), 1, "contradict each other"),
-        (("--config", "CONFIG", "--initial-controllers", "1@127.0.0.1:19094"), 1, "write ID@HOST:PORT:DIRECTORY_ID"),
-        (("--config", "CONFIG", "--initial-controllers", "2@h:1:JEXY6aqzQY-32P5TStzaFg"), 1, "is not among them (2)"),
+        (("--config", "CONFIG", "--node-id", "3"), 2, "cannot be combined with --config"),
+        (("--config", "CONFIG", "--standalone", "--no-initial-controllers"), 2, "contradict each other"),
+        (("--config", "CONFIG", "--initial-controllers", "1@127.0.0.1:19094"), 2, "write ID@HOST:PORT:DIRECTORY_ID"),
+        (("--config", "CONFIG", "--initial-controllers", "2@h:1:JEXY6aqzQY-32P5TStzaFg"), 2, "is not among them (2)"),
         (("--log-dirs", "DIR", "--standalone"), 1, "needs its node.id"),
         (("--log-dirs", "DIR", "--standalone", "--node-id", "1"), 1, "--address"),
         (("--config", "/nowhere/x.properties"), 1, "cannot read configuration file"),

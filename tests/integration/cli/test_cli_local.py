@@ -75,7 +75,7 @@ def test_a_clusters_life(bare_cli: Cli, data: Path) -> None:
     stopped = bare_cli("ps", "--data", data).text
     assert (stopped.count(" stopped "), stopped.count(" dead ")) == (3, 0), "whoever was stopped did not die"
     assert [row["pid"] for row in bare_cli("ps", "--data", data, "-o", "json").json()] == [None, None, None]
-    assert "not running" in bare_cli("down", "--data", data).text
+    assert "no node was running" in bare_cli("down", "--data", data).text
 
     restarted = bare_cli("up", "--data", data, "-d", "-o", "json").json()
     assert restarted["bootstrap_servers"] == bootstrap
@@ -96,7 +96,8 @@ def test_overrides_of_a_running_cluster(bare_cli: Cli, data: Path) -> None:
 
     kept = bare_cli("up", "--data", data, "-d", "-c", "num.partitions=4", "-o", "json")
     assert kept.json()["already_running"] is True
-    assert "takes effect when the cluster (or a node: `headrace restart" in kept.err
+    assert "kept -c for the next start" in kept.err
+    assert "`headrace restart --data" in kept.err
     assert "controller 1, broker 1" in kept.err
     bare_cli("restart", "--data", data, "broker", "1")
     assert "num.partitions=4" in (data / "config" / "broker-1.properties").read_text()
@@ -206,7 +207,7 @@ def test_a_node_that_cannot_start_is_explained_by_its_own_log(bare_cli: Cli, dat
     ("arguments", "code", "says"),
     [
         (("ps", "--data", "/nowhere"), 1, "headrace up --data /nowhere"),
-        (("up", "--controllers", "0", "--data", "/nowhere"), 1, "controllers=0"),
+        (("up", "--controllers", "0", "--data", "/nowhere"), 2, "--controllers"),
         (("restart", "--data", "/nowhere", "broker", "1"), 1, "INVALID_ARGUMENT"),
         (("restart", "--data", "/nowhere", "mixer", "1"), 2, "ROLE"),
         (("up", "--brokers", "many"), 2, "--brokers"),

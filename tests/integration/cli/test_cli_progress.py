@@ -47,12 +47,11 @@ def test_files_that_are_sent_and_topics_that_are_read_show_a_bar_on_a_terminal(
     lines.write_bytes(b"".join(b"order %d\n" % number for number in range(RECORDS)))
     servers = headrace.bootstrap_servers
     out, shown = with_a_terminal(program, servers, "produce", "-t", headrace_topic, "-l", str(lines))
-    assert out == b""
     assert "%" in shown
-    assert "records are acknowledged" in shown
+    assert "records acknowledged" in shown
 
     out, shown = with_a_terminal(program, servers, "produce", "-t", headrace_topic, stdin=lines)
-    assert "records are acknowledged" in shown, "stdin is a file whose size is known"
+    assert "records acknowledged" in shown, "stdin is a file whose size is known"
 
     out, shown = with_a_terminal(program, servers, "consume", "-t", headrace_topic, "-e")
     assert sorted(out.splitlines()) == sorted(lines.read_bytes().splitlines() * 2)

@@ -237,14 +237,14 @@ def test_a_controller_is_added_by_hand(cluster: Cluster, tmp_path: Path) -> None
     cluster.up(1)
     stranger = ("quorum", "add", "--node-id", "7", "--directory-id", "JEXY6aqzQY-32P5TStzaFg")
     done = cluster(*stranger, "--address", "127.0.0.1:1", "--timeout", "1", code=1)
-    assert "no such controller follows the quorum: start it first" in done.err
+    assert "no controller 7 follows the quorum: start it with" in done.err
     assert "ID@DIRECTORY_ID" in cluster("quorum", "remove", "two", code=2).err
     assert "--node-id" in cluster("quorum", "add", code=2).err
     free = tmp_path / "free.properties"
     free.write_text(f"node.id=7\nlisteners=internal://127.0.0.1:0\nlog.dirs={tmp_path}/7\n")
     twice = cluster("quorum", "add", "--node-id", "1", code=1).err
-    assert f"controller 1 votes already: {cluster.key(1)}" in twice
-    assert "any free port" in cluster("quorum", "add", "--config", free, code=1).err
+    assert f"controller 1 is already a voter: {cluster.key(1)}" in twice
+    assert "set a fixed port" in cluster("quorum", "add", "--config", free, code=1).err
     free.write_text(f"node.id=7\nlisteners=internal://127.0.0.1:1\nlog.dirs={tmp_path}/7\n")
     assert "--no-initial-controllers" in cluster("quorum", "add", "--config", free, code=1).err
     assert cluster.voters() == [1]

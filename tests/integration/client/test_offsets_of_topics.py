@@ -97,5 +97,5 @@ def test_the_command_line_shows_them(headrace: LocalCluster, topic: str) -> None
     }  # fmt: skip
     refused = run(topic, "-p", "7")
     assert refused.returncode == 1
-    assert "there is no 7" in refused.stderr
+    assert "has no partition 7" in refused.stderr
     assert "UNKNOWN_TOPIC_OR_PARTITION" in run("nobody-made-it").stderr

@@ -44,14 +44,12 @@ def test_a_replica_that_another_broker_can_take_is_no_obstacle() -> None:
 @pytest.mark.parametrize("brokers", [BROKERS[:3], changed(4, fenced=True), changed(4, draining=True)])
 def test_as_many_replicas_as_brokers_have_no_place(brokers: tuple[BrokerInfo, ...]) -> None:
     (why,) = obstacles([3], brokers, [topic(1, 2, 3)], {}).values()
-    assert why == "replicas 1, 2, 3; every other live broker has one already"
+    assert why == "replicas 1, 2, 3; every live broker that takes replicas has one"
 
 
 def test_a_partition_without_a_leader_and_a_move_to_a_dead_broker_stay() -> None:
     assert obstacles([3], BROKERS, [topic(1, 2, 3, leader=-1)], {}) == {ORDERS: "it has no leader to copy from"}
-    assert obstacles([3], BROKERS[:3], [topic(1, 2, 3)], move(4)) == {
-        ORDERS: "it moves to broker 4, which does not live"
-    }
+    assert obstacles([3], BROKERS[:3], [topic(1, 2, 3)], move(4)) == {ORDERS: "it moves to broker 4, which is dead"}
     assert obstacles([3], BROKERS, [topic(1, 2, 3)], move(4)) == {}
 
 
@@ -64,7 +62,7 @@ def test_as_long_as_one_replica_can_move_nothing_is_said() -> None:
 def test_the_error_names_a_few_and_counts_the_rest() -> None:
     found = {TopicPartition("orders", number): "why" for number in range(NAMED_MAX + 3)}
     told = words([3, 4], found)
-    assert told.startswith(f"broker 3, 4 cannot be emptied: {NAMED_MAX + 3} partitions cannot move: orders-0 (why), ")
+    assert told.startswith(f"cannot drain broker 3, 4: {NAMED_MAX + 3} partitions cannot move: orders-0 (why), ")
     assert "and 3 more" in told
     assert "--cancel" in told
 
@@ -98,5 +96,5 @@ def test_drain_wait_ends_with_1_and_says_why(
     monkeypatch.setattr(command, "_LOOK_S", 0.01)
     assert run(["brokers", "drain", "3", "--wait", "-b", "127.0.0.1:1"]) == 1
     told = capsys.readouterr()
-    assert "broker 3 cannot be emptied: 1 partition cannot move: orders-0 (replicas 1, 2, 3; " in told.err
+    assert "cannot drain broker 3: 1 partition cannot move: orders-0 (replicas 1, 2, 3; " in told.err
     assert told.err.rstrip().endswith("[INVALID_REQUEST]")

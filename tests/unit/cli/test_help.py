@@ -35,7 +35,19 @@ def commands() -> list[str]:
 ROOT: Any = typer.main.get_command(build(()))
 COMMANDS = commands()
 #: These need no cluster to talk to.
-LOCAL = ("up", "ps", "down", "restart", "format", "random-uuid", "log", "metadata", "profile", "cluster roll")
+LOCAL = (
+    "up",
+    "ps",
+    "down",
+    "restart",
+    "format",
+    "random-uuid",
+    "log",
+    "metadata",
+    "profile",
+    "version",
+    "cluster roll",
+)
 
 
 def test_the_tree_is_walked_to_its_leaves() -> None:

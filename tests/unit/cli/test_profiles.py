@@ -96,7 +96,7 @@ def test_each_client_takes_the_keys_that_concern_it_and_flags_win(profiles: Path
         (("acks=2",), "must be one of all, -1, 1, 0"),
         (("-b", "nowhere"), "'nowhere' is not host:port"),
         (("ssl.key.password=x",), "TLS is not built yet"),
-        (("--delete", "linger.ms"), "does not say linger.ms"),
+        (("--delete", "linger.ms"), "has no key linger.ms"),
         (("client.id=a\nacks=0",), "one line"),
     ],
 )
@@ -136,7 +136,7 @@ def test_a_profile_that_is_gone_is_an_error_and_never_another_cluster(
     assert run(["profile", "use", "prod"]) == 0
     (profiles / "prod.properties").unlink()
     assert run(["topics", "list"]) == 1
-    assert "there is no profile 'prod'" in capsys.readouterr().err
+    assert "profile 'prod' does not exist" in capsys.readouterr().err
     assert not asked
     assert run(["profile", "use", "nope"]) == 1
     assert run(["profile", "set", "../x", "-b", "a:1"]) == 1

@@ -214,7 +214,7 @@ def test_the_command_line_moves_and_waits(node: Node, tmp_path: Path, capsys: py
     ]
     assert len(node.asked) == asked
     assert run(["partitions", "reassign", "--topic", "a", "-r", "3", *at]) == 1
-    assert "1 brokers live that may take replicas" in capsys.readouterr().err
+    assert "1 broker can take replicas" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -251,7 +251,7 @@ def test_the_command_line_elects_and_fails_when_somebody_cannot_lead(
     at = ["-b", node.address]
     node.elections = [{A0: None, A1: ElectionNotNeededError("it leads")}]
     assert run(["partitions", "elect", "--topic", "a", *at]) == 0
-    assert "1 leader elected" in capsys.readouterr().out
+    assert "elected 1 leader" in capsys.readouterr().out
     node.elections = [{B0: PreferredLeaderNotAvailableError("not in sync")}]
     assert run(["partitions", "elect", "b-0", "-o", "json", *at]) == 1
     (row,) = json.loads(capsys.readouterr().out)
@@ -300,8 +300,8 @@ def test_several_brokers_are_emptied_at_once_under_either_name(node: Node, capsy
     node.left = [1, 0]
     assert run(["brokers", "drain", "4", "5", *at]) == 0
     assert capsys.readouterr().out.splitlines() == [
-        "broker 4 is being emptied, replicas left: 1; the same command shows how many are still there",
-        "broker 5 is empty: stop it, then `headrace brokers unregister 5`",
+        "broker 4 is draining, 1 replica left; run the same command again to see how many",
+        "broker 5 has no replicas: stop it, then run `headrace brokers unregister 5`",
     ]
 
 

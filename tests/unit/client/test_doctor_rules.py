@@ -545,7 +545,7 @@ def test_a_group_that_has_ended_is_no_trouble(status: str) -> None:
 
 
 def test_records_were_deleted_unread() -> None:
-    assert only(groups=(group(records_lost=17),)).what == "17 records were deleted before group 'billing' had read them"
+    assert only(groups=(group(records_lost=17),)).what == "17 records deleted before group 'billing' read them"
 
 
 # -- all of them ------------------------------------------------------------------------------------------------------

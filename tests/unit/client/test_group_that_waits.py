@@ -10,7 +10,7 @@ import pytest
 from headrace.consumer import group as group_consumer
 from headrace.consumer.driving import drive_async
 from headrace_core.errors import CoordinatorNotAvailableError
-from headrace_tools.cli import consume_group
+from headrace_tools.cli import consume as command
 from tests.unit.client.test_group_consumer import Coordinator, Make, Party, joined, make, parties, run
 
 __all__ = ["make", "parties"]
@@ -85,9 +85,9 @@ def test_consume_in_a_group_says_that_no_coordinator_answers_and_fails_when_it_s
     make: Make, monkeypatch: pytest.MonkeyPatch, *, exit_at_end: bool
 ) -> None:
     monkeypatch.setattr(group_consumer, "WAITING_S", 0.01)
-    monkeypatch.setattr(consume_group, "GROUP_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(command, "GROUP_TIMEOUT_S", 0.2)
     notes: list[str] = []
-    monkeypatch.setattr(consume_group, "note", notes.append)
+    monkeypatch.setattr(command, "note", notes.append)
 
     class Face:
         def __init__(self, core: Any) -> None:
@@ -95,7 +95,7 @@ def test_consume_in_a_group_says_that_no_coordinator_answers_and_fails_when_it_s
 
     async def scenario() -> None:
         party = alone(make)
-        waiting, face = consume_group._Waiting(gives_up=exit_at_end), Face(party.core)
+        waiting, face = command._Waiting(gives_up=exit_at_end), Face(party.core)
 
         def is_told() -> bool:
             waiting.look(face)

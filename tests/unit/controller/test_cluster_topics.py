@@ -104,7 +104,7 @@ def test_validate_only_answers_and_does_nothing() -> None:
         ({"name": ""}, InvalidTopicError, "not legal"),
         ({"name": "x" * 250}, InvalidTopicError, "not legal"),
         ({"name": "__cluster_metadata"}, InvalidTopicError, "controllers' own log"),
-        ({"name": "there"}, TopicAlreadyExistsError, "there exists already"),
+        ({"name": "there"}, TopicAlreadyExistsError, "there already exists"),
         ({"partitions": -2}, InvalidPartitionsError, "at least 1"),
         ({"partitions": 10_000}, PolicyViolationError, "split it"),
         ({"partitions": 2**31 - 1}, PolicyViolationError, "split it"),

@@ -8,7 +8,7 @@ from typing import Literal
 from headrace_core.errors import HeadraceError
 from headrace_core.types import TopicPartition
 
-#: Kafka's states of a consumer group (KIP-848). assigning: who shall have what is being worked out; reconciling: not
+#: Kafka's states of a consumer group (KIP-848). assigning: the assignment is being computed; reconciling: not
 #: every member has arrived at it.
 GroupState = Literal["empty", "assigning", "reconciling", "stable", "dead"]
 GROUP_STATES: tuple[GroupState, ...] = ("empty", "assigning", "reconciling", "stable", "dead")
@@ -26,7 +26,7 @@ class GroupListing:
 @dataclass(frozen=True, slots=True)
 class MemberDescription:
     """A member of a group. ``assigned``: what it may read now; ``revoking``: what it must let go first; ``target``:
-    what it shall have in the end. ``topics``, ``topic_regex``: what it subscribes to. ``instance_id``: of a static one.
+    the target assignment. ``topics``, ``topic_regex``: what it subscribes to. ``instance_id``: of a static one.
     """
 
     member_id: str

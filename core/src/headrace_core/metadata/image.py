@@ -387,7 +387,7 @@ class ImageBuilder:
 
     def _topic(self, record: TopicRecord) -> None:
         if record.name in self._topic_ids:
-            raise _impossible(record, f"topic {record.name} exists already")
+            raise _impossible(record, f"topic {record.name} already exists")
         self._topic_ids[record.name] = record.topic_id
         self._topics[record.topic_id] = TopicImage(
             record.name, record.topic_id, (), flush_weakened=record.flush_weakened

@@ -10,7 +10,7 @@ is a property of the method (``Sending``)::
                       (core/membership/leader_calls.py).
     UNTIL_ANSWERED    reads, and what may be done twice: AssignReplicasToDirs states what the broker compares with the
                       metadata again, a block of producer ids whose answer was lost is never used, and an internal topic
-                      that exists already is no error.
+                      that already exists is no error.
 """
 
 from __future__ import annotations

@@ -208,7 +208,7 @@ class AdminCalls:
 
     async def call(self, method: str, request: Any, timeout: float | None, *, is_change: bool = False) -> Any:
         """``is_change``: one attempt may take all the time there is, and is not repeated when it may have been carried
-        out: who creates a topic a second time is told that it exists already, by his own doing."""
+        out: a second attempt to create a topic would fail with TOPIC_ALREADY_EXISTS."""
 
         def stub_of(address: str) -> Callable[..., Any]:
             found: Callable[..., Any] = getattr(self.engine.connections.admin(address), method)

@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from headrace_core.errors import HeadraceError, InvalidArgumentError, ReplicaNotAvailableError
+from headrace_core.plurals import counted
 from headrace_core.types import TopicPartition
 
 from ..engine.client import Engine
@@ -234,7 +235,7 @@ class Fetcher:
                 info = self.engine.metadata.snapshot.topics.get(tp.topic, info)
             if not 0 <= tp.partition < len(info.partitions):
                 raise InvalidArgumentError(
-                    f"topic {tp.topic!r} has {len(info.partitions)} partitions; no {tp.partition}"
+                    f"topic {tp.topic!r} has {counted(len(info.partitions), 'partition')}; there is no {tp.partition}"
                 )
             if tracked.fetch_at is None:
                 await find_position(self, tracked)

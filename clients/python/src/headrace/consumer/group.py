@@ -546,8 +546,8 @@ class GroupConsumer:
         self._membership.nudge()
 
     async def _watch_progress(self) -> None:
-        """max.poll.interval.ms: a consumer whose caller does nothing with it for so long is none; others shall have its
-        partitions. Each call counts, and each step of an iteration."""
+        """Leave the group when the caller makes no call for max.poll.interval.ms, so that others get the partitions.
+        Each call counts, and each step of an iteration."""
         while True:
             await asyncio.sleep(min(self._max_poll_interval_s / 10, 1.0))
             now = time.monotonic()

@@ -18,6 +18,7 @@ from headrace_core.errors import (
     RequestTimedOutError,
     UnknownTopicOrPartitionError,
 )
+from headrace_core.plurals import counted
 
 from .. import arguments
 from .connections import Connections, call
@@ -145,7 +146,9 @@ class Engine:
                 return broker.address, part.leader_epoch
             self.metadata.invalidate()
             raise LeaderNotAvailableError(f"{topic}-{partition} has no leader now")
-        raise InvalidArgumentError(f"topic {topic!r} has {len(info.partitions)} partitions; there is no {partition}")
+        raise InvalidArgumentError(
+            f"topic {topic!r} has {counted(len(info.partitions), 'partition')}; there is no {partition}"
+        )
 
     async def anywhere(
         self, stub_of: Callable[[str], Callable[..., Any]], request: Any, timeout_s: float, *, once: bool = False

@@ -3,7 +3,7 @@ back and counts suspensions of the machine (core/clock.py), and are given.
 
     subscribe, connected, disconnected, heard, refused, looked_up, tick ----> request()      what to send now
                                                                         `---> take_events()  what the consumer has to do
-    Assign(parts)  ---> begin(): those of them that it shall have still; it reads them from then on
+    Assign(parts)  ---> begin(): those still in the target assignment; it reads them from then on
     Revoke(parts)  ---> released(): it has let go of them
     Lost(parts)        others may read them already: no commit of them is taken any more
     Suspended, Resumed nobody knows whether its partitions are still its own: nothing is read, nothing is lost yet

@@ -18,6 +18,7 @@ from headrace_core.errors import (
     InvalidArgumentError,
     RequestTimedOutError,
 )
+from headrace_core.plurals import counted
 
 from ..accumulator import Accumulator, NoSuchPartition, TopicQueues
 from ..callbacks import on_io_thread, refuse_to_wait, waiting_text
@@ -85,7 +86,7 @@ class ProducerCore:
         count = len(self.accumulator.topics[topic].queues)
         if not 0 <= partition < count:
             raise InvalidArgumentError(
-                f"topic {topic!r} has {count} partitions (0 to {count - 1}); there is no {partition}"
+                f"topic {topic!r} has {counted(count, 'partition')} (0 to {count - 1}); there is no {partition}"
             )
 
     def _on_snapshot(self, snapshot: Snapshot) -> None:

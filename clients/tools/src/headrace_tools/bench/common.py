@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from headrace_core.errors import InvalidArgumentError, MissingDependencyError
+from headrace_core.plurals import counted
 from headrace_core.types import TopicPartition
 
 Api = Literal["object", "many", "arrow", "async"]
@@ -113,7 +114,7 @@ def ensure_topic(options: BenchOptions) -> None:
     with Admin(shared_config(options)) as admin:
         try:
             admin.create_topics([NewTopic(options.topic, options.partitions)])
-            options.say(f"created topic {options.topic} with {options.partitions} partitions")
+            options.say(f"created topic {options.topic} ({counted(options.partitions, 'partition')})")
         except TopicAlreadyExistsError:
             pass
 

@@ -20,6 +20,13 @@ def main() -> int:
     if is_ours:
         signals.signal(signals.SIGINT, _end)
 
+    import sys
+
+    if sys.argv[1:] in (["--version"], ["version"]):  # scripts ask often: no other module is imported
+        from headrace import __version__
+
+        return _print(__version__)
+
     from .app import run
 
     code = run(begin=lambda: is_ours and signals.signal(signals.SIGINT, raising))
@@ -32,3 +39,13 @@ def _end(number: int, frame: object) -> None:
     import os
 
     os._exit(128 + number)
+
+
+def _print(line: str) -> int:
+    try:
+        print(line, flush=True)
+    except BrokenPipeError:
+        from .pipes import broken_pipe
+
+        return broken_pipe()
+    return 0

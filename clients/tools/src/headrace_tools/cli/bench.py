@@ -7,6 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
+from headrace_core.plurals import counted
+
+from . import complete
 from .client import DEFAULT_BOOTSTRAP, Bootstrap, Properties, client_config
 from .output import Output, OutputFormat, note, print_json
 
@@ -18,14 +21,16 @@ class _Api(enum.StrEnum):
     ASYNC = "async"
 
 
-_Topic = Annotated[str, typer.Option("--topic", "-t", help="Created when it is not there.")]
+_Topic = Annotated[
+    str, typer.Option("--topic", "-t", help="The topic; created if missing.", autocompletion=complete.topics)
+]
 _ApiOption = Annotated[_Api, typer.Option("--api", help="object: one awaited outcome per record.")]
-_Bytes = Annotated[int, typer.Option("--record-bytes", help="Size of a value; random bytes.")]
+_Bytes = Annotated[int, typer.Option("--record-bytes", help="Size of a value, in random bytes.")]
 _Rate = Annotated[float | None, typer.Option("--rate", help="Records per second.")]
 _Acks = Annotated[str, typer.Option("--acks", help="all, 1 or 0.")]
 _Compression = Annotated[str, typer.Option("--compression", "-z", help="none, gzip, snappy, lz4 or zstd.")]
-_Partitions = Annotated[int, typer.Option("--partitions", "-p", help="Of the topic, if it must be created.")]
-_Warm = Annotated[bool, typer.Option("--warm/--no-warm", help="Touch memory before the clock starts.")]
+_Partitions = Annotated[int, typer.Option("--partitions", "-p", help="Partitions of a topic that is created.")]
+_Warm = Annotated[bool, typer.Option("--warm/--no-warm", help="Touch the memory before the measurement.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -39,7 +44,7 @@ def register(app: typer.Typer) -> None:
 def produce(
     topic: _Topic,
     api: _ApiOption = _Api.OBJECT,
-    records: Annotated[int, typer.Option("--records", help="How many.")] = 1_000_000,
+    records: Annotated[int, typer.Option("--records", help="Number of records.")] = 1_000_000,
     record_bytes: _Bytes = 100,
     rate: _Rate = None,
     acks: _Acks = "all",
@@ -66,7 +71,7 @@ def produce(
 def consume(
     topic: _Topic,
     api: _ApiOption = _Api.OBJECT,
-    records: Annotated[int | None, typer.Option("--records", help="Default: all that there are at the start.")] = None,
+    records: Annotated[int | None, typer.Option("--records", help="Default: all records of the topic.")] = None,
     warm: _Warm = True,
     properties: Properties = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -76,14 +81,14 @@ def consume(
     acks: Annotated[str, typer.Option("--acks", hidden=True)] = "all",
     compression: Annotated[str, typer.Option("--compression", hidden=True)] = "none",
 ) -> None:
-    """Read a topic from its earliest offset, CRCs checked, every offset accounted for.
+    """Read a topic from its earliest offset; check CRCs and that no offset is missing.
 
     \b
     Examples:
       headrace bench consume --topic perf --api arrow -o json
     """
     if rate is not None:
-        note("headrace: --rate has no meaning for consume, and is ignored")
+        note("headrace: ignored --rate: consume has no rate")
     _run(
         "consume",
         client_config(bootstrap, properties, kind="consumer"),
@@ -101,7 +106,7 @@ def consume(
 def latency(
     topic: _Topic,
     api: Annotated[_Api, typer.Option("--api", help="object or async.")] = _Api.OBJECT,
-    records: Annotated[int, typer.Option("--records", help="How many.")] = 10_000,
+    records: Annotated[int, typer.Option("--records", help="Number of records.")] = 10_000,
     record_bytes: _Bytes = 100,
     rate: Annotated[float | None, typer.Option("--rate", help="Records per second; default: one in flight.")] = None,
     acks: _Acks = "all",
@@ -112,7 +117,7 @@ def latency(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Measure the time from send to received, one record in flight or on a schedule (--rate).
+    """Measure the time from send to receive, with one record in flight or at a --rate.
 
     \b
     Examples:
@@ -156,10 +161,10 @@ def _run(
     else:
         times = ", ".join(f"{name} {value:g}" for name, value in found["latency_ms"].items())
         print(
-            f"{workload} ({api.value}): {found['records']:,} records in {found['seconds']:.3f} s, "
+            f"{workload} ({api.value}): {counted(found['records'], 'record')} in {found['seconds']:.3f} s, "
             f"{found['records_per_s']:,.0f} records/s, {found['mib_per_s']:,.1f} MiB/s; latency (ms): {times}; "
             f"{'verified' if found['verified'] else 'NOT VERIFIED'}"
         )
     if not found["verified"]:
-        note(f"headrace: {workload}: records are missing, doubled or damaged: the figures mean nothing")
+        note(f"headrace: {workload}: records are missing, doubled or damaged; ignore the figures")
         raise typer.Exit(1)

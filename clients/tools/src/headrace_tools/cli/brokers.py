@@ -1,4 +1,4 @@
-"""``brokers list|drain|unregister``: who is there, with how much, and how one of them goes for good."""
+"""``brokers list|drain|unregister``: list the brokers, move all replicas away from some, remove a registration."""
 
 from __future__ import annotations
 
@@ -9,25 +9,42 @@ from typing import Annotated, Any
 import typer
 
 from headrace_core.errors import HeadraceError, InvalidRequestError
+from headrace_core.plurals import counted
 from headrace_core.types import TopicPartition
 
+from . import complete
 from .client import DEFAULT_BOOTSTRAP, Bootstrap, admin
 from .draining import obstacles, words
-from .output import Output, OutputFormat, note, print_json, print_table
+from .output import Output, OutputFormat, note, print_json, print_table, show
 from .progress import HowFar, progress
+from .times import duration
 
 _LOOK_S = 0.5
 #: `drain --wait` gives up when nothing could move for so long: a broker that restarts, or a plan, may take seconds.
 _STUCK_S = 10.0
 
 _Ids = Annotated[
-    list[int], typer.Argument(metavar="ID...", min=0, help="The brokers' ids, as `headrace brokers list` shows them.")
+    list[int],
+    typer.Argument(
+        metavar="ID...",
+        min=0,
+        help="The brokers' ids, as `headrace brokers list` shows them.",
+        autocompletion=complete.brokers,
+    ),
 ]
-_Id = Annotated[int, typer.Argument(metavar="ID", min=0, help="The broker's id, as `headrace brokers list` shows it.")]
+_Id = Annotated[
+    int,
+    typer.Argument(
+        metavar="ID",
+        min=0,
+        help="The broker's id, as `headrace brokers list` shows it.",
+        autocompletion=complete.brokers,
+    ),
+]
 
 
 def register(app: typer.Typer) -> None:
-    group = typer.Typer(help="List brokers, empty one of them, forget one that is gone.", no_args_is_help=True)
+    group = typer.Typer(help="List, drain and unregister brokers.", no_args_is_help=True)
     group.command("list")(list_brokers)
     group.command("drain")(drain)
     group.command("unregister")(unregister)
@@ -35,7 +52,7 @@ def register(app: typer.Typer) -> None:
 
 
 def list_brokers(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, output: Output = OutputFormat.TEXT) -> None:
-    """Show every broker that is registered: does it live, what does it lead, which of its replicas lag.
+    """Show every registered broker: its state, and its numbers of leaders, replicas and replicas that are not in sync.
 
     \b
     Examples:
@@ -86,16 +103,18 @@ def _state(row: dict[str, Any]) -> str:
 
 def drain(
     brokers: _Ids,
-    cancel: Annotated[bool, typer.Option("--cancel", help="Let them have replicas again.")] = False,
-    wait: Annotated[bool, typer.Option("--wait", "-w", help="Until they have none, with progress on stderr.")] = False,
+    cancel: Annotated[bool, typer.Option("--cancel", help="End the drain; the brokers get replicas again.")] = False,
+    wait: Annotated[
+        bool, typer.Option("--wait", "-w", help="Wait until they have no replicas, with progress on stderr.")
+    ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Empty brokers: their replicas move to others a few at a time, and they get no new ones.
+    """Move all replicas away from brokers, a few at a time. A draining broker gets no new replicas.
 
-    `headrace cluster drain` and `headrace brokers drain` are the same. Several at once are quicker than one after the
-    other: nothing moves to one that is being emptied as well. --wait ends with an error that names the partitions when
-    nothing that is left can move.
+    `headrace cluster drain` and `headrace brokers drain` are the same. To remove several brokers, drain them together:
+    no replica then moves from one to another of them. With --wait the command fails when none of the remaining
+    replicas can move, and names their partitions.
 
     \b
     Examples:
@@ -104,7 +123,7 @@ def drain(
       headrace cluster drain 5 --cancel
     """
     if cancel and wait:
-        raise typer.BadParameter("--wait: there is nothing to wait for with --cancel")
+        raise typer.BadParameter("cannot be combined with --cancel", param_hint="--wait")
     ids = list(dict.fromkeys(brokers))
     left: dict[int, int] = {}
     with admin(bootstrap) as client:
@@ -113,7 +132,7 @@ def drain(
                 left[broker] = client.drain_broker(broker, cancel=cancel)
         except HeadraceError:
             if left and not cancel:  # the error is about another one, and they would go on unnoticed
-                note(f"being emptied already: {', '.join(map(str, left))}; --cancel lets them have replicas again")
+                note(f"already draining: broker {', '.join(map(str, left))}; pass --cancel to end that")
             raise
         if wait and any(left.values()):
             _wait(client, left)
@@ -130,10 +149,8 @@ def _wait(client: Any, left: dict[int, int]) -> None:
     left cannot move."""
 
     def how_far() -> HowFar:
-        words = (
-            f"{broker} has {count} replica{'' if count == 1 else 's'} still" for broker, count in left.items() if count
-        )
-        return HowFar(most - sum(left.values()), most, f"broker {', '.join(words)}")
+        words = (f"broker {broker}: {counted(count, 'replica')} left" for broker, count in left.items() if count)
+        return HowFar(most - sum(left.values()), most, ", ".join(words))
 
     most = sum(left.values())
     could_move_at = looked_at = time.monotonic()
@@ -166,23 +183,23 @@ def _obstacles(client: Any, left: Mapping[int, int]) -> dict[TopicPartition, str
 
 def _drained(broker: int, cancel: bool, left: int) -> str:
     if cancel:
-        return f"broker {broker} may have replicas again; what has moved stays where it is"
+        return f"broker {broker} gets replicas again; replicas that have moved stay where they are"
     if left:
         return (
-            f"broker {broker} is being emptied, replicas left: {left}; the same command shows how many are still there"
+            f"broker {broker} is draining, {counted(left, 'replica')} left; run the same command again to see how many"
         )
-    return f"broker {broker} is empty: stop it, then `headrace brokers unregister {broker}`"
+    return f"broker {broker} has no replicas: stop it, then run `headrace brokers unregister {broker}`"
 
 
 def unregister(
     broker: _Id,
     wait: Annotated[
-        float, typer.Option("--wait", "-w", metavar="SECONDS", min=0, help="For a broker that has just been stopped.")
+        float, duration("--wait", "-w", help="How long to wait until a stopped broker is no longer alive.")
     ] = 0.0,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Forget a broker that has stopped, has no replicas, and will not come back.
+    """Remove the registration of a broker that has stopped, has no replicas, and will not come back.
 
     \b
     Examples:
@@ -198,7 +215,4 @@ def unregister(
                 if "alive" not in error.message or time.monotonic() >= deadline:
                     raise
             time.sleep(_LOOK_S)
-    if output is OutputFormat.JSON:
-        print_json({"unregistered": broker})
-    else:
-        print(f"broker {broker} is forgotten")
+    show(output, {"unregistered": broker}, f"unregistered broker {broker}")

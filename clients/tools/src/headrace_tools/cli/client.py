@@ -20,7 +20,8 @@ import typer
 from headrace_core.errors import HeadraceError
 
 from ..local.finding import bootstrap_servers, clusters_here
-from .output import key_values, note
+from .output import key_values, note, usage_of
+from .times import duration
 
 if TYPE_CHECKING:
     from .profile_files import Profile
@@ -35,8 +36,8 @@ def _servers_here(default: str) -> str:
     here = clusters_here(default)
     if here.other is not None:
         note(
-            f"headrace: this asks {default}; the cluster that runs in {here.other.directory} is another one: "
-            f"-b {bootstrap_servers(here.other.state)}, or {BOOTSTRAP_VARIABLE}"
+            f"headrace: asking the cluster at {default}; the cluster in {here.other.directory} is another one: "
+            f"pass -b {bootstrap_servers(here.other.state)} or set {BOOTSTRAP_VARIABLE} to ask that"
         )
     return default if here.meant is None else bootstrap_servers(here.meant.state)
 
@@ -58,12 +59,14 @@ Bootstrap = Annotated[
         "-b",
         envvar=BOOTSTRAP_VARIABLE,
         metavar="HOST:PORT,...",
-        help="Some nodes to find the cluster by; without it 127.0.0.1:9095 (all brokers, if it runs here).",
+        help="Brokers or controllers to connect to first. Default: 127.0.0.1:9095, or all brokers of that cluster.",
     ),
 ]
 Properties = Annotated[
     list[str] | None,
-    typer.Option("--property", "-X", metavar="KEY=VALUE", help="A client configuration key; repeatable."),
+    typer.Option(
+        "--property", "-X", metavar="KEY=VALUE", help="A client configuration key, such as acks=1; repeatable."
+    ),
 ]
 ProfileName = Annotated[
     str | None,
@@ -71,7 +74,7 @@ ProfileName = Annotated[
         "--profile",
         envvar="HEADRACE_PROFILE",
         metavar="NAME",
-        help="Where the cluster is, and other client keys: see `headrace profile`.",
+        help="The profile to use, with the cluster's address and other client keys: see `headrace profile`.",
     ),
 ]
 
@@ -83,14 +86,7 @@ def finds_cluster(command: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(command)
     def with_profile(*, typer_context: typer.Context, profile_name: str | None, **given: Any) -> None:
-        profile = _choose(typer_context, profile_name)
-        told = None
-        if profile is not None and not _outranks(typer_context, "bootstrap", "profile_name"):
-            told = profile.keys_of("admin").get("bootstrap.servers")
-        if told is not None:
-            given["bootstrap"] = told
-        elif not is_given(typer_context, "bootstrap") and given.get("data") is None:
-            given["bootstrap"] = _servers_here(given["bootstrap"])
+        profile, given["bootstrap"] = _cluster(typer_context, profile_name, given["bootstrap"], given.get("data"))
         if own_context is not None:
             given[own_context] = typer_context
         before = _chosen.set(profile)
@@ -111,6 +107,28 @@ def finds_cluster(command: Callable[..., None]) -> Callable[..., None]:
     with_profile.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     with_profile.__annotations__ = {each.name: each.annotation for each in parameters}
     return with_profile
+
+
+def _cluster(context: typer.Context, profile_name: str | None, bootstrap: str, data: Any) -> tuple[Profile | None, str]:
+    """The profile of a command, and the addresses of its cluster. ``data``: the command's --data."""
+    profile = _choose(context, profile_name)
+    told = None
+    if profile is not None and not _outranks(context, "bootstrap", "profile_name"):
+        told = profile.keys_of("admin").get("bootstrap.servers")
+    if told is None and not is_given(context, "bootstrap") and data is None:
+        told = _servers_here(bootstrap)
+    return profile, told or bootstrap
+
+
+def config_for_completion(context: typer.Context, timeout_s: float) -> dict[str, Any]:
+    """The keys of an admin client for a command line that is still being typed."""
+    given = context.params
+    profile, bootstrap = _cluster(
+        context, given.get("profile_name"), given.get("bootstrap") or DEFAULT_BOOTSTRAP, given.get("data")
+    )
+    kept = {} if profile is None else profile.keys_of("admin")
+    timeouts = dict.fromkeys(("bootstrap.timeout.ms", "request.timeout.ms"), int(timeout_s * 1_000))
+    return kept | {"bootstrap.servers": bootstrap, "client.id": "headrace-completion"} | timeouts
 
 
 def _choose(context: typer.Context, named: str | None) -> Profile | None:
@@ -157,7 +175,21 @@ def client_config(
     profile = _chosen.get()
     kept = {} if profile is None else profile.keys_of(kind)
     ours = {"bootstrap.timeout.ms": 3_000, "client.id": "headrace-cli"} | dict(defaults or {})
-    return ours | kept | {"bootstrap.servers": bootstrap} | dict(flags or {}) | key_values(properties or (), "-X")
+    typed = key_values(properties or (), "-X")
+    _check(kind, dict(flags or {}), "")
+    _check(kind, typed, "-X")
+    return ours | kept | {"bootstrap.servers": bootstrap} | dict(flags or {}) | typed
+
+
+def _check(kind: str, typed: Mapping[str, Any], flag: str) -> None:
+    """A key or value that a client of this ``kind`` refuses is a usage error."""
+    if typed:
+        from headrace.settings import ADMIN, CONSUMER, PRODUCER
+
+        definition = {each.where: each for each in (ADMIN, PRODUCER, CONSUMER)}[kind]
+        for key, value in typed.items():
+            with usage_of(flag or key):
+                definition.parse({key: value}, defaults=False)
 
 
 def admin(bootstrap: str, properties: Iterable[str] | None = None) -> Any:
@@ -169,15 +201,16 @@ def admin(bootstrap: str, properties: Iterable[str] | None = None) -> Any:
 
 # -- how long commands about groups wait for coordinators
 
+GroupTimeout = Annotated[float, duration("--timeout", least_s=0.1, help="How long to wait for coordinators.")]
+
 #: Time-out of group commands: a successor takes over a dead coordinator's groups well within it.
 GROUP_TIMEOUT_S = 15.0
 #: Time-out when no coordinator is alive: long enough for one that is just starting.
 NOBODY_S = 3.0
 
 
-def patience_s(client: Any, timeout_s: float) -> float:
-    """``timeout_s``; NOBODY_S when that is the default and no registered coordinator listens, so that the command fails
-    soon."""
+def coordinator_timeout_s(client: Any, timeout_s: float) -> float:
+    """``timeout_s``; NOBODY_S when that is the default and no registered coordinator listens, to fail soon."""
     if timeout_s != GROUP_TIMEOUT_S:
         return timeout_s
     try:

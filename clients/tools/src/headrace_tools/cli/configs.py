@@ -8,12 +8,17 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
+from . import complete
 from .client import DEFAULT_BOOTSTRAP, Bootstrap, admin
 from .output import Output, OutputFormat, key_values, print_json, print_table, tell_notes
 
-_Topic = Annotated[str | None, typer.Option("--topic", "-t", metavar="NAME", help="The topic.")]
-_Broker = Annotated[str | None, typer.Option("--broker", metavar="ID", help="The broker.")]
-_BrokerDefault = Annotated[bool, typer.Option("--broker-default", help="What all brokers have that set nothing.")]
+_Topic = Annotated[
+    str | None, typer.Option("--topic", "-t", metavar="NAME", help="The topic.", autocompletion=complete.topics)
+]
+_Broker = Annotated[
+    str | None, typer.Option("--broker", metavar="ID", help="The broker.", autocompletion=complete.brokers)
+]
+_BrokerDefault = Annotated[bool, typer.Option("--broker-default", help="The default of all brokers.")]
 
 #: The commas between keys: not those inside [...], nor those before what is no KEY=VALUE.
 _BETWEEN_KEYS = re.compile(r",(?![^\[]*\])(?=[^,=\[\]]+=)")
@@ -37,11 +42,11 @@ def describe(
     topic: _Topic = None,
     broker: _Broker = None,
     broker_default: _BrokerDefault = False,
-    everything: Annotated[bool, typer.Option("--all", help="Defaults too, not only what was set.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Also show keys that have their default.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Show what was set for a topic or a broker; with --all the defaults as well. JSON has every key, always.
+    """Show the keys that were set for a topic or a broker; with --all also the defaults. JSON always has every key.
 
     \b
     Examples:
@@ -86,26 +91,24 @@ def describe(
 
 def alter(
     config: Annotated[
-        list[str] | None, typer.Option("--set", "--config", "-c", metavar="KEY=VALUE", help="Repeatable.")
+        list[str] | None, typer.Option("--set", "--config", "-c", metavar="KEY=VALUE", help="Set a key; repeatable.")
     ] = None,
     add: Annotated[
         list[str] | None,
-        typer.Option(
-            "--add", "--add-config", metavar="K=V,K=[V,V]", help="As --set, several at once, lists in brackets."
-        ),
+        typer.Option("--add", "--add-config", metavar="K=V,K=[V,V]", help="Set several keys; lists in brackets."),
     ] = None,
     delete: Annotated[
         list[str] | None,
-        typer.Option("--delete", "--delete-config", metavar="KEY,...", help="Set it no longer here; repeatable."),
+        typer.Option("--delete", "--delete-config", metavar="KEY,...", help="Reset these keys; repeatable."),
     ] = None,
     append: Annotated[
-        list[str] | None, typer.Option("--append", metavar="KEY=V,V", help="Add to a list; repeatable.")
+        list[str] | None, typer.Option("--append", metavar="KEY=V,V", help="Add items to a list; repeatable.")
     ] = None,
     subtract: Annotated[
-        list[str] | None, typer.Option("--subtract", metavar="KEY=V,V", help="Take from a list; repeatable.")
+        list[str] | None, typer.Option("--subtract", metavar="KEY=V,V", help="Remove items from a list; repeatable.")
     ] = None,
     validate_only: Annotated[
-        bool, typer.Option("--validate-only", "--dry-run", help="Check, and change nothing.")
+        bool, typer.Option("--validate-only", "--dry-run", help="Check only, and change nothing.")
     ] = False,
     topic: _Topic = None,
     broker: _Broker = None,
@@ -113,12 +116,12 @@ def alter(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Set keys, or set them no longer, and tell what holds then; what is not named stays. All is done, or nothing.
+    """Set or reset keys of a topic or a broker, all or none of them, and show the values that hold then.
 
     \b
     Examples:
-      headrace configs alter --topic orders --set retention.ms=3600000
-      headrace configs alter --topic orders --add retention.ms=3600000,cleanup.policy=[compact,delete]
+      headrace configs alter --topic orders --set retention.ms=1h
+      headrace configs alter --topic orders --add retention.ms=1h,cleanup.policy=[compact,delete]
       headrace configs alter --topic orders --append cleanup.policy=compact --delete retention.ms
       headrace configs alter --broker-default --set log.cleaner.threads=2
     """
@@ -137,7 +140,7 @@ def alter(
         if key:
             _change(changes, key, None, "--delete")
     if not changes:
-        raise typer.BadParameter("nothing to change: give --set KEY=VALUE, --delete KEY, --append or --subtract")
+        raise typer.BadParameter("nothing to change: pass --set, --add, --delete, --append or --subtract")
     with admin(bootstrap) as client:
         client.alter_configs({resource: changes}, validate_only=validate_only)
         now = {} if validate_only else client.describe_configs([resource])[resource]
@@ -188,18 +191,18 @@ def _held(key: str, gone: str, found: Mapping[Any, Mapping[str, Any]]) -> list[H
 
 
 def told(key: str, held: Sequence[Held]) -> str:
-    """``log.cleaner.threads: no longer set here; now 2 (dynamic_default_broker)``."""
+    """``log.cleaner.threads: reset; now 2 (dynamic_default_broker)``."""
     shown = [
         f"{'[hidden]' if each.value is None else each.value} ({each.source})"
         + (f" on broker {', '.join(map(str, each.brokers))}" if each.brokers else "")
         for each in held
     ]
-    return f"{key}: no longer set here" + (f"; now {'; '.join(shown)}" if shown else "")
+    return f"{key}: reset" + (f"; now {'; '.join(shown)}" if shown else "")
 
 
 def _change(changes: dict[str, Any], key: str, value: Any, flag: str) -> None:
     if key in changes:
-        raise typer.BadParameter(f"{key} is named twice", param_hint=flag)
+        raise typer.BadParameter(f"{key} is given twice", param_hint=flag)
     changes[key] = value
 
 
@@ -228,7 +231,7 @@ def _resource(topic: str | None, broker: str | None, broker_default: bool) -> An
     if broker == "":
         broker, broker_default = None, True
     if (topic is not None) + (broker is not None) + broker_default != 1:
-        raise typer.BadParameter("give one of --topic NAME, --broker ID, --broker-default")
+        raise typer.BadParameter("pass one of --topic NAME, --broker ID and --broker-default")
     if topic is not None:
         return ConfigResource("topic", topic)
     return ConfigResource("broker", broker or "")

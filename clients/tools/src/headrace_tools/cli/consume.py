@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import select
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 import typer
 
-from headrace_core.errors import OffsetOutOfRangeError, UnknownTopicOrPartitionError
+from headrace_core.errors import (
+    CoordinatorNotAvailableError,
+    HeadraceError,
+    OffsetOutOfRangeError,
+    UnknownTopicOrPartitionError,
+)
+from headrace_core.plurals import counted
 from headrace_core.types import TopicPartition
 
-from .client import DEFAULT_BOOTSTRAP, Bootstrap, Properties, client_config
-from .consume_group import check_group_flags, run_in_group
+from . import complete
+from .client import DEFAULT_BOOTSTRAP, GROUP_TIMEOUT_S, Bootstrap, Properties, client_config
 from .kcat import OffsetRange, compile_format, default_format, document, json_line, parse_offsets, unescape
-from .output import note
+from .output import note, usage_of
 from .pipes import broken_pipe
 from .progress import HowFar, Progress, progress
 
@@ -33,11 +41,22 @@ def register(app: typer.Typer) -> None:
 
 def consume(
     topics: Annotated[
-        list[str] | None, typer.Argument(metavar="TOPIC", help="With -G: topics, or one pattern, ^orders-.*")
+        list[str] | None,
+        typer.Argument(
+            metavar="[TOPIC]...", help="With -G: topics, or one pattern, ^orders-.*", autocompletion=complete.topics
+        ),
     ] = None,
-    topic: Annotated[str | None, typer.Option("-t", "--topic", help="The topic.")] = None,
+    topic: Annotated[
+        str | None, typer.Option("-t", "--topic", help="The topic.", autocompletion=complete.topics)
+    ] = None,
     group: Annotated[
-        str | None, typer.Option("-G", "--group", help="Read as a member of this group, which commits what is printed.")
+        str | None,
+        typer.Option(
+            "-G",
+            "--group",
+            help="Read as a member of this group and commit the offsets of printed records.",
+            autocompletion=complete.groups,
+        ),
     ] = None,
     partitions: Annotated[
         list[int] | None, typer.Option("-p", "--partition", help="Only this partition; repeatable. Default: all.")
@@ -49,43 +68,44 @@ def consume(
             "--offset",
             "--output",
             metavar="OFFSET|json",
-            help="beginning (default), end, N, -N (the last N), s@MS (from a time), e@MS (up to a time); or json.",
+            help="beginning (default), end, N, -N (the last N), -2h or s@TIME (from a time), e@TIME (up to); or json.",
         ),
     ] = None,
-    exit_at_end: Annotated[bool, typer.Option("-e", help="End when all that was there at the start is read.")] = False,
-    count: Annotated[int | None, typer.Option("-c", min=0, help="End after so many records.")] = None,
-    template: Annotated[str | None, typer.Option("-f", help="What to print for each record; see above.")] = None,
-    json_lines: Annotated[bool, typer.Option("-J", help="A JSON object on a line for each record.")] = False,
+    exit_at_end: Annotated[bool, typer.Option("-e", help="End at the offsets where the logs end now.")] = False,
+    count: Annotated[int | None, typer.Option("-c", min=0, help="End after this many records.")] = None,
+    template: Annotated[str | None, typer.Option("-f", help="The format of a record; see above.")] = None,
+    json_lines: Annotated[bool, typer.Option("-J", help="Print one JSON object per line and record.")] = False,
     key_delimiter: Annotated[
-        str | None, typer.Option("-K", help="Print the key before the value, split by this.")
+        str | None, typer.Option("-K", help="Print the key and this delimiter before the value.")
     ] = None,
-    delimiter: Annotated[str, typer.Option("-D", help="What to print after each record.")] = r"\n",
+    delimiter: Annotated[str, typer.Option("-D", help="The delimiter after each record.")] = r"\n",
     null: Annotated[bool, typer.Option("-Z", help="Print NULL for a null key or value.")] = False,
-    unbuffered: Annotated[bool, typer.Option("-u", help="Write each record at once.")] = False,
-    quiet: Annotated[bool, typer.Option("-q", help="Say nothing on stderr.")] = False,
+    unbuffered: Annotated[bool, typer.Option("-u", help="Flush after each record.")] = False,
+    quiet: Annotated[bool, typer.Option("-q", help="Print no notes on stderr.")] = False,
     properties: Properties = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Print the records of a topic, from its beginning, and then those that follow; -e ends at the end. With -G: those
-    that the group has not read yet, beside its other members.
+    """Print the records of a topic from its beginning, and new ones as they come; -e ends at the end of the log. With
+    -G: join a group and print the records that it has not read yet.
 
     \b
     In -f:  %t topic  %p partition  %o offset  %T timestamp (ms)  %k key  %K its length
             %s value  %S its length  %h headers  \\n \\t \\xHH  %% percent
 
     \b
-    -o is kcat's offset; the value `json` asks for output instead: one JSON array of all records (use it with -e or
-    -c), and both may be given: -o -10 -o json. For a stream of JSON objects use -J.
+    -o is kcat's offset. With `-o json` the output is one JSON array of all records (use it with -e or -c); pass both
+    as -o -10 -o json. For a stream of JSON objects use -J. A TIME is an ISO time (UTC), -2h, or milliseconds.
 
     \b
-    An offset N that is not there: `-X auto.offset.reset=` decides. earliest and latest begin there, none is an
-    error. Without it: the first record there is for one that is gone, the end for one beyond it.
+    When the log has no offset N, `-X auto.offset.reset=` decides: earliest, latest, or none for an error. Without it
+    reading begins at the first record if N was deleted, and at the end if N is beyond it.
 
     \b
     Examples:
       headrace consume -t orders -e
       headrace consume -t orders -p 0 -o -10 -e -f '%o %k=%s\\n'
-      headrace consume -t orders -o s@1356998400000 -c 5 -J
+      headrace consume -t orders -o -2h -e
+      headrace consume -t orders -o s@2013-01-01T00:00:00 -o e@2013-01-01T01:00:00 -J
       headrace consume -t orders -e -o json
       headrace consume -G billing orders clicks
     """
@@ -94,21 +114,23 @@ def consume(
     starts = [text for text in given if text not in ("json", "text")]
     subscribed = [*(topics or ()), *([topic] if topic is not None else [])]
     if group is not None:
-        check_group_flags(subscribed, partitions, starts)
+        _check_group_flags(subscribed, partitions, starts)
     elif topic is None or topics:
-        raise typer.BadParameter("name one topic with -t (several: -G GROUP TOPIC...)", param_hint="-t")
-    wanted = parse_offsets(starts)
+        raise typer.BadParameter("pass one topic; for several use -G GROUP TOPIC...", param_hint="-t")
+    with usage_of("-o"):
+        wanted = parse_offsets(starts)
     if as_document and (json_lines or template is not None):
-        raise typer.BadParameter("-o json, -J and -f exclude each other")
+        raise typer.BadParameter("pass only one of -o json, -J and -f")
     if json_lines and template is not None:
-        raise typer.BadParameter("-J and -f exclude each other")
+        raise typer.BadParameter("pass only one of -J and -f")
     writer: _Writer
     tell_resets = not quiet
     if as_document:
         writer = _DocumentWriter()
         quiet = True  # notes between the lines of a document would help nobody
     else:
-        writer = _Writer(_renderer(template, json_lines, delimiter, key_delimiter, null), unbuffered)
+        with usage_of("-f, -D, -K"):
+            writer = _Writer(_renderer(template, json_lines, delimiter, key_delimiter, null), unbuffered)
     defaults = {"allow.auto.create.topics": False} | ({} if group is None else {"auto.offset.reset": "earliest"})
     flags = {} if group is None else {"group.id": group}
     config = client_config(bootstrap, properties, kind="consumer", defaults=defaults, flags=flags)
@@ -120,14 +142,13 @@ def consume(
     try:
         with progress(lines_s=None, beside_records=True, quiet=silent) as shown:
             if topic is None or group is not None:
-                run_in_group(
+                _run_in_group(
                     config,
                     subscribed,
                     exit_at_end=exit_at_end,
                     count=count,
                     writer=writer,
                     quiet=quiet,
-                    reader_is_gone=_reader_is_gone,
                     shown=shown,
                 )
             else:
@@ -207,15 +228,15 @@ class _Choice:
         named = self.wanted.at
         if named is None or beginning <= named <= end or named < 0:  # -N: up to N, so that fewer are no error
             return start
-        why = f"{partition}: offset {named} is not there: the log holds {beginning} to {end} (its end)"
+        why = f"{partition} has no offset {named}: its log holds {beginning} to {end} (the end)"
         if self.reset == "none":
             raise OffsetOutOfRangeError(
-                f"{why}, and auto.offset.reset=none: give -o one of those, or auto.offset.reset=earliest or latest"
+                f"{why}; pass -o with one of these, or -X auto.offset.reset=earliest (auto.offset.reset is none)"
             )
         at_start = named < beginning if self.reset is None else self.reset == "earliest"
         start = beginning if at_start else end
         if self.tell:
-            note(f"% {why}; reading begins at {start}, the {'start' if at_start else 'end'}")
+            note(f"% {why}; reading from {start}, the {'start' if at_start else 'end'}")
         return start
 
 
@@ -274,10 +295,10 @@ def _run(
         def how_far() -> HowFar:
             if count is not None:
                 printed = count - (reading.left or 0)
-                return HowFar(printed, count, f"{printed:,} of {count:,} records")
+                return HowFar(printed, count, f"{printed:,} of {counted(count, 'record')}")
             read = sum(consumer.position(partition) - start for partition, start in starts.items())
             total = sum(stops[partition] - start for partition, start in starts.items())
-            return HowFar(read, total, f"{read:,} of {total:,} offsets")
+            return HowFar(read, total, f"{read:,} of {counted(total, 'offset')}")
 
         _close_finished(consumer, reading, quiet)
         while not reading.over():
@@ -302,12 +323,12 @@ def _reader_is_gone() -> bool:
 def _partitions(consumer: Any, topic: str, only: list[int] | None) -> list[TopicPartition]:
     there = sorted(consumer.partitions_for(topic) or ())
     if not there:
-        raise UnknownTopicOrPartitionError(f"there is no topic {topic!r}; `headrace topics list` shows those there are")
+        raise UnknownTopicOrPartitionError(f"topic {topic!r} does not exist; `headrace topics list` shows the topics")
     if only:
         missing = sorted(set(only) - set(there))
         if missing:
             raise UnknownTopicOrPartitionError(
-                f"topic {topic!r} has partitions 0 to {there[-1]}; there is no {', '.join(map(str, missing))}"
+                f"topic {topic!r} has no partition {', '.join(map(str, missing))}; its partitions are 0 to {there[-1]}"
             )
         there = sorted(set(only))
     return [TopicPartition(topic, number) for number in there]
@@ -349,3 +370,119 @@ def _close_finished(consumer: Any, reading: _Reading, quiet: bool) -> None:
             reading.open.discard(partition)
             if not quiet:
                 note(f"% Reached end of topic {partition.topic} [{partition.partition}] at offset {stop}")
+
+
+# -- as a member of a group (kcat -G)
+
+
+def _check_group_flags(topics: list[str], only: list[int] | None, offsets: list[str]) -> None:
+    """What makes no sense in a group is a usage error."""
+    if only:
+        raise typer.BadParameter("cannot be combined with -G: the group assigns the partitions", param_hint="-p")
+    if offsets:
+        raise typer.BadParameter(
+            "cannot be combined with -G: a group continues at its committed offsets, or begins at auto.offset.reset; "
+            "use `headrace groups reset-offsets` to change them",
+            param_hint="-o",
+        )
+    if not topics:
+        raise typer.BadParameter("pass topics: headrace consume -G GROUP TOPIC...", param_hint="TOPIC")
+    if any(topic.startswith("^") for topic in topics) and len(topics) > 1:
+        raise typer.BadParameter("a pattern (^...) cannot be combined with other topics", param_hint="TOPIC")
+
+
+def _run_in_group(
+    config: dict[str, Any],
+    topics: list[str],
+    *,
+    exit_at_end: bool,
+    count: int | None,
+    writer: _Writer,
+    quiet: bool,
+    shown: Progress,
+) -> None:
+    """Read until Ctrl-C, ``count`` records, or with ``exit_at_end`` the ends of the partitions at their assignment.
+
+    Commits every five seconds, at the end, and at Ctrl-C. A record that is being written then is read again (at least
+    once).
+    """
+    from headrace import Consumer
+
+    tell = (lambda text: None) if quiet else note
+    stops: dict[TopicPartition, int] = {}
+    left = count
+    written: dict[TopicPartition, int] = {}
+    commits = str(config.get("enable.auto.commit", True)).lower() != "false"
+
+    def how_far() -> HowFar:
+        if count is not None and left is not None:
+            return HowFar(count - left, count, f"{count - left:,} of {counted(count, 'record')}")
+        unread = sum(max(0, stop - consumer.position(partition)) for partition, stop in stops.items())
+        return HowFar(0, 0, f"{counted(unread, 'offset')} to the end")
+
+    def assigned(consumer: Any, partitions: list[TopicPartition]) -> None:
+        tell(f"% Group {config['group.id']}: assigned {_named(partitions)}")
+        if exit_at_end:
+            stops.update(consumer.end_offsets(partitions))
+
+    def gone(consumer: Any, partitions: list[TopicPartition]) -> None:
+        if partitions:
+            tell(f"% Group {config['group.id']}: revoked {_named(partitions)}")
+        for partition in partitions:
+            stops.pop(partition, None)
+
+    waited = _Waiting(gives_up=exit_at_end)
+    with Consumer(config) as consumer:
+        callbacks: dict[str, Any] = {"on_assigned": assigned, "on_revoked": gone}
+        if topics[0].startswith("^"):
+            consumer.subscribe(pattern=topics[0].removeprefix("^").removesuffix("$"), **callbacks)
+        else:
+            consumer.subscribe(topics, **callbacks)
+        try:
+            while left is None or left > 0:
+                records = consumer.poll(
+                    timeout=_POLL_S, max_records=_POLL_RECORDS if left is None else min(_POLL_RECORDS, left)
+                )
+                if records:
+                    writer.write(records)
+                    written.update((TopicPartition(each.topic, each.partition), each.offset + 1) for each in records)
+                    left = None if left is None else left - len(records)
+                elif _reader_is_gone():
+                    raise BrokenPipeError
+                elif not consumer.assignment():
+                    waited.look(consumer)
+                shown.at(how_far)
+                if stops and all(consumer.position(partition) >= stop for partition, stop in stops.items()):
+                    for partition, stop in sorted(stops.items()):
+                        tell(f"% Reached end of topic {partition.topic} [{partition.partition}] at offset {stop}")
+                    break
+        except KeyboardInterrupt:
+            if commits and (ours := {tp: offset for tp, offset in written.items() if tp in consumer.assignment()}):
+                with contextlib.suppress(HeadraceError):
+                    consumer.commit(ours)
+            raise
+        writer.close()
+
+
+class _Waiting:
+    """Tells a person after some seconds that the group has no coordinator, and again once a minute. ``gives_up``: the
+    command is to end by itself, so it fails after GROUP_TIMEOUT_S."""
+
+    def __init__(self, *, gives_up: bool) -> None:
+        self._gives_up = gives_up
+        self._tell_at = 0.0
+
+    def look(self, consumer: Any) -> None:
+        """CoordinatorNotAvailableError."""
+        from headrace.consumer.group import WAITING_AGAIN_S, WAITING_S
+
+        group = consumer._core.in_group("consume -G")
+        if self._gives_up and (why := group.waiting(GROUP_TIMEOUT_S)):
+            raise CoordinatorNotAvailableError(f"nothing was read within {GROUP_TIMEOUT_S:g} s: {why}")
+        if time.monotonic() >= self._tell_at and (why := group.waiting(WAITING_S)):
+            self._tell_at = time.monotonic() + WAITING_AGAIN_S
+            note(f"% {why[0].upper()}{why[1:]}")
+
+
+def _named(partitions: list[TopicPartition]) -> str:
+    return ", ".join(f"{each.topic} [{each.partition}]" for each in partitions)

@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from headrace_core.plurals import counted
+
 from ..local.finding import DEFAULT_DATA, clusters_here
 from .client import DEFAULT_BOOTSTRAP, Bootstrap, Properties, admin, is_given
 from .output import Output, OutputFormat, note, print_json
+from .times import duration
 
 if TYPE_CHECKING:
     from ..doctor.diagnosis import Finding
@@ -29,25 +32,25 @@ def doctor(
         typer.Option(
             "--data",
             envvar="HEADRACE_DATA",
-            help="The directory of a cluster on this machine: its processes are looked at, too.",
+            help="The directory of a cluster on this machine; its processes are checked too.",
         ),
     ] = None,
-    timeout: Annotated[float, typer.Option(help="Seconds that a node may take for an answer.", min=0.1)] = 5.0,
+    timeout: Annotated[float, duration("--timeout", least_s=0.1, help="How long a node may take to answer.")] = 5.0,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     properties: Properties = None,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Look for what is wrong with a cluster: addresses, controllers, disks, clocks, versions, partitions, groups.
+    """Check a cluster for faults: addresses, controllers, disks, clocks, versions, partitions, groups.
 
-    Changes nothing. Each fault is told with what it is, where, and what cures it; a healthy cluster gets one line.
-    Advice about costly patterns of use leaves it healthy. Exit code 0: healthy; 1: an error or a warning was found, or
-    a question that any client may ask had no answer.
+    Changes nothing. Prints each fault, where it is and its cure; one line for a healthy cluster, with advice about
+    costly patterns of use. Exit code 0: healthy; 1: an error or a warning was found, or a node did not answer a
+    question that any client may ask.
 
     \b
     Examples:
       headrace doctor
       headrace doctor -b kafka-1:9095,kafka-2:9095
-      headrace doctor --data ./cluster            a cluster on this machine: says which process to restart, too
+      headrace doctor --data ./cluster            a cluster on this machine: also says which process to restart
       headrace doctor -o json         {"healthy", "cluster_id", "not_asked": [{"what", "why"}],
                                        "findings": [{"rule", "severity", "what", "where", "cure"}]}
     """
@@ -64,7 +67,7 @@ def doctor(
     addresses = [each.strip() for each in bootstrap.split(",") if each.strip()]
     local = local_cluster(DEFAULT_DATA if data is None else data, addresses)
     if is_typed and local is None:
-        note(f"headrace: no process is looked at: {data} has no cluster with a node at {bootstrap}")
+        note(f"headrace: processes are not checked: {data} has no cluster with a node at {bootstrap}")
     if local is not None and not is_told:  # controllers describe the cluster even when no broker lives
         controllers = [node.address for node in local.state().of_role("controller")]
         bootstrap = ",".join([*addresses, *controllers])
@@ -94,22 +97,22 @@ def _show(facts: Facts, findings: list[Finding], *, healthy: bool) -> None:
         print(f"    where: {finding.where}", flush=True)
         print(f"    cure:  {finding.cure}\n", flush=True)
     for each in facts.not_asked:
-        note(f"not looked at: {each.what}: {each.why}")
+        note(f"not checked: {each.what}: {each.why}")
     severities = Counter(str(finding.severity) for finding in findings)
     advice = f", {severities['advice']} of advice" if severities["advice"] else ""
     if severities["error"] or severities["warning"]:
-        counts = _counted((severities["error"], "error"), (severities["warning"], "warning"))
+        counts = _all_counted((severities["error"], "error"), (severities["warning"], "warning"))
         print(f"{counts}{advice}; {_seen(facts)}", flush=True)
     elif healthy:
         print(f"healthy{advice}: {_seen(facts)}", flush=True)
     else:
-        print(f"nothing was found, and not all could be looked at (try --timeout): {_seen(facts)}", flush=True)
+        print(f"no fault found, but not all was checked (try a longer --timeout): {_seen(facts)}", flush=True)
 
 
 def _seen(facts: Facts) -> str:
     if facts.cluster is None:
         return "no node answered"
-    return _counted(
+    return _all_counted(
         (len(facts.cluster.controllers), "controller"),
         (len(facts.cluster.brokers), "broker"),
         (len(facts.cluster.coordinators), "coordinator"),
@@ -118,5 +121,5 @@ def _seen(facts: Facts) -> str:
     )
 
 
-def _counted(*counts: tuple[int, str]) -> str:
-    return ", ".join(f"{count} {what}{'' if count == 1 else 's'}" for count, what in counts)
+def _all_counted(*counts: tuple[int, str]) -> str:
+    return ", ".join(counted(count, what) for count, what in counts)

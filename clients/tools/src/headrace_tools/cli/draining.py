@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 
-from headrace.models import BrokerInfo, PartitionDescription, PartitionReassignment, TopicDescription
+from headrace_core.plurals import counted
 from headrace_core.types import TopicPartition
+
+if TYPE_CHECKING:
+    from headrace.models import BrokerInfo, PartitionDescription, PartitionReassignment, TopicDescription
 
 #: Partitions that an error names; all are counted.
 NAMED_MAX = 5
@@ -41,9 +45,9 @@ def _why_it_stays(
         return "it has no leader to copy from"
     if move is not None and move.adding_replicas:
         dead = [each for each in move.adding_replicas if each not in live]
-        return f"it moves to broker {_listed(dead)}, which does not live" if dead else None
+        return f"it moves to broker {_listed(dead)}, which is dead" if dead else None
     if takers <= set(part.replicas):
-        return f"replicas {_listed(part.replicas)}; every other live broker has one already"
+        return f"replicas {_listed(part.replicas)}; every live broker that takes replicas has one"
     return None
 
 
@@ -52,11 +56,10 @@ def words(drained: Iterable[int], found: Mapping[TopicPartition, str]) -> str:
     named = [f"{each.topic}-{each.partition} ({why})" for each, why in list(found.items())[:NAMED_MAX]]
     if len(found) > NAMED_MAX:
         named.append(f"and {len(found) - NAMED_MAX} more")
-    plural = "s" if len(found) != 1 else ""
     return (
-        f"broker {_listed(drained)} cannot be emptied: {len(found)} partition{plural} cannot move: {', '.join(named)}; "
-        "start another broker (or those that do not live), or lower the number of replicas (`headrace partitions "
-        "reassign --topic NAME -r N`); the drain then goes on by itself, and --cancel ends it"
+        f"cannot drain broker {_listed(drained)}: {counted(len(found), 'partition')} cannot move: {', '.join(named)}; "
+        "start another broker, restart the dead ones, or lower the number of replicas (`headrace partitions reassign "
+        "--topic NAME -r N`); the drain then continues, or pass --cancel to end it"
     )
 
 

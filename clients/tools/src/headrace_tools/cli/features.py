@@ -1,4 +1,4 @@
-"""``features describe|upgrade|downgrade``: at which level a cluster is, as kafka-features shows and changes it."""
+"""``features describe|upgrade|downgrade``: the feature levels of a cluster, as in kafka-features."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from headrace.models import FeatureInfo
 
 _FLAG = "--feature"
-_DryRun = Annotated[bool, typer.Option("--dry-run", help="Only check whether it could be done.")]
+_DryRun = Annotated[bool, typer.Option("--dry-run", help="Check only, and change nothing.")]
 
 
 def register(app: typer.Typer) -> None:
-    group = typer.Typer(help="Feature levels of the cluster: look, raise, lower.", no_args_is_help=True)
+    group = typer.Typer(help="Show, raise and lower the feature levels of the cluster.", no_args_is_help=True)
     group.callback()(_group)
     group.command("describe")(describe)
     group.command("upgrade")(upgrade)
@@ -27,11 +27,11 @@ def register(app: typer.Typer) -> None:
 
 
 def _group() -> None:
-    """Feature levels of the cluster: look, raise, lower. Any node will do as --bootstrap."""
+    """Show, raise and lower the feature levels of the cluster. --bootstrap may name any node."""
 
 
 def describe(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, output: Output = OutputFormat.TEXT) -> None:
-    """Show at which level the cluster is, and which levels its controllers understand.
+    """Show the feature levels of the cluster, and the levels that its controllers support.
 
     \b
     Examples:
@@ -44,13 +44,14 @@ def describe(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, output: Output = OutputFo
 
 def upgrade(
     feature: Annotated[
-        list[str] | None, typer.Option(_FLAG, metavar="NAME=LEVEL", help="Default: all, as far as is understood.")
+        list[str] | None,
+        typer.Option(_FLAG, metavar="NAME=LEVEL", help="Default: all, to the highest supported level."),
     ] = None,
     dry_run: _DryRun = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Raise levels, once all nodes run a version that understands them: an older version can not join any more.
+    """Raise feature levels, once all nodes run a version that supports them. Older versions can then no longer join.
 
     \b
     Examples:
@@ -64,12 +65,12 @@ def upgrade(
 
 
 def downgrade(
-    feature: Annotated[list[str], typer.Option(_FLAG, metavar="NAME=LEVEL", help="Which, and how far.")],
+    feature: Annotated[list[str], typer.Option(_FLAG, metavar="NAME=LEVEL", help="The feature and its new level.")],
     dry_run: _DryRun = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Lower levels, if nothing is lost by it. (A version that knows the lower one only cannot read what was written.)
+    """Lower feature levels. Refused if data would be lost.
 
     \b
     Examples:
@@ -94,6 +95,6 @@ def _show(features: dict[str, FeatureInfo], output: OutputFormat) -> None:
         print_json([dataclasses.asdict(each) for each in features.values()])
         return
     print_table(
-        ("FEATURE", "LEVEL", "UNDERSTOOD"),
+        ("FEATURE", "LEVEL", "SUPPORTED"),
         [(each.name, each.finalized_level, f"{each.min_level} to {each.max_level}") for each in features.values()],
     )

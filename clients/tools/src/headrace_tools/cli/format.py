@@ -10,7 +10,7 @@ import typer
 
 from headrace_core.errors import InvalidConfigError, MissingDependencyError
 
-from .output import Output, OutputFormat, print_json
+from .output import Output, OutputFormat, print_json, show, usage_of
 
 if TYPE_CHECKING:
     from headrace_core.node.config import NodeConfig
@@ -24,7 +24,10 @@ def register(app: typer.Typer) -> None:
 
 def format_node(
     log_dirs: Annotated[
-        list[str] | None, typer.Option("--log-dirs", help="A directory to prepare; repeatable, or with commas.")
+        list[str] | None,
+        typer.Option(
+            "--log-dirs", "--data", metavar="DIR,...", help="A directory to format; repeatable, or with commas."
+        ),
     ] = None,
     config: Annotated[
         Path | None, typer.Option("--config", "-c", help="The node's properties file; instead of --log-dirs.")
@@ -33,10 +36,10 @@ def format_node(
         str | None, typer.Option("--cluster-id", "-t", help="The cluster's id (default: a new random one, printed).")
     ] = None,
     node_id: Annotated[
-        int, typer.Option(help="With --log-dirs: whose they are; -1: the controller gives a broker its id.")
+        int, typer.Option(help="With --log-dirs: the node's id; -1: the controller gives a broker its id.")
     ] = -1,
     standalone: Annotated[
-        bool, typer.Option("--standalone", "-s", help="A controller that is the only voter of a new quorum.")
+        bool, typer.Option("--standalone", "-s", help="Format the only voter of a new quorum.")
     ] = False,
     initial_controllers: Annotated[
         str | None,
@@ -44,25 +47,27 @@ def format_node(
             "--initial-controllers",
             "-I",
             metavar="ID@HOST:PORT:DIRECTORY_ID,...",
-            help="A controller of a new quorum: all that begin together, the same for each of them.",
+            help="Format a voter of a new quorum: all its first voters, the same list for each.",
         ),
     ] = None,
     no_initial_controllers: Annotated[
         bool,
-        typer.Option("--no-initial-controllers", "-N", help="A controller that joins later: headrace quorum add."),
+        typer.Option(
+            "--no-initial-controllers", "-N", help="Format a controller that joins later with `headrace quorum add`."
+        ),
     ] = False,
     address: Annotated[
         str | None,
         typer.Option(metavar="HOST:PORT", help="With --log-dirs and --standalone: the internal listener's address."),
     ] = None,
     ignore_formatted: Annotated[
-        bool, typer.Option("--ignore-formatted", "-g", help="Leave formatted ones alone.")
+        bool, typer.Option("--ignore-formatted", "-g", help="Skip directories that are formatted.")
     ] = False,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Prepare directories for a node that is run by hand (`headrace up` does it by itself).
+    """Format the directories of a node that is run by hand. (`headrace up` formats its own.)
 
-    A controller is told who votes first; nothing forms a quorum by itself.
+    A controller needs one of -s, -I and -N, which say who are the first voters of its quorum.
 
     \b
     Examples:
@@ -78,21 +83,19 @@ def format_node(
     from headrace_core.node.meta_properties import format_directories
 
     if (config is None) == (not log_dirs):
-        raise typer.BadParameter("give --log-dirs DIR,... or --config FILE", param_hint="--log-dirs")
+        raise typer.BadParameter("pass one of --log-dirs DIR,... and --config FILE", param_hint="--log-dirs")
     chosen = cluster_id or id_to_text(random_id())
     asked = {"standalone": standalone, "initial": initial_controllers, "none": no_initial_controllers}
     if config is not None:
         if node_id >= 0 or address is not None:
-            raise typer.BadParameter("--config says it already", param_hint="--node-id, --address")
-        command = format_of_config(
-            _read(config, is_controller=any(asked.values())),
-            chosen,
-            ignore_formatted=ignore_formatted,
-            **asked,  # type: ignore[arg-type]
-        )
+            raise typer.BadParameter("cannot be combined with --config", param_hint="--node-id, --address")
+        node = _read(config, is_controller=any(asked.values()))
+        with usage_of("-s, -I, -N"):
+            command = format_of_config(node, chosen, ignore_formatted=ignore_formatted, **asked)  # type: ignore[arg-type]
     else:
         directories = tuple(str(Path(part).absolute()) for item in log_dirs or () for part in _parts(item))
-        first = first_voters(node_id=node_id, address=address, **asked)  # type: ignore[arg-type]
+        with usage_of("-s, -I, -N"):
+            first = first_voters(node_id=node_id, address=address, **asked)  # type: ignore[arg-type]
         command = FormatCommand(
             cluster_id=chosen, node_id=node_id, log_dirs=directories, ignore_formatted=ignore_formatted, first=first
         )
@@ -113,7 +116,7 @@ def format_node(
         print_json({"cluster_id": chosen, "directories": rows, "voters": voters})
         return
     for each in done:
-        print(f"{each.path}: {'formatted' if each.created else 'was formatted already'} (cluster {chosen})")
+        print(f"{each.path}: {'formatted' if each.created else 'already formatted'} (cluster {chosen})")
     if voters:
         print(f"first voters: {', '.join(voters)}")
 
@@ -129,10 +132,7 @@ def random_uuid(output: Output = OutputFormat.TEXT) -> None:
     from headrace_core.node.ids import id_to_text, random_id
 
     text = id_to_text(random_id())
-    if output is OutputFormat.JSON:
-        print_json({"id": text})
-    else:
-        print(text)
+    show(output, {"id": text}, text)
 
 
 def _parts(text: str) -> list[str]:
@@ -147,9 +147,7 @@ def _read(path: Path, *, is_controller: bool) -> NodeConfig:
     properties = read_properties(path)
     roles = [role.strip() for role in properties.get("process.roles", "").split(",") if role.strip()]
     if not roles and not is_controller:
-        raise InvalidConfigError(
-            f"{path}: process.roles is not set, so it does not say what is to be formatted: a controller or a broker"
-        )
+        raise InvalidConfigError(f"{path}: cannot format: process.roles is not set; set it to controller or broker")
     config = NodeConfig.from_properties(properties, role=roles[0] if len(roles) == 1 else "controller")
     return dataclasses.replace(config, log_dirs=tuple(str(Path(each).absolute()) for each in config.log_dirs))
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from headrace_core.plurals import counted
+
 if TYPE_CHECKING:
     from headrace.group_models import GroupDescription, GroupLag, MemberDescription
     from headrace_core.types import TopicPartition
@@ -86,14 +88,12 @@ def _rows(group: GroupDescription, lag: GroupLag, ends: Mapping[TopicPartition, 
 
 def heading(group: Mapping[str, Any]) -> str:
     """The line above a group's table."""
-    members = group["members"]
-    told = f"{members} member{'' if members == 1 else 's'}" if members else "no active members"
+    members = counted(group["members"], "member") if group["members"] else "no active members"
     lost = sum(row["records_lost"] for row in group["partitions"])
     return (
-        f"group {group['group']}  {group['state']}  {told}  assignor {group['assignor'] or '-'}  "
+        f"group {group['group']}  {group['state']}  {members}  assignor {group['assignor'] or '-'}  "
         f"epoch {group['group_epoch']}  coordinator {group['coordinator']['id']} ({group['coordinator']['address']})  "
-        f"lag {group['total_lag']}  {group['status']}"
-        + (f"  {lost} records were deleted before they were read" if lost else "")
+        f"lag {group['total_lag']}  {group['status']}" + (f"  {counted(lost, 'record')} deleted unread" if lost else "")
     )
 
 

@@ -12,27 +12,24 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headrace_core.errors import GroupIdNotFoundError, UnknownTopicOrPartitionError
+from headrace_core.plurals import counted
 
-from . import group_lag
-from .client import DEFAULT_BOOTSTRAP, GROUP_TIMEOUT_S, Bootstrap, admin, patience_s
-from .groups_reset import chosen_partitions, reset_offsets, scope_of
-from .output import Output, OutputFormat, note, print_json, print_table
+from . import complete, group_lag
+from .client import DEFAULT_BOOTSTRAP, GROUP_TIMEOUT_S, Bootstrap, GroupTimeout, admin, coordinator_timeout_s
+from .groups_reset import Group, chosen_partitions, reset_offsets, scope_of
+from .output import Output, OutputFormat, note, print_json, print_table, show, show_rows
 from .watching import INTERVAL_S, Interval, Watch, watched
 
 if TYPE_CHECKING:
     from headrace.group_models import GroupDescription, MemberDescription, Rebalance
     from headrace_core.types import TopicPartition
 
-#: Ends of logs are for show: who does not lead now keeps nobody waiting.
+#: Time-out for the end offsets of logs; a partition without a leader must not delay the table.
 _ENDS_S = 5.0
 #: Exit code of --fail-on: neither a failure of the command (1) nor a wrong command line (2).
 _LAGS = 3
 #: Columns of a terminal on which the table of ``describe`` has room for whole member ids, and for members at all.
 _WIDE, _NARROW = 140, 110
-
-_Timeout = Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="To wait for coordinators.")]
-_Group = Annotated[str, typer.Argument(metavar="GROUP", help="The group's id.")]
-_Groups = Annotated[list[str] | None, typer.Argument(metavar="GROUP...", help="Group ids.")]
 
 
 class FailOn(enum.StrEnum):
@@ -55,7 +52,7 @@ def register(app: typer.Typer) -> None:
 
 
 def _group() -> None:
-    """Consumer groups: who is in them, who reads what, how far behind they are, and why they rebalanced."""
+    """Consumer groups: members, assignments, lag, offsets, and the reasons of rebalances."""
 
 
 def list_groups(
@@ -63,7 +60,7 @@ def list_groups(
         list[str] | None,
         typer.Option("--state", metavar="STATE,...", help="empty, assigning, reconciling, stable, dead; repeatable."),
     ] = None,
-    timeout: _Timeout = GROUP_TIMEOUT_S,
+    timeout: GroupTimeout = GROUP_TIMEOUT_S,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,
 ) -> None:
@@ -82,42 +79,41 @@ def list_groups(
     if wrong:
         raise typer.BadParameter(f"{wrong[0]!r}: must be one of {', '.join(GROUP_STATES)}", param_hint="--state")
     with admin(bootstrap) as client:
-        timeout = patience_s(client, timeout)
+        timeout = coordinator_timeout_s(client, timeout)
         found = client.list_groups(states, timeout=timeout)
     rows = [{"group": each.group_id, "state": each.state, "members": each.members} for each in found]
-    if output is OutputFormat.JSON:
-        print_json(rows)
-    else:
-        print_table(("GROUP", "STATE", "MEMBERS"), [tuple(row.values()) for row in rows])
+    show_rows(output, ("GROUP", "STATE", "MEMBERS"), rows)
 
 
 def describe(
-    groups: _Groups = None,
+    groups: Annotated[
+        list[str] | None, typer.Argument(metavar="[GROUP]...", help="Group ids.", autocompletion=complete.groups)
+    ] = None,
     all_groups: Annotated[bool, typer.Option("--all-groups", help="Every group of the cluster.")] = False,
     fail_on: Annotated[
-        FailOn | None, typer.Option("--fail-on", help="Exit code 3 if a group's lag is judged so, or worse.")
+        FailOn | None, typer.Option("--fail-on", help="Exit with 3 if a group has this status or a worse one.")
     ] = None,
     watch: Watch = False,
     interval: Interval = INTERVAL_S,
-    timeout: _Timeout = GROUP_TIMEOUT_S,
+    timeout: GroupTimeout = GROUP_TIMEOUT_S,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Show who reads what of groups, how far they are, and how far behind, in records and in time.
+    """Show the partitions of groups: member, committed offset, log end offset, and lag in records and in time.
 
-    STATUS is a judgement of the last commits (Burrow's): OK; WARN: works, and falls behind; STOP: commits no more;
-    STALL: commits, and does not get on; REWIND: went back. A group is WARN, or ERR if a partition has one of the last
-    three. With --fail-on the exit code is 3 if one is so; with --watch it ends then.
+    STATUS judges the last commits, by Burrow's rules. OK; WARN: commits, and the lag grows; STOP: no more commits;
+    STALL: commits the same offset again; REWIND: the offset went back. A group is WARN, or ERR if a partition has one
+    of the last three. With --fail-on the exit code is 3 if a group is so; --watch then ends.
 
     \b
     Examples:
       headrace groups describe billing
       headrace groups describe billing --watch
       headrace groups describe --all-groups -o json
-      headrace groups describe --all-groups --fail-on err || page-somebody
+      headrace groups describe --all-groups --fail-on err || echo alert
     """
     if bool(groups) == all_groups:
-        raise typer.BadParameter("name groups, or give --all-groups", param_hint="GROUP...")
+        raise typer.BadParameter("pass group ids or --all-groups, not both", param_hint="GROUP...")
     wanted = list(dict.fromkeys(groups or ()))
 
     def show(found: list[dict[str, Any]]) -> int:
@@ -132,7 +128,7 @@ def describe(
         return _LAGS if bad else int(bool(failed)) if not watch else 0
 
     with admin(bootstrap) as client:
-        timeout = patience_s(client, timeout)
+        timeout = coordinator_timeout_s(client, timeout)
         code = watched(
             lambda: _look(client, wanted, timeout, may_fail=watch or len(wanted) > 1),
             show,
@@ -210,11 +206,11 @@ def _cells(group: str, row: dict[str, Any], id_letters: int) -> dict[str, Any]:
 
 
 def members(
-    group: _Group,
+    group: Group,
     verbose: Annotated[
-        bool, typer.Option("--verbose", help="Also what each reads, gives up, shall have, and subscribes to.")
+        bool, typer.Option("--verbose", help="Also show assigned, revoking and target partitions, and subscriptions.")
     ] = False,
-    timeout: _Timeout = GROUP_TIMEOUT_S,
+    timeout: GroupTimeout = GROUP_TIMEOUT_S,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,
 ) -> None:
@@ -226,7 +222,7 @@ def members(
       headrace groups members billing -o json
     """
     with admin(bootstrap) as client:
-        timeout = patience_s(client, timeout)
+        timeout = coordinator_timeout_s(client, timeout)
         (found,) = client.describe_groups([group], timeout=timeout)
     if output is OutputFormat.JSON:
         print_json({"group": group, "state": found.state, "members": [_member(each) for each in found.members]})
@@ -240,16 +236,16 @@ def members(
     columns = ["CONSUMER-ID", "INSTANCE-ID", "HOST", "CLIENT-ID", "EPOCH", "#PARTITIONS"]
     is_terminal = sys.stdout.isatty()
     if verbose and not is_terminal:
-        columns += ["ASSIGNMENT", "GIVES-UP", "TARGET", "RACK", "SUBSCRIBES"]
+        columns += ["ASSIGNMENT", "REVOKING", "TARGET", "RACK", "SUBSCRIBES"]
         for row, each in zip(rows, found.members, strict=True):
             row += [*map(_parts, (each.assigned, each.revoking, each.target)), each.rack, _subscription(each)]
     print_table(columns, rows)
     if verbose and is_terminal:  # where there is no room for more columns
         for each in found.members:
             print(
-                f"{each.member_id}  reads {_parts(each.assigned) or 'nothing'}"
-                + (f", gives up {_parts(each.revoking)}" if each.revoking else "")
-                + (f", shall have {_parts(each.target) or 'nothing'}" if each.target != each.assigned else "")
+                f"{each.member_id}  assigned {_parts(each.assigned) or 'nothing'}"
+                + (f", revoking {_parts(each.revoking)}" if each.revoking else "")
+                + (f", target {_parts(each.target) or 'nothing'}" if each.target != each.assigned else "")
                 + f"; subscribes to {_subscription(each) or 'nothing'}"
                 + (f"; rack {each.rack}" if each.rack else "")
             )
@@ -287,14 +283,14 @@ def _subscription(member: MemberDescription) -> str | None:
 
 
 def explain(
-    group: _Group,
+    group: Group,
     watch: Watch = False,
     interval: Interval = INTERVAL_S,
-    timeout: _Timeout = GROUP_TIMEOUT_S,
+    timeout: GroupTimeout = GROUP_TIMEOUT_S,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Tell a group's last rebalances, the oldest first: when, why, what moved, how long each partition went unread.
+    """Show a group's last rebalances, oldest first: time, reason, moved partitions, and how long each went unread.
 
     \b
     Examples:
@@ -312,7 +308,7 @@ def explain(
         return 0
 
     with admin(bootstrap) as client:
-        timeout = patience_s(client, timeout)
+        timeout = coordinator_timeout_s(client, timeout)
         watched(
             lambda: (
                 client.describe_groups([group], timeout=timeout)[0],
@@ -351,14 +347,14 @@ def _tell(group: GroupDescription, rebalances: list[Rebalance]) -> None:
 
     def named(member_id: str | None) -> str:
         if member_id is None:
-            return "nobody"
+            return "no member"
         return f"{member_id} ({clients[member_id]})" if clients.get(member_id) else member_id
 
     if not rebalances:
         print(f"group {group.group_id} has had no rebalance")
     for at, told in enumerate(rebalances):
         when = datetime.fromtimestamp(told.at_ms / 1000, UTC).isoformat(timespec="milliseconds")
-        moved = f"{told.moved_count} partition{'' if told.moved_count == 1 else 's'} moved"
+        moved = f"{counted(told.moved_count, 'partition')} moved"
         if told.ended_at_ms is not None:
             end = f"done after {group_lag.duration(max(0, told.ended_at_ms - told.at_ms))}"
         else:
@@ -373,36 +369,40 @@ def _tell(group: GroupDescription, rebalances: list[Rebalance]) -> None:
 
 
 def delete(
-    groups: Annotated[list[str], typer.Argument(metavar="GROUP...", help="Group ids.")],
-    timeout: _Timeout = GROUP_TIMEOUT_S,
+    groups: Annotated[list[str], typer.Argument(metavar="GROUP...", help="Group ids.", autocompletion=complete.groups)],
+    timeout: GroupTimeout = GROUP_TIMEOUT_S,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Delete groups that have no members, with all that they have committed.
+    """Delete groups that have no members, and their committed offsets.
 
     \b
     Examples:
       headrace groups delete billing reports
     """
     with admin(bootstrap) as client:
-        timeout = patience_s(client, timeout)
+        timeout = coordinator_timeout_s(client, timeout)
         client.delete_groups(groups, timeout=timeout)
-    if output is OutputFormat.JSON:
-        print_json({"deleted": groups})
-    else:
-        print(f"deleted {', '.join(groups)}")
+    show(output, {"deleted": groups}, f"deleted {', '.join(groups)}")
 
 
 def delete_offsets(
-    group: _Group,
+    group: Group,
     topic: Annotated[
-        list[str], typer.Option("--topic", "-t", metavar="TOPIC[:0,1]", help="Of which topic, or partitions of it.")
+        list[str],
+        typer.Option(
+            "--topic",
+            "-t",
+            metavar="TOPIC[:0,1]",
+            help="A topic, or partitions of it; repeatable.",
+            autocompletion=complete.topics,
+        ),
     ],
-    timeout: _Timeout = GROUP_TIMEOUT_S,
+    timeout: GroupTimeout = GROUP_TIMEOUT_S,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Forget what a group has committed of topics that none of its members reads.
+    """Delete a group's committed offsets of topics that none of its members subscribes to.
 
     \b
     Examples:
@@ -411,31 +411,29 @@ def delete_offsets(
     """
     scope = scope_of(topic)
     with admin(bootstrap) as client:
-        timeout = patience_s(client, timeout)
+        timeout = coordinator_timeout_s(client, timeout)
         client.describe_groups([group], timeout=timeout)
         there = client.list_group_offsets(group, timeout=timeout)
         parts = chosen_partitions(scope, there)
         if not parts:
-            raise UnknownTopicOrPartitionError(f"group {group!r} has committed nothing of {', '.join(topic)}")
+            raise UnknownTopicOrPartitionError(f"group {group!r} has no committed offset of {', '.join(topic)}")
         client.delete_group_offsets(group, parts, timeout=timeout)
     rows = [{"topic": each.topic, "partition": each.partition} for each in parts]
-    if output is OutputFormat.JSON:
-        print_json({"group": group, "deleted": rows})
-    else:
-        print(f"group {group} has forgotten {', '.join(map(str, parts))}")
+    show(output, {"group": group, "deleted": rows}, f"deleted the offsets of {', '.join(map(str, parts))}")
 
 
 def remove_members(
-    group: _Group,
+    group: Group,
     member: Annotated[
         list[str] | None, typer.Argument(metavar="MEMBER...", help="Member ids, as `groups members` shows them.")
     ] = None,
-    all_members: Annotated[bool, typer.Option("--all", help="All of them.")] = False,
-    timeout: _Timeout = GROUP_TIMEOUT_S,
+    all_members: Annotated[bool, typer.Option("--all", help="Remove all members.")] = False,
+    timeout: GroupTimeout = GROUP_TIMEOUT_S,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Take members out of a group, as if they had left: static ones that will not come back. Who lives joins again.
+    """Remove members from a group, as if they had left. Use it for static members that will not come back; a member
+    that still runs joins again.
 
     \b
     Examples:
@@ -443,11 +441,9 @@ def remove_members(
       headrace groups remove-members billing --all
     """
     if bool(member) == all_members:
-        raise typer.BadParameter("name members, or give --all", param_hint="MEMBER...")
+        raise typer.BadParameter("pass member ids or --all, not both", param_hint="MEMBER...")
     with admin(bootstrap) as client:
-        timeout = patience_s(client, timeout)
+        timeout = coordinator_timeout_s(client, timeout)
         removed = client.remove_group_members(group, member or None, timeout=timeout)
-    if output is OutputFormat.JSON:
-        print_json({"group": group, "removed": removed})
-    else:
-        print(f"removed {', '.join(removed)}" if removed else f"group {group} has no members")
+    text = f"removed {', '.join(removed)}" if removed else f"group {group} has no members"
+    show(output, {"group": group, "removed": removed}, text)

@@ -1,25 +1,23 @@
-"""``groups reset-offsets``: where a group goes on reading, with kafka-consumer-groups' options (KIP-122).
+"""``groups reset-offsets``: set a group's committed offsets, with kafka-consumer-groups' options (KIP-122).
 
 strategy                new offset of a partition whose log is [start, end)
 --to-earliest           start
 --to-latest             end
 --to-offset N           N, or the nearer end of the log
 --to-datetime, --by-duration    the first record at or after that time; end when there is none
---shift-by N            what is committed + N, or the nearer end of the log
---to-current            what is committed; end where nothing is
---from-file             what the file says, or the nearer end of the log
+--shift-by N            the committed offset + N, or the nearer end of the log
+--to-current            the committed offset; end without one
+--from-file             the offset in the file, or the nearer end of the log
 """
 
 from __future__ import annotations
 
 import csv
 import io
-import re
 import sys
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -31,17 +29,17 @@ from headrace_core.errors import (
     NonEmptyGroupError,
     UnknownTopicOrPartitionError,
 )
+from headrace_core.plurals import counted
 from headrace_core.types import TopicPartition
 
-from .client import DEFAULT_BOOTSTRAP, GROUP_TIMEOUT_S, Bootstrap, admin, patience_s
-from .output import Output, OutputFormat, note, print_json, print_table
+from . import complete
+from .client import DEFAULT_BOOTSTRAP, GROUP_TIMEOUT_S, Bootstrap, GroupTimeout, admin, coordinator_timeout_s
+from .output import Output, OutputFormat, note, print_json, print_table, usage_of
+from .times import duration_ms, time_ms
+
+Group = Annotated[str, typer.Argument(metavar="GROUP", help="The group's id.", autocompletion=complete.groups)]
 
 # -- which offsets: pure
-
-_DURATION = re.compile(
-    r"(?P<sign>-?)P(?:(?P<days>\d+)D)?(?P<time>T(?:(?P<hours>\d+)H)?(?:(?P<minutes>\d+)M)?(?:(?P<seconds>\d+(?:\.\d+)?)S)?)?\Z",
-    re.IGNORECASE,
-)
 
 #: Topic -> partitions; None: all of them.
 Scope = dict[str, set[int] | None]
@@ -54,41 +52,10 @@ def parse_scope(given: Iterable[str]) -> Scope:
         topic, colon, numbers = text.partition(":")
         parts = [part.strip() for part in numbers.split(",")] if colon else []
         if not topic or not all(part.isascii() and part.isdigit() for part in parts):
-            raise InvalidArgumentError(f"{text!r}: must be TOPIC, or TOPIC:0,1,2")
+            raise InvalidArgumentError(f"{text!r}: must be TOPIC or TOPIC:0,1,2")
         before = scope.get(topic, set())
         scope[topic] = None if not colon or before is None else before | set(map(int, parts))
     return scope
-
-
-def parse_duration(text: str) -> int:
-    """ISO 8601, as Kafka reads it: ``P1D``, ``PT1H30M``, ``PT0.5S``. Milliseconds; InvalidArgumentError."""
-    match = _DURATION.match(text.strip())
-    numbers = {name: match[name] for name in ("days", "hours", "minutes", "seconds")} if match else {}
-    if match is None or match["sign"] or match["time"] in ("T", "t") or not any(numbers.values()):
-        raise InvalidArgumentError(f"{text!r}: must be a duration such as P1D, PT1H30M or PT0.5S (ISO 8601)")
-    seconds = (
-        86_400 * int(numbers["days"] or 0)
-        + 3_600 * int(numbers["hours"] or 0)
-        + 60 * int(numbers["minutes"] or 0)
-        + float(numbers["seconds"] or 0)
-    )
-    return round(seconds * 1000)
-
-
-def parse_datetime(text: str) -> int:
-    """``2026-11-21T08:00:00.000``, in UTC unless it names a zone. Milliseconds since 1970; InvalidArgumentError."""
-    try:
-        if "T" not in text.upper():
-            raise ValueError
-        when = datetime.fromisoformat(text.strip())
-    except ValueError:
-        raise InvalidArgumentError(
-            f"{text!r}: must be a time such as 2026-11-21T08:00:00.000 (UTC), or with a zone: ...+01:00"
-        ) from None
-    found = round((when if when.tzinfo is not None else when.replace(tzinfo=UTC)).timestamp() * 1000)
-    if found < 0:
-        raise InvalidArgumentError(f"{text!r}: is before 1970")
-    return found
 
 
 def parse_file(text: str, group: str, name: str) -> dict[TopicPartition, int]:
@@ -164,7 +131,7 @@ def plan(
     unset = [str(partition) for partition in sorted(logs) if partition not in committed]
     if strategy.shift_by is not None and unset:
         raise InvalidArgumentError(
-            f"--shift-by: nothing is committed of {', '.join(unset)}, so there is nothing to shift"
+            f"--shift-by: {', '.join(unset)} has no committed offset to shift; use another strategy for it"
         )
     return [_reset(strategy, partition, committed.get(partition), log) for partition, log in sorted(logs.items())]
 
@@ -178,7 +145,7 @@ def _reset(strategy: Strategy, partition: TopicPartition, current: int | None, l
         return Reset(partition, current, log.end if current is None else current)
     if strategy.time_ms is not None:
         if log.by_time is None:
-            return Reset(partition, current, log.end, "no record is that late: the end")
+            return Reset(partition, current, log.end, "no record is that late; using the end")
         return Reset(partition, current, log.by_time)
     if strategy.file is not None:
         wanted = strategy.file[partition]
@@ -189,9 +156,9 @@ def _reset(strategy: Strategy, partition: TopicPartition, current: int | None, l
         assert strategy.to_offset is not None
         wanted = strategy.to_offset
     if wanted < log.start:
-        return Reset(partition, current, log.start, f"{wanted} is before the first record: the start")
+        return Reset(partition, current, log.start, f"{wanted} is before the first record; using the start")
     if wanted > log.end:
-        return Reset(partition, current, log.end, f"{wanted} is beyond the end: the end")
+        return Reset(partition, current, log.end, f"{wanted} is beyond the end; using the end")
     return Reset(partition, current, wanted)
 
 
@@ -203,47 +170,55 @@ _STRATEGIES = (
 
 
 def reset_offsets(
-    group: Annotated[str, typer.Argument(metavar="GROUP", help="The group's id.")],
+    group: Group,
     topic: Annotated[
         list[str] | None,
-        typer.Option("--topic", "-t", metavar="TOPIC[:0,1]", help="A topic, or partitions of it; repeatable."),
+        typer.Option(
+            "--topic",
+            "-t",
+            metavar="TOPIC[:0,1]",
+            help="A topic, or partitions of it; repeatable.",
+            autocompletion=complete.topics,
+        ),
     ] = None,
-    all_topics: Annotated[bool, typer.Option("--all-topics", help="All that the group has committed.")] = False,
-    to_earliest: Annotated[bool, typer.Option("--to-earliest", help="To the first record there is.")] = False,
-    to_latest: Annotated[bool, typer.Option("--to-latest", help="To the end: what is there now is skipped.")] = False,
+    all_topics: Annotated[bool, typer.Option("--all-topics", help="All partitions with a committed offset.")] = False,
+    to_earliest: Annotated[bool, typer.Option("--to-earliest", help="To the first record of the log.")] = False,
+    to_latest: Annotated[bool, typer.Option("--to-latest", help="To the end of the log.")] = False,
     to_current: Annotated[
-        bool, typer.Option("--to-current", help="To what is committed; to the end where nothing is.")
+        bool, typer.Option("--to-current", help="To the committed offset, or the end without one.")
     ] = False,
     to_offset: Annotated[int | None, typer.Option("--to-offset", min=0, help="To this offset.")] = None,
     to_datetime: Annotated[
         str | None,
-        typer.Option("--to-datetime", metavar="TIME", help="To the first record at or after 2026-11-21T08:00:00.000"),
+        typer.Option(
+            "--to-datetime", metavar="TIME", help="To the first record at or after -2h, 2026-11-21T08:00:00.000"
+        ),
     ] = None,
     by_duration: Annotated[
-        str | None, typer.Option("--by-duration", metavar="PERIOD", help="To so long ago: P1D, PT1H30M, PT10S.")
+        str | None,
+        typer.Option("--by-duration", metavar="DURATION", help="To the first record of the last 7d, PT1H30M."),
     ] = None,
-    shift_by: Annotated[
-        int | None, typer.Option("--shift-by", help="By so many records, back when it is negative.")
-    ] = None,
+    shift_by: Annotated[int | None, typer.Option("--shift-by", help="By this many offsets; back if negative.")] = None,
     from_file: Annotated[
         Path | None, typer.Option("--from-file", metavar="CSV", help="Lines of topic,partition,offset (--export).")
     ] = None,
-    execute: Annotated[bool, typer.Option("--execute", help="Do it; without, what it would do is shown.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show; the default.")] = False,
+    execute: Annotated[
+        bool, typer.Option("--execute", help="Set the offsets; without it they are only shown.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the new offsets; the default.")] = False,
     export: Annotated[bool, typer.Option("--export", help="Print topic,partition,offset as CSV.")] = False,
-    timeout: Annotated[
-        float, typer.Option(min=0.1, metavar="SECONDS", help="To wait for coordinators.")
-    ] = GROUP_TIMEOUT_S,
+    timeout: GroupTimeout = GROUP_TIMEOUT_S,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Set where a group goes on reading. Its consumers must be stopped. Nothing is changed without --execute.
+    """Set a group's committed offsets, where it continues. Stop its consumers first; --execute makes the change.
 
     \b
     Examples:
       headrace groups reset-offsets billing --topic orders --to-earliest
       headrace groups reset-offsets billing --topic orders:0,1 --shift-by -100 --execute
       headrace groups reset-offsets billing --all-topics --to-datetime 2026-11-21T08:00:00.000 --execute
+      headrace groups reset-offsets billing --topic orders --by-duration 2h --execute
       headrace groups reset-offsets billing --all-topics --to-current --export > billing.csv
       headrace groups reset-offsets billing --from-file billing.csv --execute
     """
@@ -252,13 +227,13 @@ def reset_offsets(
         for flag in (to_earliest, to_latest, to_current, to_offset, to_datetime, by_duration, shift_by, from_file)
     ]
     if sum(given) != 1:
-        raise typer.BadParameter(f"give one of {_STRATEGIES}")
+        raise typer.BadParameter(f"pass exactly one of {_STRATEGIES}")
     if execute and dry_run:
-        raise typer.BadParameter("--execute or --dry-run: one of the two", param_hint="--execute")
+        raise typer.BadParameter("cannot be combined with --dry-run", param_hint="--execute")
     if export and output is OutputFormat.JSON:
-        raise typer.BadParameter("--export prints CSV, and -o json does not", param_hint="--export")
+        raise typer.BadParameter("prints CSV; cannot be combined with -o json", param_hint="--export")
     if bool(topic) + all_topics + (from_file is not None) != 1:
-        raise typer.BadParameter("say which: --topic TOPIC[:0,1] or --all-topics; a file says it itself")
+        raise typer.BadParameter("pass one of --topic TOPIC[:0,1], --all-topics or --from-file")
     scope = scope_of(topic) if topic else None
     strategy = Strategy(
         to_earliest=to_earliest,
@@ -270,29 +245,26 @@ def reset_offsets(
         file=None if from_file is None else parse_file(from_file.read_text(), group, str(from_file)),
     )
     with admin(bootstrap) as client:
-        timeout = patience_s(client, timeout)
+        timeout = coordinator_timeout_s(client, timeout)
         count = _members(client, group, timeout)
         if count and execute:
             raise NonEmptyGroupError(
-                f"group {group!r} has {count} member{'' if count == 1 else 's'}, which would go on from where they "
-                "are: stop its consumers, then reset"
+                f"cannot reset group {group!r} while it has {counted(count, 'member')}; stop its consumers first"
             )
         rows = _plan(client, group, scope, strategy, timeout)
         if execute and rows:
             client.alter_group_offsets(group, {row.partition: row.new_offset for row in rows}, timeout=timeout)
     _show(group, rows, output, executed=execute, export=export)
     if count:
-        note(f"group {group!r} has {count} member{'' if count == 1 else 's'}: stop its consumers before --execute")
+        note(f"group {group!r} has {counted(count, 'member')}: stop its consumers before --execute")
     if not execute:
         note("nothing was changed (add --execute)")
 
 
 def scope_of(given: Iterable[str]) -> Scope:
     """Of ``--topic``; a wrong one is a usage error."""
-    try:
+    with usage_of("--topic"):
         return parse_scope(given)
-    except InvalidArgumentError as error:
-        raise typer.BadParameter(error.message, param_hint="--topic") from None
 
 
 def chosen_partitions(scope: Scope, there: Iterable[TopicPartition]) -> list[TopicPartition]:
@@ -306,14 +278,12 @@ def chosen_partitions(scope: Scope, there: Iterable[TopicPartition]) -> list[Top
 
 
 def _time(to_datetime: str | None, by_duration: str | None) -> int | None:
-    try:
-        if to_datetime is not None:
-            return parse_datetime(to_datetime)
-        if by_duration is not None:
-            return max(0, int(time.time() * 1000) - parse_duration(by_duration))
-    except InvalidArgumentError as error:
-        hint = "--to-datetime" if to_datetime is not None else "--by-duration"
-        raise typer.BadParameter(error.message, param_hint=hint) from None
+    if to_datetime is not None:
+        with usage_of("--to-datetime"):
+            return time_ms(to_datetime)
+    if by_duration is not None:
+        with usage_of("--by-duration"):
+            return max(0, int(time.time() * 1000) - duration_ms(by_duration))
     return None
 
 
@@ -332,7 +302,7 @@ def _plan(client: Any, group: str, scope: Scope | None, strategy: Strategy, time
     elif scope is None:
         parts = sorted(committed)
         if not parts:
-            raise GroupIdNotFoundError(f"group {group!r} has committed nothing, so --all-topics is none: give --topic")
+            raise GroupIdNotFoundError(f"group {group!r} has no committed offsets for --all-topics; pass --topic")
     else:
         parts = []
         for topic in client.describe_topics(sorted(scope), timeout=timeout_s):
@@ -341,8 +311,8 @@ def _plan(client: Any, group: str, scope: Scope | None, strategy: Strategy, time
             missing = sorted(numbers - {each.partition for each in topic.partitions})
             if missing:
                 raise UnknownTopicOrPartitionError(
-                    f"topic {topic.name!r} has {len(topic.partitions)} partitions; there is no "
-                    + ", ".join(map(str, missing))
+                    f"topic {topic.name!r} has no partition {', '.join(map(str, missing))}; "
+                    f"it has {counted(len(topic.partitions), 'partition')}"
                 )
     starts = client.list_offsets(dict.fromkeys(parts, "earliest"), timeout=timeout_s)
     ends = client.list_offsets(dict.fromkeys(parts, "latest"), timeout=timeout_s)

@@ -8,9 +8,10 @@ Source: kcat(1), "Format string tokens".
 
 And kcat's ``-o``: where to start, and where to stop.
 
-    beginning (earliest)  end (latest)  stored  N (absolute)  -N (the last N)  s@MS (from a time)  e@MS (up to a time)
+    beginning (earliest)  end (latest)  stored  N (absolute)  -N (the last N)  s@TIME (from)  e@TIME (up to)
 
-``s@`` and ``e@`` may be given together, as two ``-o``. Source: kcat(1), option -o.
+``s@`` and ``e@`` may be given together, as two ``-o``. A TIME is milliseconds since 1970 as in kcat, or what times.py
+reads; ``-2h`` and an ISO time alone mean ``s@``. Source: kcat(1), option -o.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from headrace_core.errors import InvalidArgumentError, UnsupportedVersionError
+
+from .times import time_ms
 
 if TYPE_CHECKING:
     from headrace_core.records import Record
@@ -43,7 +46,7 @@ def unescape(text: str) -> bytes:
             return _PLAIN[what]
         if len(what) == 3:
             return chr(0xDC00 + int(what[1:], 16)) if int(what[1:], 16) > 127 else chr(int(what[1:], 16))
-        raise InvalidArgumentError(rf"unknown escape \{what} in {text!r}: \n \r \t \\ \0 and \xHH are known")
+        raise InvalidArgumentError(rf"unknown escape \{what} in {text!r}; use one of \n \r \t \\ \0 \xHH")
 
     return _ESCAPE.sub(replace, text).encode("utf-8", "surrogateescape")
 
@@ -86,7 +89,7 @@ def compile_format(template: str, *, null: bytes = b"") -> Callable[[Record], by
             parts.append(tokens[token])
         else:
             known = " ".join(f"%{name}" for name in tokens)
-            raise InvalidArgumentError(f"-f: unknown token %{token} in {template!r}: known are {known} and %%")
+            raise InvalidArgumentError(f"-f: unknown token %{token} in {template!r}; use one of {known} %%")
     _literal(parts, template[position:])
     return lambda record: b"".join([part(record) for part in parts])
 
@@ -186,23 +189,33 @@ def parse_offsets(given: Iterable[str]) -> OffsetRange:
     for text in given:
         name = text.strip().lower()
         if name == "stored":
-            raise UnsupportedVersionError("-o stored: a group goes on where it committed: use -G GROUP TOPIC...")
-        if re.fullmatch(r"e@\d+", name):
+            raise UnsupportedVersionError("-o stored: to continue at committed offsets use -G GROUP TOPIC...")
+        if name.startswith("e@"):
             if stop_ms is not None:
-                raise InvalidArgumentError("-o e@MS is given twice")
-            stop_ms = int(name[2:])
+                raise InvalidArgumentError("-o e@TIME is given twice")
+            stop_ms = _time(name[2:])
             continue
         starts += 1
         if name in ("end", "latest"):
             from_end = True
-        elif re.fullmatch(r"s@\d+", name):
-            start_ms = int(name[2:])
+        elif name.startswith("s@"):
+            start_ms = _time(name[2:])
         elif re.fullmatch(r"-?\d+", name):
             at = int(name)
         elif name not in ("beginning", "earliest"):
-            raise InvalidArgumentError(
-                f"-o {text}: must be beginning, end, stored, N, -N, s@MS, e@MS (MS: milliseconds since 1970), or json"
-            )
+            try:
+                start_ms = time_ms(name)
+            except ValueError:
+                raise InvalidArgumentError(
+                    f"-o {text}: must be beginning, end, stored, N, -N, -2h, s@TIME, e@TIME or json"
+                ) from None
     if starts > 1:
-        raise InvalidArgumentError("-o: only one start can be given (s@MS and e@MS go together)")
+        raise InvalidArgumentError("-o: only one start can be given (s@TIME and e@TIME go together)")
     return OffsetRange(at=at, from_end=from_end, start_ms=start_ms, stop_ms=stop_ms)
+
+
+def _time(text: str) -> int:
+    try:
+        return time_ms(text)
+    except ValueError as error:
+        raise InvalidArgumentError(f"-o: {error}") from None

@@ -10,13 +10,16 @@ from typing import Annotated, Any
 
 import typer
 
+from headrace_core.plurals import counted
+
 from ..local.directory import ClusterDirectory, Started, Topology
 from ..local.finding import DATA_VARIABLE, DEFAULT_DATA
 from ..local.state import ROLES, ClusterState, Node
-from .output import Output, OutputFormat, key_values, note, print_json, print_table, say
+from .output import Output, OutputFormat, key_values, note, print_json, print_table, say, show
+from .times import duration
 
 _Data = Annotated[
-    Path, typer.Option("--data", envvar=DATA_VARIABLE, help="The cluster's directory: data, logs, configuration.")
+    Path, typer.Option("--data", envvar=DATA_VARIABLE, help="The cluster's directory: data, logs and configuration.")
 ]
 _DEFAULT_PORT = 9095
 _WATCH_S = 0.5
@@ -33,36 +36,43 @@ def register(app: typer.Typer) -> None:
 def up(
     data: _Data = DEFAULT_DATA,
     controllers: Annotated[
-        int | None, typer.Option(help="How many controllers (default 3); of a cluster that is there: more than it has.")
+        int | None, typer.Option(min=1, help="Number of controllers (default 3); an existing cluster can only grow.")
     ] = None,
-    brokers: Annotated[int | None, typer.Option(help="How many brokers (default 3); as with controllers.")] = None,
+    brokers: Annotated[
+        int | None, typer.Option(min=1, help="Number of brokers (default 3); as with controllers.")
+    ] = None,
     coordinators: Annotated[
         int | None,
-        typer.Option(help="How many coordinators of consumer groups (default 1; 0: none); as with controllers."),
+        typer.Option(min=0, help="Number of group coordinators (default 1; 0: none); as with controllers."),
     ] = None,
     port: Annotated[
         int | None, typer.Option(help=f"The first broker's port (default {_DEFAULT_PORT}; 0: any free one).")
     ] = None,
-    detach: Annotated[bool, typer.Option("-d", "--detach", help="Return when all nodes serve; they go on.")] = False,
+    detach: Annotated[
+        bool, typer.Option("-d", "--detach", help="Run in the background: return when all nodes serve.")
+    ] = False,
     config: Annotated[
         list[str] | None,
         typer.Option(
-            "--config", "-c", help="KEY=VALUE for every node's configuration, kept; KEY= removes it. Repeatable."
+            "--config",
+            "-c",
+            metavar="KEY=VALUE",
+            help="A key of every node's configuration; it is kept, KEY= removes it. Repeatable.",
         ),
     ] = None,
-    timeout: Annotated[float, typer.Option(help="Seconds that a node may take until it serves.")] = 60.0,
+    timeout: Annotated[float, duration("--timeout", help="How long a node may take until it serves.")] = 60.0,
     output: Output = OutputFormat.TEXT,
 ) -> None:
     """Start a cluster of real processes, or start an existing one again.
 
-    Without -d it stays in the foreground, and Ctrl-C stops the cluster cleanly.
+    Without -d the command stays in the foreground, and Ctrl-C stops the cluster cleanly.
 
     \b
     Examples:
       headrace up --data ./cluster                 3 controllers, 3 brokers from 127.0.0.1:9095 on, 1 coordinator
       headrace up --data ./cluster -d              in the background; `headrace down` stops it
       headrace up --data ./small --brokers 1 --controllers 1 --port 0 -c log.flush=os
-      headrace up --data ./small --controllers 3 -d        a cluster that is there gets more controllers
+      headrace up --data ./small --controllers 3 -d        adds controllers to an existing cluster
     """
     cluster = ClusterDirectory(data, start_timeout_s=timeout)
     topology = Topology(
@@ -79,7 +89,7 @@ def up(
         _tell_behind(cluster, started)
     if not detach:
         if not started.nodes:
-            note("it belongs to another `headrace up`, or was started with -d; this one ends")
+            note("another `headrace up` runs this cluster, or it runs in the background; this command ends")
             return
         _stay(cluster)
 
@@ -119,18 +129,18 @@ def _tell_behind(cluster: ClusterDirectory, started: Started) -> None:
     data = shlex.quote(str(cluster.directory))
     names = ", ".join(f"{node.role} {node.id}" for node in started.behind)
     note(
-        f"headrace: -c: kept, but running already: {names}; it takes effect when the cluster (or a node: "
-        f"`headrace restart --data {data} {started.behind[-1].role} {started.behind[-1].id}`) is started next"
+        f"headrace: kept -c for the next start; these nodes still run without it: {names}; restart the cluster, or a "
+        f"node with `headrace restart --data {data} {started.behind[-1].role} {started.behind[-1].id}`"
     )
 
 
 def _counted(state: ClusterState) -> str:
     counts = ((role, len(state.of_role(role))) for role in ROLES)
-    return ", ".join(f"{count} {role}{'s' if count > 1 else ''}" for role, count in counts if count)
+    return ", ".join(counted(count, role) for role, count in counts if count)
 
 
 def _stay(cluster: ClusterDirectory) -> None:
-    """Stay until Ctrl-C or SIGTERM, then stop the cluster; end by ourselves when somebody else stopped it."""
+    """Stay until Ctrl-C or SIGTERM, then stop the cluster; end when another command has stopped it."""
     dead: set[tuple[str, int]] = set()
     try:
         while cluster.exists():
@@ -158,7 +168,7 @@ def _stay(cluster: ClusterDirectory) -> None:
 
 
 def ps(data: _Data = DEFAULT_DATA, output: Output = OutputFormat.TEXT) -> None:
-    """List the nodes of a cluster; one that was stopped, or is dead, has no pid.
+    """List the nodes of a cluster. A stopped or dead node has no pid.
 
     \b
     Examples:
@@ -179,7 +189,7 @@ def ps(data: _Data = DEFAULT_DATA, output: Output = OutputFormat.TEXT) -> None:
 
 
 def _pid_or_state(node: Node) -> int | str:
-    """Nobody has to look into the log of a node that was stopped: only of one that ended by itself."""
+    """ "dead": the node ended by itself, and its log says why."""
     return node.pid() or ("stopped" if node.process is None else "dead")
 
 
@@ -199,21 +209,22 @@ def down(
     stopped = cluster.down()
     if delete:
         cluster.delete()
-    if output is OutputFormat.JSON:
-        print_json({"stopped": [{"role": node.role, "id": node.id} for node in stopped], "deleted": delete})
-        return
-    what = f"stopped {len(stopped)} node{'s' if len(stopped) != 1 else ''}" if stopped else "it was not running"
-    print(f"{what}; {'the data is deleted' if delete else 'the data is kept'} ({cluster.directory})")
+    what = f"stopped {counted(len(stopped), 'node')}" if stopped else "no node was running"
+    show(
+        output,
+        {"stopped": [{"role": node.role, "id": node.id} for node in stopped], "deleted": delete},
+        f"{what}; the data is {'deleted' if delete else 'kept'} ({cluster.directory})",
+    )
 
 
 def restart(
     role: Annotated[str, typer.Argument(help="controller, broker or coordinator")],
     node_id: Annotated[int, typer.Argument(metavar="ID", help="Its id, as `headrace ps` shows it.")],
     data: _Data = DEFAULT_DATA,
-    timeout: Annotated[float, typer.Option(help="Seconds that the node may take until it serves.")] = 60.0,
+    timeout: Annotated[float, duration("--timeout", help="How long the node may take until it serves.")] = 60.0,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Start a dead node again, with the same directories and ports; returns when it serves. A running node is stopped
+    """Start a dead node again, with the same directories and ports; return when it serves. A running node is stopped
     cleanly first.
 
     \b
@@ -230,7 +241,4 @@ def restart(
         "address": node.address,
         "data_dirs": list(node.data_dirs),
     }
-    if output is OutputFormat.JSON:
-        print_json(row)
-    else:
-        print(f"{role} {node_id} serves at {node.address} (pid {row['pid']})")
+    show(output, row, f"{role} {node_id} serves at {node.address} (pid {row['pid']})")

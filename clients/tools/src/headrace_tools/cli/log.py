@@ -13,9 +13,11 @@ from typing import Annotated, Any
 import typer
 
 from headrace_core.errors import CorruptLogError, InvalidArgumentError
+from headrace_core.plurals import counted
 
 from .kcat import document
 from .output import Output, OutputFormat, note, print_json
+from .paths import DataPath, path_of
 from .progress import HowFar, progress
 
 
@@ -33,15 +35,19 @@ def _group() -> None:
 
 def dump(
     path: Annotated[
-        Path, typer.Argument(help="A .log, .index or .timeindex file, a partition's directory, or a log directory.")
-    ],
+        Path | None,
+        typer.Argument(
+            metavar="PATH", help="A .log, .index or .timeindex file, a partition's directory, or a log directory."
+        ),
+    ] = None,
     deep: Annotated[bool, typer.Option("--deep", help="Decode every record too.")] = False,
+    data: DataPath = None,
     output: Output = OutputFormat.TEXT,
 ) -> None:
     """Print what is in the files of a log, and check it: CRCs, offsets, indexes against segments.
 
-    Changes nothing. Exit code 1 on corruption; each problem is a line on stderr with file, position and offset. What a
-    crash leaves at a log's end, and the broker cuts when it starts, is a note on stderr, and no corruption.
+    Changes nothing. Exit code 1 on corruption; each problem is a line on stderr with file, position and offset. A torn
+    tail, which the broker cuts when it starts, is a note on stderr and no corruption.
 
     \b
     Examples:
@@ -52,6 +58,7 @@ def dump(
     from headrace_core.log.dump import Note, Problem
     from headrace_core.log.dump import dump as lines_of
 
+    path = path_of(path, data)
     problems: list[Problem] = []
     notes: list[Note] = []
     counts: Counter[str] = Counter()
@@ -76,7 +83,7 @@ def dump(
         found = {plural: [_without_kind(row) for row in rows if row["kind"] == kind] for kind, plural in _PLURALS}
         print_json({"path": str(path), "sound": not problems, **found})
     else:
-        print(", ".join(f"{counts[kind]} {plural.replace('_', ' ')}" for kind, plural in _PLURALS if counts[kind]))
+        print(", ".join(_counted(counts[kind], kind, plural) for kind, plural in _PLURALS if counts[kind]))
     for line in notes:
         note(f"headrace: {line}; {line.cure}")
     for problem in problems:
@@ -87,16 +94,19 @@ def dump(
 
 def verify(
     path: Annotated[
-        Path,
-        typer.Argument(help="A log directory (or a directory of several), a partition's directory, or a .log file."),
-    ],
+        Path | None,
+        typer.Argument(
+            metavar="PATH", help="A log directory (or a directory of several), a partition's directory, or a .log file."
+        ),
+    ] = None,
+    data: DataPath = None,
     output: Output = OutputFormat.TEXT,
 ) -> None:
     """Check everything in the files of a log: batches, records, offsets, leader epochs, indexes, checkpoints.
 
-    Changes nothing. Exit code 1 on damage; each problem is a line on stderr with file, position, offset and what to do.
-    What a crash leaves and the broker puts right when it starts (a torn tail) is a note on stderr, not damage: exit
-    code 0. A broker may run meanwhile, but what it has not written whole yet may look like damage: stop it to be sure.
+    Changes nothing. Exit code 1 on damage; each problem is a line on stderr with file, position, offset and cure. A
+    torn tail, which the broker repairs when it starts, is a note on stderr and no damage: exit code 0. Stop the broker
+    first to be sure: a record that it is writing may look like damage.
 
     \b
     Examples:
@@ -108,6 +118,7 @@ def verify(
     from headrace_core.log.verify import Counts
     from headrace_core.log.verify import verify as lines_of
 
+    path = path_of(path, data)
     counts = Counts()
     problems: list[Problem] = []
     notes: list[Note] = []
@@ -131,19 +142,19 @@ def verify(
         found = {"problems": [_row(line) for line in problems], "notes": [_row(line) for line in notes]}
         print_json({"path": str(path), "sound": not problems, **dataclasses.asdict(counts), **found})
     else:
-        verdict = _counted(len(problems), "problem") if problems else "all of it sound"
-        left = f", {_counted(len(notes), 'note')} of what the next start puts right" if notes else ""
+        verdict = counted(len(problems), "problem") if problems else "no damage"
+        left = f", {counted(len(notes), 'note')} (repaired at the next start)" if notes else ""
         print(f"{_counts(counts)}: {verdict}{left}")
     if problems:
         raise typer.Exit(1)
 
 
-#: Long work says how far it is.
+#: How often progress is printed where no bar can be drawn.
 _PROGRESS_S = 2.0
 
 
-def _counted(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
+def _counted(number: int, kind: str, plural: str) -> str:
+    return counted(number, kind.replace("_", " "), plural.replace("_", " "))
 
 
 def _how_far(counts: Any, started_s: float, path: str) -> HowFar:
@@ -151,7 +162,8 @@ def _how_far(counts: Any, started_s: float, path: str) -> HowFar:
 
 
 def _counts(counts: Any) -> str:
-    return f"{counts.files} files, {counts.batches} batches, {counts.records} records, {counts.bytes} bytes"
+    each = [_counted(getattr(counts, plural), kind, plural) for kind, plural in _PLURALS[:3]]
+    return ", ".join([*each, counted(counts.bytes, "byte")])
 
 
 _KINDS = {

@@ -8,11 +8,12 @@ from typing import Annotated, Any
 
 import typer
 
+from . import complete
 from .client import DEFAULT_BOOTSTRAP, Bootstrap, admin
 from .output import Output, OutputFormat, print_json, print_table
 from .progress import HowFar, progress
 
-#: How often a move that is waited for is looked at, and how often people are told.
+#: How often --wait asks for the state of the move.
 _LOOK_S = 0.2
 
 
@@ -27,13 +28,19 @@ def register(app: typer.Typer) -> None:
 
 def describe(
     broker: Annotated[
-        list[int] | None, typer.Option("--broker", metavar="ID", help="Repeatable. Default: every live broker.")
+        list[int] | None,
+        typer.Option(
+            "--broker", metavar="ID", help="Default: every live broker; repeatable.", autocompletion=complete.brokers
+        ),
     ] = None,
-    topic: Annotated[list[str] | None, typer.Option("--topic", "-t", help="Repeatable. Default: every topic.")] = None,
+    topic: Annotated[
+        list[str] | None,
+        typer.Option("--topic", "-t", help="Default: every topic; repeatable.", autocompletion=complete.topics),
+    ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Show each broker's log directories: room, failures, and the replicas in them.
+    """Show each broker's log directories: free space, failures, and replicas.
 
     \b
     Examples:
@@ -99,14 +106,21 @@ def describe(
 
 
 def move(
-    replica: Annotated[str, typer.Argument(metavar="TOPIC-PARTITION", help="Such as orders-0.")],
-    to: Annotated[str, typer.Option("--to", metavar="DIR", help="One of the broker's log.dirs.")],
-    broker: Annotated[int, typer.Option("--broker", metavar="ID", help="Whose replica.")],
-    wait: Annotated[bool, typer.Option("--wait", help="Until the replica is there, with progress on stderr.")] = False,
+    replica: Annotated[
+        str,
+        typer.Argument(
+            metavar="TOPIC-PARTITION", help="The partition, such as orders-0.", autocompletion=complete.partitions
+        ),
+    ],
+    to: Annotated[str, typer.Option("--to", metavar="DIR", help="The new directory, one of the broker's log.dirs.")],
+    broker: Annotated[int, typer.Option("--broker", metavar="ID", help="The broker.", autocompletion=complete.brokers)],
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait until the replica has moved, with progress on stderr.")
+    ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Move a broker's replica of a partition to another of the broker's log directories. It is served all the while.
+    """Move a broker's replica of a partition to another log directory of that broker, while clients use it.
 
     \b
     Examples:
@@ -129,7 +143,7 @@ def move(
         print(f"moved {replica} on broker {broker} to {to}")
     else:
         print(
-            f"moving {replica} on broker {broker} to {to}; `headrace log-dirs describe -t {topic}` shows how far it is"
+            f"moving {replica} on broker {broker} to {to}; `headrace log-dirs describe -t {topic}` shows the progress"
         )
 
 
@@ -146,9 +160,9 @@ def _wait(client: Any, wanted: Any, to: str) -> None:
                     raise now[1].error
                 if now is not None and _same_path(now[0], to):
                     return
-                where = "nowhere" if now is None else f"in {now[0]}"
+                where = "is in no directory" if now is None else f"is still in {now[0]}"
                 raise ReplicaNotAvailableError(
-                    f"{wanted.topic}-{wanted.partition} is {where}, and not on its way to {to} any more; "
+                    f"cannot move {wanted.topic}-{wanted.partition} to {to}: it {where} and no longer moves; "
                     f"the log of broker {wanted.broker_id} says why"
                 )
             has, size = future[1].size_bytes, 0 if now is None else now[1].size_bytes

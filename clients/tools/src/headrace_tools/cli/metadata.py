@@ -12,13 +12,15 @@ import typer
 from headrace_core.errors import CorruptLogError, HeadraceError, InvalidArgumentError, MissingDependencyError
 
 from .output import Output, OutputFormat, note, print_json
+from .paths import DataPath, path_of
 
 if TYPE_CHECKING:
     from headrace_core.log.dump import Problem
     from headrace_core.shell.tree import Node
 
 _Path = Annotated[
-    Path, typer.Argument(help="A node's directory, or the metadata log's own (__cluster_metadata-0) in it.")
+    Path | None,
+    typer.Argument(metavar="PATH", help="A node's directory, or its __cluster_metadata-0. Not with --data."),
 ]
 _PLACE = "/topics/orders/0, /brokers/1, /configs, /local/quorum ..."
 
@@ -35,16 +37,19 @@ def register(app: typer.Typer) -> None:
 def _group() -> None:
     """Look into a metadata log's files, without a controller.
 
-    Changes nothing and takes no lock, so a running node's directory can be read too. What stands at the end of a
-    controller's log may not be decided yet: a majority must have it.
+    Changes nothing and takes no lock, so it also reads the directory of a running node. The end of a controller's log
+    may not be committed yet: a majority of the controllers must have it.
     """
 
 
 def dump(
     path: Annotated[
-        Path,
-        typer.Argument(help="A node's directory, its __cluster_metadata-0, or one .log or .checkpoint file in it."),
-    ],
+        Path | None,
+        typer.Argument(
+            metavar="PATH", help="A node's directory, its __cluster_metadata-0, or a .log or .checkpoint file in it."
+        ),
+    ] = None,
+    data: DataPath = None,
     output: Output = OutputFormat.TEXT,
 ) -> None:
     """Print every record of all snapshots and of the log, one JSON object a line; control records too.
@@ -56,6 +61,7 @@ def dump(
       headrace metadata dump ./cluster/controller-1
       headrace metadata dump ./cluster/controller-1/__cluster_metadata-0/00000000000000000000.log -o json
     """
+    path = path_of(path, data)
     reading, fs = _room(), _files()
     from headrace_core.log.dump import Note, Problem
     from headrace_core.shell.state import document
@@ -92,17 +98,19 @@ def dump(
 
 
 def ls(
-    path: _Path,
-    place: Annotated[str, typer.Argument(help=f"Where to look: {_PLACE}")] = "/",
+    path: _Path = None,
+    place: Annotated[str | None, typer.Argument(metavar="[PLACE]", help=f"Where to look: {_PLACE}")] = None,
+    data: DataPath = None,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """List what is in a place of the cluster's state, as kafka-metadata-shell has it.
+    """List the names in a place of the cluster's state, as kafka-metadata-shell does.
 
     \b
     Examples:
       headrace metadata ls ./cluster/controller-1
       headrace metadata ls ./cluster/controller-1 /topics/orders
     """
+    path, place = _path_and_place(path, place, data, default="/")
     node, problems, notes = _at(path, place)
     names = [place.rstrip("/").rpartition("/")[2]] if _is_file(node) else node.names()  # type: ignore[union-attr]
     if output is OutputFormat.JSON:
@@ -114,8 +122,9 @@ def ls(
 
 
 def cat(
-    path: _Path,
-    place: Annotated[str, typer.Argument(help=f"What to print: {_PLACE}")],
+    path: _Path = None,
+    place: Annotated[str | None, typer.Argument(metavar="PLACE", help=f"What to print: {_PLACE}")] = None,
+    data: DataPath = None,
     output: Output = OutputFormat.TEXT,
 ) -> None:
     """Print one thing of the cluster's state.
@@ -125,6 +134,7 @@ def cat(
       headrace metadata cat ./cluster/controller-1 /topics/orders/0
       headrace metadata cat ./cluster/controller-1 /local/quorum -o json
     """
+    path, place = _path_and_place(path, place, data)
     node, problems, notes = _at(path, place)
     if not _is_file(node):
         raise InvalidArgumentError(f"{place} is a directory; `headrace metadata ls {path} {place}` lists it")
@@ -136,6 +146,18 @@ def cat(
     else:
         print(str(value), flush=True)
     _tell(problems, notes)
+
+
+def _path_and_place(
+    path: Path | None, place: str | None, data: Path | None, default: str | None = None
+) -> tuple[Path, str]:
+    """With --data the first argument is the place."""
+    if data is not None and path is not None and place is None:
+        path, place = None, str(path)
+    found, place = path_of(path, data), place or default
+    if place is None:
+        raise typer.BadParameter("Missing argument 'PLACE'.")
+    return found, place
 
 
 def _room() -> Any:

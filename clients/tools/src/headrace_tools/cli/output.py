@@ -10,10 +10,14 @@ import enum
 import json
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated, Any, TextIO
 
 import typer
+
+from headrace_core.errors import HeadraceError
+
+from .times import config_value
 
 
 class OutputFormat(enum.StrEnum):
@@ -22,16 +26,16 @@ class OutputFormat(enum.StrEnum):
 
 
 #: ``-o json``, the same for every command.
-Output = Annotated[OutputFormat, typer.Option("--output", "-o", help="json: one JSON document on stdout.")]
+Output = Annotated[OutputFormat, typer.Option("--output", "-o", help="text, or json: one JSON document on stdout.")]
 
 
 def note(message: str) -> None:
-    """A line for people, on stderr; when the terminal has gone there is nobody to tell, and the work goes on."""
+    """Print a line for people on stderr; a terminal that has gone is ignored, and the work goes on."""
     _tell(message, sys.stderr)
 
 
 def say(message: str) -> None:
-    """The same on stdout, for a command that has begun what it must also end."""
+    """Print a line on stdout, for a command that must go on even when the terminal has gone."""
     _tell(message, sys.stdout)
 
 
@@ -43,6 +47,22 @@ def _tell(message: str, to: TextIO) -> None:
             for stream in (sys.stdout, sys.stderr):  # what is still buffered goes there, and not into the exit code
                 with contextlib.suppress(OSError, ValueError):
                     os.dup2(nowhere.fileno(), stream.fileno())
+
+
+def show(output: OutputFormat, document: Any, text: str) -> None:
+    """Print a result: the ``document`` as JSON, or the ``text``."""
+    if output is OutputFormat.JSON:
+        print_json(document)
+    else:
+        print(text)
+
+
+def show_rows(output: OutputFormat, columns: Sequence[str], rows: Sequence[dict[str, Any]]) -> None:
+    """Print rows as JSON, or as a table whose ``columns`` name the values in their order."""
+    if output is OutputFormat.JSON:
+        print_json(rows)
+    else:
+        print_table(columns, [tuple(row.values()) for row in rows])
 
 
 def print_json(document: Any, *, one_line: bool = False) -> None:
@@ -80,7 +100,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
 
 
 def rich_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Any:
-    """The same as a rich renderable, for views that are drawn anew again and again."""
+    """The same as a rich renderable, for live views."""
     return _rich_table(columns, *_cells(columns, rows))
 
 
@@ -107,22 +127,29 @@ def _rich_table(columns: Sequence[str], rows: Sequence[Sequence[str]], numeric: 
     return table
 
 
+@contextlib.contextmanager
+def usage_of(flag: str) -> Iterator[None]:
+    """Make an error about the value of ``flag`` a usage error: exit code 2."""
+    try:
+        yield
+    except (HeadraceError, ValueError) as error:
+        raise typer.BadParameter(str(error), param_hint=flag) from None
+
+
 def key_values(pairs: Iterable[str], flag: str) -> dict[str, str]:
-    """``["a=b", ...]`` as a dict; a wrong one is a usage error that names the flag."""
+    """``["a=b", ...]`` as a dict, with ``.ms=7d`` in milliseconds; a wrong one is a usage error that names the flag."""
     found = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if not equals or not key.strip():
             raise typer.BadParameter(f"{pair!r}: must be KEY=VALUE", param_hint=flag)
-        found[key.strip()] = value.strip()
+        found[key.strip()] = config_value(key.strip(), value.strip())
     return found
 
 
 def tell_notes(kind: str, keys: Iterable[str]) -> None:
-    """Tell on stderr which of ``keys`` do nothing here, and what stands in their place; ``kind``: "topic" or "broker".
-
-    A key that this release does not know is left out: a newer cluster may know it.
-    """
+    """Note on stderr which ``keys`` have no effect, and what replaces them; ``kind``: "topic" or "broker". Skips keys
+    that this release does not know: a newer cluster may know them."""
     from headrace_core.config.server_keys import SERVER
     from headrace_core.config.topic_keys import TOPIC
     from headrace_core.errors import InvalidConfigError

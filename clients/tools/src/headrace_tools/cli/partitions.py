@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headrace_core.errors import HeadraceError, InvalidArgumentError
+from headrace_core.plurals import counted
 
+from . import complete
 from .client import DEFAULT_BOOTSTRAP, Bootstrap, admin
 from .output import Output, OutputFormat, note, print_json, print_table
 from .progress import HowFar, progress
@@ -22,13 +24,20 @@ if TYPE_CHECKING:
     from headrace.models import PartitionReassignment
     from headrace_core.types import TopicPartition
 
-#: How often moves that are waited for are looked at, and how often people are told.
+#: How often --wait and --watch ask for the state of moves.
 _LOOK_S = 0.5
 _WATCH_S = 1.0
 _PARTITION_HELP = "TOPIC-PARTITION, such as orders-0."
 
 _Topics = Annotated[
-    list[str] | None, typer.Option("--topic", "-t", metavar="TOPIC", help="All partitions of a topic; repeatable.")
+    list[str] | None,
+    typer.Option(
+        "--topic",
+        "-t",
+        metavar="TOPIC",
+        help="All partitions of a topic; repeatable.",
+        autocompletion=complete.topics,
+    ),
 ]
 
 
@@ -46,34 +55,36 @@ def register(app: typer.Typer) -> None:
 def reassign(
     moves: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[TOPIC-PARTITION=BROKER,...]...", help="Where to, preferred leader first."),
+        typer.Argument(metavar="[TOPIC-PARTITION=BROKER,...]...", help="The new replicas, preferred leader first."),
     ] = None,
     file: Annotated[
-        Path | None, typer.Option("--file", "-f", help="A plan in kafka-reassign-partitions' JSON; -: stdin.")
+        Path | None, typer.Option("--file", "-f", help="A plan in kafka-reassign-partitions' JSON; - for stdin.")
     ] = None,
     topic: _Topics = None,
     replication: Annotated[
         int | None,
-        typer.Option("--replication-factor", "-r", min=1, help="With --topic: this many replicas of each partition."),
+        typer.Option("--replication-factor", "-r", min=1, help="With --topic: the number of replicas per partition."),
     ] = None,
     cancel: Annotated[
-        bool, typer.Option("--cancel", help="Stop what is under way, or waits, and go back (orders-0, or --topic).")
+        bool, typer.Option("--cancel", help="Cancel moves that run or wait, of orders-0 or --topic.")
     ] = False,
     throttle: Annotated[
         int | None,
         typer.Option(
-            min=0, metavar="BYTES/S", help="What copying may cost each broker until all are done; 0: lift it."
+            min=0, metavar="BYTES/S", help="Limit for copying per broker until all moves are done; 0 removes it."
         ),
     ] = None,
     keep_factor: Annotated[
         bool, typer.Option("--keep-replication-factor", help="Refuse targets of more or fewer replicas (KIP-860).")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print the plan, as --file takes it.")] = False,
-    wait: Annotated[bool, typer.Option("--wait", "-w", help="Until all is done, with progress on stderr.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan for --file, and change nothing.")] = False,
+    wait: Annotated[
+        bool, typer.Option("--wait", "-w", help="Wait until all moves are done, with progress on stderr.")
+    ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Move partitions to other brokers while they are written and read, or cancel that.
+    """Move partitions to other brokers while clients use them, or cancel such moves.
 
     \b
     Examples:
@@ -107,13 +118,15 @@ def reassign(
         ]
         print_json({"reassignments": plan, "throttle_bytes_per_s": throttle, "done": wait})
         return
-    count = f"{len(wanted)} partition{'' if len(wanted) == 1 else 's'}"
+    count = counted(len(wanted), "partition")
     if cancel:
         print(f"cancelled the reassignment of {count}")
     elif wanted:
-        print(f"moved {count}" if wait else f"moving {count}; `headrace partitions list-reassignments` shows how far")
-    if throttle is not None and not (wait and throttle):  # it has ended with the last of them
-        print("no throttle any more" if throttle == 0 else f"copying may cost each broker {throttle:,} bytes a second")
+        print(
+            f"moved {count}" if wait else f"moving {count}; `headrace partitions list-reassignments` shows the progress"
+        )
+    if throttle is not None and not (wait and throttle):  # the throttle ends with the last move
+        print("removed the throttle" if throttle == 0 else f"each broker copies at most {throttle:,} bytes a second")
 
 
 def _check_usage(
@@ -125,13 +138,13 @@ def _check_usage(
     throttle: int | None,
 ) -> None:
     if not (moves or file or topic or throttle is not None):
-        raise typer.BadParameter("nothing to do: name partitions and brokers, a --file, or a --topic")
+        raise typer.BadParameter("nothing to do: pass moves such as orders-0=2,3,1, --file, or --topic with -r")
     if bool(moves) + bool(file) + (bool(topic) and not cancel) > 1:
-        raise typer.BadParameter("name the moves, or a --file, or a --topic, not several of these")
+        raise typer.BadParameter("pass only one of moves, --file and --topic")
     if cancel and (file or replication is not None):
-        raise typer.BadParameter("--cancel takes partitions or a --topic only")
+        raise typer.BadParameter("takes partitions or --topic only", param_hint="--cancel")
     if bool(topic) != (replication is not None) and not cancel:
-        raise typer.BadParameter("--topic and --replication-factor belong together")
+        raise typer.BadParameter("--topic and --replication-factor must be passed together")
 
 
 def _move(text: str) -> tuple[TopicPartition, list[int]]:
@@ -184,7 +197,7 @@ def _plan(file: Path) -> list[tuple[TopicPartition, list[int]]]:
             f'{file}: must be {{"version": 1, "partitions": [{{"topic", "partition", "replicas"}}]}} ({error!r})'
         ) from None
     if len(dict(found)) != len(found):
-        raise InvalidArgumentError(f"{file}: a partition is named twice")
+        raise InvalidArgumentError(f"{file}: names a partition twice")
     return found
 
 
@@ -205,7 +218,9 @@ def _with_factor(client: Any, topics: Sequence[str], factor: int) -> list[tuple[
     every = client.describe_topics()
     brokers = [each for each in client.describe_cluster().brokers if not each.draining]
     if factor > len(brokers):
-        raise InvalidArgumentError(f"--replication-factor {factor}: {len(brokers)} brokers live that may take replicas")
+        raise InvalidArgumentError(
+            f"--replication-factor {factor}: {counted(len(brokers), 'broker')} can take replicas; start more brokers"
+        )
     load = {each.broker_id: 0 for each in brokers}
     for topic in every:
         for each in topic.partitions:
@@ -239,16 +254,18 @@ def targets(replicas: list[int], factor: int, load: dict[int, int], racks: dict[
 
 def list_reassignments(
     partitions: Annotated[
-        list[str] | None, typer.Argument(metavar="[TOPIC-PARTITION]...", help="Default: all.")
+        list[str] | None,
+        typer.Argument(metavar="[TOPIC-PARTITION]...", help="Default: all.", autocompletion=complete.partitions),
     ] = None,
     topic: _Topics = None,
     watch: Annotated[
-        bool, typer.Option("--watch", help="Again every second until none is left; with -o json a document a line.")
+        bool,
+        typer.Option("--watch", help="Repeat every second until none is left; with -o json one document per line."),
     ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Show the partitions that are on their way to other brokers, or wait for their turn, and how far they are.
+    """Show the running and waiting moves of partitions, and how much is copied.
 
     \b
     Examples:
@@ -314,7 +331,7 @@ def _ids(brokers: Iterable[int]) -> str | None:
 def _copied(
     client: Any, under_way: dict[TopicPartition, PartitionReassignment]
 ) -> dict[TopicPartition, tuple[int, int]]:
-    """What the added replicas have, and what they will have; without those partitions of which it cannot be told."""
+    """Bytes that the added replicas have, and will have; without partitions whose sizes are not known."""
     busy = {partition: each for partition, each in under_way.items() if each.adding_replicas and not each.waits}
     brokers = sorted({broker for each in busy.values() for broker in each.replicas})
     sizes: dict[tuple[TopicPartition, int], int] = {}
@@ -323,7 +340,7 @@ def _copied(
 
         try:
             found = client.describe_log_dirs(brokers, topics=list(busy), timeout=5)
-        except HeadraceError:  # a broker is down: how far it was is not known, and no reason to say nothing at all
+        except HeadraceError:  # a broker is down: its progress is not known
             return {}
         for broker, directories in found.items():
             for directory in directories:
@@ -351,11 +368,11 @@ def _how_far(client: Any, under_way: dict[TopicPartition, PartitionReassignment]
     copied = _copied(client, under_way).values()
     has, whole = sum(each[0] for each in copied), sum(each[1] for each in copied)
     done, moving = total - len(under_way), len(under_way) - waiting
-    # How large those are that wait nobody has asked yet: what can be counted is partitions.
+    # The sizes of waiting partitions are not known, so count partitions.
     return HowFar(
         done + (has / whole * moving if whole else 0.0),
         total,
-        f"{done} of {total} partitions done, {moving} under way ({has:,} of {whole:,} bytes), {waiting} waiting",
+        f"{done} of {counted(total, 'partition')} done, {moving} moving ({has:,} of {whole:,} bytes), {waiting} wait",
     )
 
 
@@ -364,20 +381,21 @@ def _how_far(client: Any, under_way: dict[TopicPartition, PartitionReassignment]
 
 def elect(
     partitions: Annotated[
-        list[str] | None, typer.Argument(metavar="[TOPIC-PARTITION]...", help=_PARTITION_HELP)
+        list[str] | None,
+        typer.Argument(metavar="[TOPIC-PARTITION]...", help=_PARTITION_HELP, autocompletion=complete.partitions),
     ] = None,
     topic: _Topics = None,
-    every: Annotated[bool, typer.Option("--all", help="All partitions of the cluster that need it.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="All partitions that need it.")] = False,
     unclean: Annotated[
         bool,
         typer.Option(
-            "--unclean", help="Partitions that nobody leads get a leader that is not in sync: RECORDS ARE LOST."
+            "--unclean", help="Elect a replica that is not in sync for partitions without a leader: LOSES RECORDS."
         ),
     ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Have partitions led by their first replica again; or, with --unclean, give those a leader that have none.
+    """Elect the preferred leader (the first replica) of partitions; with --unclean a leader for those without one.
 
     \b
     Examples:
@@ -386,7 +404,7 @@ def elect(
       headrace partitions elect --unclean orders-0
     """
     if bool(partitions or topic) == every:
-        raise typer.BadParameter("name partitions or a --topic, or give --all")
+        raise typer.BadParameter("pass partitions, --topic or --all; not --all with others")
     with admin(bootstrap) as client:
         wanted = None if every else _named(client, partitions, topic)
         outcome = client.elect_leaders("unclean" if unclean else "preferred", wanted)
@@ -403,8 +421,7 @@ def elect(
     if output is OutputFormat.JSON:
         print_json(rows)
     else:
-        elected = sum(row["elected"] for row in rows)
-        print(f"{elected} leader{'' if elected == 1 else 's'} elected", flush=True)
+        print(f"elected {counted(sum(row['elected'] for row in rows), 'leader')}", flush=True)
         for row in rows:
             if row["error"] is not None:
                 error = row["error"]

@@ -13,15 +13,19 @@ from typing import Annotated, Any
 
 import typer
 
-from headrace_core.errors import InvalidArgumentError
+from headrace_core.errors import BootstrapError, HeadraceError, InvalidArgumentError, UnknownTopicOrPartitionError
+from headrace_core.plurals import counted
 
+from . import complete
 from .client import DEFAULT_BOOTSTRAP, Bootstrap, Properties, client_config
 from .kcat import unescape
-from .output import Output, OutputFormat, note, print_json
+from .output import Output, OutputFormat, note, print_json, usage_of
 from .progress import HowFar, Progress, progress
 
 _READ_BYTES = 1 << 20
 _OUTSTANDING_MAX = 100_000
+#: Partitions that a terminal gets a line each for.
+_PARTITIONS_SHOWN_MAX = 12
 
 Headers = list[tuple[str, bytes | None]]
 
@@ -31,25 +35,27 @@ def register(app: typer.Typer) -> None:
 
 
 def produce(
-    topic: Annotated[str, typer.Option("-t", "--topic", help="The topic.")],
+    topic: Annotated[str, typer.Option("-t", "--topic", help="The topic.", autocompletion=complete.topics)],
     files: Annotated[
-        list[Path] | None, typer.Argument(metavar="[FILE]...", help="Each file is one record (with -l: each line is).")
+        list[Path] | None, typer.Argument(metavar="[FILE]...", help="Each file is one record; with -l each line is.")
     ] = None,
-    partition: Annotated[int | None, typer.Option("-p", "--partition", help="Default (and -1): partitioner.")] = None,
+    partition: Annotated[
+        int | None, typer.Option("-p", "--partition", help="Default, and -1: the partitioner chooses.")
+    ] = None,
     key: Annotated[str | None, typer.Option("-k", "--key", help="The same key for every record.")] = None,
-    key_delimiter: Annotated[str | None, typer.Option("-K", help="What splits key and value in each message.")] = None,
-    delimiter: Annotated[str, typer.Option("-D", help=r"What ends a message on stdin.")] = r"\n",
+    key_delimiter: Annotated[str | None, typer.Option("-K", help="The delimiter between key and value.")] = None,
+    delimiter: Annotated[str, typer.Option("-D", help="The delimiter between records on stdin.")] = r"\n",
     headers: Annotated[list[str] | None, typer.Option("-H", metavar="NAME=VALUE", help="A header; repeatable.")] = None,
-    compression: Annotated[str | None, typer.Option("-z", help="none, gzip, snappy, lz4 or zstd.")] = None,
-    count: Annotated[int | None, typer.Option("-c", min=0, help="Stop after so many records.")] = None,
-    null: Annotated[bool, typer.Option("-Z", help="An empty value or key is null.")] = False,
-    lines: Annotated[bool, typer.Option("-l", help="Split files by the delimiter too, as stdin is.")] = False,
-    tee: Annotated[bool, typer.Option("-T", help="Write what is sent to stdout as well.")] = False,
+    compression: Annotated[str | None, typer.Option("-z", help="Compression: none, gzip, snappy, lz4 or zstd.")] = None,
+    count: Annotated[int | None, typer.Option("-c", min=0, help="End after this many records.")] = None,
+    null: Annotated[bool, typer.Option("-Z", help="Send an empty value or key as null.")] = False,
+    lines: Annotated[bool, typer.Option("-l", help="Split files by the delimiter, as stdin is.")] = False,
+    tee: Annotated[bool, typer.Option("-T", help="Copy the records to stdout.")] = False,
     properties: Properties = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Send records: from stdin, one for each line (-D), or files, one for each file. Ends when all are acknowledged.
+    """Send records: each line of stdin (-D changes the delimiter), or each file. Ends when all are acknowledged.
 
     \b
     Examples:
@@ -59,10 +65,11 @@ def produce(
       headrace produce -t events -l -X acks=1 access.log
     """
     if tee and output is OutputFormat.JSON:
-        raise typer.BadParameter("-T and -o json both want stdout")
+        raise typer.BadParameter("-T and -o json both write to stdout; pass only one")
     if partition is not None and partition < -1:
         raise typer.BadParameter(f"{partition}: must be a partition, or -1 for the partitioner", param_hint="-p")
-    ends_with, splits_at = unescape(delimiter), unescape(key_delimiter) if key_delimiter else None
+    with usage_of("-D, -K"):
+        ends_with, splits_at = unescape(delimiter), unescape(key_delimiter) if key_delimiter else None
     if not ends_with:
         raise typer.BadParameter("must not be empty", param_hint="-D")
     sender = _Sender(
@@ -81,6 +88,38 @@ def produce(
         sender.run(config, messages, count, ends_with, size, shown, tee=tee)
     if output is OutputFormat.JSON:
         print_json({"topic": topic, "records": sender.acknowledged, "partitions": sender.ranges()})
+    elif sys.stdout.isatty() and not tee:
+        print("\n".join(_summary(topic, sender.ranges())))
+
+
+def _may_create(producer: Any, topic: str) -> bool:
+    """Whether the topic is missing, so that the first record creates it. Errors are left to the first record."""
+    engine = producer._core.engine
+
+    async def is_missing() -> bool:
+        deadline = engine.deadline(engine.request_timeout_s)
+        errors = await engine.metadata.refresh([topic], unless_known=True, deadline=deadline)
+        return isinstance(errors.get(topic), UnknownTopicOrPartitionError)
+
+    try:
+        return bool(engine.io.run(is_missing()))
+    except BootstrapError:
+        raise
+    except HeadraceError:
+        return False
+
+
+def _summary(topic: str, ranges: list[dict[str, int]]) -> list[str]:
+    """``1 record to orders-2 at offset 0``"""
+    if len(ranges) > _PARTITIONS_SHOWN_MAX or not ranges:
+        records = counted(sum(each["records"] for each in ranges), "record")
+        return [f"{records} to {topic}" + (f" ({counted(len(ranges), 'partition')})" if ranges else "")]
+    lines = []
+    for each in ranges:
+        first, last = each["first_offset"], each["last_offset"]
+        where = "" if first < 0 else f" at offset {first}" if first == last else f" at offsets {first} to {last}"
+        lines.append(f"{counted(each['records'], 'record')} to {topic}-{each['partition']}{where}")
+    return lines
 
 
 def _header(text: str) -> tuple[str, bytes | None]:
@@ -166,13 +205,14 @@ class _Sender:
         *,
         tee: bool,
     ) -> None:
-        """Until the input is at its end, or ``count`` records are sent. ``size``: how many bytes there are, for
-        ``shown``; ``tee``: what is sent goes to stdout too, ``delimiter`` after each."""
+        """Send to the end of the input, or ``count`` records. ``size``: bytes of the input, for ``shown``. ``tee``:
+        copy the records to stdout, ``delimiter`` after each."""
         from headrace import Producer
 
         left, read = count, 0
         try:
             with Producer(config) as producer:
+                is_new = _may_create(producer, self._topic)
                 for portion in portions:
                     messages = portion if left is None else portion[:left]
                     for message in messages:
@@ -180,6 +220,10 @@ class _Sender:
                     if tee:
                         sys.stdout.buffer.write(b"".join(message + delimiter for message in messages))
                         sys.stdout.buffer.flush()
+                    if is_new and messages:
+                        is_new = False
+                        partitions = counted(len(producer.partitions_for(self._topic)), "partition")
+                        note(f"created topic {self._topic} ({partitions})")
                     read += sum(map(len, portion)) + len(portion) * len(delimiter)
                     shown.at(functools.partial(self._how_far, count, read, size))
                     if left is not None:
@@ -191,10 +235,10 @@ class _Sender:
                     self._settle()
         finally:
             if sys.exc_info()[0] is not None and self.acknowledged:
-                note(f"headrace: {self.acknowledged} records were acknowledged before this")
+                note(f"headrace: {counted(self.acknowledged, 'record')} acknowledged before this error")
 
     def _how_far(self, count: int | None, read: int, size: int) -> HowFar:
-        words = f"{self.acknowledged:,} records are acknowledged"
+        words = f"{counted(self.acknowledged, 'record')} acknowledged"
         return HowFar(min(read, size), size, words) if count is None else HowFar(self.acknowledged, count, words)
 
     def _send(self, producer: Any, message: bytes) -> None:

@@ -87,7 +87,7 @@ class ProfileFiles:
         """Where ``name`` is kept, whether it exists or not; InvalidArgumentError when nothing can be called that."""
         if not _NAME.fullmatch(name):
             raise InvalidArgumentError(
-                f"{name!r} is no name for a profile: letters, digits, dot, dash and underscore, not a dot first"
+                f"invalid profile name {name!r}: use letters, digits, dots, dashes and underscores, no dot first"
             )
         return self.directory / (name + _SUFFIX)
 
@@ -96,10 +96,10 @@ class ProfileFiles:
         properties."""
         path = self.path(name)
         if not path.exists():
-            there = ", ".join(self.names()) or "none yet"
+            there = ", ".join(self.names()) or "none"
             raise InvalidArgumentError(
-                f"there is no profile {name!r} in {self.directory} (there: {there}); "
-                f"make it with `headrace profile set {name} -b HOST:PORT`"
+                f"profile {name!r} does not exist in {self.directory} (profiles: {there}); "
+                f"create it with `headrace profile set {name} -b HOST:PORT`"
             )
         return Profile(name=name, path=path, values=read_properties(path))
 
@@ -108,7 +108,7 @@ class ProfileFiles:
         path = self.path(name)
         for key, value in values.items():
             if not value.isprintable():
-                raise InvalidConfigError(f"{key}={value!r}: must stand on one line")
+                raise InvalidConfigError(f"{key}={value!r}: must be one line of printable characters")
         told = Properties(values, set_in=dict.fromkeys(values, f"profile {name}"))
         profile = Profile(name=name, path=path, values=told)
         profile.check()

@@ -1,4 +1,4 @@
-"""``profile list|show|set|use|delete``: which cluster is meant when none is named."""
+"""``profile list|show|set|use|delete``: named connections, and the one that commands use by default."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import typer
 
 from headrace_core.errors import InvalidArgumentError, InvalidConfigError
 
-from .output import Output, OutputFormat, key_values, print_json, print_table
+from .output import Output, OutputFormat, key_values, print_json, print_table, show
 from .profile_files import Profile, ProfileFiles
 
-_Name = Annotated[str, typer.Argument(metavar="NAME", help="Of the profile.")]
+_Name = Annotated[str, typer.Argument(metavar="NAME", help="The profile.")]
 
 
 def register(app: typer.Typer) -> None:
     group = typer.Typer(help="Named connections: --profile NAME.", no_args_is_help=True)
     group.command("list")(list_profiles)
-    group.command("show")(show)
+    group.command("show")(show_keys)
     group.command("set")(set_keys)
     group.command("use")(use)
     group.command("delete")(delete)
@@ -25,7 +25,7 @@ def register(app: typer.Typer) -> None:
 
 
 def list_profiles(output: Output = OutputFormat.TEXT) -> None:
-    """Show the profiles that there are; `*` marks the one that counts when none is named.
+    """List the profiles; `*` marks the current one, which commands use by default.
 
     \b
     Examples:
@@ -57,11 +57,11 @@ def _row(files: ProfileFiles, name: str, current: str | None) -> dict[str, Any]:
     return {"name": name, "current": name == current, "bootstrap_servers": servers, "path": path, "error": error}
 
 
-def show(
+def show_keys(
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Default: the current one.")] = None,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Show what a profile says.
+    """Show the keys of a profile.
 
     \b
     Examples:
@@ -71,7 +71,7 @@ def show(
     files = ProfileFiles()
     wanted = name or files.current()
     if wanted is None:
-        raise InvalidArgumentError("no profile is current: name one, or choose one with `headrace profile use NAME`")
+        raise InvalidArgumentError("no profile is current; pass a NAME, or choose one with `headrace profile use NAME`")
     _show(files.read(wanted), output)
 
 
@@ -79,18 +79,19 @@ def set_keys(
     name: _Name,
     pairs: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Client keys.")] = None,
     bootstrap: Annotated[
-        str | None, typer.Option("--bootstrap", "-b", metavar="HOST:PORT,...", help="The same as bootstrap.servers=.")
+        str | None,
+        typer.Option("--bootstrap", "-b", metavar="HOST:PORT,...", help="The same as bootstrap.servers=HOST:PORT,..."),
     ] = None,
     delete_keys: Annotated[
-        list[str] | None, typer.Option("--delete", metavar="KEY", help="Say this key no longer; repeatable.")
+        list[str] | None, typer.Option("--delete", metavar="KEY", help="Remove this key; repeatable.")
     ] = None,
-    and_use: Annotated[bool, typer.Option("--use", help="And have it count when no other one is named.")] = False,
+    and_use: Annotated[bool, typer.Option("--use", help="Also make it the current profile.")] = False,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Make a profile, or change keys of it. All is checked first, as a client will check it.
+    """Create a profile, or change keys of it. All keys are checked before the file is written.
 
-    The keys are those of producers, consumers and admins (docs/reference/configuration.md); each command takes those
-    that concern it. The file is written anew: comments in it are lost.
+    The keys are those of producers, consumers and admins (docs/reference/configuration.md); each command uses those
+    that its client knows. The file is replaced: comments in it are lost.
 
     \b
     Examples:
@@ -105,11 +106,11 @@ def set_keys(
         changes["bootstrap.servers"] = bootstrap
     is_new = name not in files.names()
     if not changes and not delete_keys and not (and_use and not is_new):
-        raise typer.BadParameter("say KEY=VALUE, -b, or --delete KEY")
+        raise typer.BadParameter("nothing to change: pass KEY=VALUE, -b or --delete KEY")
     before = {} if is_new else files.read(name).values
     absent = [key for key in delete_keys or () if key not in before]
     if absent:
-        raise InvalidArgumentError(f"profile {name!r} does not say {', '.join(absent)}")
+        raise InvalidArgumentError(f"profile {name!r} has no key {', '.join(absent)}")
     kept = {key: value for key, value in before.items() if key not in (delete_keys or ())}
     profile = files.write(name, kept | changes)
     if and_use:
@@ -127,11 +128,11 @@ def _show(profile: Profile, output: OutputFormat) -> None:
 
 
 def use(
-    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Of the profile.")] = None,
-    none: Annotated[bool, typer.Option("--none", help="No profile any more.")] = False,
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="The profile.")] = None,
+    none: Annotated[bool, typer.Option("--none", help="Use no profile by default.")] = False,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Have a profile count whenever no other one, and no bootstrap address, is named.
+    """Make a profile the current one: commands use it unless another profile, or --bootstrap, is given.
 
     \b
     Examples:
@@ -139,19 +140,16 @@ def use(
       headrace profile use --none
     """
     if (name is None) != none:
-        raise typer.BadParameter("name one profile, or say --none", param_hint="NAME")
+        raise typer.BadParameter("pass a NAME or --none", param_hint="NAME")
     ProfileFiles().use(name)
-    if output is OutputFormat.JSON:
-        print_json({"current": name})
-    else:
-        print("no profile counts unless it is named" if name is None else f"{name} counts unless another one is named")
+    show(output, {"current": name}, "no current profile" if name is None else f"current profile: {name}")
 
 
 def delete(
-    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Of the profiles.")],
+    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="The profiles.")],
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Remove profiles. Where one is the current one, none is, afterwards.
+    """Delete profiles. If one of them is the current profile, there is none afterwards.
 
     \b
     Examples:
@@ -162,7 +160,4 @@ def delete(
         files.read_path(name)
     for name in dict.fromkeys(names):
         files.delete(name)
-    if output is OutputFormat.JSON:
-        print_json({"deleted": list(dict.fromkeys(names))})
-    else:
-        print(f"deleted: {', '.join(dict.fromkeys(names))}")
+    show(output, {"deleted": list(dict.fromkeys(names))}, f"deleted {', '.join(dict.fromkeys(names))}")

@@ -1,4 +1,4 @@
-"""``quorum status|add|remove|transfer``: the controllers that vote, as kafka-metadata-quorum shows and changes them."""
+"""``quorum status|add|remove|transfer``: the voting controllers, as in kafka-metadata-quorum."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from headrace_core.errors import (
 )
 
 from .client import DEFAULT_BOOTSTRAP, Bootstrap, admin
-from .output import Output, OutputFormat, note, print_json, print_table
+from .output import Output, OutputFormat, note, print_json, print_table, show
+from .times import duration
 
 if TYPE_CHECKING:
     from headrace.models import QuorumInfo, QuorumReplica
@@ -32,11 +33,11 @@ _STATUS_S = 5.0
 _NO_LEADER = "no controller leads: a majority of the voters must run and reach each other"
 _VOTER = re.compile(r"(?P<id>\d{1,10})(?:@(?P<directory>[A-Za-z0-9_-]{22}))?\Z")
 
-_Timeout = Annotated[float, typer.Option(min=0.1, help="Seconds to wait until it is done.")]
+_Timeout = Annotated[float, duration("--timeout", least_s=0.1, help="How long to wait for the change.")]
 
 
 def register(app: typer.Typer) -> None:
-    group = typer.Typer(help="The controllers that vote: look, add, remove, hand over.", no_args_is_help=True)
+    group = typer.Typer(help="Show, add and remove voting controllers; transfer leadership.", no_args_is_help=True)
     group.callback()(_group)
     group.command("status")(status)
     group.command("add")(add)
@@ -46,18 +47,19 @@ def register(app: typer.Typer) -> None:
 
 
 def _group() -> None:
-    """The controllers that vote: look, add, remove, hand over. Any node will do as --bootstrap."""
+    """Show, add and remove voting controllers; transfer leadership. --bootstrap may name any node."""
 
 
 def status(
     watch: Annotated[
-        bool, typer.Option("--watch", "-w", help="Again every second, until Ctrl-C; with -o json a document a line.")
+        bool,
+        typer.Option("--watch", "-w", help="Repeat every second until Ctrl-C; with -o json one document per line."),
     ] = False,
-    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds to wait for somebody to lead.")] = _STATUS_S,
+    timeout: Annotated[float, duration("--timeout", least_s=0.1, help="How long to wait for a leader.")] = _STATUS_S,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Show who leads, what is committed, and how far every controller is, voters and those that only follow.
+    """Show the leader, the high watermark, and the log end offset of each controller, voters and observers.
 
     \b
     Examples:
@@ -81,22 +83,22 @@ def status(
 
 
 def add(
-    node_id: Annotated[int | None, typer.Option("--node-id", min=0, help="Its node.id.")] = None,
+    node_id: Annotated[int | None, typer.Option("--node-id", min=0, help="The controller's node.id.")] = None,
     directory_id: Annotated[
-        str | None, typer.Option(help="The id of its directory (meta.properties); default: of the one that follows.")
+        str | None, typer.Option(help="Its directory.id (meta.properties); default: that of the observer.")
     ] = None,
     address: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="Its internal listener; default: what it says itself.")
+        str | None, typer.Option(metavar="HOST:PORT", help="Its internal listener; default: the address it reports.")
     ] = None,
     config: Annotated[
         Path | None,
-        typer.Option("--config", "-c", help="Its properties file, on its machine: says all three. As in Kafka."),
+        typer.Option("--config", "-c", help="Its properties file, in place of the three options above."),
     ] = None,
     timeout: _Timeout = _TIMEOUT_S,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Make a running controller a voter. It was formatted with --no-initial-controllers, and follows the quorum.
+    """Make a running controller a voter. Format it with --no-initial-controllers and start it first.
 
     \b
     Examples:
@@ -104,10 +106,10 @@ def add(
       headrace quorum add --node-id 4 --directory-id JEXY6aqzQY-32P5TStzaFg --address c4:19093
     """
     if (config is None) == (node_id is None):
-        raise typer.BadParameter("give --config FILE or --node-id ID", param_hint="--node-id")
+        raise typer.BadParameter("pass one of --config FILE and --node-id ID", param_hint="--node-id")
     if config is not None:
         if directory_id is not None or address is not None:
-            raise typer.BadParameter("--config says it already", param_hint="--directory-id, --address")
+            raise typer.BadParameter("cannot be combined with --config", param_hint="--directory-id, --address")
         node_id, directory_id, address = _of_config(config)
     assert node_id is not None
     with admin(bootstrap) as client:
@@ -117,16 +119,18 @@ def add(
             raise DuplicateVoterError(_why_duplicate(client, error, node_id, directory_id)) from None
         except RequestTimedOutError as error:
             raise RequestTimedOutError(_why_not_caught_up(client, error, node_id, directory_id)) from None
-        _done(client, f"controller {node_id} votes", output)
+        _done(client, f"controller {node_id} is a voter", output)
 
 
 def remove(
-    voter: Annotated[str, typer.Argument(metavar="ID@DIRECTORY_ID", help="As `quorum status` shows it; or its ID.")],
+    voter: Annotated[
+        str, typer.Argument(metavar="ID@DIRECTORY_ID", help="The voter, as `quorum status` shows it; or its ID.")
+    ],
     timeout: _Timeout = _TIMEOUT_S,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Take the vote from a controller, running or not. It follows on; stop it when it is to go.
+    """Remove a controller from the voters, running or not. It stays an observer until it is stopped.
 
     \b
     Examples:
@@ -144,18 +148,18 @@ def remove(
             raise VoterNotFoundError(_no_voter(client, error, voter)) from None
         except RequestTimedOutError as error:
             raise RequestTimedOutError(_why_late(client, error)) from None
-        _done(client, f"{voter} votes no more", output)
+        _done(client, f"removed voter {voter}", output)
 
 
 def transfer(
     node_id: Annotated[
-        int | None, typer.Argument(metavar="ID", min=0, help="Who is to lead; default: the voter that is furthest.")
+        int | None, typer.Argument(metavar="ID", min=0, help="The new leader; default: the voter with the longest log.")
     ] = None,
     timeout: _Timeout = _TIMEOUT_S,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Have another voter lead, without waiting for a time-out: before the leader's machine is taken down.
+    """Make another voter the leader, without an election time-out. Use it before the leader's machine is stopped.
 
     \b
     Examples:
@@ -168,10 +172,7 @@ def transfer(
             raise VoterNotFoundError(_no_voter(client, error, str(node_id))) from None
         except RequestTimedOutError as error:
             raise RequestTimedOutError(_why_late(client, error)) from None
-    if output is OutputFormat.JSON:
-        print_json({"leader_id": leader})
-    else:
-        print(f"controller {leader} leads")
+    show(output, {"leader_id": leader}, f"controller {leader} leads")
 
 
 # -- what is shown
@@ -203,14 +204,14 @@ def _replica(replica: QuorumReplica) -> dict[str, Any]:
 
 
 def _max_lag(quorum: QuorumInfo) -> int | None:
-    """None as long as it is not known of each voter: one that is down is not one that lags by nothing."""
+    """None when the lag of a voter is not known: it may be down."""
     lags = [each.lag for each in quorum.voters]
     return None if None in lags else max((lag for lag in lags if lag is not None), default=None)
 
 
 def _max_lag_time_ms(quorum: QuorumInfo) -> int | None:
-    """How long ago the voter that is furthest behind had all of the leader's log (Kafka: MaxFollowerLagTimeMs); None
-    when one of them never had since this leader leads."""
+    """How long ago the slowest voter had all of the leader's log (Kafka: MaxFollowerLagTimeMs); None when a voter never
+    had it under this leader."""
     times = {each.replica_id: each.last_caught_up_timestamp_ms for each in quorum.voters}
     now = times.get(quorum.leader_id)
     if now is None or None in times.values():
@@ -275,10 +276,7 @@ def _time(timestamp_ms: int | None) -> str | None:
 
 def _done(client: Any, what: str, output: OutputFormat) -> None:
     quorum = client.describe_quorum()
-    if output is OutputFormat.JSON:
-        print_json(_document(quorum))
-    else:
-        print(f"{what}; voters: {_voters(quorum)}")
+    show(output, _document(quorum), f"{what}; voters: {_voters(quorum)}")
 
 
 def _voters(quorum: QuorumInfo) -> str:
@@ -298,8 +296,7 @@ def _described(client: Any, timeout_s: float) -> QuorumInfo:
         quorum: QuorumInfo = client.describe_quorum(timeout=timeout_s)
     except RequestTimedOutError as error:
         raise RequestTimedOutError(
-            f"{_NO_LEADER} ({error.message}); what each of them remembers: `headrace metadata cat DIRECTORY "
-            "/local/quorum`"
+            f"{_NO_LEADER} ({error.message}); `headrace metadata cat DIRECTORY /local/quorum` shows what a node knows"
         ) from None
     return quorum
 
@@ -309,7 +306,7 @@ def _no_voter(client: Any, error: HeadraceError, voter: str) -> str:
         there = _voters(client.describe_quorum(timeout=_STATUS_S))
     except HeadraceError:
         return error.message
-    return f"{voter} is no voter; the voters are {there}"
+    return f"{voter} is not a voter; the voters are {there}"
 
 
 def _why_duplicate(client: Any, error: HeadraceError, node_id: int, directory_id: str | None) -> str:
@@ -317,10 +314,10 @@ def _why_duplicate(client: Any, error: HeadraceError, node_id: int, directory_id
     if there is None:
         return error.message
     if directory_id == there.directory_id_text:
-        return f"controller {node_id} votes already: {_key(there)}"
+        return f"controller {node_id} is already a voter: {_key(there)}"
     where = "" if directory_id is None else ", with another directory"
     return (
-        f"controller {node_id} votes already{where}: {_key(there)}; if that disk is lost, "
+        f"controller {node_id} is already a voter{where}: {_key(there)}; if that disk is lost, run "
         f"`headrace quorum remove {_key(there)}` first"
     )
 
@@ -330,7 +327,7 @@ def _why_late(client: Any, error: HeadraceError) -> str:
         client.describe_quorum(timeout=_STATUS_S)
     except HeadraceError:
         return f"{error.message}; {_NO_LEADER}"
-    return f"{error.message}; `headrace quorum status` shows what there is now"
+    return f"{error.message}; `headrace quorum status` shows the voters now"
 
 
 def _why_not_caught_up(client: Any, error: HeadraceError, node_id: int, directory_id: str | None) -> str:
@@ -341,10 +338,10 @@ def _why_not_caught_up(client: Any, error: HeadraceError, node_id: int, director
     for each in observers:
         if each.replica_id == node_id and directory_id in (None, each.directory_id_text):
             behind = "" if each.lag is None else f", {each.lag} offsets behind"
-            return f"{error.message}; it follows the quorum{behind}: try again, or give it --timeout"
+            return f"{error.message}; it follows the quorum{behind}: try again, or with a longer --timeout"
     return (
-        f"{error.message}; no such controller follows the quorum: start it first, with controller.quorum.bootstrap."
-        "servers naming the voters; its own log says why it does not find them"
+        f"{error.message}; no controller {node_id} follows the quorum: start it with "
+        "controller.quorum.bootstrap.servers set to the voters; its log says why it cannot reach them"
     )
 
 
@@ -359,6 +356,6 @@ def _of_config(path: Path) -> tuple[int, str, str]:
     config = NodeConfig.from_properties(read_properties(path), role="controller")
     address = own_address(config)
     if address is None:
-        raise InvalidArgumentError(f"{path}: the internal listener has any free port; others need one to count on")
+        raise InvalidArgumentError(f"{path}: the internal listener has port 0 (any free one); set a fixed port")
     meta = read_meta(config.log_dirs[0], node_id=config.node_id, is_controller=True)
     return config.node_id, id_to_text(meta.directory_id), address

@@ -6,8 +6,9 @@ from typing import Annotated
 
 import typer
 
+from . import complete
 from .client import DEFAULT_BOOTSTRAP, Bootstrap, admin
-from .output import Output, OutputFormat, print_json, print_table
+from .output import Output, OutputFormat, show_rows
 
 
 def register(app: typer.Typer) -> None:
@@ -22,13 +23,13 @@ def _group() -> None:
 
 
 def delete(
-    topic: Annotated[str, typer.Option("--topic", "-t", help="The topic.")],
-    before: Annotated[str, typer.Option("--before", help="Delete what is below this offset; `end`: everything.")],
+    topic: Annotated[str, typer.Option("--topic", "-t", help="The topic.", autocompletion=complete.topics)],
+    before: Annotated[str, typer.Option("--before", help="The first offset to keep, or `end` to delete all records.")],
     partition: Annotated[int | None, typer.Option("--partition", "-p", help="Default: every partition.")] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Delete the records below an offset, at once for readers and soon from the disk.
+    """Delete the records below an offset. Readers no longer see them at once; the disk space is freed soon after.
 
     \b
     Examples:
@@ -48,7 +49,4 @@ def delete(
             partitions = [partition]
         starts = client.delete_records({TopicPartition(topic, number): offset for number in partitions})
     rows = [{"topic": tp.topic, "partition": tp.partition, "low_watermark": low} for tp, low in sorted(starts.items())]
-    if output is OutputFormat.JSON:
-        print_json(rows)
-    else:
-        print_table(("TOPIC", "PARTITION", "STARTS AT"), [tuple(row.values()) for row in rows])
+    show_rows(output, ("TOPIC", "PARTITION", "STARTS AT"), rows)

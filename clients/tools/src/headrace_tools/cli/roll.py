@@ -14,9 +14,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from headrace_core.plurals import counted
+
 from .client import client_config
 from .output import Output, OutputFormat, note, print_json
 from .progress import HowFar, progress
+from .times import duration
 
 if TYPE_CHECKING:
     from ..local.directory import ClusterDirectory
@@ -37,19 +40,19 @@ def roll(
     data: Annotated[
         Path, typer.Option("--data", envvar="HEADRACE_DATA", help="The cluster's directory, as with `headrace up`.")
     ] = Path("headrace-data"),
-    role: Annotated[list[Role] | None, typer.Option("--role", help="Only these; repeatable.")] = None,
+    role: Annotated[list[Role] | None, typer.Option("--role", help="Restart only these roles; repeatable.")] = None,
     timeout: Annotated[
         float,
-        typer.Option(min=1.0, help="Seconds that a node may take until it serves, and then until all is in sync."),
+        duration("--timeout", least_s=1.0, help="How long a node may take to serve, and then all replicas to sync."),
     ] = 300.0,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Restart a cluster on this machine while it is used: one node after the other, never two at once.
+    """Restart the nodes of a cluster on this machine one by one, while clients use it.
 
     Controllers first, the active one last; then brokers, then coordinators. Before each stop, and at the end, all nodes
-    must be alive, all copies in sync, all controllers caught up, all groups owned; a cluster that is not whole is left
-    as it is, and the reason told (exit code 1). Ctrl-C ends it between two nodes. What `headrace up -c KEY=VALUE` kept
-    for the next start holds from then on.
+    must be alive, all replicas in sync, all controllers caught up, and all groups must have a coordinator. Otherwise
+    the command fails with the reason (exit code 1) and stops no further node. Ctrl-C ends it between two nodes. Keys
+    kept by `headrace up -c KEY=VALUE` take effect.
 
     \b
     Examples:
@@ -128,9 +131,7 @@ def _show(cluster: ClusterDirectory, rolled: Rolled, seconds: float, output: Out
             }
         )
         return
-    count = len(rolled.restarted)
-    print(
-        f"restarted {count} node{'' if count == 1 else 's'} of {shlex.quote(str(cluster.directory))} in {seconds:.1f} s"
-    )
+    nodes = counted(len(rolled.restarted), "node")
+    print(f"restarted {nodes} of {shlex.quote(str(cluster.directory))} in {seconds:.1f} s")
     if rolled.left:
         print(f"not restarted: {', '.join(map(str, rolled.left))}")

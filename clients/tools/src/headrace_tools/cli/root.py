@@ -1,4 +1,4 @@
-"""The root of the command tree: which command lives where, and ``--version``.
+"""The root of the command tree: which command lives where, ``ls`` for ``list``, and ``--version``.
 
 ``up`` imports no grpc (a test checks this), so that it starts quickly and a later fork is safe.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import os
 import sys
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -42,6 +43,7 @@ _HOMES = {
     "profile": "profiles",
     "metadata": "metadata",
     "bench": "bench",
+    "version": "version",
 }
 
 
@@ -70,17 +72,26 @@ def build(arguments: Sequence[str]) -> typer.Typer:
         add_completion=True,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
-        context_settings={"help_option_names": ["--help"], "max_content_width": 110},
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
     )
     app.callback(
         epilog="Exit codes: 0 done, 1 failed, 2 wrong usage, 3 what --fail-on asks for, 130 Ctrl-C, "
-        "141 the reader of a pipe has gone, 143 SIGTERM. Every command has --help with examples."
+        "141 the reader of a pipe has gone, 143 SIGTERM. Every command has -h with examples; `ls` is short for `list`."
     )(_root)
-    first = _first_command(arguments)
+    first = _first_command(_words_to_complete() or arguments)
     for home in [_HOMES[first]] if first in _HOMES else dict.fromkeys(_HOMES.values()):
         importlib.import_module(f"{__package__}.{home}").register(app)
-    _let_profiles_say_where(app)
+    _add_what_all_share(app)
     return app
+
+
+def _words_to_complete() -> list[str]:
+    """The complete words of the command line for which a shell wants completions; empty outside of a completion."""
+    if "_HEADRACE_COMPLETE" not in os.environ:
+        return []
+    text = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS") or ""
+    words = text.split()[1:]
+    return words if text[-1:].isspace() else words[:-1]
 
 
 def _first_command(arguments: Sequence[str]) -> str | None:
@@ -93,18 +104,20 @@ def _first_command(arguments: Sequence[str]) -> str | None:
     return None
 
 
-def _let_profiles_say_where(app: typer.Typer) -> None:
-    """Every command that takes ``--bootstrap`` takes ``--profile``, without each having to say so."""
-    for command in app.registered_commands:
+def _add_what_all_share(app: typer.Typer) -> None:
+    """Give each command with ``--bootstrap`` a ``--profile``, and each ``list`` the short name ``ls``."""
+    for command in list(app.registered_commands):
         if command.callback is not None and "bootstrap" in inspect.signature(command.callback).parameters:
             if command.callback.__module__.endswith(".profiles"):
-                continue  # there it is what a profile is to say
+                continue  # there --bootstrap is the profile's content
             from .client import finds_cluster
 
             command.callback = finds_cluster(command.callback)
+        if command.name == "list" and command.callback is not None:
+            app.command("ls", hidden=True)(command.callback)
     for group in app.registered_groups:
         if group.typer_instance is not None:
-            _let_profiles_say_where(group.typer_instance)
+            _add_what_all_share(group.typer_instance)
 
 
 def _print_version(wanted: bool) -> None:
@@ -120,7 +133,7 @@ def _root(
         bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
     ] = False,
     profile: Annotated[
-        str | None, typer.Option("--profile", metavar="NAME", help="Which cluster: see `headrace profile`.")
+        str | None, typer.Option("--profile", metavar="NAME", help="The profile to use: see `headrace profile`.")
     ] = None,
 ) -> None:
     """Headrace: a durable, Kafka-format log behind gRPC."""

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headrace_core.errors import HeadraceError
+from headrace_core.plurals import counted
 
 from .client import DEFAULT_BOOTSTRAP, Bootstrap, Properties, admin
 from .output import Output, OutputFormat, note, print_table, rich_table
+from .times import duration
 
 if TYPE_CHECKING:
     from ..top.frames import Frame
@@ -29,21 +31,19 @@ def register(app: typer.Typer) -> None:
 
 
 def top(
-    interval: Annotated[
-        float, typer.Option("--interval", "-i", min=0.2, help="Seconds from picture to picture.")
-    ] = 2.0,
-    count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="End after so many pictures.")] = None,
-    once: Annotated[bool, typer.Option("--once", help="One picture, after one interval: --count 1.")] = False,
-    rows: Annotated[int, typer.Option("--rows", min=1, help="Topics, and groups, that are shown; JSON has all.")] = 15,
+    interval: Annotated[float, duration("--interval", "-i", least_s=0.2, help="Time between two pictures.")] = 2.0,
+    count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="End after this many pictures.")] = None,
+    once: Annotated[bool, typer.Option("--once", help="Print one picture, after one interval: --count 1.")] = False,
+    rows: Annotated[int, typer.Option("--rows", min=1, help="Number of topics and groups to show; JSON has all.")] = 15,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     properties: Properties = None,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Watch a cluster: records and bytes a second, who leads, what lags, which partitions are in trouble.
+    """Watch a cluster: records and bytes per second, leaders, lag, and partitions in trouble.
 
-    On a terminal the picture stays in its place; Ctrl-C ends it. Into a pipe one picture follows the other; with -o
-    json each is one JSON document on a line of its own. A look that nobody answers counts as one of --count, and the
-    exit code is then 1. Changes nothing.
+    A terminal shows one picture that is updated until Ctrl-C. A pipe gets one picture after the other; with -o json
+    each is one JSON document on its own line. When no node answers, that picture counts towards --count and the exit
+    code is 1. Changes nothing.
 
     \b
     Examples:
@@ -139,8 +139,8 @@ def _head(frame: Frame) -> str:
     leader = "no controller leads" if frame.controller_id < 0 else f"controller {frame.controller_id}"
     return (
         f"{at}  cluster {frame.cluster_id}, {leader}; {_rate(frame.records_per_s)} records/s, "
-        f"{_bytes(frame.bytes_per_s)}/s; {frame.partitions} partitions, {frame.under_replicated} under replicated, "
-        f"{frame.offline} offline; lag {frame.total_lag}"
+        f"{_bytes(frame.bytes_per_s)}/s; {counted(frame.partitions, 'partition')}, "
+        f"{frame.under_replicated} under replicated, {frame.offline} offline; lag {frame.total_lag}"
     )
 
 

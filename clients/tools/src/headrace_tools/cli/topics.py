@@ -6,12 +6,18 @@ from typing import Annotated, Any
 
 import typer
 
+from headrace_core.plurals import counted
+
+from . import complete
 from .client import DEFAULT_BOOTSTRAP, Bootstrap, admin
 from .configs import told, what_holds
-from .output import Output, OutputFormat, key_values, note, print_json, print_table, tell_notes
+from .output import Output, OutputFormat, key_values, note, print_json, print_table, show, tell_notes
 
-_Name = Annotated[str, typer.Argument(metavar="NAME", help="The topic.")]
-_Config = Annotated[list[str] | None, typer.Option("--config", "-c", metavar="KEY=VALUE", help="Repeatable.")]
+_Name = Annotated[str, typer.Argument(metavar="NAME", help="The topic.", autocompletion=complete.topics)]
+_Config = Annotated[
+    list[str] | None,
+    typer.Option("--config", "-c", metavar="KEY=VALUE", help="A key, such as retention.ms=7d; repeatable."),
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -26,7 +32,7 @@ def register(app: typer.Typer) -> None:
 
 
 def create(
-    name: _Name,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The topic.")],
     partitions: Annotated[
         int | None, typer.Option("--partitions", "-p", help="Default: the cluster's num.partitions.")
     ] = None,
@@ -35,7 +41,7 @@ def create(
         typer.Option("--replication-factor", "-r", help="Default: the cluster's default.replication.factor."),
     ] = None,
     config: _Config = None,
-    if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="An existing topic is no error.")] = False,
+    if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="Succeed if the topic exists.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,
 ) -> None:
@@ -44,7 +50,7 @@ def create(
     \b
     Examples:
       headrace topics create orders -p 6
-      headrace topics create clicks -p 12 -c retention.ms=86400000 -c log.flush=os
+      headrace topics create clicks -p 12 -c retention.ms=1d -c log.flush=os
     """
     from headrace import NewTopic
     from headrace.errors import TopicAlreadyExistsError
@@ -65,11 +71,8 @@ def create(
             if not if_not_exists:
                 raise
             row = {**_summary(client.describe_topics([name])[0]), "created": False}
-    if output is OutputFormat.JSON:
-        print_json(row)
-        return
-    what = "created" if row["created"] else "exists already:"
-    print(f"{what} {name}: {row['partitions']} partitions, replication factor {row['replication_factor']}")
+    text = f"{name} ({counted(row['partitions'], 'partition')}, replication factor {row['replication_factor']})"
+    show(output, row, f"created topic {text}" if row["created"] else f"topic {text} already exists")
 
 
 def list_topics(
@@ -97,7 +100,8 @@ def list_topics(
 
 def describe(
     name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="The topic; with one of the flags below: default all.")
+        str | None,
+        typer.Argument(metavar="[NAME]", help="The topic; optional with a flag below.", autocompletion=complete.topics),
     ] = None,
     under_replicated: Annotated[
         bool, typer.Option("--under-replicated-partitions", help="Only partitions with a replica that is not in sync.")
@@ -114,7 +118,7 @@ def describe(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Show a topic's partitions, leaders, replicas, who is in sync, and the configuration that was set for it.
+    """Show a topic's partitions, leaders, replicas, in-sync replicas, and the configuration that was set for it.
 
     \b
     Examples:
@@ -125,9 +129,7 @@ def describe(
     flags = {"under_replicated": under_replicated, "under_min_isr": under_min_isr, "unavailable": unavailable}
     asked = [flag for flag, given in flags.items() if given]
     if name is None and not asked:
-        raise typer.BadParameter(
-            "name a topic, or ask with a flag for the partitions of all topics that are in trouble"
-        )
+        raise typer.BadParameter("pass a topic, or a flag that selects partitions of all topics", param_hint="NAME")
     with admin(bootstrap) as client:
         described = describe_partitions(client, None if name is None else [name])
     for each in described:
@@ -142,7 +144,7 @@ def describe(
     config, partitions = topic["config"], topic["partitions"]
     settings = ", ".join(f"{key}={value}" for key, value in sorted(config.items())) or "nothing set"
     print(
-        f"{name}  id {topic['topic_id']}  {topic['partition_count']} partitions  "
+        f"{name}  id {topic['topic_id']}  {counted(topic['partition_count'], 'partition')}  "
         f"min.insync.replicas {topic['min_insync_replicas']}  config: {settings}\n",
         flush=True,
     )
@@ -206,7 +208,7 @@ def _show_troubled(topics: list[dict[str, Any]], output: OutputFormat) -> None:
     elif rows:
         _print_partitions(rows, ["topic"])
     else:
-        print("no such partition", flush=True)
+        print("no partition matches", flush=True)
 
 
 def _print_partitions(rows: list[dict[str, Any]], first: list[str]) -> None:
@@ -230,17 +232,17 @@ def alter(
     ] = None,
     config: _Config = None,
     delete_config: Annotated[
-        list[str] | None, typer.Option("--delete-config", metavar="KEY", help="Set it no longer here; repeatable.")
+        list[str] | None, typer.Option("--delete-config", metavar="KEY", help="Reset this key; repeatable.")
     ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Add partitions to a topic, or change its configuration. What is not named stays.
+    """Add partitions to a topic, or change its configuration. Keys that are not named keep their values.
 
     \b
     Examples:
       headrace topics alter orders -p 12
-      headrace topics alter orders -c retention.ms=3600000 --delete-config segment.bytes
+      headrace topics alter orders -c retention.ms=1h --delete-config segment.bytes
     """
     from headrace import ConfigResource
 
@@ -248,7 +250,7 @@ def alter(
     deleted = list(dict.fromkeys(delete_config or ()))
     changes |= dict.fromkeys(deleted)
     if partitions is None and not changes:
-        raise typer.BadParameter("nothing to change: give -p, -c or --delete-config")
+        raise typer.BadParameter("nothing to change: pass -p, -c or --delete-config")
     with admin(bootstrap) as client:
         if changes:
             client.alter_configs({ConfigResource("topic", name): changes})
@@ -265,13 +267,14 @@ def alter(
         now = {key: [each._asdict() for each in values] for key, values in held.items()}
         print_json({**row, "changed": changes, "now": now})
     else:
-        print(f"altered {name}: {row['partitions']} partitions" + (f", {len(changes)} keys" if changes else ""))
+        keys = f", {counted(len(changes), 'key')} changed" if changes else ""
+        print(f"altered topic {name} ({counted(row['partitions'], 'partition')}{keys})")
         for key in deleted:
             print(told(key, held[key]))
 
 
 def delete(
-    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="The topics.")],
+    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="The topics.", autocompletion=complete.topics)],
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,
 ) -> None:
@@ -283,10 +286,7 @@ def delete(
     """
     with admin(bootstrap) as client:
         client.delete_topics(names)
-    if output is OutputFormat.JSON:
-        print_json({"deleted": names})
-    else:
-        print(f"deleted {', '.join(names)}")
+    show(output, {"deleted": names}, f"deleted {', '.join(names)}")
 
 
 def offsets(
@@ -297,7 +297,7 @@ def offsets(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Show where each partition starts and ends, and how many offsets that is (compaction leaves gaps in them).
+    """Show the start and end offset of each partition, and how many offsets lie between (compaction leaves gaps).
 
     \b
     Examples:
@@ -312,7 +312,7 @@ def offsets(
         missing = sorted(set(partition or ()) - set(there))
         if missing:
             raise UnknownTopicOrPartitionError(
-                f"topic {name!r} has partitions 0 to {there[-1]}; there is no {', '.join(map(str, missing))}"
+                f"topic {name!r} has no partition {', '.join(map(str, missing))}; its partitions are 0 to {there[-1]}"
             )
         wanted = [TopicPartition(name, number) for number in sorted(set(partition or there))]
         starts = client.list_offsets(dict.fromkeys(wanted, "earliest"))

@@ -12,6 +12,7 @@ import typer
 from headrace_core.errors import HeadraceError
 
 from .output import OutputFormat, note
+from .times import duration
 
 Seen = TypeVar("Seen")
 
@@ -19,11 +20,9 @@ INTERVAL_S = 2.0
 
 Watch = Annotated[
     bool,
-    typer.Option(
-        "--watch", "-w", help="Again every --interval seconds, until Ctrl-C; with -o json a document on each line."
-    ),
+    typer.Option("--watch", "-w", help="Repeat every --interval until Ctrl-C; with -o json one document per line."),
 ]
-Interval = Annotated[float, typer.Option("--interval", min=0.1, metavar="SECONDS", help="Of --watch.")]
+Interval = Annotated[float, duration("--interval", least_s=0.1, help="Time between two looks of --watch.")]
 
 #: The cursor home, and nothing below it.
 _CLEAR = "\x1b[H\x1b[2J"

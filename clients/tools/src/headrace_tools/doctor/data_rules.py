@@ -6,9 +6,10 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 
 from headrace.models import PartitionDescription
+from headrace_core.plurals import counted
 
 from .facts import Facts, GroupFacts
-from .findings import Finding, Severity, brokers_named, count, plural, rule, some
+from .findings import Finding, Severity, brokers_named, count, rule, some
 from .node_rules import starting
 
 #: So many rebalances within so long, the last of them recent, are a storm: nobody gets to read much.
@@ -44,7 +45,7 @@ def min_isr_impossible(facts: Facts) -> Iterator[Finding]:
             yield Finding(
                 "min-isr-impossible",
                 Severity.WARNING,
-                f"min.insync.replicas is {minimum}, and the topic has {copies} replica{plural(copies)}: it counts as "
+                f"min.insync.replicas is {minimum}, and the topic has {counted(copies, 'replica')}: it counts as "
                 f"{copies}, so no replica may ever be missing",
                 f"topic {topic.name}",
                 f"`headrace partitions reassign --topic {topic.name} -r {minimum + 1}` for more copies, or "
@@ -172,7 +173,7 @@ def group_storm(facts: Facts) -> Iterator[Finding]:
             "group-storm",
             Severity.WARNING,
             f"group {group.described.group_id!r} rebalanced {len(recent)} times within {STORM_MS // 1000} s and moved "
-            f"{moved} partition{plural(moved)}; {f'{times} times because: ' if times > 1 else 'the last because: '}"
+            f"{counted(moved, 'partition')}; {f'{times} times because: ' if times > 1 else 'the last because: '}"
             f"{reason if times > 1 else recent[-1].reason}",
             f"group {group.described.group_id}",
             f"`headrace groups explain {group.described.group_id}` tells each one: members that come and go "
@@ -233,7 +234,7 @@ def group_records_lost(facts: Facts) -> Iterator[Finding]:
             yield Finding(
                 "group-records-lost",
                 Severity.ERROR,
-                f"{lost} record{plural(lost)} were deleted before group {group.described.group_id!r} had read them",
+                f"{counted(lost, 'record')} deleted before group {group.described.group_id!r} read them",
                 f"group {group.described.group_id}: {some(names)}",
                 "raise retention.ms or retention.bytes of the topic, or let the group catch up sooner; "
                 "auto.offset.reset says where it goes on",
@@ -281,4 +282,4 @@ def plural_verb(subjects: Sequence[int]) -> str:
 
 def _members_told(group: GroupFacts) -> str:
     members = len(group.described.members)
-    return f"; it has {members} member{plural(members)}" if members else "; it has no members"
+    return f"; it has {counted(members, 'member')}" if members else "; it has no members"

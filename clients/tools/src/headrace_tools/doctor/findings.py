@@ -6,6 +6,8 @@ import enum
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from headrace_core.plurals import counted
+
 from .facts import Facts
 
 _NAMED_MAX = 6
@@ -45,17 +47,13 @@ def rule(name: str) -> Callable[[Rule], Rule]:
 
 
 def brokers_named(ids: Sequence[int]) -> str:
-    return f"broker{plural(len(ids))} {', '.join(map(str, ids))}" if ids else "the missing replicas"
+    return f"broker{'' if len(ids) == 1 else 's'} {', '.join(map(str, ids))}" if ids else "the missing replicas"
 
 
 def count(names: Sequence[str]) -> str:
-    return f"{len(names)} partition{plural(len(names))}"
+    return counted(len(names), "partition")
 
 
 def some(names: Sequence[str]) -> str:
     more = len(names) - _NAMED_MAX
     return ", ".join(names[:_NAMED_MAX]) + (f" and {more} more" if more > 0 else "")
-
-
-def plural(count: int) -> str:
-    return "" if count == 1 else "s"

@@ -197,7 +197,7 @@ def broker_down(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             "broker-down",
             Severity.ERROR,
-            f"broker {broker.broker_id} is registered and does not live (no heartbeats)",
+            f"broker {broker.broker_id} is registered but dead: the controllers receive no heartbeats from it",
             f"broker {broker.broker_id} at {broker.address}",
             cure,
         )

@@ -1,11 +1,23 @@
 """Clusters on this machine: real processes, started by one line, for development and for tests.
 
 ``LocalCluster`` is the face (also exported as ``headrace.LocalCluster``); ``directory.ClusterDirectory`` is what it and
-``headrace up`` share. Nothing here imports grpc.
+``headrace up`` share. Each name is imported at first use; nothing here imports grpc.
 """
 
-from .cluster import LocalCluster
-from .directory import ClusterDirectory, Started, Topology
-from .state import ClusterState, Node
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .cluster import LocalCluster
+    from .directory import ClusterDirectory, Started, Topology
+    from .state import ClusterState, Node
 
 __all__ = ["ClusterDirectory", "ClusterState", "LocalCluster", "Node", "Started", "Topology"]
+
+_HOMES = {"LocalCluster": "cluster", "ClusterState": "state", "Node": "state"}
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"{__name__}.{_HOMES.get(name, 'directory')}"), name)

@@ -24,6 +24,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from headrace.models import BrokerInfo, CoordinatorInfo, PartitionDescription, QuorumInfo
+from headrace_core.plurals import counted
 
 #: In the order of their turns; also the roles that there are.
 TURNS = ("controller", "broker", "coordinator")
@@ -149,8 +150,8 @@ def unavoidable(seen: Seen, nodes: Collection[NodeName]) -> list[str]:
     controllers = seen.of_role("controller")
     if len(controllers) < 3 and any(name.role == "controller" for name in nodes):
         told.append(
-            f"with {len(controllers)} controller{'' if len(controllers) == 1 else 's'} there is no majority while one "
-            "restarts: changes wait; records flow"
+            f"with {counted(len(controllers), 'controller')} there is no majority while one restarts: metadata changes "
+            "wait, records flow"
         )
     if len(seen.of_role("coordinator")) == 1 and any(name.role == "coordinator" for name in nodes):
         told.append("there is one coordinator: groups wait while it restarts")

@@ -119,7 +119,8 @@ class ReplicationService(replication_pb2_grpc.ReplicationServicer):
             )
         if hello.leader_id != broker_id:
             raise NotLeaderOrFollowerError(
-                f"this is broker {broker_id}, and broker {hello.broker_id} means broker {hello.leader_id}"
+                f"wrong broker: broker {hello.broker_id} expected broker {hello.leader_id} at this address, this is "
+                f"broker {broker_id}; its metadata is stale"
             )
         if hello.broker_id == broker_id:
             raise InvalidRequestError(f"broker {broker_id} cannot follow itself")

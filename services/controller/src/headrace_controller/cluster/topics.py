@@ -117,7 +117,7 @@ def _create_one(
     if topic.name == METADATA_TOPIC:
         raise InvalidTopicError(f"{METADATA_TOPIC} is the name of the controllers' own log")
     if topic.name in image.topic_ids:
-        raise TopicAlreadyExistsError(f"topic {topic.name} exists already")
+        raise TopicAlreadyExistsError(f"topic {topic.name} already exists")
     entries = configs.topic_entries(topic.configs, image)
     replicas = _assigned(view, topic) if topic.assignments else _placed(view, topic, placer, room)
     topic_id = _new_topic_id(view)

@@ -73,7 +73,7 @@ def _check_join(request: Heartbeat) -> None:
         raise InvalidRequestError("who joins must subscribe: topics, or topic_regex")
     if request.owned:
         raise InvalidRequestError(
-            f"who joins owns nothing, but {len(request.owned)} partitions were named: let go of them first"
+            f"a joining member owns no partitions, but the request names {len(request.owned)}: revoke them first"
         )
 
 

@@ -5,7 +5,7 @@
     replay(key, value), loaded(now)      another one's decisions, or an earlier life's
 
 A membership is a stream of heartbeats (messages.py); ``checks.py`` says who is let in, ``rebalancing.py`` what follows
-from a change, ``reconciling.py`` how a member gets to what it shall have, ``timing.py`` who was silent for too long.
+from a change, ``reconciling.py`` how a member gets to its target assignment, ``timing.py`` who was silent for too long.
 
 Not obvious:
 
@@ -33,6 +33,7 @@ from headrace_core.errors import (
     UnknownMemberIdError,
     UnreleasedInstanceIdError,
 )
+from headrace_core.plurals import counted
 
 from ..state_machine import ClockSet, Decision, OwnershipAsked, OwnershipProven, RecordKind
 from . import checks, stories
@@ -205,7 +206,7 @@ class Groups:
             return self._replaced(request, turn, group, holder), []
         if group is not None and len(group.members) >= self._settings.max_size:
             raise GroupMaxSizeReachedError(
-                f"group {group.group_id!r} has {len(group.members)} members already, and may have "
+                f"group {group.group_id!r} already has {counted(len(group.members), 'member')}, and may have "
                 f"group.consumer.max.size={self._settings.max_size}"
             )
         key = Key(RecordKind.MEMBER, request.group_id, request.member_id)
@@ -214,7 +215,7 @@ class Groups:
         return group.members[request.member_id], [f"{_named(request)} joined"]
 
     def _replaced(self, request: Heartbeat, turn: Turn, group: Group, holder: Member) -> Member:
-        """Another process takes over what the static member had and shall have: nothing is to be assigned anew."""
+        """Give a static member's current and target assignment to the process that replaces it, without a rebalance."""
         said, target, current = holder.said, holder.target, holder.current
         turn.remove(group, holder, RemovalReason.REPLACED, "FENCED_INSTANCE_ID")
         for part in target:
@@ -443,7 +444,7 @@ class Groups:
     def _check_stranger(self, group: Group | None, group_id: str, member_id: str) -> None:
         if group is not None and group.members:
             raise UnknownMemberIdError(
-                f"group {group_id!r} has {len(group.members)} members, so only these commit; "
+                f"group {group_id!r} has {counted(len(group.members), 'member')}, so only these commit; "
                 f"{member_id or 'somebody who is none'!r} may when it is empty"
             )
 
@@ -462,7 +463,7 @@ class Groups:
         group = checks.known_group(self._state.groups.get(group_id), group_id)
         if group.members:
             raise NonEmptyGroupError(
-                f"group {group_id!r} has {len(group.members)} members; stop them, then delete the group"
+                f"group {group_id!r} has {counted(len(group.members), 'member')}; stop them, then delete the group"
             )
         turn = Turn(self._state, 0, 0)  # a tombstone has no time
         for slot in sorted(group.stories):

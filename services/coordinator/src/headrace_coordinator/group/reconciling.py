@@ -1,4 +1,4 @@
-"""How a member gets from what it has to what it shall have (KIP-848), one pure step: ``advance``.
+"""Move a member from its current to its target assignment (KIP-848), one pure step: ``advance``.
 
     has what it shall not have ------> REVOKING    told to let go; keeps its epoch; everything else waits for that
     has let go of it ----------------> gets what is free of its target, and the epoch of the target

@@ -59,7 +59,7 @@ class Turn:
             member.session.has_to_let_go(self.steady_ms)
 
     def aim(self, group: Group, member: Member, target: frozenset[tuple[bytes, int]]) -> None:
-        """The member shall have this."""
+        """Set the member's target assignment."""
         if target != member.target:
             self.write(
                 Key(RecordKind.TARGET_ASSIGNMENT, group.group_id, member.member_id),

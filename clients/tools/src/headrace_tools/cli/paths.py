@@ -1,0 +1,21 @@
+"""``--data``: the directory of a node or of a cluster, for commands that read its files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+DataPath = Annotated[Path | None, typer.Option("--data", metavar="PATH", help="The same as the argument PATH.")]
+
+
+def path_of(path: Path | None, data: Path | None) -> Path:
+    """The one of the two that was given; a usage error unless it is exactly one."""
+    if path is None and data is None:
+        raise typer.BadParameter("Missing argument 'PATH' (or --data PATH).")
+    if path is not None and data is not None:
+        raise typer.BadParameter("pass PATH or --data, not both", param_hint="--data")
+    found = path if data is None else data
+    assert found is not None
+    return found

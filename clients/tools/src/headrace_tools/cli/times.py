@@ -1,0 +1,87 @@
+"""Durations and points in time on the command line: one grammar for every option that takes one.
+
+duration   500ms  10s  5m  2h  7d  1w  1h30m  P1DT2H (ISO 8601); a number alone is in seconds
+time       2026-11-21T08:00:00.000 (UTC, or with a zone: +01:00)  2026-11-21  -2h (two hours ago)
+           a number alone is in milliseconds since 1970
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from datetime import UTC, datetime
+from typing import Any
+
+import typer
+
+_UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
+_UNIT = r"\d+(?:\.\d+)?(?:ms|min|[smhdw])"
+_DURATION = re.compile(rf"(?:{_UNIT})+", re.IGNORECASE)
+_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|min|[smhdw])", re.IGNORECASE)
+_ISO_DURATION = re.compile(
+    r"P(?=.)(?:(?P<w>\d+)W)?(?:(?P<d>\d+)D)?"
+    r"(?:T(?=.)(?:(?P<h>\d+)H)?(?:(?P<m>\d+)M)?(?:(?P<s>\d+(?:\.\d+)?)S)?)?",
+    re.IGNORECASE,
+)
+
+
+def duration_ms(text: str) -> int:
+    """Milliseconds of a duration that has a unit; ValueError."""
+    wanted = text.strip()
+    if _DURATION.fullmatch(wanted):
+        return round(sum(float(number) * _UNITS_MS[unit.lower()] for number, unit in _PART.findall(wanted)))
+    found = _ISO_DURATION.fullmatch(wanted)
+    if found is None:
+        raise ValueError(f"{text!r}: must be a duration such as 500ms, 10s, 5m, 2h, 7d, 1h30m or PT1H30M")
+    return round(sum(float(number) * _UNITS_MS[unit] for unit, number in found.groupdict().items() if number))
+
+
+def time_ms(text: str) -> int:
+    """Milliseconds since 1970; ValueError."""
+    wanted = text.strip()
+    if wanted.isascii() and wanted.isdigit():
+        return int(wanted)
+    now_ms = int(time.time() * 1_000)
+    try:
+        if wanted.startswith("-"):
+            return max(0, now_ms - duration_ms(wanted[1:]))
+        when = datetime.fromisoformat(wanted)
+    except ValueError:
+        raise ValueError(
+            f"{text!r}: must be a time such as 2026-11-21T08:00:00.000 (UTC, or with a zone: +01:00), -2h (two hours "
+            "ago), or milliseconds since 1970"
+        ) from None
+    found = round((when if when.tzinfo is not None else when.replace(tzinfo=UTC)).timestamp() * 1_000)
+    if found < 0:
+        raise ValueError(f"{text!r}: must not be before 1970")
+    return found
+
+
+def config_value(key: str, value: str) -> str:
+    """``retention.ms=7d`` in milliseconds; any other value as it is."""
+    if key.endswith(".ms"):
+        try:
+            return str(duration_ms(value))
+        except ValueError:
+            pass
+    return value
+
+
+def duration(*flags: str, help: str, least_s: float = 0.0) -> Any:  # noqa: A002 -- as typer.Option calls it
+    """A ``typer.Option`` for a duration; the command gets seconds, at least ``least_s``."""
+
+    def seconds(given: Any) -> float:
+        text = str(given)
+        try:
+            found = float(text) if _is_number(text) else duration_ms(text) / 1_000
+        except ValueError as error:
+            raise typer.BadParameter(str(error)) from None
+        if found < least_s:
+            raise typer.BadParameter(f"{text!r}: must be at least {least_s:g} s")
+        return found
+
+    return typer.Option(*flags, parser=seconds, metavar="DURATION", help=help)
+
+
+def _is_number(text: str) -> bool:
+    return re.fullmatch(r"\d+(\.\d*)?|\.\d+", text.strip()) is not None

@@ -1,0 +1,26 @@
+"""``version``: the version of the command line. ``main`` answers without -o by itself, which is quicker."""
+
+from __future__ import annotations
+
+import platform
+
+import typer
+
+from .output import Output, OutputFormat, show
+
+
+def register(app: typer.Typer) -> None:
+    app.command("version")(version)
+
+
+def version(output: Output = OutputFormat.TEXT) -> None:
+    """Print the version, as `headrace --version` does.
+
+    \b
+    Examples:
+      headrace version
+      headrace version -o json        {"version", "python"}
+    """
+    from headrace import __version__
+
+    show(output, {"version": __version__, "python": platform.python_version()}, __version__)

@@ -1,0 +1,8 @@
+"""A count and its noun, so that they agree: ``counted(1, "partition")`` is "1 partition"."""
+
+from __future__ import annotations
+
+
+def counted(count: int, noun: str, plural: str | None = None) -> str:
+    """``2 partitions``, with commas from 1,000 on; ``plural`` where it is not the noun with an s."""
+    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
