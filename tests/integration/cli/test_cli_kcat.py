@@ -253,7 +253,27 @@ def test_wrong_flags_are_usage_errors(cli: Cli) -> None:
     assert cli("produce", "-t", "t", "-H", "=x", stdin=b"", code=2).err
     assert cli("produce", "-t", "t", "-D", "", stdin=b"", code=2).err
     assert "did you mean" in cli("produce", "-t", "t", "-X", "lingre.ms=5", stdin=b"x\n", code=2).err
-    assert "INVALID_CONFIG" in cli("produce", "-t", "t", "-z", "rar", stdin=b"x\n", code=1).err
+    assert "none, gzip, snappy" in cli("produce", "-t", "t", "-z", "rar", stdin=b"x\n", code=2).err
+
+
+def test_a_topic_that_produce_creates_is_told_once(cli: Cli, topic: str) -> None:
+    """A name with a typing mistake must not go unnoticed."""
+    assert "created topic" not in cli("produce", "-t", topic, stdin=b"x\n").err
+    made = cli("produce", "-t", f"{topic}-new", "-p", "0", "-o", "json", stdin=b"x\n")
+    partitions = len(cli("topics", "describe", f"{topic}-new", "-o", "json").json()["partitions"])
+    assert made.err == f"created topic {topic}-new ({partitions} partition{'s' * (partitions != 1)})\n"
+    assert made.json()["records"] == 1
+    assert cli("produce", "-t", f"{topic}-new", stdin=b"x\n").err == ""
+    cli("topics", "delete", f"{topic}-new")
+
+
+def test_consume_takes_times_and_topics_take_durations(cli: Cli, topic: str) -> None:
+    cli("produce", "-t", topic, stdin=b"new\n")
+    assert cli("consume", "-t", topic, "-e", "-q", "-o", "-2h").lines == ["new"]
+    assert cli("consume", "-t", topic, "-e", "-q", "-o", "e@-2h").lines == []
+    assert cli("consume", "-t", topic, "-e", "-q", "-o", "s@2013-01-01", "-o", "e@2013-01-02T12:00:00").lines == []
+    cli("topics", "alter", topic, "-c", "retention.ms=7d")
+    assert cli("topics", "describe", topic, "-o", "json").json()["config"]["retention.ms"] == "604800000"
 
 
 def test_a_large_input_arrives_whole_and_in_order(cli: Cli, topic: str) -> None:

@@ -1,4 +1,4 @@
-"""How ``produce`` cuts its input into messages, however the bytes arrive."""
+"""How ``produce`` cuts its input into messages, however the bytes arrive, and what a terminal shows in the end."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from itertools import chain
 
 import pytest
 
-from headrace_tools.cli.produce import _split
+from headrace_tools.cli.produce import _split, _summary
 
 
 def _through_a_pipe(pieces: list[bytes], delimiter: bytes) -> list[bytes]:
@@ -59,3 +59,19 @@ def test_however_the_bytes_arrive_the_messages_are_the_same(delimiter: bytes, rn
             pieces.append(data[position : position + size])
             position += size
         assert _through_a_pipe(pieces, delimiter) == expected
+
+
+def _range(partition: int, records: int, first: int, last: int) -> dict[str, int]:
+    return {"partition": partition, "records": records, "first_offset": first, "last_offset": last}
+
+
+def test_a_terminal_shows_where_the_records_are() -> None:
+    assert _summary("orders", [_range(2, 1, 0, 0)]) == ["1 record to orders-2 at offset 0"]
+    assert _summary("orders", [_range(0, 5, 7, 11), _range(1, 1, -1, -1)]) == [
+        "5 records to orders-0 at offsets 7 to 11",
+        "1 record to orders-1",
+    ]
+    assert _summary("orders", [_range(number, 100, 0, 99) for number in range(20)]) == [
+        "2,000 records to orders (20 partitions)"
+    ]
+    assert _summary("orders", []) == ["0 records to orders"]
