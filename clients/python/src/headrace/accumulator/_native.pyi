@@ -12,16 +12,13 @@ from ._watching import Watch
 
 _Future = TypeVar("_Future")
 
-def murmur2(data: bytes) -> int:
-    """Kafka's hash of a key, as an unsigned 32-bit number (Austin Appleby's MurmurHash2 with seed 0x9747b28c)."""
-
-def key_partitions(offsets: int, data: int, validity: int, first: int, rows: int, count: int, out: bytearray) -> None:
-    """The partition of each key of a large_binary Arrow array (addresses of its buffers), -1 for null, as int32s."""
+def murmur2(data: bytes) -> int: ...
+def key_partitions(
+    offsets: int, data: int, validity: int, first: int, rows: int, count: int, out: bytearray
+) -> None: ...
 
 @final
 class RecordMetadata:
-    """Where an acknowledged record went. ``offset`` is -1 with acks=0, where nobody says."""
-
     def __init__(self, topic: str, partition: int, offset: int, timestamp_ms: int) -> None: ...
     @property
     def topic(self) -> str: ...
@@ -34,8 +31,6 @@ class RecordMetadata:
     def __iter__(self) -> Iterator[Any]: ...
 
 class SendBatch:
-    """One batch on its way: ``builder`` while it is open, ``data`` once it is sealed, then the outcome."""
-
     def __init__(
         self, queue: PartitionQueue, builder: BatchBuilder | None, data: bytes | None = None, count: int = 0
     ) -> None: ...
@@ -62,9 +57,7 @@ class SendBatch:
     def error(self) -> HeadraceError | None: ...
     watch: Watch | None
 
-    def stamp(self, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
-        """Write an idempotent producer's number into the batch's bytes, in place: nobody else holds them."""
-
+    def stamp(self, producer_id: int, producer_epoch: int, base_sequence: int) -> None: ...
     def finish(self, base_offset: int, log_append_time_ms: int, error: HeadraceError | None) -> list[Any]:
         """Set the outcome and wake who waits; returns the waiters to call. Only the first call counts."""
 
@@ -93,8 +86,7 @@ class PartitionQueue:
     def sequence(self) -> int: ...
     sender: Any  # the sender's QueueNotes; None before the first wake
 
-    def requeue(self, batches: list[SendBatch]) -> None:
-        """Put batches, oldest first, before those that wait."""
+    def requeue(self, batches: list[SendBatch]) -> None: ...
 
 class TopicQueues:
     """A topic's queues. ``available``: the partitions that have a leader, among which the sticky one is chosen."""
@@ -202,15 +194,10 @@ class Accumulator:
     def seal_all(self) -> list[SendBatch]:
         """Close every open batch to more records; returns all that have no outcome yet (flush)."""
 
-    def add_space_waiter(self, waiter: Callable[[], object]) -> bool:
-        """Have ``waiter`` called when there is room; False when there is now."""
-
-    def space_freed(self) -> None:
-        """Call those who wait for room, once there is some."""
+    def add_space_waiter(self, waiter: Callable[[], object]) -> bool: ...
+    def space_freed(self) -> None: ...
 
 class NativeProducer:
-    """The part of Producer that is compiled: ``send``, without a Python frame for each record."""
-
     def __init__(self, accumulator: Accumulator) -> None: ...
     def send(
         self,
@@ -221,21 +208,9 @@ class NativeProducer:
         partition: int | None = None,
         timestamp_ms: int | None = None,
         on_delivery: OnDelivery | None = None,
-    ) -> RecordFuture:
-        """Queue one record; its future tells where it went.
-
-        ``value`` and ``key`` are bytes or None, or what the serializers take; ``timestamp_ms`` is now by default.
-        ``on_delivery(metadata, error)`` is called on the I/O thread, where nothing may wait: ``flush``, ``close`` and
-        ``result`` raise IllegalStateError there, and a send into a full buffer BufferTimeoutError at once.
-
-        Raises RecordTooLargeError, SerializationError,
-        InvalidArgumentError (no such partition), UnknownTopicOrPartitionError, BufferTimeoutError, BootstrapError,
-        ClosedError; what happens later is in the future.
-        """
+    ) -> RecordFuture: ...
 
 class NativeAsyncProducer:
-    """The part of AsyncProducer that is compiled: ``send``."""
-
     def __init__(self, accumulator: Accumulator) -> None: ...
     def send(
         self,
@@ -245,60 +220,25 @@ class NativeAsyncProducer:
         headers: Headers | None = None,
         partition: int | None = None,
         timestamp_ms: int | None = None,
-    ) -> Awaitable[AsyncRecordFuture]:
-        """Await it to queue one record; that gives a future, which is awaited for the record's metadata.
-
-        Arguments and errors are those of Producer.send; for a callback use the future's add_done_callback.
-        """
+    ) -> Awaitable[AsyncRecordFuture]: ...
 
 @final
 class RecordFuture(Future[RecordMetadata]):
-    """The outcome of one record, to be: ask it, wait for it, or have a callback called.
-
-    It is a concurrent.futures.Future to ``concurrent.futures.wait``, ``as_completed`` and ``asyncio.wrap_future``. It
-    cannot be cancelled: the record is on its way.
-    """
-
     def __init__(self, batch: SendBatch, index: int, timestamp_ms: int) -> None: ...
-    def result(self, timeout: float | None = None) -> RecordMetadata:
-        """Where the record went; waits up to ``timeout`` seconds (TimeoutError), raises the record's failure."""
-
-    def exception(self, timeout: float | None = None) -> HeadraceError | None:
-        """The record's failure, None when it was acknowledged; waits like result."""
-
-    def add_done_callback(self, callback: Callable[[Any], object]) -> None:
-        """Call ``callback(self)`` on the I/O thread once the outcome is known, at once when it is. Keep it short:
-        nothing may wait there. What it raises is logged."""
+    def result(self, timeout: float | None = None) -> RecordMetadata: ...
+    def exception(self, timeout: float | None = None) -> HeadraceError | None: ...
+    def add_done_callback(self, callback: Callable[[Any], object]) -> None: ...
 
 @final
 class AsyncRecordFuture:
-    """The outcome of one record for asyncio: await it, or give it to gather, wait, shield, as any asyncio future.
-
-    Cancelling it only gives up waiting: the record is on its way.
-    """
-
     def __init__(self, batch: SendBatch, index: int, timestamp_ms: int) -> None: ...
-    def done(self) -> bool:
-        """Whether the outcome is known (or waiting for it was given up)."""
-
+    def done(self) -> bool: ...
     def cancelled(self) -> bool: ...
-    def result(self) -> RecordMetadata:
-        """Where the record went; raises its failure, asyncio.InvalidStateError before the outcome is known."""
-
-    def exception(self) -> HeadraceError | None:
-        """The record's failure, None when it was acknowledged."""
-
+    def result(self) -> RecordMetadata: ...
+    def exception(self) -> HeadraceError | None: ...
     def get_loop(self) -> asyncio.AbstractEventLoop: ...
-    def add_done_callback(self, callback: Callable[[Any], object], *, context: Any = None) -> None:
-        """Call ``callback(self)`` soon, on the running loop, once the outcome is known."""
-
-    def remove_done_callback(self, callback: Callable[[Any], object]) -> int:
-        """Take back add_done_callback; returns how many were taken back."""
-
-    def cancel(self, msg: Any = None) -> bool:
-        """Give up waiting. The record is sent all the same."""
-
-    def run_callbacks(self) -> None:
-        """On the loop: schedule the callbacks."""
-
+    def add_done_callback(self, callback: Callable[[Any], object], *, context: Any = None) -> None: ...
+    def remove_done_callback(self, callback: Callable[[Any], object]) -> int: ...
+    def cancel(self, msg: Any = None) -> bool: ...
+    def run_callbacks(self) -> None: ...
     def __await__(self) -> Generator[Any, Any, RecordMetadata]: ...
