@@ -99,7 +99,7 @@ def _parse_format(argv: Sequence[str], *, program: str, role: str) -> FormatComm
     parser = argparse.ArgumentParser(prog=f"{program} format", description="Prepare directories for a node's data.")
     parser.add_argument("--cluster-id", required=True, help="the same for every node of the cluster")
     _add_config(parser)
-    parser.add_argument("--log-dirs", help="directories, with commas; instead of --config")
+    parser.add_argument("--log-dirs", "--data", help="directories, with commas; instead of --config")
     parser.add_argument("--node-id", type=int, default=-1, help="with --log-dirs: the node's id")
     parser.add_argument("--ignore-formatted", action="store_true", help="leave directories alone that are formatted")
     if role == "controller":

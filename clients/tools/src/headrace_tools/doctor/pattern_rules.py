@@ -9,8 +9,10 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
+from headrace_core.plurals import counted
+
 from .facts import Facts
-from .findings import Finding, Severity, plural, rule, some
+from .findings import Finding, Severity, rule, some
 
 MIB = 2**20
 #: A topic below this size is tiny; a cluster may have some of them.
@@ -64,7 +66,7 @@ def partitions_unused(facts: Facts) -> Iterator[Finding]:
             yield Finding(
                 "partitions-unused",
                 Severity.ADVICE,
-                f"topic {topic.name!r} has {wide} partitions; its largest group has {members} member{plural(members)}",
+                f"topic {topic.name!r} has {wide} partitions; its largest group has {counted(members, 'member')}",
                 f"topic {topic.name}",
                 "create topics with the partitions that their consumers can use (docs/sizing.md)",
             )
@@ -149,7 +151,7 @@ def lag_unwatched(facts: Facts) -> Iterator[Finding]:
             yield Finding(
                 "lag-unwatched",
                 Severity.ADVICE,
-                f"group {name!r} has no members, is {behind} record{plural(behind)} behind, and committed last "
+                f"group {name!r} has no members, is {counted(behind, 'record')} behind, and committed last "
                 f"{int(idle_ms // 3_600_000)} h ago",
                 f"group {name}",
                 f"start its consumers, or `headrace groups delete {name}`; let a scheduler run `headrace groups "
