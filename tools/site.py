@@ -31,7 +31,7 @@ SOURCES, BUILT, TOOLS = (ROOT / "build" / name for name in ("site-src", "site", 
 OUTSIDE = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 #: Title -> pages or folders of them; what is in no section fails a test.
 SECTIONS: dict[str, list[str]] = {
-    "Start": ["index.md", "installing.md", "migrating.md", "embedding.md", "glossary.md"],
+    "Start": ["index.md", "tutorial.md", "installing.md", "migrating.md", "embedding.md", "glossary.md"],
     "Programs": ["sdk"],
     "Command line": ["cli"],
     "Spark": ["spark.md", "spark-running.md"],

@@ -66,7 +66,8 @@ def settle() -> None:
 
     Spark's worker runs a full collection after each task. With pandas, pyarrow and grpc loaded that walks 75,000
     objects: 20 ms alone, 40 to 80 ms on busy cores, at each task of each micro-batch. What was imported is never
-    garbage; once frozen it is not walked again. A stream of small batches runs a quarter faster for it (docs/spark.md).
+    garbage; once frozen it is not walked again. A stream of small batches runs a quarter faster for it
+    (docs/spark-running.md).
     """
     global _tasks_done
     _tasks_done += 1
