@@ -130,7 +130,7 @@ class Trial:
 
     def use(self) -> None:
         """Everything that the first minute promises, on a small cluster."""
-        told = self.run("headrace", "--version")
+        told = self.run("headrace", "version")
         if told.strip() != version():
             raise TrialError(f"{self.name}: headrace version says {told!r}, not {version()}")
         small = ["--brokers", "1", "--controllers", "1", "--port", "0"]
