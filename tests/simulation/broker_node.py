@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from headrace_broker.assignments import DirectoryAssignments
-from headrace_broker.controller_link import DirectoriesTold, IsrAnswer, IsrRequest, ReplicaKey
+from headrace_broker.controller_link import DirectoriesAssigned, IsrAnswer, IsrRequest, ReplicaKey
 from headrace_broker.handlers.replication import ReplicationService
 from headrace_broker.partition.messages import Hello, Request
 from headrace_broker.partition_table import PartitionTable
@@ -349,7 +349,7 @@ class Broker:
             self.storage,
             LogSettings(static={}, flush_interval_ms=1_000),
             streams=self.streams,
-            begin_anew=self.assignments.begin_anew,
+            report_fresh=self.assignments.report_fresh,
             isr_due=self.keeper.due,
             events=self.events,
             lag_time_max_ms=self.world.plan.lag_ms,
@@ -543,13 +543,13 @@ class Broker:
             for each in results
         }
 
-    async def _assign(self, where: Mapping[ReplicaKey, bytes], fresh: Collection[ReplicaKey]) -> DirectoriesTold:
+    async def _assign(self, where: Mapping[ReplicaKey, bytes], fresh: Collection[ReplicaKey]) -> DirectoriesAssigned:
         placements = tuple(Placement(*key, directory, fresh=key in fresh) for key, directory in where.items())
         refused, offset = await self._call(
             AssignDirectories(broker_id=self.host.broker_id, broker_epoch=self.epoch, placements=placements)
         )
         errors = {(each.placement.topic_id, each.placement.partition): each.error for each in refused}
-        return DirectoriesTold(errors, offset)
+        return DirectoriesAssigned(errors, offset)
 
 
 def heartbeats_ended(host: BrokerHost, broker: Broker) -> HeartbeatsEnded | None:

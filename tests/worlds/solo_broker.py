@@ -201,7 +201,7 @@ class SoloBroker:
             self.storage,
             settings,
             streams=streams or Nobody(),
-            begin_anew=lambda *what: self.beginnings.append(what[:3]),
+            report_fresh=lambda *what: self.beginnings.append(what[:3]),
             isr_due=lambda leader: None,
             events=emitter,
         )

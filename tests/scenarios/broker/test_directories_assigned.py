@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Collection, Mapping
 
 from headrace_broker.assignments import DirectoryAssignments
-from headrace_broker.controller_link import DirectoriesTold, ReplicaKey
+from headrace_broker.controller_link import DirectoriesAssigned, ReplicaKey
 from headrace_broker.settings import BrokerIdentity
 from headrace_core import errors
 from headrace_core.metadata import EMPTY_IMAGE, LOST_DIRECTORY, PartitionChangeRecord
@@ -24,9 +24,9 @@ class Told:
             BrokerIdentity("test", BROKER_ID, 1), broker.storage.directory_of, self._tell
         )
 
-    async def _tell(self, where: Mapping[ReplicaKey, bytes], fresh: Collection[ReplicaKey]) -> DirectoriesTold:
+    async def _tell(self, where: Mapping[ReplicaKey, bytes], fresh: Collection[ReplicaKey]) -> DirectoriesAssigned:
         self.where.update({partition: directory for (_, partition), directory in where.items()})
-        return DirectoriesTold({}, 0)
+        return DirectoriesAssigned({}, 0)
 
     async def everything(self) -> dict[int, bytes]:
         """What is told when all of the metadata is compared."""

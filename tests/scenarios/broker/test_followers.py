@@ -85,7 +85,7 @@ def test_a_push_that_meets_a_bug_is_asked_for_anew_and_nothing_is_left_over(
             victim, method = {
                 "before it is taken": (PartitionFollower, "pushed"),
                 "when it was taken": (FollowerReplica, "_append"),
-                "when the writer has it": (FollowerReplica, "_tell_watchers"),
+                "when the writer has it": (FollowerReplica, "_notify_watchers"),
             }[where]
             works = getattr(victim, method)
 
@@ -344,7 +344,7 @@ def test_a_damaged_follower_is_made_anew_when_everybody_knows_and_not_before() -
             assert directory is not None
             assert told[0] == (b"orders".ljust(16, b"."), 0, directory.bytes)
             # An answer that the metadata does not show yet; and an in-sync set that was asked for before it.
-            broker.roles.told_anew(told[0][0], 0, broker.image.next_offset + 2)
+            broker.roles.fresh_recorded(told[0][0], 0, broker.image.next_offset + 2)
             await change(broker, isr=(OTHER,))
             assert broker.fs.exists("/data/orders-0/headrace-quarantine")
             await change(broker, isr=(OTHER,))
@@ -376,7 +376,7 @@ def test_a_replica_whose_disk_is_gone_begins_when_the_answer_and_the_metadata_ar
             assert told == [(topic_id, 0, directory)]
 
             def answered() -> None:
-                broker.roles.told_anew(topic_id, 0, broker.image.next_offset + (2 if answer_first else 0))
+                broker.roles.fresh_recorded(topic_id, 0, broker.image.next_offset + (2 if answer_first else 0))
 
             async def shown() -> None:
                 await broker.change(PartitionChangeRecord(topic_id, 0, 1, directories=(elsewhere, directory)))

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 
 from headrace_broker import assignments
 from headrace_broker.assignments import DirectoryAssignments
-from headrace_broker.controller_link import DirectoriesTold, ReplicaKey
+from headrace_broker.controller_link import DirectoriesAssigned, ReplicaKey
 from headrace_broker.settings import BrokerIdentity
 from headrace_core.errors import (
     HeadraceError,
@@ -55,7 +55,7 @@ class DirectoryAssignmentsWorld:
         directory = self.at.get(partition)
         return None if directory is None else uuid.UUID(bytes=directory)
 
-    async def _tell(self, where: Mapping[ReplicaKey, bytes], fresh: Collection[ReplicaKey]) -> DirectoriesTold:
+    async def _tell(self, where: Mapping[ReplicaKey, bytes], fresh: Collection[ReplicaKey]) -> DirectoriesAssigned:
         self.calls.append(dict(where))
         self.fresh.append(set(fresh))
         if self.on_call is not None:
@@ -65,7 +65,7 @@ class DirectoryAssignmentsWorld:
             raise PolicyViolationError("metadata.max.records.per.request")
         if self.failures:
             raise self.failures.pop(0)
-        return DirectoriesTold({key: error for key, error in self.refusals.items() if key in where}, 77)
+        return DirectoriesAssigned({key: error for key, error in self.refusals.items() if key in where}, 77)
 
     def change(self, *records: MetadataRecord) -> None:
         image, delta = self.image.apply_with_delta(records, self.image.next_offset + len(records))
@@ -192,7 +192,7 @@ def test_what_begins_anew_is_said_to_until_it_is_known_and_whoever_waits_hears_a
     world = DirectoryAssignmentsWorld()
     world.topic("t", A, ONE, partitions=2)
     world.change(*(PartitionChangeRecord(A, number, 1, directories=(ONE, bytes(16))) for number in range(2)))
-    world.told.begin_anew(A, 1, ONE, world.anew.append)  # where it was before: nothing in the metadata would show it
+    world.told.report_fresh(A, 1, ONE, world.anew.append)  # where it was before: nothing in the metadata would show it
     world.failures.append(NetworkError("the answer is lost"))
     asyncio.run(world.settled())
     assert world.calls == [{(A, 1): ONE}] * 2
@@ -204,6 +204,6 @@ def test_what_was_refused_does_not_begin_anew() -> None:
     world = DirectoryAssignmentsWorld()
     world.topic("t", A, ONE)
     world.refusals[A, 0] = UnknownTopicIdError("it was deleted")
-    world.told.begin_anew(A, 0, TWO, world.anew.append)
+    world.told.report_fresh(A, 0, TWO, world.anew.append)
     asyncio.run(world.settled())
     assert world.anew == []

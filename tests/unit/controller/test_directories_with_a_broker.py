@@ -15,7 +15,7 @@ from collections.abc import Collection, Mapping
 import pytest
 
 from headrace_broker.assignments import DirectoryAssignments
-from headrace_broker.controller_link import DirectoriesTold, ReplicaKey
+from headrace_broker.controller_link import DirectoriesAssigned, ReplicaKey
 from headrace_broker.settings import BrokerIdentity
 from headrace_controller.cluster.requests import AssignDirectories, DeleteTopics, Placement
 from headrace_core.errors import NetworkError
@@ -121,7 +121,7 @@ class Broker:
             self.opened[self.rng.choice(self.online())].add(key)
             self.told.replicas_changed([TopicPartition(self.image.topics[key[0]].name, key[1])])
 
-    async def _tell(self, where: Mapping[ReplicaKey, bytes], fresh: Collection[ReplicaKey]) -> DirectoriesTold:
+    async def _tell(self, where: Mapping[ReplicaKey, bytes], fresh: Collection[ReplicaKey]) -> DirectoriesAssigned:
         fate = self.rng.random() if self.calls_are_lost else 1.0
         await asyncio.sleep(0)
         if fate < 0.25:
@@ -133,7 +133,7 @@ class Broker:
         )
         if fate < 0.5:
             raise NetworkError("the answer is lost")
-        return DirectoriesTold(
+        return DirectoriesAssigned(
             {(each.placement.topic_id, each.placement.partition): each.error for each in refused},
             self.world.image.next_offset,
         )

@@ -180,7 +180,7 @@ class Broker:
             self.storage,
             LogSettings(static=config.topic_defaults(), flush_interval_ms=_flush_interval_ms(values)),
             streams=self.streams,
-            begin_anew=self._assignments.begin_anew,
+            report_fresh=self._assignments.report_fresh,
             isr_due=self._isr_keeper.due,
             events=self.events,
             lag_time_max_ms=lag_time_max_ms,
@@ -220,7 +220,7 @@ class Broker:
         self.storage.directory_changed.subscribe(self._assignments.replicas_changed)
         # Also those of which the controllers do not know that they were there.
         self.storage.failed.subscribe(lambda partitions, _: self._assignments.replicas_changed(partitions))
-        self.storage.failed.subscribe(lambda *_: self._tell_offline_directories())
+        self.storage.failed.subscribe(lambda *_: self._report_offline_directories())
 
         self._listeners: dict[str, Listener] = {}
         self._addresses: tuple[ListenerAddress, ...] = ()
@@ -253,7 +253,7 @@ class Broker:
         self.settings.apply(image, registered.broker_id)
         await self.storage.open(lambda topic: self.roles.settings_of(topic, image))
         self._acting = True
-        self._tell_offline_directories()
+        self._report_offline_directories()
         image = follower.image
         self.streams.metadata_changed(image)
         await self.roles.apply_all(image)
@@ -479,7 +479,7 @@ class Broker:
             self.partitions.refusal = None
             self.events.emit(BrokerUnfenced(broker_id=broker_id))
 
-    def _tell_offline_directories(self) -> None:
+    def _report_offline_directories(self) -> None:
         if self._session is not None and (offline := self.storage.offline_directory_ids()):
             self._session.directories_failed(each.bytes for each in offline)
 

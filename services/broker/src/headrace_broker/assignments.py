@@ -1,15 +1,14 @@
-"""Tells the controllers in which directory each replica of this broker is (KIP-858).
+"""Reports to the controllers in which directory each replica of this broker is (KIP-858).
 
-What is to be told follows from comparing: the metadata says where the controllers believe a replica to be, the storage
-says where it is. It is compared when the metadata of a partition has changed, and when the storage says that a replica
-was moved or its directory has failed: nothing has to be remembered, and a report that was lost is made again. With one
-directory a broker has nothing to tell, for the controllers know it from the start.
+The report is the difference between the metadata (where the controllers believe a replica to be) and the storage (where
+it is). They are compared when the metadata of a partition changed, when a replica was moved, and when its directory
+failed. So nothing has to be remembered, and a report that was lost is made again. A broker with one directory reports
+nothing: the controllers know it from the start.
 
-A replica that is to begin anew, empty, is told of as ``fresh`` before its log is made (``begin_anew``, KIP-903): from
-then on the controllers hold it to be eligible for nothing. The metadata shows when that is so, and whoever makes the
-log waits for it (``roles``).
+A replica that starts over empty is reported as ``fresh`` before its log is made (``report_fresh``, KIP-903): from then
+on the controllers hold it to be eligible for nothing. ``roles`` makes the log when the metadata shows that.
 
-One task sends, thousands of partitions in a call, as long as there is anything to tell.
+One task sends the reports, thousands of partitions in a call.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from headrace_core.metadata import MetadataDelta, MetadataImage
 from headrace_core.rpc.outage import Backoff
 from headrace_core.types import TopicPartition
 
-from .controller_link import DirectoriesTold, ReplicaKey
+from .controller_link import DirectoriesAssigned, ReplicaKey
 from .settings import BrokerIdentity
 
 logger = logging.getLogger(__name__)
@@ -36,8 +35,8 @@ CALL_REPLICAS_MAX = 2_000
 #: A call is repeated by itself: it never stops trying, but after a while it is in no hurry.
 _BACKOFF_MS_MAX = 10_000
 
-#: Tells the controllers where replicas are, and which of them begin anew there; gives what they refused.
-Tell = Callable[[Mapping[ReplicaKey, bytes], Collection[ReplicaKey]], Awaitable[DirectoriesTold]]
+#: Reports to the controllers where replicas are and which of them start over empty; returns what was refused.
+Assign = Callable[[Mapping[ReplicaKey, bytes], Collection[ReplicaKey]], Awaitable[DirectoriesAssigned]]
 
 
 class DirectoryAssignments:
@@ -48,13 +47,13 @@ class DirectoryAssignments:
         self,
         identity: BrokerIdentity,
         directory_of: Callable[[TopicPartition], uuid.UUID | None],
-        tell: Tell,
+        assign: Assign,
         *,
         backoff: Backoff | None = None,
     ) -> None:
         self._identity = identity
         self._directory_of = directory_of
-        self._tell = tell
+        self._assign = assign
         self._backoff = backoff or Backoff(most_ms=_BACKOFF_MS_MAX)
         self._image = MetadataImage()
         self._pending: dict[ReplicaKey, bytes] = {}
@@ -65,7 +64,7 @@ class DirectoryAssignments:
 
     @property
     def pending(self) -> int:
-        """Replicas whose directory the controllers have not been told yet."""
+        """Replicas whose directory was not reported yet."""
         return len(self._pending)
 
     def all_changed(self, image: MetadataImage) -> None:
@@ -88,12 +87,12 @@ class DirectoryAssignments:
             if topic_id is not None:
                 self._compare(topic_id, partition)
 
-    def begin_anew(self, topic_id: bytes, partition: int, directory: bytes, told: Callable[[int], None]) -> None:
-        """Tell that this broker's replica begins anew, empty, in ``directory``. Its log is not there yet, or is damaged
-        and about to be deleted. ``told`` is called with the metadata offset as of which the controllers know it.
-        Whoever has no sign of it in the metadata may ask again."""
+    def report_fresh(self, topic_id: bytes, partition: int, directory: bytes, recorded: Callable[[int], None]) -> None:
+        """Report that this broker's replica starts over, empty, in ``directory``. Its log is not there yet, or is
+        damaged and about to be deleted. ``recorded`` is called with the metadata offset as of which the controllers
+        know it. A caller that does not find it in the metadata may call again."""
         key = (topic_id, partition)
-        self._fresh[key] = told
+        self._fresh[key] = recorded
         self._pending[key] = directory
         self._wake.set()
 
@@ -117,33 +116,33 @@ class DirectoryAssignments:
         self._fresh.pop(key, None)
 
     async def run(self) -> None:
-        """Tell what there is to tell, until cancelled."""
+        """Report what is pending, until cancelled."""
         while True:
             self._wake.clear()
             while self._pending:
-                told = dict(itertools.islice(self._pending.items(), self._call_max))
-                fresh = {key: self._fresh[key] for key in told if key in self._fresh}
+                sent = dict(itertools.islice(self._pending.items(), self._call_max))
+                fresh = {key: self._fresh[key] for key in sent if key in self._fresh}
                 try:
-                    answer = await self._tell(told, fresh.keys())
+                    answer = await self._assign(sent, fresh.keys())
                 except HeadraceError as error:
-                    if isinstance(error, PolicyViolationError) and len(told) > 1:
-                        self._call_max = len(told) // 2
+                    if isinstance(error, PolicyViolationError) and len(sent) > 1:
+                        self._call_max = len(sent) // 2
                         continue
                     # Also what no repetition cures: a former life of the broker ends by its heartbeats, not by this.
                     level = logging.DEBUG if error.retriable else logging.WARNING
-                    logger.log(level, "%d replicas could not be assigned to directories: %s", len(told), error)
+                    logger.log(level, "%d replicas could not be assigned to directories: %s", len(sent), error)
                     await asyncio.sleep(self._backoff.next_s())
                     continue
                 self._backoff.reset()
-                self._told(told, answer.refused)
-                for key, told_anew in fresh.items():
+                self._answered(sent, answer.refused)
+                for key, recorded in fresh.items():
                     if key not in answer.refused:
-                        told_anew(answer.metadata_offset)
+                        recorded(answer.metadata_offset)
             await self._wake.wait()
 
-    def _told(self, told: Mapping[ReplicaKey, bytes], refused: Mapping[ReplicaKey, HeadraceError]) -> None:
-        for key, directory in told.items():
-            if self._pending.get(key) == directory:  # else it was moved meanwhile, and is told again
+    def _answered(self, sent: Mapping[ReplicaKey, bytes], refused: Mapping[ReplicaKey, HeadraceError]) -> None:
+        for key, directory in sent.items():
+            if self._pending.get(key) == directory:  # else it was moved meanwhile, and is reported again
                 del self._pending[key]
                 self._fresh.pop(key, None)
         for (topic_id, partition), error in refused.items():

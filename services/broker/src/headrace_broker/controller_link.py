@@ -78,7 +78,7 @@ class IsrAnswer(NamedTuple):
     recovering: bool
 
 
-class DirectoriesTold(NamedTuple):
+class DirectoriesAssigned(NamedTuple):
     """What the controllers refused of where replicas are said to be; the rest holds at ``metadata_offset``."""
 
     refused: Mapping[ReplicaKey, HeadraceError]
@@ -119,7 +119,7 @@ class ControllerLink:
 
     async def assign_directories(
         self, where: Mapping[ReplicaKey, bytes], fresh: Collection[ReplicaKey] = ()
-    ) -> DirectoriesTold:
+    ) -> DirectoriesAssigned:
         """Tell the controllers in which directory replicas of this broker are (KIP-858); what they refused. Those of
         ``fresh`` are about to be made anew, empty: when this returns, they are eligible for nothing any more (KIP-903).
         Raises as ``call`` does, and StaleBrokerEpochError."""
@@ -142,7 +142,7 @@ class ControllerLink:
             cluster_pb2_grpc.ClusterStub, "AssignReplicasToDirs", request, self._timeout_ms, Sending.UNTIL_ANSWERED
         )
         refused = {(item.topic_id, item.partition): error_of(item.error) for item in answer.refused}
-        return DirectoriesTold(
+        return DirectoriesAssigned(
             {key: error for key, error in refused.items() if error is not None}, answer.metadata_offset
         )
 

@@ -77,9 +77,9 @@ class ReplicationStreams(Protocol):
         returns what calls that off."""
 
 
-#: Tells the controllers that a replica (topic id, partition) begins anew in a directory, and calls back with the
+#: Reports to the controllers that a replica (topic id, partition) starts over in a directory; calls back with the
 #: metadata offset as of which they know it.
-BeginAnew = Callable[[bytes, int, bytes, Callable[[int], None]], None]
+ReportFresh = Callable[[bytes, int, bytes, Callable[[int], None]], None]
 
 
 class Assigned(NamedTuple):
@@ -100,7 +100,7 @@ class Roles:
         settings: LogSettings,
         *,
         streams: ReplicationStreams,
-        begin_anew: BeginAnew,
+        report_fresh: ReportFresh,
         isr_due: Callable[[PartitionLeader], None],
         events: Emitter,
         lag_time_max_ms: int = LAG_TIME_MAX_MS,
@@ -110,12 +110,12 @@ class Roles:
         self._table = table
         self._storage = storage
         self._streams = streams
-        self._begin_anew = begin_anew
+        self._on_fresh = report_fresh
         self._isr_due = isr_due
         self._healing: dict[TopicPartition, HealingReplica] = {}
         #: (topic id, partition) of those that begin anew because their disk is gone: as of which metadata offset the
         #: controllers are known to know; None: they were asked, and no answer is here.
-        self._beginning: dict[tuple[bytes, int], int | None] = {}
+        self._fresh: dict[tuple[bytes, int], int | None] = {}
         self._settings = settings
         self._events = events
         self._lag_time_max_ms = lag_time_max_ms
@@ -194,7 +194,7 @@ class Roles:
     async def _heal(self) -> None:
         """A step for each damaged replica, and for each that begins anew; those that the next change of the metadata
         brings on wait for it."""
-        await self._take_up(self._assigned(self._told_to_begin()))
+        await self._take_up(self._assigned(self._recorded_fresh()))
         damaged = [item for item, error in self._table.failed.items() if isinstance(error, CorruptLogError)]
         for item in [item for item in self._healing if item not in damaged]:
             self._healing.pop(item).close()
@@ -223,32 +223,32 @@ class Roles:
         if healing.waits_for_leave(each.state):
             return False
         if healing.reported_offset is None or (
-            step is Step.TELL and self._table.image.next_offset >= healing.reported_offset
+            step is Step.REPORT and self._table.image.next_offset >= healing.reported_offset
         ):
             directory = self._storage.directory_of(each.partition)
             if directory is not None:
-                self._tell_anew(each, directory)
+                self._report_fresh(each, directory)
             return False
         return step is Step.MAKE and self._table.image.next_offset >= healing.reported_offset
 
-    def told_anew(self, topic_id: bytes, number: int, metadata_offset: int) -> None:
+    def fresh_recorded(self, topic_id: bytes, number: int, metadata_offset: int) -> None:
         """The controllers know, as of ``metadata_offset``, that this broker's replica begins anew."""
-        if (topic_id, number) in self._beginning:
-            self._beginning[topic_id, number] = metadata_offset
+        if (topic_id, number) in self._fresh:
+            self._fresh[topic_id, number] = metadata_offset
         topic = self._table.image.topics.get(topic_id)
         healing = None if topic is None else self._healing.get(TopicPartition(topic.name, number))
         if healing is not None:
             healing.reported_offset = metadata_offset
         self.heal_soon()
 
-    def _told_to_begin(self) -> list[TopicPartition]:
+    def _recorded_fresh(self) -> list[TopicPartition]:
         """Who waited for an answer only: the metadata was here before it."""
         found = []
-        for (topic_id, number), told in list(self._beginning.items()):
+        for (topic_id, number), recorded in list(self._fresh.items()):
             topic, state = self._table.image.topics.get(topic_id), self._table.image.partition(topic_id, number)
             if topic is None or state is None or self._broker_id not in state.replicas:
-                del self._beginning[topic_id, number]
-            elif told is not None and told <= self._table.image.next_offset:
+                del self._fresh[topic_id, number]
+            elif recorded is not None and recorded <= self._table.image.next_offset:
                 found.append(TopicPartition(topic.name, number))
         return found
 
@@ -357,7 +357,7 @@ class Roles:
         partition, topic, state = each
         led = self._table.led.get(partition)
         if led is not None:
-            self._tell_leader(led.leader, topic, state)
+            self._update_leader(led.leader, topic, state)
             return
         if partition in self._table.followed:
             return
@@ -409,7 +409,7 @@ class Roles:
         if replica is not None:
             self._isr_due(replica.leader)
 
-    def _tell_leader(self, leader: PartitionLeader, topic: TopicImage, state: PartitionImage) -> None:
+    def _update_leader(self, leader: PartitionLeader, topic: TopicImage, state: PartitionImage) -> None:
         leader.metadata_changed(
             isr=state.isr,
             partition_epoch=state.partition_epoch,
@@ -453,7 +453,7 @@ class Roles:
             if self._is_open(partition, topic) or isinstance(self._table.failed.get(partition), CorruptLogError):
                 continue
             topic_id = uuid.UUID(bytes=topic.topic_id)
-            if not self._waits_to_begin_anew(each, topic_id):
+            if not self._waits_for_fresh(each, topic_id):
                 missing.append((partition, topic_id, self.settings_of(topic.name, self._table.image)))
         for partition, outcome in await self._storage.create(missing, at_start=at_start):
             self._made_or_not(partition, outcome)
@@ -471,25 +471,25 @@ class Roles:
         log = self._storage.log(partition)
         return log is not None and log.topic_id is not None and log.topic_id.bytes == topic.topic_id
 
-    def _waits_to_begin_anew(self, each: Assigned, topic_id: uuid.UUID) -> bool:
+    def _waits_for_fresh(self, each: Assigned, topic_id: uuid.UUID) -> bool:
         """Its log was on a disk that is gone, and others have what was in it: is the log to be made only when the
-        controllers know? That takes the metadata that shows it, and their answer: if that is lost they are told again,
+        controllers know? That takes the metadata that shows it, and their answer: if that is lost it is reported again,
         which would take a replica out of the in-sync set that has joined it meanwhile."""
         key = each.topic.topic_id, each.partition.partition
-        told = self._beginning.get(key)
-        if told is not None and self._table.image.next_offset < told:
+        recorded = self._fresh.get(key)
+        if recorded is not None and self._table.image.next_offset < recorded:
             return True
         directory = self._storage.anew(each.partition, topic_id)
         if directory is None or not has_others(each.state, self._broker_id):
-            if told is not None or key not in self._beginning:
-                self._beginning.pop(key, None)
+            if recorded is not None or key not in self._fresh:
+                self._fresh.pop(key, None)
                 return False
             directory = directory or uuid.UUID(bytes=each.state.directory_of(self._broker_id))
             if directory not in self._storage.directory_ids():
                 return True
-        self._beginning[key] = None
+        self._fresh[key] = None
         why = "its log was in a directory that this broker does not have any more"
-        self._tell_anew(each, directory)
+        self._report_fresh(each, directory)
         before = self._table.failed.get(each.partition)
         if not isinstance(before, ReplicaNotAvailableError):
             self._events.emit(ReplicaBeginsAnew(partition=each.partition, leader_id=each.state.leader, reason=why))
@@ -498,9 +498,9 @@ class Roles:
         )
         return True
 
-    def _tell_anew(self, each: Assigned, directory: uuid.UUID) -> None:
+    def _report_fresh(self, each: Assigned, directory: uuid.UUID) -> None:
         key = each.topic.topic_id, each.partition.partition
-        self._begin_anew(*key, directory.bytes, functools.partial(self.told_anew, *key))
+        self._on_fresh(*key, directory.bytes, functools.partial(self.fresh_recorded, *key))
 
     # -- settings ----------------------------------------------------------------------------------------------------
 
@@ -525,7 +525,7 @@ class Roles:
         if led is not None:
             led.leader.set_flush_policy(config.flush)
             for each in self._assigned([partition]):
-                self._tell_leader(led.leader, each.topic, each.state)
+                self._update_leader(led.leader, each.topic, each.state)
         elif followed is not None:
             followed.log_advanced()  # another policy settles another end
 

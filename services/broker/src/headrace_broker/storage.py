@@ -203,9 +203,9 @@ class Storage:
     def _on_progress(self, progress: OpeningProgress) -> None:
         """In a thread of the opening."""
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to be told
-            self._loop.call_soon_threadsafe(self._tell_progress, progress)
+            self._loop.call_soon_threadsafe(self._report_progress, progress)
 
-    def _tell_progress(self, progress: OpeningProgress) -> None:
+    def _report_progress(self, progress: OpeningProgress) -> None:
         self._events.emit(
             LogDirectoryOpening(
                 path=progress.path,

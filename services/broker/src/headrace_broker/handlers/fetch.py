@@ -279,7 +279,7 @@ class FetchStream(StreamHandler[Any]):
 
     def _answer(self, request: Any, pieces: list[_Piece], size: int) -> None:
         response = fetch_pb2.FetchResponse(correlation_id=request.correlation_id, results=self._refused)
-        size_told = size + response.ByteSize() + _OVERHEAD_BYTES
+        total_size = size + response.ByteSize() + _OVERHEAD_BYTES
         self._refused = []
         tell = response.results.add  # in place: a message that is made first and then put in is copied, records and all
         for entry, replica, piece, error, nearer in pieces:
@@ -304,8 +304,8 @@ class FetchStream(StreamHandler[Any]):
             next_offset = position if piece is None else piece.next_offset
             high_watermark, log_start = reads.high_watermark, reads.log_start
             if piece is not None or entry.has_news(high_watermark, log_start):
-                entry.told_high_watermark = high_watermark
-                entry.told_log_start = log_start
+                entry.sent_high_watermark = high_watermark
+                entry.sent_log_start = log_start
                 tell(
                     topic=entry.partition.topic,
                     partition=entry.partition.partition,
@@ -319,7 +319,7 @@ class FetchStream(StreamHandler[Any]):
             self._session.advance(entry, next_offset, exhausted=next_offset >= high_watermark)
         self._current = None
         self._broker.metrics.fetch_bytes.value += size
-        self._stream.send(response, size_told + _OVERHEAD_BYTES * len(response.results))
+        self._stream.send(response, total_size + _OVERHEAD_BYTES * len(response.results))
         self._count_unread()
 
     # -- waiting -----------------------------------------------------------------------------------------------------

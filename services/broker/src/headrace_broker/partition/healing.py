@@ -5,7 +5,7 @@ other replicas, its broker heals it without anybody's help::
 
     damaged here                          step     what is done
     no other replica may lead             KEEP     nothing: this may be the last copy; an operator decides
-    in the ISR or eligible, or leading    TELL     the controllers hear that it begins anew, empty: it is eligible for
+    in the ISR or eligible, or leading    REPORT   the controllers record that it starts over, empty: it is eligible for
                                                    nothing from there on, and another one leads (KIP-903)
     nobody leads                          WAIT     an election comes first
     another one leads, and this one is
@@ -31,7 +31,7 @@ class Step(enum.Enum):
     """See the module."""
 
     KEEP = "keep"
-    TELL = "tell"
+    REPORT = "report"
     WAIT = "wait"
     MAKE = "make"
 
@@ -53,7 +53,7 @@ def next_step(state: PartitionImage, broker_id: int) -> Step:
     if broker_id not in state.replicas or not has_others(state, broker_id):
         return Step.KEEP
     if is_eligible(state, broker_id):
-        return Step.TELL
+        return Step.REPORT
     return Step.WAIT if state.leader == NO_LEADER else Step.MAKE
 
 

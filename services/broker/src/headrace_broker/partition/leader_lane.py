@@ -180,11 +180,11 @@ class JoinedReplica:
         "lane",
         "leader",
         "position",
+        "sent_high_watermark",
+        "sent_log_start",
         "source",
         "stash",
         "state",
-        "told_high_watermark",
-        "told_log_start",
         "window_bytes",
     )
 
@@ -205,8 +205,8 @@ class JoinedReplica:
         self.stash: Slice | None = None
         #: A read from the disk is under way for it, or is its stash.
         self.holds_read = False
-        self.told_high_watermark = -1
-        self.told_log_start = -1
+        self.sent_high_watermark = -1
+        self.sent_log_start = -1
 
     @property
     def partition(self) -> TopicPartition:
@@ -339,7 +339,7 @@ class LeaderLane:
         self._replicas[join.handle] = replica
         self._registry.put(replica)
         leader.watch_log(replica)
-        replica.told_high_watermark, replica.told_log_start = leader.high_watermark, leader.log_start
+        replica.sent_high_watermark, replica.sent_log_start = leader.high_watermark, leader.log_start
         if replica.position < leader.log_end:
             self.make_ready(replica)
         return Joined(join.handle, None, leader.high_watermark, leader.log_start, leader.log_end)
@@ -545,7 +545,7 @@ class LeaderLane:
         if self.is_catch_up and self._host.is_throttled(leader, self.broker_id):
             self._pacer.take(size, now_ms)
         high_watermark, log_start = leader.high_watermark, leader.log_start
-        replica.told_high_watermark, replica.told_log_start = high_watermark, log_start
+        replica.sent_high_watermark, replica.sent_log_start = high_watermark, log_start
         self._news.pop(replica, None)
         push = Push(replica.handle, found.records, high_watermark, log_start)
         if self.is_catch_up and replica.source.bytes_from(replica.position) < HAND_OVER_BYTES:
@@ -566,8 +566,8 @@ class LeaderLane:
         for replica in list(itertools.islice(self._news, ITEMS_MAX)):
             del self._news[replica]
             high_watermark, log_start = replica.leader.high_watermark, replica.leader.log_start
-            if (high_watermark, log_start) != (replica.told_high_watermark, replica.told_log_start):
-                replica.told_high_watermark, replica.told_log_start = high_watermark, log_start
+            if (high_watermark, log_start) != (replica.sent_high_watermark, replica.sent_log_start):
+                replica.sent_high_watermark, replica.sent_log_start = high_watermark, log_start
                 told.append(News(replica.handle, high_watermark, log_start))
         return tuple(told)
 

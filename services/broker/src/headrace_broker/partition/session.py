@@ -25,8 +25,8 @@ class SessionPartition:
         "max_bytes",
         "partition",
         "position",
-        "told_high_watermark",
-        "told_log_start",
+        "sent_high_watermark",
+        "sent_log_start",
         "topic_id",
     )
 
@@ -46,12 +46,12 @@ class SessionPartition:
         self.current_leader_epoch = current_leader_epoch
         self.last_fetched_epoch = last_fetched_epoch
         self.topic_id = topic_id
-        self.told_high_watermark = -1
-        self.told_log_start = -1
+        self.sent_high_watermark = -1
+        self.sent_log_start = -1
 
     def has_news(self, high_watermark: int, log_start: int) -> bool:
         """Has either offset moved since the client was last told?"""
-        return high_watermark != self.told_high_watermark or log_start != self.told_log_start
+        return high_watermark != self.sent_high_watermark or log_start != self.sent_log_start
 
 
 class FetchSession:

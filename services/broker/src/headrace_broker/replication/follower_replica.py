@@ -199,12 +199,12 @@ class FollowerReplica:
         """What the leader said could not be taken, for a reason that nobody foresaw (a bug, here or there): this
         partition joins anew, after a pause that grows, and is told of; the others on its stream go on."""
         if self._reason is None:
-            told = UnknownServerError(
+            wrapped = UnknownServerError(
                 f"{self.partition}: what broker {self.leader_id} said could not be taken: "
                 f"{type(error).__name__}: {error}"
             )
-            self._stumble = told
-            self._refuse(told)
+            self._stumble = wrapped
+            self._refuse(wrapped)
             self._over_stumble()
 
     def _over_stumble(self) -> None:
@@ -221,7 +221,7 @@ class FollowerReplica:
         before = self.follower.high_watermark
         self.follower.news(news)
         self._heard()
-        self._tell_watchers(before)
+        self._notify_watchers(before)
 
     def _put_out(self, outcome: OtherLane | Wait | Stale) -> None:
         if isinstance(outcome, OtherLane):
@@ -307,7 +307,7 @@ class FollowerReplica:
                     done=self._appended,
                 )
             )
-            self._tell_watchers(before)
+            self._notify_watchers(before)
         else:
             assert isinstance(outcome, Drop)
 
@@ -369,7 +369,7 @@ class FollowerReplica:
         if self._lanes is not None:
             self._lanes.ack_due(self)
         self._heard()
-        self._tell_watchers(before)
+        self._notify_watchers(before)
 
     # -- where it starts ---------------------------------------------------------------------------------------------
 
@@ -556,7 +556,7 @@ class FollowerReplica:
     def unsubscribe(self, watcher: PartitionWatcher) -> None:
         self._watchers.pop(watcher, None)
 
-    def _tell_watchers(self, before: int) -> None:
+    def _notify_watchers(self, before: int) -> None:
         if self._watchers and self.follower.high_watermark > before:
             # How many bytes that is nobody counts here; a reader that waits for more waits for its time.
             for watcher in self._watchers:

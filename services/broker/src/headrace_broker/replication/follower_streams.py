@@ -318,23 +318,23 @@ class _Stream:
         for answer in response.joined:
             replica = lane.joined(answer)
             if replica is not None:
-                self._tell(replica, replica.joined, answer)
+                self._dispatch(replica, replica.joined, answer)
         for push in response.pushes:
             streams.bytes_in.value += len(push.records)
             replica = lane.find(push.handle)
             if replica is not None:
-                self._tell(replica, replica.pushed, push)
+                self._dispatch(replica, replica.pushed, push)
         streams.pushes_in.value += len(response.pushes)
         for news in response.news:
             replica = lane.find(news.handle)
             if replica is not None:
-                self._tell(replica, replica.news, news)
+                self._dispatch(replica, replica.news, news)
         for ended in response.ended:
             replica = lane.ended(ended)
             if replica is not None:
-                self._tell(replica, replica.ended, ended)
+                self._dispatch(replica, replica.ended, ended)
 
-    def _tell(self, replica: OnStream, take: Callable[[T], None], what: T) -> None:
+    def _dispatch(self, replica: OnStream, take: Callable[[T], None], what: T) -> None:
         """``what`` is for ``replica`` alone, and so is whatever goes wrong with it: the others on the stream go on."""
         try:
             take(what)

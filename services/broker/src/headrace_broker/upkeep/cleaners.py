@@ -89,8 +89,8 @@ class Cleaners:
         self._crew: _Crew | None = None
         self._changing: asyncio.Task[None] | None = None
         self._unsubscribe: Callable[[], None] = lambda: None
-        self._told: dict[TopicPartition, str] = {}
-        self._telling = threading.Lock()
+        self._reported: dict[TopicPartition, str] = {}
+        self._reporting = threading.Lock()
 
     def start(self) -> None:
         """Begin to clean, if ``log.cleaner.enable`` says so."""
@@ -117,8 +117,8 @@ class Cleaners:
             for partition in manager.uncleanable:
                 if chosen is None or partition.topic in chosen:
                     manager.retry(partition)
-                    with self._telling:
-                        self._told.pop(partition, None)
+                    with self._reporting:
+                        self._reported.pop(partition, None)
         self.wake()
 
     def _settings_changed(self, old: BrokerSettings, new: BrokerSettings) -> None:
@@ -164,7 +164,7 @@ class Cleaners:
             self._roll_overdue(writer, logs.values())
             targets = self._targets(directory, logs)
             found += [(target, writer) for target in targets]
-        self._tell_uncleanable()
+        self._report_uncleanable()
         found.sort(key=lambda item: (not item[0].is_overdue, -item[0].dirty_ratio))
         return [_Job(writer, target.topic_partition) for target, writer in found]
 
@@ -214,7 +214,7 @@ class Cleaners:
         except Exception as error:
             if not isinstance(error, HeadraceError | OSError):
                 logger.exception("%s: a bug in its compaction", partition)
-            self._tell_uncleanable()
+            self._report_uncleanable()
             return False
         if report is None or report.is_interrupted or report.clean_offset <= targets[0].first_dirty_offset:
             return False
@@ -240,15 +240,17 @@ class Cleaners:
         self._loop.call_soon_threadsafe(begin)
         return result.result()
 
-    def _tell_uncleanable(self) -> None:
+    def _report_uncleanable(self) -> None:
         present = {
             partition: reason
             for writer in self._writers()
             for partition, reason in writer.directory.compaction.uncleanable.items()
         }
-        with self._telling:
-            new = {partition: reason for partition, reason in present.items() if self._told.get(partition) != reason}
-            self._told = present
+        with self._reporting:
+            new = {
+                partition: reason for partition, reason in present.items() if self._reported.get(partition) != reason
+            }
+            self._reported = present
         for partition, reason in new.items():
             self._emit(LogUncleanable(partition=partition, reason=reason))
         self._uncleanable.value = len(present)
