@@ -1,7 +1,7 @@
 """The table of docs/reference/limits.md, from the declarations in headrace_core.rpc.limits.
 
 tools/limits_docs.py generate    write it
-tools/limits_docs.py check       fail when it is not what the declarations say (a test runs this)
+tools/limits_docs.py check       fail when it is not what the declarations say (make check runs this)
 """
 
 from __future__ import annotations

@@ -186,6 +186,23 @@ def test_others_have_their_turns_while_long_work_waits_for_a_disk() -> None:
     asyncio.run(asyncio.wait_for(scenario(), 30))
 
 
+def test_long_work_within_long_work_of_its_task_fails_at_once() -> None:
+    async def scenario() -> None:
+        async with turns.Turns(NAMES) as outer:
+            with pytest.raises(RuntimeError, match="outside"):
+                async with turns.Turns(NAMES):
+                    pass
+
+            async def inner() -> str:
+                async with turns.Turns(NAMES):
+                    return "done"
+
+            assert await outer.outside(inner()) == "done"
+        assert await inner() == "done"
+
+    asyncio.run(scenario())
+
+
 def test_newer_metadata_in_between_leave_no_stale_entry_behind() -> None:
     """What an answer at an older image looks up late is not kept for requests at the newer one."""
     view = MetadataView()

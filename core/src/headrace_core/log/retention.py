@@ -19,10 +19,6 @@ its segment, and all that come after it, for these years. A topic says how far a
 (``message.timestamp.after.max.ms``, an hour by default, enforced at every append). So a timestamp that would be refused
 today - it came while the topic allowed more, or from a log that was copied here - does not count either: such a segment
 is as old as its file. A topic that allows any future (the largest number there is) gets Kafka's rule.
-
-A segment is as old as its latest record. A record that the topic would refuse today
-(``message.timestamp.after.max.ms``) counts as written when its file was; otherwise one broken clock would hold the log
-for years, as in Kafka.
 """
 
 from __future__ import annotations

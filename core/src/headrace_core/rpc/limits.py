@@ -150,7 +150,9 @@ class RequestCheck:
     """The limits of one call, ready for its requests' bytes. ``descriptor``: of its request message."""
 
     def __init__(self, method: str, descriptor: Any) -> None:
-        """``method``: "Service/Method". KeyError: the table has no such call."""
+        """``method``: "Service/Method". LookupError: the table has no such call, which must not be served so."""
+        if method not in LIMITS:
+            raise LookupError(f"{method} has no limits: add its row to LIMITS, run tools/limits_docs.py generate")
         self._method = method
         self._limits = LIMITS[method]
         self._paths = tuple(self._limits.items)

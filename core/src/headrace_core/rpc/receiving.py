@@ -17,7 +17,7 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from ..errors import HeadraceError, InvalidRequestError
-from .limits import LIMITS, RequestCheck
+from .limits import RequestCheck
 from .memory import give_memory_back
 
 #: Bytes of refused requests that a listener receives a second, over all connections. To receive a MiB holds the event
@@ -88,9 +88,9 @@ def arrivals_of(
     """The deserializer of ``handler``, which serves ``path`` ("/headrace.v1.Produce/Produce")."""
     kept = Penalties() if penalties is None else penalties
     parse = handler.request_deserializer
-    method = path.rpartition("/headrace.v1.")[2]
+    package, _, method = path.rpartition("/headrace.v1.")
     check: Callable[[bytes], HeadraceError | None] = lambda data: None  # noqa: E731
-    if method in LIMITS:
+    if package == "" and method != path:  # (others' services, such as health, have no limits of ours)
         check = RequestCheck(method, parse.__self__.DESCRIPTOR)
 
     def arrive(data: bytes) -> Arrival:

@@ -17,7 +17,7 @@ import itertools
 import time
 from collections.abc import Awaitable
 from types import TracebackType
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 from weakref import WeakKeyDictionary
 
 Result = TypeVar("Result")
@@ -63,15 +63,21 @@ class _Desk:
         self.arrivals = itertools.count()
         self._order: TurnOrder[asyncio.Future[None]] = TurnOrder()
         self._is_taken = False
+        self._holder: asyncio.Task[Any] | None = None
 
     async def turn(self, items: int, arrival: int, *, keeps_place: bool) -> None:
-        """Wait in line for a turn. ``keeps_place``: the piece ends its turn with that. CancelledError: it gets none."""
+        """Wait in line for a turn. ``keeps_place``: the piece ends its turn with that. CancelledError: it gets none.
+        RuntimeError: this task has a turn, and would wait for itself."""
+        task = asyncio.current_task()
+        if task is not None and self._holder is task and not keeps_place:
+            raise RuntimeError("long work began within other long work of its task; await it by `turns.outside(...)`")
         turn = asyncio.get_running_loop().create_future()
         self._order.add(items, arrival, turn)
         if keeps_place or not self._is_taken:
             self.hand_over()
         try:
             await turn
+            self._holder = task
         except asyncio.CancelledError:
             if not turn.cancelled():  # it was given the turn, and is cancelled at the same time
                 self.hand_over()
@@ -79,6 +85,7 @@ class _Desk:
 
     def hand_over(self) -> None:
         """A turn is over, or can begin: the next in line has it."""
+        self._holder = None
         while (turn := self._order.next()) is not None:
             if not turn.done():
                 turn.set_result(None)
@@ -90,8 +97,9 @@ _desks: WeakKeyDictionary[asyncio.AbstractEventLoop, _Desk] = WeakKeyDictionary(
 
 
 class Turns:
-    """Of one piece of work on ``items`` items. ``async with Turns(n) as turns``, and in its loop
-    ``if turns.is_over(): await turns.next()``. CancelledError, at either: the call for which it is done was cancelled.
+    """The turns of one piece of work on ``items`` items; not reentrant, see ``outside``. ``async with Turns(n) as
+    turns``, and in its loop ``if turns.is_over(): await turns.next()``. CancelledError, at either: the call for
+    which it is done was cancelled.
     """
 
     __slots__ = ("_arrival", "_desk", "_has_turn", "_items", "_until_s")
@@ -123,8 +131,8 @@ class Turns:
         await self._begin()
 
     async def outside(self, work: Awaitable[Result]) -> Result:
-        """The result of ``work``, which waits for a thread or a disk and not for this loop: others have their turns
-        meanwhile, however long it takes."""
+        """The result of ``work``, which waits for a thread or a disk, or is long work with turns of its own. Others
+        have their turns meanwhile."""
         self._end()
         try:
             return await work
