@@ -18,7 +18,6 @@ from headrace_broker.replication.follower_replica import FollowerReplica
 from headrace_controller.cluster.elections import Electorate
 from headrace_core.errors import HeadraceError
 from headrace_core.log import opening, partition_log
-from headrace_core.log.appender import LogAppender
 from headrace_core.log.partition_log import PartitionLog
 from headrace_core.log.producer_state import Check, ProducerTable
 from headrace_core.metadata import PartitionImage
@@ -208,10 +207,10 @@ def _load_no_table(fs: Any, directory: str, segments: Any, end: int, **given: An
     return ProducerTable(next_offset=end), snapshots, notes
 
 
-_add_part = LogAppender._add_part
+_add_part = PartitionLog._add_part
 
 
-def _replicas_keep_no_table(self: LogAppender, part: Any, group: Any, outcomes: Any, now_ms: int) -> None:
+def _replicas_keep_no_table(self: PartitionLog, part: Any, group: Any, outcomes: Any, now_ms: int) -> None:
     table, self.producers = self.producers, ProducerTable(next_offset=self.producers.next_offset)
     try:
         _add_part(self, part, group, outcomes, now_ms)
@@ -362,7 +361,7 @@ MUTANTS = (
     _mutant(
         "FollowersForgetProducers",
         "idempotence: a failover forgets who wrote what",
-        Patch(LogAppender, "_add_part", _replicas_keep_no_table),
+        Patch(PartitionLog, "_add_part", _replicas_keep_no_table),
     ),
     _mutant(
         "LeavesTheLeadWithAFullDisk",

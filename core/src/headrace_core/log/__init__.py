@@ -5,7 +5,7 @@ shell that makes every change to a directory, in turns, with group commit. ``dum
 
     files.py, descriptors.py                             the file system as an argument; a bounded number of descriptors
     segment.py, index.py, reading.py                     one segment and its indexes; reads by offset and time
-    partition_log.py, appender.py                        the log of one partition; several appends as one write
+    partition_log.py                                     the log of one partition; several appends as one write
     appending.py, replicated.py                          a producer's batches; what may follow what from a leader (pure)
     opening.py, recovery.py                              after an unclean stop: torn tail or corruption
     epochs.py, checkpoints.py                            leader epochs; the small files and their checksums
