@@ -338,7 +338,7 @@ def test_deleting_records_waits_for_the_replicas_that_are_there():
             service = OffsetsService(broker.context)
             (late,) = (await service.DeleteRecords(_delete(1, 1), None)).results
             assert late.error.code == errors.RequestTimedOutError.number
-            assert pair.leader.log_start == 1
+            await until(lambda: pair.leader.log_start == 1)  # (what was begun is finished)
             deleting = asyncio.create_task(service.DeleteRecords(_delete(2, 120_000), None))
             await until(lambda: pair.leader.log_start >= 2)
             assert not deleting.done()
