@@ -419,7 +419,7 @@ def test_topic_that_does_not_exist_is_named(fake: Any) -> None:
 def test_partition_that_does_not_exist_is_named(fake: Any) -> None:
     with consumer(fake) as inp:
         inp.assign([TopicPartition("t", 7)])
-        with pytest.raises(InvalidArgumentError, match="has 1 partitions"):
+        with pytest.raises(InvalidArgumentError, match="has 1 partition;"):
             inp.poll(5)
 
 

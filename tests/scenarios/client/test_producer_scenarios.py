@@ -327,7 +327,7 @@ def test_topic_is_not_created_when_the_client_may_not(fake: Any) -> None:
 def test_partition_out_of_range_is_asked_for_again_before_it_is_refused(fake: Any) -> None:
     with producer(fake) as out:
         out.send("t", b"v").result(60)
-        with pytest.raises(InvalidArgumentError, match="has 1 partitions"):
+        with pytest.raises(InvalidArgumentError, match="has 1 partition "):
             out.send("t", b"v", partition=1)
         with fake.changed:
             fake.create("t", 2)

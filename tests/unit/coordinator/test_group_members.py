@@ -605,7 +605,7 @@ def test_who_was_cut_off_commits_nothing_that_was_given_to_another_one_meanwhile
 def test_strangers_commit_only_to_groups_without_members() -> None:
     shard = GroupShardWorld(orders=1)
     (a,) = shard.join("a")
-    with pytest.raises(UnknownMemberIdError, match="1 members"):
+    with pytest.raises(UnknownMemberIdError, match="1 member,"):
         shard.groups.check_commit(GROUP, "", -1, None)
     shard.groups.check_fetch(GROUP, "", -1)
     a.leave()
