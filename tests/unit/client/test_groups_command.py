@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -208,7 +209,7 @@ def test_a_watch_goes_on_over_failures_and_ends_when_lag_is_bad(
         elif len(looks) == 2:
             world.lags["berry"] = warn("berry")
 
-    monkeypatch.setattr(watching.time, "sleep", between)
+    monkeypatch.setattr(watching, "time", SimpleNamespace(sleep=between))
     watch = ["groups", "describe", "berry", "--watch", "--interval", "7", "--fail-on", "warn", "-o", "json"]
     assert run(watch) == 3
     captured = capsys.readouterr()
@@ -224,7 +225,7 @@ def test_ctrl_c_ends_a_watch_without_a_word(
     def interrupt(seconds: float) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(watching.time, "sleep", interrupt)
+    monkeypatch.setattr(watching, "time", SimpleNamespace(sleep=interrupt))
     for command in (["describe", "berry"], ["describe", "--all-groups"], ["explain", "berry"]):
         assert run(["groups", *command, "--watch"]) == 130
         captured = capsys.readouterr()
@@ -248,7 +249,7 @@ def test_on_a_terminal_each_look_takes_the_place_of_the_last(
         if len(looks) == 2:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(watching.time, "sleep", between)
+    monkeypatch.setattr(watching, "time", SimpleNamespace(sleep=between))
     monkeypatch.setattr(watching.sys.stdout, "isatty", lambda: True)
     assert run(["groups", "explain", "apple", "--watch"]) == 130
     out = capsys.readouterr().out
