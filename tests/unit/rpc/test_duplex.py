@@ -208,6 +208,32 @@ def test_why_a_server_ended_the_stream_is_known_also_to_those_who_were_writing(m
     run(test)
 
 
+def test_the_servers_status_counts_when_a_failed_write_is_noticed_first() -> None:
+    """gRPC gives a failed write to the loop before the status, or after it. Here it is before, by gRPC's own method."""
+    status, details, metadata = status_of(InvalidRequestError("go away"))
+    refused = asyncio.Event()
+
+    async def refuse(context: Any) -> None:
+        await context.read()
+        await refused.wait()
+        await context.abort(status, details, metadata)
+
+    async def test() -> None:
+        async with serving(refuse) as server:
+            stream = dial(server.address)
+
+            async def write() -> None:
+                await stream.connected()
+                await stream.write("a")
+                stream._call._cython_call.set_internal_error("a write failed")
+                asyncio.get_running_loop().call_later(0.05, refused.set)
+                await stream.write("b")
+
+            assert isinstance(await failure_of(stream.run(write())), InvalidRequestError)
+
+    run(test)
+
+
 def test_a_connection_that_is_reset_is_noticed_while_nothing_is_said() -> None:
     async def test() -> None:
         async with serving(echo) as server:

@@ -21,6 +21,8 @@ T = TypeVar("T")
 
 #: So many questions are under way at most: a hundred silent brokers take seven time-outs.
 AT_ONCE_MAX = 16
+#: Ctrl-C is noticed after at most this time.
+_CTRL_C_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +69,20 @@ def ask_each(items: Iterable[K], question: Callable[[K], T]) -> dict[K, Answer[T
     found: dict[K, Answer[T]] = {}
     try:
         for _ in wanted:
-            item, answer = told.get()
+            item, answer = _next(told)
             if isinstance(answer, BaseException):
                 raise answer
             found[item] = answer
     finally:
         ended.set()
     return {item: found[item] for item in wanted}
+
+
+def _next(told: queue.SimpleQueue[T]) -> T:
+    """The next of ``told``. A signal that comes just before the lock is waited for does not end the wait: Python looks at
+    it when the wait is over. So each wait is short, or Ctrl-C would wait for a silent node."""
+    while True:
+        try:
+            return told.get(timeout=_CTRL_C_S)
+        except queue.Empty:
+            continue

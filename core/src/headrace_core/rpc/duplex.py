@@ -17,8 +17,9 @@ What grpc.aio (1.85) does, and what this class makes of it:
 * A write that waits for a connection does not learn that its call was cancelled. ``connected`` waits instead: it holds
   nothing of gRPC's, so ``run`` may cancel it.
 * ``wait_for_connection`` may return after an attempt that failed. ``connected`` looks at the channel's state, too.
-* A write that meets the end of the stream replaces the server's status by INTERNAL. The status is noted before, in the
-  call's done callback, so ``read`` and ``write`` both raise what the server said.
+* A write that meets the end of the stream puts INTERNAL in place of the server's status. When the status came first,
+  it is noted in the call's done callback. When it comes after the write has failed, gRPC tells no one, so ``read`` and
+  ``write`` look for it until it is there. Either way they raise what the server said.
 * A cancelled call raises CancelledError in the tasks that read or write, though they were not cancelled; so does a
   channel that is closed. Here this is a NetworkError; a CancelledError always means that the task was cancelled.
 * A message that is no valid protobuf message is read as None. Here this is a NetworkError, and ends the call.
@@ -44,6 +45,11 @@ Request = TypeVar("Request")
 Response = TypeVar("Response")
 
 _ENDED = (grpc.aio.AioRpcError, asyncio.InvalidStateError)
+
+#: What a failed write makes of the status. The server's own is under way then, for gRPC fails a write when the stream has
+#: ended. It is looked for every so many seconds, so many times.
+_FAILED_WRITE = "Internal error from Core"
+_LOOK_S, _LOOKS = 0.01, 100
 
 
 class Duplex(Generic[Request, Response]):
@@ -119,7 +125,7 @@ class Duplex(Generic[Request, Response]):
             if _is_cancelled():
                 raise
         if self.ended:
-            raise self._ended()
+            raise await self._ended()
         if self._channel.get_state() is not grpc.ChannelConnectivity.READY:
             raise NetworkError(f"{self.address}: the connection cannot be made, or has broken")
 
@@ -133,7 +139,7 @@ class Duplex(Generic[Request, Response]):
         if message is None:
             raise NetworkError(f"{self.address}: the server sent a message that is not a valid protobuf message")
         if message is grpc.aio.EOF:
-            raise self._ended()
+            raise await self._ended()
         return message  # type: ignore[no-any-return]
 
     async def done_writing(self) -> None:
@@ -156,7 +162,7 @@ class Duplex(Generic[Request, Response]):
         finally:
             self._busy.discard(task)
         if failed:
-            raise self._ended()
+            raise await self._ended()
         return result
 
     # -- the end -----------------------------------------------------------------------------------------------------
@@ -168,8 +174,13 @@ class Duplex(Generic[Request, Response]):
             _now(call.code()), grpc.aio.Metadata(), _now(call.trailing_metadata()), _now(call.details())
         )
 
-    def _ended(self) -> HeadraceError:
+    async def _ended(self) -> HeadraceError:
         """Why the call is over."""
+        for _ in range(_LOOKS):
+            if self._cancelled.done() or self._status is None or self._status.details() != _FAILED_WRITE:
+                break
+            await asyncio.sleep(_LOOK_S)
+            self._note_status(self._call)
         status = self._status
         if self._cancelled.done() or status is None:
             return self._given_up()
