@@ -79,8 +79,11 @@ def ask_each(items: Iterable[K], question: Callable[[K], T]) -> dict[K, Answer[T
 
 
 def _next(told: queue.SimpleQueue[T]) -> T:
-    """The next of ``told``. A signal that comes just before the lock is waited for does not end the wait: Python looks at
-    it when the wait is over. So each wait is short, or Ctrl-C would wait for a silent node."""
+    """Wait for the next result in ``told``.
+
+    A signal that comes just before the wait begins does not end it: Python handles signals after the wait. So each
+    wait is short; otherwise Ctrl-C would wait for a silent node.
+    """
     while True:
         try:
             return told.get(timeout=_CTRL_C_S)

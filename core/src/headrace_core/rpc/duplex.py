@@ -46,8 +46,8 @@ Response = TypeVar("Response")
 
 _ENDED = (grpc.aio.AioRpcError, asyncio.InvalidStateError)
 
-#: What a failed write makes of the status. The server's own is under way then, for gRPC fails a write when the stream has
-#: ended. It is looked for every so many seconds, so many times.
+#: The status details after a failed write. gRPC fails a write when the stream has ended, so the server's own status is
+#: on its way. The stream looks for it every so many seconds, so many times.
 _FAILED_WRITE = "Internal error from Core"
 _LOOK_S, _LOOKS = 0.01, 100
 
