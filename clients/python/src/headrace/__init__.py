@@ -2,9 +2,9 @@
 
     from headrace import Producer, Consumer, Admin, TopicPartition, NewTopic
 
-Every name below is imported when it is first used: ``import headrace`` by itself loads neither grpc nor pyarrow, so
-that programs start at once, and a process may fork before it opens a connection. ``LocalCluster`` is in headrace-tools
-(``pip install 'headrace[cluster]'``); all else comes with this distribution.
+Public names are imported at first use: ``import headrace`` alone loads neither grpc nor pyarrow. So programs start
+fast, and a process may fork before it opens a connection. ``LocalCluster`` is in headrace-tools (``pip install
+'headrace[cluster]'``); all other names are in this distribution.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ _HOMES = {
     "tune_memory": ".memory",
 }
 
-#: Modules that ``import headrace`` gives without an import of their own.
+#: Modules that ``import headrace`` offers as attributes, without an import of their own.
 _MODULES = ("errors", "serializers")
 
 
@@ -144,7 +144,7 @@ def __getattr__(name: str) -> Any:
 
     if name == "__all__":
         return _public()
-    if name in _MODULES:  # bound to its name by the import
+    if name in _MODULES:  # the import binds the name
         return importlib.import_module(f".{name}", __name__)
     wanted = "Record" if name == "ConsumerRecord" else name
     home = _HOMES.get(wanted)
@@ -169,7 +169,7 @@ def __dir__() -> list[str]:
 
 
 def _public() -> list[str]:
-    """``__all__``. Without headrace-tools it has no LocalCluster, so that ``from headrace import *`` works."""
+    """``__all__``. It omits LocalCluster when headrace-tools is missing, so that ``from headrace import *`` works."""
     from importlib.util import find_spec
 
     names = {*_HOMES, "ConsumerRecord"}

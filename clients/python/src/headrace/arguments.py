@@ -1,7 +1,7 @@
-"""What callers give, checked where they give it: InvalidArgumentError names the argument, the value and what fits.
+"""Checks of arguments, in the caller's frame: InvalidArgumentError names the argument, the value and what is valid.
 
-So nothing reaches protobuf, a file or a lock that refuses it in words of its own. A number may be of any whole type
-(``operator.index``: NumPy's, too), but is no bool.
+So protobuf, files and locks never raise errors of their own for them. A number may have any integer type
+(``operator.index``: NumPy's too), but is no bool.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .models import OffsetAndMetadata
 
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
-#: The longest time-out that a request carries (int32 milliseconds, 24 days). A longer one, infinity too, means this.
+#: The longest timeout that a request carries (int32 milliseconds, 24 days); longer ones, also infinity, are cut to it.
 SECONDS_MAX = 2_147_483.0
 
 
@@ -28,7 +28,7 @@ def wrong(name: str, given: Any, must: str) -> InvalidArgumentError:
 
 
 def whole(name: str, given: Any, low: int = 0, high: int = INT64_MAX) -> int:
-    """A whole number from ``low`` to ``high``."""
+    """An integer from ``low`` to ``high``."""
     try:
         value = operator.index(given)
     except TypeError:
@@ -50,8 +50,8 @@ def flag(name: str, given: Any) -> bool:
 
 
 def seconds(given: Any, name: str = "timeout", *, none: bool = False, negative: bool = False) -> float:
-    """A time-out in seconds, ``SECONDS_MAX`` at most. ``none``: None is one, too, and the longest; ``negative``: those
-    below 0 mean 0, as for a concurrent.futures.Future."""
+    """A timeout in seconds, at most ``SECONDS_MAX``. ``none``: None is valid and means the longest; ``negative``:
+    values below 0 mean 0, as in concurrent.futures.Future."""
     if given is None and none:
         return SECONDS_MAX
     value = float("nan")
@@ -81,7 +81,7 @@ def text(name: str, given: Any, *, empty: bool = True) -> str:
 
 
 def items(name: str, given: Any, what: str) -> list[Any]:
-    """A list of what an iterable holds; a text or bytes is none."""
+    """The items of an iterable as a list; refuses text and bytes."""
     if isinstance(given, str | bytes | bytearray):
         raise wrong(name, given, f"a list of {what}")
     try:
@@ -91,7 +91,7 @@ def items(name: str, given: Any, what: str) -> list[Any]:
 
 
 def texts(name: str, given: Any, *, empty: bool = False) -> list[str]:
-    """A list of texts; a single one stands for a list of one."""
+    """A list of texts; a single text becomes a list of one."""
     found = [given] if isinstance(given, str) else items(name, given, "texts")
     return [text(name, each, empty=empty) for each in found]
 
@@ -103,19 +103,19 @@ def mapping(name: str, given: Any, what: str) -> Mapping[Any, Any]:
 
 
 def topic(given: Any) -> str:
-    """A legal topic name; InvalidTopicError for another text."""
+    """A legal topic name. Raises InvalidTopicError."""
     return check_topic_name(text("topic", given))
 
 
 def partition(given: Any) -> TopicPartition:
-    """A TopicPartition, or a pair of a topic's name and a number."""
+    """A TopicPartition, also from a (topic name, number) pair."""
     if not isinstance(given, tuple | list) or len(given) != 2 or not isinstance(given[0], str):
         raise InvalidArgumentError(f"{given!r:.100} is no partition: give TopicPartition(topic, number)")
     return TopicPartition(topic(given[0]), whole(f"partition of {given[0]!r}", given[1], 0, INT32_MAX))
 
 
 def partitions(given: Any, name: str = "partitions") -> list[TopicPartition]:
-    """Each once, in order."""
+    """TopicPartitions in order, each once."""
     if isinstance(given, TopicPartition):
         raise wrong(name, given, "a list of TopicPartition(topic, number)")
     return list(dict.fromkeys(partition(each) for each in items(name, given, "TopicPartition(topic, number)")))
@@ -139,7 +139,7 @@ def polling(timeout: Any, max_records: Any) -> tuple[float, int | None]:
 
 
 def fetching(timeout: Any, columns: Any, include_headers: Any, max_bytes: Any) -> float:
-    """The arguments of a fetch_arrow; the time-out."""
+    """Check the arguments of fetch_arrow; returns the timeout."""
     if columns is not None:
         for each in items("columns", columns, "column names"):
             text("columns", each)
@@ -149,7 +149,7 @@ def fetching(timeout: Any, columns: Any, include_headers: Any, max_bytes: Any) -
 
 
 def times(given: Any) -> dict[TopicPartition, int]:
-    """Milliseconds since 1970 by partition."""
+    """Partition -> milliseconds since 1970."""
     found = {}
     for tp, timestamp_ms in mapping("timestamps_ms", given, "TopicPartition: ms since 1970").items():
         found[partition(tp)] = whole(f"time of {tp}", timestamp_ms)

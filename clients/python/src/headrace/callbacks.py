@@ -1,7 +1,7 @@
-"""Callbacks of the user: checked when they are given, run, and kept from waiting on the I/O thread.
+"""User callbacks: checked when they are given, run, and kept from blocking the I/O thread.
 
-Delivery and commit callbacks run on the I/O thread, which serves every client of the process. A call that waits there
-waits for itself, and every client with it. ``refuse_to_wait`` is the check in front of each blocking wait.
+Delivery and commit callbacks run on the I/O thread, which serves every client of the process. A blocking call there
+would wait for itself and stop every client. ``refuse_to_wait`` is the check before each blocking wait.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from headrace_core.errors import IllegalStateError, InvalidArgumentError
 
 logger = logging.getLogger("headrace")
 
-#: The I/O thread, while there is one, and the name of the callback that it is in.
+#: The I/O thread, if there is one, and the name of the callback that it runs.
 _io_thread: threading.Thread | None = None
 _inside: str | None = None
 
 
 def set_io_thread(thread: threading.Thread | None) -> None:
-    """``thread`` is the I/O thread from now on; None: there is none (any more)."""
+    """Register the I/O thread; None: there is none."""
     global _io_thread, _inside
     _io_thread, _inside = thread, None
 
@@ -34,13 +34,13 @@ def on_io_thread() -> bool:
 
 
 def refuse_to_wait(call: str | None = None) -> None:
-    """IllegalStateError on the I/O thread. ``call``: what would wait; None: the client's method on the stack."""
+    """Raise IllegalStateError on the I/O thread. ``call``: the blocking call; None: the client method on the stack."""
     if on_io_thread():
         raise IllegalStateError(waiting_text(call or f"{_method_on_stack()}()"))
 
 
 def waiting_text(call: str) -> str:
-    """Why ``call`` cannot wait where it is, and what to do."""
+    """The error text: why ``call`` cannot wait here, and what to do."""
     where = f"in the callback {_inside}" if _inside else "on Headrace's I/O thread"
     return (
         f"{call} cannot wait {where}: callbacks run on the thread that does the I/O of every client of the process; "
@@ -49,7 +49,7 @@ def waiting_text(call: str) -> str:
 
 
 def _method_on_stack() -> str:
-    """The outermost public function of this package among the frames up to the user's code."""
+    """The outermost public function of this package in the frames above the user's code."""
     found = "a blocking call"
     at: Any = sys._getframe(2)
     while at is not None and str(at.f_globals.get("__name__", "")).partition(".")[0] == "headrace":
@@ -60,7 +60,8 @@ def _method_on_stack() -> str:
 
 
 def check_callback(name: str, callback: Any, *, may_be_async: bool = False) -> None:
-    """InvalidArgumentError unless ``callback`` is None or callable. ``may_be_async``: coroutine functions are too."""
+    """Raise InvalidArgumentError unless ``callback`` is None or callable. ``may_be_async``: accept coroutine
+    functions."""
     if callback is None:
         return
     if not callable(callback):
@@ -71,14 +72,14 @@ def check_callback(name: str, callback: Any, *, may_be_async: bool = False) -> N
 
 
 def name_of(callback: Any) -> str:
-    """How errors and logs call a callback."""
+    """The callback's name in errors and logs."""
     wrapped = getattr(callback, "wrapped", callback)
     return str(getattr(wrapped, "__qualname__", None) or type(wrapped).__qualname__)
 
 
 def run_callback(callback: Callable[..., object], *arguments: Any) -> None:
-    """Call it. What it raises is logged, on the I/O thread ``sys.exit()`` too: nothing that a user's function does may
-    stop that thread, or look like a failure of the call that ran it. Elsewhere Ctrl-C and its like are raised."""
+    """Call a callback and log what it raises. On the I/O thread that includes ``sys.exit()``: a user's function must
+    not stop that thread. On other threads Ctrl-C and other BaseExceptions are raised."""
     global _inside
     is_io, before = on_io_thread(), _inside
     if is_io:

@@ -1,7 +1,6 @@
-"""The errors that Headrace raises: ``.code`` is the stable Kafka-style name, ``.retriable`` a bool.
+"""Errors of Headrace: ``.code`` is the stable Kafka-style name, ``.retriable`` a bool.
 
-They are the same classes on both sides of the wire, so they live in ``headrace_core.errors``; this is their public
-home.
+Servers use the same classes, so they are defined in ``headrace_core.errors``; this is their public module.
 """
 
 from headrace_core.errors import *  # noqa: F403

@@ -1,8 +1,8 @@
-"""What the clients share: their repr, the refusal to be copied, and results that may be awaited.
+"""Base of the clients: repr, refusal to be copied, and results that may be awaited.
 
-Every method of an async client may be awaited, so users need not know which methods wait. Methods that never wait
-(assign, seek, pause, metrics, ...) act when they are called and return ``Done``, an ``AwaitableSet`` or an
-``AwaitableDict``: both ``await consumer.pause(tp)`` and a plain ``consumer.pause(tp)`` work, without a task.
+Every method of an async client may be awaited, so users need not know which ones wait. Methods that never wait (assign,
+seek, pause, metrics, ...) take effect when called and return ``Done``, an ``AwaitableSet`` or an ``AwaitableDict``:
+both ``await consumer.pause(tp)`` and a plain ``consumer.pause(tp)`` work, without a task.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, NoReturn, Self, TypeVar
 K = TypeVar("K")
 V = TypeVar("V")
 
-#: So many topics or partitions are shown.
+#: At most this many topics or partitions in a repr.
 SHOWN_MAX = 3
 
 
@@ -21,7 +21,7 @@ class Face:
     """Base of the clients."""
 
     def _shown(self) -> list[str]:
-        """What the repr says, the state last."""
+        """The parts of the repr, the state last."""
         raise NotImplementedError
 
     def __repr__(self) -> str:
@@ -35,19 +35,19 @@ class Face:
 
 
 def where(config: dict[str, Any]) -> str:
-    """The cluster of a client, by its configuration."""
+    """The cluster of a client, from its configuration."""
     return f"bootstrap.servers={','.join(config['bootstrap.servers'])}"
 
 
 def several(what: str, items: Iterable[object]) -> str:
-    """A few of ``items``, and how many more there are."""
+    """A few of ``items``, and the number of the rest."""
     found = [str(item) for item in items]
     more = f" and {len(found) - SHOWN_MAX} more" if len(found) > SHOWN_MAX else ""
     return f"{what} {', '.join(found[:SHOWN_MAX])}{more}"
 
 
 class Done:
-    """The answer of a method without one: awaiting it gives None."""
+    """The result of a method that returns nothing; awaiting it gives None."""
 
     __slots__ = ()
 

@@ -1,4 +1,4 @@
-"""Reading bounded ranges of offsets, fast and with bounded memory: for batch engines (Spark's readers use it)."""
+"""Read bounded offset ranges, fast and in bounded memory. For batch engines; the Spark source uses it."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ class OffsetRange(NamedTuple):
 
 
 class RangeSlice(NamedTuple):
-    """Whole record batches of one partition, as they stand in the log.
+    """Whole record batches of one partition, as stored in the log.
 
-    Only records with ``start`` <= offset < ``end`` are meant; the first and the last batch may hold others.
-    ``next_offset`` is where reading goes on.
+    Only records with ``start`` <= offset < ``end`` belong to the range; the first and last batch may contain others.
+    ``next_offset`` is where reading continues.
     """
 
     topic: str
@@ -49,14 +49,14 @@ class RangeSlice(NamedTuple):
 
 
 class RangeReader(Face):
-    """Reads each range once, to its end, several at a time, fetching ahead up to ``fetch.queue.max.bytes``.
+    """Reads each range once, several ranges at a time, fetching ahead up to ``fetch.queue.max.bytes``.
 
         with RangeReader([OffsetRange("orders", 0, 0, 1_000_000)], bootstrap_servers=...) as reader:
             for batch in reader.arrow_batches(): ...
 
-    Blocking, for one thread. A range may be empty. Errors: OffsetOutOfRangeError when records of a range are gone (a
-    partition's first offset has moved past its start, or its end lies beyond the log), RequestTimedOutError when no
-    bytes come for ``default.api.timeout.ms``, and Consumer's.
+    Blocking, for one thread. A range may be empty. Raises OffsetOutOfRangeError when the log lacks records of a range
+    (its start is below the log start, or its end beyond the log end), RequestTimedOutError when no data arrive for
+    ``default.api.timeout.ms``, and Consumer's errors.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class RangeReader(Face):
         ]
 
     def slices(self) -> Iterator[RangeSlice]:
-        """Raw bytes, partitions interleaved as they come, each partition's in order."""
+        """Raw batches, partitions interleaved; those of a partition in offset order."""
         core = self._core
         while self._left:
             core.begin_poll()
@@ -138,7 +138,7 @@ class RangeReader(Face):
                         yield batch
 
     def topic_id(self, topic: str) -> bytes | None:
-        """The topic's id as this reader's metadata has it by now; None while it has none. Another id: another topic."""
+        """The topic's current id in this reader's metadata; None without one. Another id means another topic."""
         info = self._core.engine.metadata.snapshot.topics.get(topic)
         return None if info is None else info.topic_id
 
@@ -174,7 +174,7 @@ class RangeReader(Face):
 
 
 def _checked(item: Any) -> OffsetRange:
-    """InvalidArgumentError."""
+    """Raises InvalidArgumentError."""
     if not isinstance(item, tuple) or len(item) != 4:
         raise arguments.wrong("range", item, _FIELDS)
     tp = arguments.partition(item[:2])

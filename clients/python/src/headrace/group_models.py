@@ -1,4 +1,4 @@
-"""The frozen values that tell about consumer groups: members, offsets, lag, rebalances. Shapes as in groups.proto."""
+"""Frozen values about consumer groups: members, offsets, lag, rebalances. Fields as in groups.proto."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Literal
 from headrace_core.errors import HeadraceError
 from headrace_core.types import TopicPartition
 
-#: Kafka's states of a consumer group (KIP-848). assigning: the assignment is being computed; reconciling: not
-#: every member has arrived at it.
+#: Kafka's states of a consumer group (KIP-848). assigning: the assignment is being computed; reconciling: some members
+#: have not yet reached it.
 GroupState = Literal["empty", "assigning", "reconciling", "stable", "dead"]
 GROUP_STATES: tuple[GroupState, ...] = ("empty", "assigning", "reconciling", "stable", "dead")
 
 
 @dataclass(frozen=True, slots=True)
 class GroupListing:
-    """A group and how many members it has. One that only ever committed offsets is "empty" from the first day."""
+    """A group and its member count. A group that only commits offsets and never had members is "empty"."""
 
     group_id: str
     state: GroupState
@@ -25,9 +25,9 @@ class GroupListing:
 
 @dataclass(frozen=True, slots=True)
 class MemberDescription:
-    """A member of a group. ``assigned``: what it may read now; ``revoking``: what it must let go first; ``target``:
-    the target assignment. ``topics``, ``topic_regex``: what it subscribes to. ``instance_id``: of a static one.
-    """
+    """A member of a group. ``assigned``: partitions it may read; ``revoking``: partitions it must release first;
+    ``target``: the target assignment. ``topics``, ``topic_regex``: its subscription. ``instance_id``: of a static
+    member (KIP-345)."""
 
     member_id: str
     instance_id: str | None
@@ -44,10 +44,11 @@ class MemberDescription:
 
 @dataclass(frozen=True, slots=True)
 class GroupDescription:
-    """A group and its members, as its coordinator sees them (KIP-848). ``assignor``: who shares out: uniform, range or
-    sticky ("" while nobody ever has). ``coordinator_address``: host:port of ``coordinator_id``.
+    """A group and its members, as its coordinator sees them (KIP-848). ``assignor``: uniform, range or sticky (""
+    before the first assignment). ``coordinator_address``: host:port of ``coordinator_id``.
 
-    ``error``: why nothing is known of it (``raise_errors=False``), and then all else says nothing."""
+    With an ``error`` (``raise_errors=False``) the other fields have no meaning.
+    """
 
     group_id: str
     state: GroupState
@@ -62,15 +63,14 @@ class GroupDescription:
 
 @dataclass(frozen=True, slots=True)
 class PartitionLag:
-    """How far a group is behind in a partition that it has committed an offset of; None: not known yet.
+    """Lag of a group in a partition with a committed offset; None: not known yet.
 
     ``lag``: records between ``committed_offset`` and ``high_watermark``, which is up to two seconds old. ``lag_ms``:
-    how long the first record that is not read has been waiting; with ``lag_ms_is_at_least`` that or longer, for nobody
-    has watched for so long. ``records_lost``: deleted before they were read.
+    age of the first unread record; a lower bound if ``lag_ms_is_at_least``, because the coordinator has not observed it
+    that long. ``records_lost``: records deleted unread.
 
-    ``status`` is Burrow's judgement of the last commits: OK; WARN: works, and falls behind; STOP: commits no more;
-    STALL: commits, and its offset does not move; REWIND: its offset went back. ``complete``: the part of the window of
-    commits that the judgement rests on which is filled, 0 to 1.
+    ``status`` is Burrow's judgement of recent commits: OK; WARN: commits, but falls behind; STOP: no commits; STALL:
+    commits without progress; REWIND: the offset went back. ``complete``: filled part of the window of commits, 0 to 1.
     """
 
     topic: str
@@ -88,8 +88,8 @@ class PartitionLag:
 
 @dataclass(frozen=True, slots=True)
 class GroupLag:
-    """A group's lag. ``status``: the worst of its partitions: OK, WARN, or ERR (one has stopped, stalled or gone back).
-    ``total_lag``: the sum of what is known. ``error``: why nothing is known of it (``raise_errors=False``)."""
+    """The lag of a group. ``status``: the worst of its partitions: OK, WARN, or ERR (STOP, STALL or REWIND).
+    ``total_lag``: the sum of the known ones. ``error``: why the lag is unknown (``raise_errors=False``)."""
 
     group_id: str
     status: str
@@ -100,8 +100,8 @@ class GroupLag:
 
 @dataclass(frozen=True, slots=True)
 class MovedPartition:
-    """A partition that a rebalance took from a member (None: nobody had it) and gave to another (None: nobody).
-    ``unread_ms``: how long nobody read it, until the new reader said that it does; None: not known (yet)."""
+    """A partition that a rebalance moved from one member to another (None: no owner). ``unread_ms``: time until the new
+    owner reported that it reads; None: unknown (yet)."""
 
     topic: str
     partition: int
@@ -112,8 +112,8 @@ class MovedPartition:
 
 @dataclass(frozen=True, slots=True)
 class Rebalance:
-    """One change of who shall read what. ``reason`` is for people. ``moved`` has the first 200 moves, ``moved_count``
-    counts all. ``ended_at_ms``: when every member had arrived; None: not yet, or the next rebalance came before."""
+    """One change of a group's target assignment. ``reason`` is text for people. ``moved`` has the first 200 moves,
+    ``moved_count`` counts all. ``ended_at_ms``: when every member had reached it; None: not yet, or superseded."""
 
     number: int
     at_ms: int

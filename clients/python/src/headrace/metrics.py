@@ -1,4 +1,4 @@
-"""Client metrics under Kafka's names, cheap enough to be always on: updated per request, never per record."""
+"""Client metrics under Kafka's names. Updated per request, never per record, so they are always on."""
 
 from __future__ import annotations
 
@@ -49,18 +49,18 @@ class Samples:
         return sum(window[1] for window in recent) / span
 
     def average(self) -> float:
-        """Mean of one event; nan when there was none."""
+        """Mean of one event; nan without events."""
         recent = self._recent()
         count = sum(window[2] for window in recent)
         return sum(window[1] for window in recent) / count if count else float("nan")
 
     def maximum(self) -> float:
-        """The largest value recorded; nan when there was none."""
+        """The largest value; nan without events."""
         return max((window[3] for window in self._recent()), default=float("nan"))
 
 
 class Metrics(dict[str, Samples]):
-    """Samples by name, made when first used."""
+    """Samples by name, created at first use."""
 
     def __init__(self, config: dict[str, Any]) -> None:
         super().__init__()

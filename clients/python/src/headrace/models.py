@@ -1,4 +1,4 @@
-"""The frozen values that the clients take and return."""
+"""Frozen values that the clients take and return."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headrace_core.errors import HeadraceError
 
 @dataclass(frozen=True, slots=True)
 class RecordRange:
-    """``count`` records of one partition, from ``offset`` on (-1 with acks=0)."""
+    """``count`` records of one partition from ``offset`` on (-1 with acks=0)."""
 
     topic: str
     partition: int
@@ -21,7 +21,7 @@ class RecordRange:
 
 @dataclass(frozen=True, slots=True)
 class ManyMetadata:
-    """Where the records of one send_many or send_arrow call went: ranges, in the order in which they were sent."""
+    """Where the records of one send_many or send_arrow call are: ranges in sending order."""
 
     topic: str
     record_count: int
@@ -29,10 +29,10 @@ class ManyMetadata:
 
 
 class OffsetAndTimestamp(NamedTuple):
-    """An offset found by time, with the timestamp of the record there.
+    """An offset found by time, with the timestamp of its record.
 
-    ``offset`` -1: no record is that late. ``timestamp_ms`` -1: not asked for (the start or the end of a log).
-    ``leader_epoch`` -1: not known."""
+    ``offset`` -1: the log has no such record. ``timestamp_ms`` -1: log start or log end. ``leader_epoch`` -1: unknown.
+    """
 
     offset: int
     timestamp_ms: int
@@ -40,7 +40,7 @@ class OffsetAndTimestamp(NamedTuple):
 
 
 class OffsetAndMetadata(NamedTuple):
-    """A committed offset: the next record to read. ``leader_epoch``: of the record before it; -1: not known."""
+    """A committed offset: the next record to read. ``leader_epoch``: that of the record before it; -1: unknown."""
 
     offset: int
     metadata: str = ""
@@ -48,7 +48,8 @@ class OffsetAndMetadata(NamedTuple):
 
 
 class GroupMetadata(NamedTuple):
-    """A consumer as a member of its group. ``generation_id``: its member epoch; -1, and no member id: it is none."""
+    """A consumer's identity in its group. ``generation_id``: its member epoch; -1 with an empty member id for a
+    non-member."""
 
     group_id: str
     generation_id: int = -1
@@ -60,7 +61,7 @@ class GroupMetadata(NamedTuple):
 class NewTopic:
     """A topic to create; None means the cluster's default (num.partitions, default.replication.factor).
 
-    ``assignments``: the broker ids of each partition's replicas, leader first, instead of the two counts.
+    ``assignments``: broker ids of each partition's replicas, preferred leader first, instead of the two counts.
     """
 
     name: str
@@ -72,7 +73,7 @@ class NewTopic:
 
 @dataclass(frozen=True, slots=True)
 class CreatedTopic:
-    """What create_topics made."""
+    """A topic that create_topics has created."""
 
     name: str
     topic_id: bytes
@@ -82,9 +83,9 @@ class CreatedTopic:
 
 @dataclass(frozen=True, slots=True)
 class PartitionDescription:
-    """One partition; ``leader`` is -1 while there is none. ``elr``: replicas that left the ISR with every committed
-    record (KIP-966), for which a partition without a leader waits; ``last_known_elr``: who led last, while nobody does.
-    """
+    """One partition; ``leader`` is -1 without one. ``elr``: replicas that left the ISR with every committed record
+    (KIP-966); one of them may lead a partition without leader. ``last_known_elr``: the last leader, while there is
+    none."""
 
     partition: int
     leader: int
@@ -98,7 +99,7 @@ class PartitionDescription:
 
 @dataclass(frozen=True, slots=True)
 class TopicDescription:
-    """One topic; ``max_message_bytes`` is the largest batch that its brokers accept (0 when they do not say)."""
+    """One topic; ``max_message_bytes``: the largest batch that brokers accept (0: not reported)."""
 
     name: str
     topic_id: bytes
@@ -109,8 +110,8 @@ class TopicDescription:
 
 @dataclass(frozen=True, slots=True)
 class BrokerInfo:
-    """A broker and the address at which clients reach it. ``fenced``: it is registered, and does not live;
-    ``draining``: it is being emptied, and gets no new replicas."""
+    """A broker and its client address. ``fenced``: registered but not live; ``draining``: its replicas are moving away
+    and it gets no new ones."""
 
     broker_id: int
     host: str
@@ -126,7 +127,7 @@ class BrokerInfo:
 
 @dataclass(frozen=True, slots=True)
 class ControllerInfo:
-    """A controller that votes, and its internal listener (which clients do not use)."""
+    """A voting controller and its internal listener (not for clients)."""
 
     controller_id: int
     host: str
@@ -135,7 +136,7 @@ class ControllerInfo:
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorInfo:
-    """A coordinator of groups that lives, and the address at which clients reach it. ``draining``: it is stopping."""
+    """A live group coordinator and its client address. ``draining``: it is stopping."""
 
     coordinator_id: int
     host: str
@@ -150,8 +151,8 @@ class CoordinatorInfo:
 
 @dataclass(frozen=True, slots=True)
 class ClusterDescription:
-    """The cluster as the answering node knows it. ``metadata_lag_ms``: how old that may be at most, by that node's own
-    clock; None: it does not know."""
+    """The cluster as the answering node knows it. ``metadata_lag_ms``: upper limit of the age of its metadata, by the
+    node's clock; None: unknown."""
 
     cluster_id: str
     controller_id: int
@@ -163,12 +164,13 @@ class ClusterDescription:
 
 @dataclass(frozen=True, slots=True)
 class NodeDescription:
-    """What a process knows of itself alone. ``role``: controller, broker or coordinator; ``node_id``: -1 while it has
-    not registered. ``metadata_version_min`` and ``_max``: the feature levels that it understands.
+    """One process. ``role``: controller, broker or coordinator; ``node_id``: -1 before registration.
+    ``metadata_version_min`` and ``_max``: feature levels that it supports.
 
-    ``clock_ahead_ms``: by how much its wall clock is ahead of this machine's (negative: behind), give or take half of
-    ``round_trip_ms``. ``open_descriptors``, ``descriptors_max``: None where its system does not tell, or there is no
-    limit."""
+    ``clock_ahead_ms``: how far its wall clock is ahead of this machine's (negative: behind), within half of
+    ``round_trip_ms``. ``open_descriptors``, ``descriptors_max``: None where its system does not report them or has no
+    limit.
+    """
 
     role: str
     node_id: int
@@ -184,7 +186,8 @@ class NodeDescription:
 
 
 class ConfigResource(NamedTuple):
-    """What a configuration belongs to: ``type`` is "topic" or "broker"; a broker's empty name is the default of all."""
+    """The owner of a configuration: ``type`` is "topic" or "broker"; an empty broker name is the default of all
+    brokers."""
 
     type: str
     name: str
@@ -192,7 +195,7 @@ class ConfigResource(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ConfigSynonym:
-    """A value that is set for a key, under the name that it has there (``log.retention.ms`` for ``retention.ms``)."""
+    """A value set for a key, under its name at that level (``log.retention.ms`` for ``retention.ms``)."""
 
     name: str
     value: str
@@ -204,8 +207,8 @@ class ConfigEntry:
     """One key. ``source``: default, static_broker, dynamic_default_broker, dynamic_broker or dynamic_topic.
 
     ``value`` is empty when ``is_sensitive``. ``type``: boolean, int, long, double, string, list, password or class;
-    ``allowed``: the legal values in words, or empty. ``synonyms`` (when asked for): every value that is set, the one
-    that holds first, the default last.
+    ``allowed``: legal values in words, or empty. ``synonyms`` (on request): every value that is set, in order of
+    precedence, the default last.
     """
 
     name: str
@@ -221,25 +224,27 @@ class ConfigEntry:
 
 @dataclass(frozen=True, slots=True)
 class AppendConfig:
-    """In alter_configs: add ``items`` (with commas) to the list that holds now, where they are not in it."""
+    """In alter_configs: add ``items`` (separated by commas) to the current list, without duplicates."""
 
     items: str
 
 
 @dataclass(frozen=True, slots=True)
 class SubtractConfig:
-    """In alter_configs: take ``items`` (with commas) out of the list that holds now."""
+    """In alter_configs: remove ``items`` (separated by commas) from the current list."""
 
     items: str
 
 
 @dataclass(frozen=True, slots=True)
 class QuorumReplica:
-    """A controller, a voter or not, as the leader sees it; None where that is not known, or not since this one leads.
+    """A controller as the leader sees it, voter or observer; None for unknown, or not seen since this leader was
+    elected.
 
-    ``log_end_offset``: durable there, and equal to the leader's log; ``lag``: how many offsets that is behind;
-    ``last_fetch_timestamp_ms``: when the leader last heard from it; ``last_caught_up_timestamp_ms``: when it last had
-    all of the leader's log (to a tenth of controller.quorum.election.timeout.ms)."""
+    ``log_end_offset``: durable there and equal to the leader's log; ``lag``: offsets behind the leader;
+    ``last_fetch_timestamp_ms``: the leader last heard from it; ``last_caught_up_timestamp_ms``: it last had all of the
+    leader's log (within a tenth of controller.quorum.election.timeout.ms).
+    """
 
     replica_id: int
     directory_id: bytes
@@ -251,16 +256,16 @@ class QuorumReplica:
 
     @property
     def directory_id_text(self) -> str:
-        """The id as Kafka writes it (base64url, 22 letters)."""
-        from headrace_core.node.ids import id_to_text  # here: few need it, and its package reads much more
+        """The id in Kafka's form (base64url, 22 letters)."""
+        from headrace_core.node.ids import id_to_text  # here: rarely needed, and its package imports much more
 
         return id_to_text(self.directory_id)
 
 
 @dataclass(frozen=True, slots=True)
 class QuorumBroker:
-    """A broker, which follows the metadata log too. ``metadata_offset``: how far it had applied the log at its last
-    heartbeat, ``lag`` offsets behind; ``metadata_lag_ms``: how old what it shows may be at most (None: not known)."""
+    """A broker as follower of the metadata log. ``metadata_offset``: how far it had applied the log at its last
+    heartbeat, ``lag`` offsets behind; ``metadata_lag_ms``: upper limit of its metadata's age (None: unknown)."""
 
     broker_id: int
     metadata_offset: int
@@ -271,8 +276,7 @@ class QuorumBroker:
 
 @dataclass(frozen=True, slots=True)
 class QuorumInfo:
-    """The metadata quorum (KIP-836): its leader, what is committed, who votes and who follows; ``brokers``: those that
-    heartbeat, by id."""
+    """The metadata quorum (KIP-836): leader, high watermark, voters and observers; ``brokers``: by id."""
 
     leader_id: int
     leader_epoch: int
@@ -284,8 +288,8 @@ class QuorumInfo:
 
 @dataclass(frozen=True, slots=True)
 class FeatureInfo:
-    """A feature (KIP-584): the level that the cluster is at, and which ones the controller that answered understands,
-    both ends included."""
+    """A feature (KIP-584): the cluster's finalized level, and the range that the answering controller supports,
+    inclusive."""
 
     name: str
     finalized_level: int
@@ -293,15 +297,15 @@ class FeatureInfo:
     max_level: int
 
 
-#: "preferred": each partition's first replica leads again, if it is in sync; "unclean": a partition without a leader
-#: gets one that is not in sync, and loses records (KIP-460).
+#: "preferred": each partition's first replica leads again, if it is in sync; "unclean": a partition without leader gets
+#: one that is not in sync, and loses records (KIP-460).
 ElectionType = Literal["preferred", "unclean"]
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionReassignment:
-    """A partition on its way to other brokers (KIP-455). ``replicas``: all at present, those that will leave too;
-    ``waits``: its turn has not come, nothing is copied yet."""
+    """A partition on its way to other brokers (KIP-455). ``replicas``: all current ones, also those to be removed;
+    ``waits``: queued, nothing is copied yet."""
 
     replicas: tuple[int, ...]
     adding_replicas: tuple[int, ...]
@@ -309,11 +313,11 @@ class PartitionReassignment:
     waits: bool = False
 
 
-#: What list_offsets looks for: the log's start, its end, the record with the largest timestamp, or the first record at
-#: or after a time (ms since 1970).
+#: A position for list_offsets: log start, log end, the record with the largest timestamp, or the first record at or
+#: after a time (ms since 1970).
 OffsetSpec = Literal["earliest", "latest", "max-timestamp"] | int
 
-#: What a key may be altered to; None: back to its default.
+#: A new value for a key; None: reset to the default.
 ConfigValue = str | None | AppendConfig | SubtractConfig
 
 
@@ -328,9 +332,8 @@ class TopicPartitionReplica(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class ReplicaInfo:
     """One replica in a log directory. ``is_future``: a copy that will replace the replica in another directory;
-    ``offset_lag``: how many offsets its log's end is behind (of a future one: behind the present replica's);
-    ``error``: why the broker does not serve it although the directory is online (CorruptLogError: it is damaged and
-    quarantined), or None."""
+    ``offset_lag``: offsets that its log end is behind (a future copy: behind the current replica's); ``error``: why the
+    broker does not serve it in an online directory (CorruptLogError: damaged and quarantined), or None."""
 
     topic: str
     partition: int
@@ -342,11 +345,12 @@ class ReplicaInfo:
 
 @dataclass(frozen=True, slots=True)
 class LogDirDescription:
-    """A log directory of a broker (KIP-113, KIP-827). ``error``: why it is offline, or None. ``directory_id``:
-    16 bytes, or none (see ``directory_id_text``).
+    """A log directory of a broker (KIP-113, KIP-827). ``error``: why it is offline, or None. ``directory_id``: 16 bytes
+    or empty (see ``directory_id_text``).
 
-    ``total_bytes`` and ``usable_bytes`` are those of its file system; None when they cannot be told. ``sync_ms``: how
-    long small forced writes take there, the median of the last ones; None: there were too few to tell."""
+    ``total_bytes`` and ``usable_bytes`` of its file system; None: unknown. ``sync_ms``: median time of recent small
+    forced writes; None: too few samples.
+    """
 
     broker_id: int
     path: str
@@ -359,8 +363,8 @@ class LogDirDescription:
 
     @property
     def directory_id_text(self) -> str:
-        """The id as Kafka writes it (base64url, 22 letters), as in errors and meta.properties; "" when it cannot
-        be told (a directory that could not be read)."""
-        from headrace_core.node.ids import id_to_text  # here: few need it, and its package reads much more
+        """The id in Kafka's form (base64url, 22 letters), as in errors and meta.properties; "" for an unreadable
+        directory."""
+        from headrace_core.node.ids import id_to_text  # here: rarely needed, and its package imports much more
 
         return id_to_text(self.directory_id) if self.directory_id else ""

@@ -1,12 +1,12 @@
-"""Which partition a record goes to.
+"""The partition of a record.
 
-A record that names its partition goes there. Else a record with a key goes to murmur2(key) mod partition count, exactly
-as Java's Kafka has it, so that both clients agree; a record without one goes to the *sticky* partition: one partition
-takes records until a batch is full, then the next is chosen (KIP-480, KIP-794), so that batches are large at any rate.
+A record that names its partition goes there. A record with a key goes to murmur2(key) mod partition count, as in Java's
+client, so both agree. A record without a key goes to the *sticky* partition: one partition takes records until a batch
+is full, then another is chosen (KIP-480, KIP-794), so batches are large at any rate.
 
-``partitioner.class`` replaces both: a callable, or an object (or class) with ``partition``, given
-``(topic, key, value, partition_count)`` with the serialized bytes, returning a number below the count, or None for the
-default.
+``partitioner.class`` replaces both rules. It is a callable, or an object (or class) with ``partition``. Arguments:
+``(topic, key, value, partition_count)`` with the serialized bytes. It returns a number below the count, or None for the
+default rules.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ def key_partition(key: bytes, partition_count: int) -> int:
 
 
 class PriorityPartitioner:
-    """An example: keys that begin with ``PRIORITY_HIGH`` go to partition 0, the others are hashed over the rest.
+    """An example: keys that begin with ``PRIORITY_HIGH`` go to partition 0, other keys are hashed over the rest.
 
-    A consumer that reads partition 0 by itself then sees urgent records at once, however long the others' queue is.
-    Records without a key are not urgent: the first of the rest takes them. With one partition everything goes there.
+    A consumer of partition 0 sees urgent records at once, however long the queue of the others is. Records without a
+    key go to partition 1. A topic with one partition gets everything there.
     """
 
     def __init__(self, prefix: bytes = b"PRIORITY_HIGH") -> None:
@@ -43,7 +43,7 @@ class PriorityPartitioner:
 
 
 def partitioner(given: Any) -> Partitioner | None:
-    """A callable for what ``partitioner.class`` holds; None for the default."""
+    """The callable for the value of ``partitioner.class``; None for the default."""
     if given is None:
         return None
     if isinstance(given, type):

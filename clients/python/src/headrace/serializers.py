@@ -1,6 +1,6 @@
 """Serializers and deserializers: any callable ``(topic, value)``, or an object with ``serialize`` / ``deserialize``.
 
-Ready-made ones cover what most topics hold. Without one, keys and values are bytes (or None), as they are on the log.
+Without one, keys and values are bytes or None.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def from_json(topic: str, data: bytes) -> Any:
 
 
 def serializer(given: Any, key_name: str) -> Serializer | None:
-    """A callable for what the configuration holds; failures become SerializationError naming topic and key."""
+    """The callable for a configured serializer; its failures become SerializationError naming topic and key."""
     call, field = _callable(given, "serialize", key_name), key_name.partition(".")[0]
     if call is None:
         return None
@@ -60,7 +60,7 @@ def serializer(given: Any, key_name: str) -> Serializer | None:
 
 
 def deserializer(given: Any, key_name: str) -> Deserializer | None:
-    """As serializer; null keys and values are handed out as None without asking it."""
+    """Like serializer; null keys and values become None without a call."""
     call, field = _callable(given, "deserialize", key_name), key_name.partition(".")[0]
     if call is None:
         return None

@@ -1,6 +1,6 @@
-"""The settings of a client: typed values of the keys in ``headrace_core.config.client_keys``.
+"""Client settings: typed values of the keys in ``headrace_core.config.client_keys``.
 
-A client takes a dict with dotted names, snake_case keywords, or both; ``HEADRACE_BOOTSTRAP_SERVERS`` stands in for
+A client takes a dict with dotted names, snake_case keywords, or both; ``HEADRACE_BOOTSTRAP_SERVERS`` is the default of
 ``bootstrap.servers``.
 """
 
@@ -18,7 +18,7 @@ from headrace_core.errors import InvalidConfigError, UnsupportedVersionError
 __all__ = ["ADMIN", "BOOTSTRAP_VARIABLE", "CONSUMER", "DEFAULT_BOOTSTRAP", "PRODUCER", "resolve"]
 
 logger = logging.getLogger("headrace")
-logger.addHandler(logging.NullHandler())  # here, which every client imports; the package's own file imports nothing
+logger.addHandler(logging.NullHandler())  # here, where every client imports it; __init__ imports nothing
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9095"
 BOOTSTRAP_VARIABLE = "HEADRACE_BOOTSTRAP_SERVERS"
@@ -54,7 +54,7 @@ def resolve(definition: ConfigDef, config: Mapping[str, Any] | None, settings: M
 
 
 def _check_owner(definition: ConfigDef, name: str) -> None:
-    """A key that another client has is no typing mistake: say whose it is."""
+    """Name the client that has an unknown key, if one does."""
     dotted = name.replace("_", ".")
     if dotted in definition.keys or any(dotted.startswith(prefix) for prefix in definition.families):
         return
@@ -64,7 +64,7 @@ def _check_owner(definition: ConfigDef, name: str) -> None:
 
 
 def _addresses(raw: str | Iterable[str]) -> list[str]:
-    """["host:port", ...], checked; raises InvalidConfigError naming what is wrong."""
+    """Checked ["host:port", ...]. Raises InvalidConfigError."""
     items = raw.split(",") if isinstance(raw, str) else list(raw)
     addresses = [item.strip().removeprefix("PLAINTEXT://") for item in items if item.strip()]
     if not addresses:
@@ -78,11 +78,11 @@ def _addresses(raw: str | Iterable[str]) -> list[str]:
 
 
 def _check_producer(given: Mapping[str, Any], values: dict[str, Any]) -> None:
-    """What only several keys together can tell."""
+    """Checks across several keys."""
     _check_idempotence(given, values)
     if values["transactional.id"]:
         raise UnsupportedVersionError("transactional.id: transactions are not built yet; leave it out")
-    least = min(values["linger.ms"] + values["request.timeout.ms"], INT_MAX)  # (as much as the key can hold; so Kafka)
+    least = min(values["linger.ms"] + values["request.timeout.ms"], INT_MAX)  # (capped as in Kafka)
     if values["delivery.timeout.ms"] < least:
         if any(PRODUCER.key(name).name == "delivery.timeout.ms" for name in given):
             raise InvalidConfigError(
@@ -93,7 +93,7 @@ def _check_producer(given: Mapping[str, Any], values: dict[str, Any]) -> None:
 
 
 def _check_idempotence(given: Mapping[str, Any], values: dict[str, Any]) -> None:
-    """Switch it off, or refuse it when it was asked for, where the other keys rule it out (as Kafka does)."""
+    """Switch idempotence off where other keys rule it out, or raise if it was requested (as Kafka does)."""
     if not values["enable.idempotence"]:
         return
     most = "max.in.flight.requests.per.connection"

@@ -1,6 +1,6 @@
-"""The keywords of the clients, for type checkers: ``Producer(bootstrap_server=...)`` fails there, not at run time only.
+"""The keywords of the clients for type checkers, which then reject ``Producer(bootstrap_server=...)``.
 
-``settings.py`` declares the keys; a test holds the two together. None means the default.
+``settings.py`` declares the keys; a test keeps both in step. None means the default.
 """
 
 from __future__ import annotations

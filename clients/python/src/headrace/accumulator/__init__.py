@@ -1,4 +1,4 @@
-"""The producer's hot path: batches, queues, futures, ``send``. It is compiled, and exists in no other form."""
+"""The producer's hot path: batches, queues, futures, ``send``. Compiled only; there is no pure-Python version."""
 
 from ._checks import Headers, NoSuchPartition, header_list
 

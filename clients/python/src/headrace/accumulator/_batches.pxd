@@ -17,7 +17,7 @@ cdef class Ledger:
 cdef class SendBatch:
     cdef readonly PartitionQueue queue
     cdef public object builder
-    cdef BatchBuilder _builder  # the same, while it is open
+    cdef BatchBuilder _builder  # the same object, while it is open
     cdef public object data
     cdef public int count
     cdef public Py_ssize_t size

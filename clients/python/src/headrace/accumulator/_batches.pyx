@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""Batches on their way, and the queues they wait in. See _native.pyi, and _native.pyx for the rules about the GIL."""
+"""Batches to be sent, and their queues. Contracts are in _native.pyi, the rules about the GIL in _native.pyx."""
 
 from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
 
@@ -60,17 +60,17 @@ headrace_prepare_powers()
 
 
 cdef class Ledger:
-    """What is not acknowledged yet, counted: the accumulator's side that batches see."""
+    """Counts unacknowledged bytes and records: the part of the accumulator that batches see."""
 
     def add_space_waiter(self, waiter):
-        """Have ``waiter`` called when there is room; False when there is now."""
+        """Register ``waiter`` to be called when the buffer has room. Return False if it has room now."""
         if self.buffered_bytes < self.buffer_bytes or self.state != 0:
             return False
         self._space_waiters.append(waiter)
         return True
 
     def space_freed(self):
-        """Call those who wait for room, once there is some."""
+        """Call the waiters if the buffer has room."""
         self._space_freed()
 
     cdef int _space_freed(self) except -1:
@@ -85,7 +85,7 @@ cdef class Ledger:
 
 
 cdef class SendBatch:
-    """One batch on its way: ``builder`` while it is open, ``data`` once it is sealed, then the outcome."""
+    """A batch: ``builder`` while it is open, ``data`` once it is sealed, then the outcome."""
 
     def __cinit__(self, PartitionQueue queue, builder, data=None, int count=0):
         self.queue = queue
@@ -103,7 +103,8 @@ cdef class SendBatch:
         self._waiters = []
 
     def stamp(self, long long producer_id, int producer_epoch, int base_sequence):
-        """Write an idempotent producer's number into the batch's bytes, in place: nobody else holds them."""
+        """Write an idempotent producer's id, epoch and sequence into the batch, in place: the batch has no other reader
+        yet."""
         data = self.data
         if data is None:
             return
@@ -118,7 +119,7 @@ cdef class SendBatch:
         cdef list waiters
         if self.done:
             return []
-        builder = self.builder  # keeps what is freed alive until the step is over
+        builder = self.builder  # keeps freed objects alive until the step ends
         data = self.data
         self.base_offset = base_offset
         self.log_append_time_ms = log_append_time_ms
@@ -147,7 +148,7 @@ cdef class SendBatch:
                 event = threading.Event()
                 if self._event is None:
                     self._event = event
-            if not self.done:  # asked after the event can be seen by finish
+            if not self.done:  # read after finish can see the event
                 self._event.wait(timeout_s)
         return self.done
 
@@ -169,7 +170,7 @@ cdef class SendBatch:
 
 
 cdef class PartitionQueue:
-    """What waits to be sent to one partition."""
+    """Batches waiting to be sent to one partition."""
 
     def __init__(self, TopicQueues topic not None, int partition):
         self.topic = topic
@@ -177,12 +178,12 @@ cdef class PartitionQueue:
         self.sealed = []
 
     def requeue(self, batches):
-        """Put batches, oldest first, before those that wait."""
+        """Put batches (oldest first) back at the head of the queue."""
         self.sealed[:0] = batches
 
 
 cdef class TopicQueues:
-    """A topic's queues, and the sticky one among those that have a leader."""
+    """The queues of a topic, and its sticky partition, which has a leader."""
 
     def __init__(self, Ledger accumulator not None, str name not None, int partitions, Py_ssize_t max_batch_bytes):
         self.accumulator = accumulator
@@ -198,12 +199,12 @@ cdef class TopicQueues:
 
     def shrink(self, int partitions):
         cdef list fewer = self.queues[:partitions]
-        if self.sticky >= partitions:  # from here on one step: nothing that could run Python code
+        if self.sticky >= partitions:  # one step from here: nothing below may run Python code
             self.sticky = self._below(partitions)
         self.queues = fewer
 
     cdef Py_ssize_t _below(self, Py_ssize_t limit) noexcept:
-        # xorshift64*: chance without Python's random, which would run Python code inside a step
+        # xorshift64*: Python's random would run Python code inside a step
         self._chance ^= self._chance >> 12
         self._chance ^= self._chance << 25
         self._chance ^= self._chance >> 27

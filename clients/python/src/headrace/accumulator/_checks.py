@@ -1,4 +1,4 @@
-"""What a producer takes: records, partitions and times are checked here, for both twins of the accumulator."""
+"""Checks of what a producer is given: records, partitions and timestamps."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from headrace_core.records import BatchBuilder
 
 from ..arguments import INT32_MAX, INT64_MAX, whole
 
-#: What a caller may give as a record's headers.
+#: Headers as a caller may pass them.
 Headers = Mapping[str, bytes | None] | Iterable[tuple[str, bytes | None]]
 
 
 class NoSuchPartition(IndexError):
-    """The topic has no such partition, as far as is known. Its argument is the number."""
+    """The topic has no such partition, according to the known metadata. The argument is the partition number."""
 
 
 def header_list(headers: Headers) -> list[Any]:
-    """The headers of a call, a dict or pairs, as a list that only this record holds."""
+    """The headers of a call (a dict or pairs) as a new list."""
     try:
         return list(headers.items() if isinstance(headers, Mapping) else headers)
     except TypeError:
@@ -30,12 +30,12 @@ def header_list(headers: Headers) -> list[Any]:
 
 
 def partition_number(partition: Any) -> int:
-    """InvalidArgumentError for what is no partition of any topic."""
+    """The partition number as an int. Raises InvalidArgumentError if no topic can have it."""
     return whole("partition", partition, 0, INT32_MAX)
 
 
 def timestamp_of(timestamp_ms: Any) -> int:
-    """InvalidTypeError, InvalidTimestampError."""
+    """The timestamp in ms. Raises InvalidTypeError, InvalidTimestampError."""
     try:
         value = operator.index(timestamp_ms)
         if isinstance(timestamp_ms, bool):
@@ -56,8 +56,8 @@ def wrong_topic(topic: Any) -> InvalidTypeError:
 def wrong_type(
     topic: str, key: Any, value: Any, headers: list[Any] | None = None, error: Exception | None = None
 ) -> Exception:
-    """The error for a key, value or header that is no bytes, saying which and what to do."""
-    if isinstance(error, HeadraceError):  # of a timestamp
+    """The error for a key, value or header that is not bytes: which one, and what to do."""
+    if isinstance(error, HeadraceError):  # from a timestamp
         return error
     for name, given in (("value", value), ("key", key)):
         if given is not None and not isinstance(given, bytes | bytearray | memoryview):
@@ -115,7 +115,7 @@ def prepared(accumulator: Any, known: Any, item: Any, number: int, partition: in
 
 
 def too_large(topic: str, size: int, limit: int, buffer_bytes: int) -> RecordTooLargeError:
-    """The error for a record that no batch may hold."""
+    """The error for a record that is larger than a batch may be."""
     if size > limit:
         return RecordTooLargeError(
             f"a record of {size} bytes (as a batch of its own) is larger than topic {topic!r} takes from this "

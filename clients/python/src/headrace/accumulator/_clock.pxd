@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""The machine's clocks, and a sleep without the GIL, without a Python call."""
+"""Clock readings and a sleep without the GIL, as C functions."""
 
 cdef extern from *:
     """

@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""The futures of a send: a batch and an index. See _native.pyi."""
+"""The futures of a send: a batch and an index. Contracts are in _native.pyi."""
 
 cimport cython
 
@@ -38,13 +38,13 @@ cdef extern from *:
 
 
 @cython.final
-@cython.no_gc  # it refers to its batch, and no batch refers to futures once it is done
+@cython.no_gc  # it refers to its batch; a finished batch refers to no future
 @cython.freelist(256)
 cdef class RecordFuture:
-    """The outcome of one record, to be: ask it, wait for it, or have a callback called.
+    """The outcome of one record: poll it, wait for it, or add a callback.
 
-    It is a concurrent.futures.Future to ``concurrent.futures.wait``, ``as_completed`` and ``asyncio.wrap_future``. It
-    cannot be cancelled: the record is on its way.
+    ``concurrent.futures.wait``, ``as_completed`` and ``asyncio.wrap_future`` accept it as a concurrent.futures.Future.
+    It cannot be cancelled.
     """
 
     def __init__(self, SendBatch batch not None, int index, long long timestamp_ms):
@@ -54,7 +54,7 @@ cdef class RecordFuture:
 
     @property
     def __class__(self):
-        # What isinstance asks for, after the type: a real subclass would cost a record half of its speed.
+        # What isinstance checks after the type. A real subclass would halve the speed of a send.
         return concurrent.futures.Future
 
     def done(self):
@@ -69,7 +69,7 @@ cdef class RecordFuture:
         return False
 
     def cancel(self):
-        """False: the record is on its way."""
+        """Return False: a queued record cannot be cancelled."""
         return False
 
     @property
@@ -91,7 +91,8 @@ cdef class RecordFuture:
         raise _watching.not_copied("RecordFuture")
 
     def result(self, timeout=None):
-        """Where the record went; waits up to ``timeout`` seconds (TimeoutError), raises the record's failure."""
+        """The record's RecordMetadata, waiting up to ``timeout`` seconds (TimeoutError). Raises the record's failure.
+        """
         if not self._batch.done:
             self._wait(timeout)
         if self._batch.error is not None:
@@ -99,14 +100,14 @@ cdef class RecordFuture:
         return self._batch.metadata(self._index, self._timestamp_ms)
 
     def exception(self, timeout=None):
-        """The record's failure, None when it was acknowledged; waits like result."""
+        """The record's failure, or None when it was acknowledged. Waits like result."""
         if not self._batch.done:
             self._wait(timeout)
         return self._batch.error
 
     def add_done_callback(self, callback):
-        """Call ``callback(self)`` on the I/O thread once the outcome is known, at once when it is. Keep it short: nothing
-        may wait there. What it raises is logged."""
+        """Call ``callback(self)`` on the I/O thread once the outcome is known, or at once if it is. A callback must be
+        short and must not block; its exceptions are logged."""
         check_callback("callback", callback)
         if not self._batch.add_waiter((self, callback)):
             run_callback(callback, self)
@@ -120,12 +121,12 @@ cdef class RecordFuture:
 
 
 @cython.final
-@cython.no_gc  # its callbacks are dropped when its batch is done, which every batch is in the end
+@cython.no_gc  # finishing the batch drops the callbacks, and every batch finishes
 @cython.freelist(256)
 cdef class AsyncRecordFuture:
-    """The outcome of one record for asyncio: await it, or give it to gather, wait, shield, as any asyncio future.
+    """The outcome of one record for asyncio: await it, or pass it to gather, wait or shield.
 
-    Cancelling it only gives up waiting: the record is on its way.
+    Cancelling it stops the waiting only: the record is sent.
     """
 
     def __init__(self, SendBatch batch not None, int index, long long timestamp_ms):
@@ -134,7 +135,7 @@ cdef class AsyncRecordFuture:
         self._timestamp_ms = timestamp_ms
 
     def done(self):
-        """Whether the outcome is known (or waiting for it was given up)."""
+        """Whether the outcome is known, or waiting was cancelled."""
         return self._cancelled or self._batch.done
 
     def cancelled(self):
@@ -147,14 +148,15 @@ cdef class AsyncRecordFuture:
         raise _watching.not_copied("AsyncRecordFuture")
 
     def result(self):
-        """Where the record went; raises its failure, asyncio.InvalidStateError before the outcome is known."""
+        """The record's RecordMetadata. Raises the record's failure, or asyncio.InvalidStateError while the outcome is
+        unknown."""
         error = self.exception()
         if error is not None:
             raise error
         return self._batch.metadata(self._index, self._timestamp_ms)
 
     def exception(self):
-        """The record's failure, None when it was acknowledged."""
+        """The record's failure, or None when it was acknowledged."""
         if self._cancelled:
             raise asyncio.CancelledError
         if not self._batch.done:
@@ -167,7 +169,7 @@ cdef class AsyncRecordFuture:
         return self._loop
 
     def add_done_callback(self, callback, *, context=None):
-        """Call ``callback(self)`` soon, on the running loop, once the outcome is known."""
+        """Schedule ``callback(self)`` on the running loop once the outcome is known."""
         loop = self.get_loop()
         if not self._cancelled:
             if self._callbacks is not None:
@@ -180,7 +182,7 @@ cdef class AsyncRecordFuture:
         loop.call_soon(callback, self, context=context)
 
     def remove_done_callback(self, callback):
-        """Take back add_done_callback; returns how many were taken back."""
+        """Remove a callback; returns how many were removed."""
         if self._callbacks is None:
             return 0
         kept = [item for item in self._callbacks if item[0] != callback]
@@ -189,7 +191,7 @@ cdef class AsyncRecordFuture:
         return removed
 
     def cancel(self, msg=None):
-        """Give up waiting. The record is sent all the same."""
+        """Stop waiting. The record is sent nevertheless."""
         if self._cancelled or self._batch.done:
             return False
         self._cancelled = True
@@ -197,7 +199,7 @@ cdef class AsyncRecordFuture:
         return True
 
     def run_callbacks(self):
-        """On the loop: schedule the callbacks."""
+        """Schedule the callbacks. Called on the loop."""
         callbacks = self._callbacks
         self._callbacks = None
         if callbacks is not None:
@@ -226,7 +228,7 @@ cdef class AsyncRecordFuture:
 @cython.no_gc
 @cython.freelist(64)
 cdef class Sent:
-    """An awaitable that has its result already: what an asyncio send returns when it need not wait."""
+    """An awaitable that has its result: what an asyncio send returns when it need not wait."""
 
     def __await__(self):
         return self
@@ -234,7 +236,7 @@ cdef class Sent:
     def __iter__(self):
         return self
 
-    def __next__(self):  # the reference; replaced below
+    def __next__(self):  # replaced below by a C function that does the same
         raise StopIteration(self._result)
 
     def send(self, value):

@@ -1,8 +1,8 @@
 # cython: language_level=3
-"""What a record's future says when all went well. One is made for each record, which decides its form.
+"""The result of a record's future. One is made for each record, so its form decides the speed.
 
-Not a tuple: the garbage collector tracks tuples, and looking through hundreds of thousands of them again and again took
-half of the time of a program that keeps its outcomes.
+It is not a tuple: the garbage collector tracks tuples, and its passes over hundreds of thousands of them took half of
+the time of a program that keeps its results.
 """
 
 cimport cython
@@ -12,7 +12,7 @@ cimport cython
 @cython.no_gc
 @cython.freelist(256)
 cdef class RecordMetadata:
-    """Where an acknowledged record went. ``offset`` is -1 with acks=0, where nobody says."""
+    """Where an acknowledged record is. ``offset`` is -1 with acks=0, because the broker does not answer."""
 
     def __init__(self, str topic not None, int partition, long long offset, long long timestamp_ms):
         self.topic = topic

@@ -45,7 +45,7 @@ class SendBatch:
     def sequence(self) -> int: ...
     attempts: int
     in_flight: bool
-    #: An attempt's outcome is unknown.
+    #: The outcome of an attempt is unknown.
     maybe_written: bool
     @property
     def done(self) -> bool: ...
@@ -59,16 +59,17 @@ class SendBatch:
 
     def stamp(self, producer_id: int, producer_epoch: int, base_sequence: int) -> None: ...
     def finish(self, base_offset: int, log_append_time_ms: int, error: HeadraceError | None) -> list[Any]:
-        """Set the outcome and wake who waits; returns the waiters to call. Only the first call counts."""
+        """Set the outcome and wake the waiting threads; returns the waiters to call. Only the first call has an
+        effect."""
 
     def wait(self, timeout_s: float | None) -> bool:
-        """Block until the outcome is there; False on time-out. IllegalStateError in a callback."""
+        """Block until the outcome is known; False on timeout. Raises IllegalStateError in a callback."""
 
     def add_waiter(self, waiter: Any) -> bool:
-        """Have ``waiter`` returned by finish; False when the outcome is there already."""
+        """Have ``finish`` return ``waiter``; False when the outcome is already known."""
 
 class PartitionQueue:
-    """What waits to be sent to one partition. All but ``open`` and ``sealed`` belongs to the sender."""
+    """Batches waiting to be sent to one partition. Only the sender uses fields other than ``open`` and ``sealed``."""
 
     def __init__(self, topic: TopicQueues, partition: int) -> None: ...
     @property
@@ -78,9 +79,9 @@ class PartitionQueue:
     open: SendBatch | None
     @property
     def sealed(self) -> list[SendBatch]: ...
-    #: The sender knows that there is something.
+    #: The sender knows that the queue is not empty.
     listed: bool
-    #: Waiting or in flight: what the sticky choice compares.
+    #: Bytes waiting or in flight: the sticky choice compares them.
     bytes: int
     @property
     def sequence(self) -> int: ...
@@ -89,7 +90,7 @@ class PartitionQueue:
     def requeue(self, batches: list[SendBatch]) -> None: ...
 
 class TopicQueues:
-    """A topic's queues. ``available``: the partitions that have a leader, among which the sticky one is chosen."""
+    """The queues of a topic. ``available``: partitions with a leader, from which the sticky one is chosen."""
 
     def __init__(self, accumulator: Accumulator, name: str, partitions: int, max_batch_bytes: int) -> None: ...
     @property
@@ -103,17 +104,19 @@ class TopicQueues:
     sticky_bytes: int
 
     def grow(self, partitions: int) -> None:
-        """The topic has more partitions now."""
+        """Add queues after the topic has got more partitions."""
 
     def shrink(self, partitions: int) -> None:
-        """The topic was created again with fewer. The queues that go keep what they have, and get nothing more."""
+        """Drop queues after the topic was created again with fewer partitions. Dropped queues keep their records and
+        get no more."""
 
     def choose_sticky(self) -> None:
-        """Another partition for records without a key: of two picked by chance the one with less waiting (KIP-794)."""
+        """Choose another partition for records without a key: of two picked at random, the one with fewer bytes
+        (KIP-794)."""
 
 @final
 class Accumulator:
-    """Takes records in and gathers them into batches. ``wake`` is called when the sender sleeps and has work."""
+    """Gathers records into batches. Calls ``wake`` when the sender sleeps and has work."""
 
     def __init__(
         self,
@@ -143,7 +146,7 @@ class Accumulator:
     state: int
     buffered_bytes: int
     awake: bool
-    #: A batch is full: an asyncio caller lets its loop turn.
+    #: A batch is full: an asyncio caller lets its loop run.
     breathe: bool
     yield_us: int
 
@@ -157,42 +160,42 @@ class Accumulator:
         partition: int | None,
         timestamp_ms: int | None,
     ) -> _Future | None:
-        """A future for the record; None when the caller must wait first (topic not known, or buffer full).
+        """A future for the record; None when the caller must wait first (topic unknown or buffer full).
 
-        RecordTooLargeError, InvalidTypeError, InvalidTimestampError, InvalidArgumentError; NoSuchPartition: whether it
-        is new is the caller's to find out.
+        Raises RecordTooLargeError, InvalidTypeError, InvalidTimestampError, InvalidArgumentError; NoSuchPartition when
+        the known metadata lacks the partition: the caller finds out whether it is new.
         """
 
     def prepare_many(self, topic: str, values: Iterable[Any], partition: int | None) -> list[Any]:
-        """A list of its own for append_many, each record serialized and checked: that a batch may hold it, that its
-        partition exists. The topic must be known. Errors are those of append; the message names the record."""
+        """A new list for append_many, each record serialized and checked: its size, and that its partition exists. The
+        topic must be known. Errors are those of append; the message names the record."""
 
     def append_many(
         self, topic: str, values: list[Any], start: int, partition: int | None, timestamp_ms: int, runs: list[list[Any]]
     ) -> int:
-        """Append ``values[start:]`` until they are all in, or the buffer is full; returns where it stopped.
+        """Append ``values[start:]`` until the end or until the buffer is full; returns the index where it stopped.
 
-        ``values`` is what prepare_many made: each a value, (key, value), (key, value, headers), or these and a
-        partition. ``runs`` collects [batch, first index, count] of neighbours.
+        ``values`` comes from prepare_many: each is a value, (key, value), (key, value, headers), or one of these and a
+        partition. ``runs`` collects [batch, first index, count] of neighbouring records.
         """
 
     def append_encoded(self, topic: str, partition: int, data: bytes, count: int) -> SendBatch | None:
-        """Queue a whole batch that is encoded already; None when the caller must wait first."""
+        """Queue a whole encoded batch; None when the caller must wait first."""
 
     def take_ready(self) -> list[PartitionQueue]:
-        """The queues that have turned from empty to not empty; after this the next one wakes the sender again."""
+        """The queues that were empty and are not any more. After this call, the next such queue wakes the sender."""
 
     def take(self, queue: PartitionQueue, *, partial: bool) -> SendBatch | None:
-        """The queue's oldest batch: a full one, or with ``partial`` the open one too."""
+        """Remove the queue's oldest batch: a full one, or with ``partial`` also the open one."""
 
     def leave_if_empty(self, queue: PartitionQueue) -> bool:
-        """Whether nothing is left; then the queue will be announced again."""
+        """Whether the queue is empty; if so, its next record announces it again."""
 
     def snapshot_unfinished(self) -> list[SendBatch]:
-        """All batches that have no outcome yet."""
+        """All batches without an outcome."""
 
     def seal_all(self) -> list[SendBatch]:
-        """Close every open batch to more records; returns all that have no outcome yet (flush)."""
+        """Close every open batch to more records; returns all batches without an outcome (for flush)."""
 
     def add_space_waiter(self, waiter: Callable[[], object]) -> bool: ...
     def space_freed(self) -> None: ...

@@ -1,10 +1,10 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""The producer's hot path. ``_native.pyi`` says what each method does; tests/property has a model of it.
+"""The producer's hot path. ``_native.pyi`` has the contract of each method; tests/property has a model of it.
 
-**No lock.** Whatever must happen as one step is C code that keeps the GIL: appending to a batch, sealing it, taking it
-away, setting an outcome. Inside such a step nothing may run Python code, or another thread could get in between: no
-callback, no Python function, and no allocation of a garbage-collected object, for a collection runs finalizers. Where a
-step must allocate one (a new batch, headers), the collector is off for that moment.
+**No lock.** Each atomic step is C code that keeps the GIL: append to a batch, seal it, take it, set an outcome. Such a
+step must not run Python code, or another thread could run in between: no callback, no Python function, and no
+allocation of a garbage-collected object, because a collection runs finalizers. Where a step must allocate one (a new
+batch, headers), it switches the collector off for that moment.
 """
 
 cimport cython
@@ -43,7 +43,7 @@ cdef extern from "Python.h":
     int PyGC_Disable()
     int PyGC_Enable()
 
-# A cimported type is no name of the module by itself.
+# A cimported type is not an attribute of the module.
 globals().update(
     AsyncRecordFuture=_futures.AsyncRecordFuture,
     PartitionQueue=_batches.PartitionQueue,
@@ -56,10 +56,10 @@ globals().update(
 
 cdef enum:
     STICKY_MIN = 16384
-    ALONE = 96  # more than a batch's header and the lengths and numbers of its only record take
+    ALONE = 96  # more than the header of a batch and the lengths and numbers of its only record
     PARTITION_MAX = 0x7FFFFFFF
     OPEN_STATE = 0
-    WAKE_RECORDS = 256  # a power of two: so many records of one list, and the sender hears of them
+    WAKE_RECORDS = 256  # a power of two: wake the sender after this many records of a list
 
 
 cdef Py_ssize_t _number(object partition) except -1:
@@ -83,7 +83,7 @@ cdef long long _when(object timestamp_ms) except? -2:
 
 
 cdef inline bint _is_plain(object data, Py_ssize_t* size) noexcept:
-    """Bytes or None; adds to ``size``."""
+    """Whether it is bytes or None; adds its length to ``size``."""
     if data is None:
         return True
     if not PyBytes_CheckExact(data):
@@ -93,7 +93,7 @@ cdef inline bint _is_plain(object data, Py_ssize_t* size) noexcept:
 
 
 cdef bint _are_plain(object headers, Py_ssize_t* size) noexcept:
-    """A list of pairs of ASCII and bytes or None; adds what they take at most to ``size``."""
+    """Whether it is a list of (ASCII text, bytes or None) pairs; adds an upper bound of their bytes to ``size``."""
     cdef object pair
     if not PyList_CheckExact(headers):
         return False
@@ -109,7 +109,7 @@ cdef bint _are_plain(object headers, Py_ssize_t* size) noexcept:
 
 @cython.final
 cdef class Accumulator(Ledger):
-    """Takes records in and gathers them into batches."""
+    """Gathers records into batches."""
 
     cdef readonly Py_ssize_t batch_bytes
     cdef readonly bint ignore_keys
@@ -240,7 +240,7 @@ cdef class Accumulator(Ledger):
             else:
                 run[2] = <int>run[2] + 1
             start += 1
-            # Not for each record: waking the sender may hand it the interpreter, and it would send the first alone.
+            # Not for each record: waking the sender may hand it the GIL, and it would send the first record alone.
             if self.breathe or not start & (WAKE_RECORDS - 1):
                 self._wake_sender()
             if self.breathe:
@@ -303,7 +303,7 @@ cdef class Accumulator(Ledger):
                 value = self.value_serializer(topic, value)
             if partition is None and self.partitioner is not None:
                 partition = self.partitioner(topic, key, value, len(known.queues))
-        if self.state != OPEN_STATE:  # closed while the caller's code ran: nobody would send it any more
+        if self.state != OPEN_STATE:  # closed while the caller's code ran: the record would never be sent
             return None
         when[0] = now_ms() if timestamp_ms is None else _when(timestamp_ms)
         queue = self._queue_for(known, key, partition)
@@ -398,7 +398,7 @@ cdef class Accumulator(Ledger):
                     queue = <PartitionQueue>topic.queues[topic.sticky]
             if at == 0:
                 if builder._used > topic.max_batch_bytes or builder._used > self.buffer_bytes:
-                    self._wake_sender()  # the batch before it was sealed for this record
+                    self._wake_sender()  # this record sealed the batch before
                     raise too_large(topic.name, builder._used, topic.max_batch_bytes, self.buffer_bytes)
                 queue.open = batch
                 self.unfinished.add(batch)
@@ -436,7 +436,7 @@ cdef class Accumulator(Ledger):
             return
         if not self.awake:
             self.awake = True
-            self._call_wake = True  # called by whoever appends, once the step is over
+            self._call_wake = True  # the caller of the step calls it afterwards
 
     cdef inline int _wake_sender(self) except -1:
         if self._call_wake:
@@ -486,7 +486,7 @@ def _not_made(producer):
 
 
 cdef class NativeProducer:
-    """The part of Producer that is compiled: ``send``, without a Python frame for each record."""
+    """The compiled part of Producer: ``send``, without a Python frame for each record."""
 
     cdef Accumulator _accumulator
 
@@ -504,15 +504,15 @@ cdef class NativeProducer:
         timestamp_ms: int | None = None,
         on_delivery: OnDelivery | None = None,
     ) -> RecordFuture:
-        """Queue one record; its future tells where it went.
+        """Queue one record; returns a future for its RecordMetadata.
 
-        ``value`` and ``key`` are bytes or None, or what the serializers take; ``timestamp_ms`` is now by default.
-        ``on_delivery(metadata, error)`` is called on the I/O thread, where nothing may wait: ``flush``, ``close`` and
-        ``result`` raise IllegalStateError there, and a send into a full buffer BufferTimeoutError at once.
+        ``value`` and ``key`` are bytes or None, or what the serializers accept; ``timestamp_ms`` (since 1970) defaults
+        to now. ``on_delivery(metadata, error)`` is called on the I/O thread and must not block: ``flush``, ``close``
+        and ``result`` raise IllegalStateError there, and a send into a full buffer raises BufferTimeoutError at once.
 
-        Raises RecordTooLargeError, SerializationError,
-        InvalidArgumentError (no such partition), UnknownTopicOrPartitionError, BufferTimeoutError, BootstrapError,
-        ClosedError; what happens later is in the future.
+        Raises RecordTooLargeError, SerializationError, InvalidArgumentError (no such partition),
+        UnknownTopicOrPartitionError, BufferTimeoutError (buffer full), BootstrapError, ClosedError. Later failures are
+        in the future.
         """
         cdef Accumulator accumulator = self._accumulator
         cdef RecordFuture future
@@ -524,7 +524,7 @@ cdef class NativeProducer:
         if on_delivery is None:
             try:
                 batch = accumulator._append(topic, value, key, headers, partition, timestamp_ms, &index, &when)
-            except NoSuchPartition:  # the slow way asks again
+            except NoSuchPartition:  # the slow path refreshes the metadata
                 batch = None
             if batch is not None:
                 future = RecordFuture.__new__(RecordFuture)
@@ -532,8 +532,8 @@ cdef class NativeProducer:
                 future._index = index
                 future._timestamp_ms = when
                 if accumulator.breathe:
-                    # A batch has just become full. The I/O thread may have waited for the GIL since; a thread that
-                    # never sleeps would keep it for another 5 ms (sys.getswitchinterval).
+                    # A batch has just become full. The I/O thread may be waiting for the GIL; a thread that never
+                    # sleeps would keep it for another 5 ms (sys.getswitchinterval).
                     accumulator.breathe = False
                     if accumulator.yield_us:
                         with nogil:
@@ -543,7 +543,7 @@ cdef class NativeProducer:
 
 
 cdef class NativeAsyncProducer:
-    """The part of AsyncProducer that is compiled: ``send``."""
+    """The compiled part of AsyncProducer: ``send``."""
 
     cdef Accumulator _accumulator
 
@@ -560,7 +560,7 @@ cdef class NativeAsyncProducer:
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> Awaitable[AsyncRecordFuture]:
-        """Await it to queue one record; that gives a future, which is awaited for the record's metadata.
+        """Queue one record. Await the call to get a future; await the future for the record's RecordMetadata.
 
         Arguments and errors are those of Producer.send; for a callback use the future's add_done_callback.
         """

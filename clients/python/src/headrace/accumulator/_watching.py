@@ -1,8 +1,8 @@
 """``concurrent.futures.wait`` and ``as_completed`` over record futures.
 
-Both freeze all futures (``_condition``), look at their ``_state``, leave a waiter with each (``_waiters``) and let go.
-A record future has no lock of its own: what it needs is made when it is asked for, and forgotten afterwards. Freezing
-never blocks. While a future is frozen its state is what it was; when it is thawed, its waiters hear what they missed.
+Both functions lock every future (``_condition``), read its ``_state``, add a waiter (``_waiters``) and unlock it. A
+record future has no lock: these attributes are made on demand and dropped afterwards. "Locking" only freezes the state
+that is shown, and never blocks; unlocking calls the waiters for changes in between.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 from ..callbacks import refuse_to_wait
 
-#: Guards all entries, for moments; nothing else is taken, and no foreign code runs, while it is held.
+#: Guards all entries. Held briefly; no other lock is taken and no foreign code runs under it.
 _lock = threading.Lock()
 
 
@@ -25,7 +25,7 @@ class _Entry:
 
 
 class Watch:
-    """The frozen and awaited futures of one batch; a waiter of that batch itself."""
+    """The frozen and awaited futures of one batch; registered as a waiter of that batch."""
 
     __slots__ = ("entries", "is_over")
 
@@ -34,7 +34,7 @@ class Watch:
         self.is_over = False
 
     def __call__(self, _: object = None) -> None:
-        """The batch has its outcome."""
+        """Called when the batch has its outcome."""
         with _lock:
             self.is_over = True
             heard = {future: entry.waiters for future, entry in self.entries.items() if not entry.frozen}
@@ -45,7 +45,7 @@ class Watch:
 
 
 def state_of(future: Any, batch: Any) -> str:
-    """RUNNING or FINISHED; of a frozen future what it was then."""
+    """RUNNING or FINISHED; for a frozen future the state at that time."""
     if not batch.done:
         return "RUNNING"
     entry = None if batch.watch is None else batch.watch.entries.get(future)
@@ -96,7 +96,7 @@ class Condition:
 
 
 class Waiters:
-    """``_waiters``: of a frozen future."""
+    """``_waiters`` of a frozen future."""
 
     __slots__ = ("_batch", "_future")
 
@@ -128,7 +128,7 @@ def _notify(future: Any, waiters: list[Any]) -> None:
 
 
 def shown(batch: Any, index: int, name: str) -> str:
-    """A future's repr: its partition, and its state."""
+    """The repr of a future: its partition and its state."""
     where = f"{batch.queue.topic.name}-{batch.queue.partition}"
     if not batch.done:
         state = "pending"

@@ -1,4 +1,4 @@
-"""Administration: blocking and asyncio, over one engine."""
+"""Administration: blocking and asyncio clients over the same calls."""
 
 from __future__ import annotations
 

@@ -39,14 +39,14 @@ T = TypeVar("T")
 
 
 class AsyncAdmin(Face):
-    """Changes and describes a cluster.
+    """Asyncio client that describes and changes a cluster.
 
         async with AsyncAdmin(bootstrap_servers="127.0.0.1:9095") as admin:
             await admin.create_topics([NewTopic("orders", partitions=6)])
 
-    Every change is visible to the same client's next call, whichever node answers it (read your writes). Time-outs are
-    seconds; None means ``default.api.timeout.ms``. Errors: BootstrapError, RequestTimedOutError, and those of the
-    cluster (TopicAlreadyExistsError, InvalidConfigError, ...).
+    The client sees its own changes in its next call, whichever node answers (read your writes). Timeouts are in
+    seconds; None means ``default.api.timeout.ms``. Every call may raise BootstrapError, RequestTimedOutError,
+    InvalidArgumentError and errors of the cluster (TopicAlreadyExistsError, InvalidConfigError, ...).
     """
 
     def __init__(self, config: Mapping[str, Any] | None = None, /, **settings: Unpack[AdminSettings]) -> None:
@@ -58,19 +58,19 @@ class AsyncAdmin(Face):
     async def create_topics(
         self, topics: Iterable[NewTopic | str], *, timeout: float | None = None, validate_only: bool = False
     ) -> list[CreatedTopic]:
-        """Create topics; the first failure is raised, its message naming every topic that failed."""
+        """Create topics. Raises the first failure; its message names every topic that failed."""
         wanted = new_topics(topics)
         return await self._run(
             lambda calls: calls.create_topics(wanted, timeout, validate_only), validate_only=validate_only
         )
 
     async def delete_topics(self, names: Iterable[str], *, timeout: float | None = None) -> None:
-        """Delete topics and their records; UnknownTopicOrPartitionError when one does not exist."""
+        """Delete topics and their records. Raises UnknownTopicOrPartitionError if one does not exist."""
         wanted = arguments.texts("names", names)
         await self._run(lambda calls: calls.delete_topics(wanted, timeout))
 
     async def list_topics(self, *, include_internal: bool = False, timeout: float | None = None) -> list[str]:
-        """The names of all topics, sorted."""
+        """The names of all topics, sorted. ``include_internal`` adds internal topics such as ``__consumer_offsets``."""
         return await self._run(
             lambda calls: calls.list_topics(include_internal, timeout), include_internal=include_internal
         )
@@ -85,7 +85,8 @@ class AsyncAdmin(Face):
     async def create_partitions(
         self, counts: Mapping[str, int], *, timeout: float | None = None, validate_only: bool = False
     ) -> None:
-        """Raise topics to new partition counts; a smaller count is InvalidPartitionsError."""
+        """Increase partition counts (topic -> new count). Raises InvalidPartitionsError for a count that is not
+        larger."""
         wanted = new_counts(counts)
         await self._run(
             lambda calls: calls.create_partitions(wanted, timeout, validate_only), validate_only=validate_only
@@ -94,8 +95,8 @@ class AsyncAdmin(Face):
     async def describe_configs(
         self, resources: Iterable[ConfigResource], *, include_synonyms: bool = False, timeout: float | None = None
     ) -> dict[ConfigResource, dict[str, ConfigEntry]]:
-        """All keys of each resource, with where their values come from; with ``include_synonyms`` every value that is
-        set for them. A live broker is asked itself what its properties file says."""
+        """All keys of each resource with value and source. ``include_synonyms`` adds every value that is set for a key,
+        in order of precedence (KIP-226). A live broker answers for its own properties file."""
         wanted = configs.wanted_resources(resources)
         return await self._run(
             lambda calls: configs.describe_configs(calls, wanted, include_synonyms, timeout),
@@ -109,8 +110,8 @@ class AsyncAdmin(Face):
         timeout: float | None = None,
         validate_only: bool = False,
     ) -> None:
-        """Set keys, put them back to their default (None), or change lists (AppendConfig, SubtractConfig); what is not
-        named stays (KIP-339). ``validate_only``: check, and change nothing."""
+        """Set keys, reset them to their default (None), or edit lists (AppendConfig, SubtractConfig). Other keys keep
+        their values (KIP-339). ``validate_only``: check without a change."""
         wanted = configs.wanted_changes(changes)
         await self._run(
             lambda calls: configs.alter_configs(calls, wanted, timeout, validate_only), validate_only=validate_only
@@ -119,7 +120,7 @@ class AsyncAdmin(Face):
     async def delete_records(
         self, before: Mapping[TopicPartition, int], *, timeout: float | None = None
     ) -> dict[TopicPartition, int]:
-        """Delete the records below an offset (-1: all that are committed); returns the new first offsets."""
+        """Delete records below an offset (-1: all committed records); returns the new log start offsets."""
         wanted = records_before(before)
         return await self._run(lambda calls: calls.delete_records(wanted, timeout))
 
@@ -130,12 +131,13 @@ class AsyncAdmin(Face):
         isolation_level: str = "read_uncommitted",
         timeout: float | None = None,
     ) -> dict[TopicPartition, OffsetAndTimestamp]:
-        """Of each partition where the log starts ("earliest") or ends ("latest": one past the last committed record),
-        the record with the largest timestamp ("max-timestamp"), or the first one at or after a time (ms since 1970).
+        """Look up one offset per partition: log start ("earliest"), log end ("latest": one past the last committed
+        record), the record with the largest timestamp ("max-timestamp", KIP-734), or the first record at or after a
+        time (ms since 1970).
 
-        ``offset`` is -1 when there is no such record; ``timestamp_ms`` is that record's, -1 for a start or an end.
+        ``offset`` is -1 when there is no such record; ``timestamp_ms`` is the record's, -1 for "earliest" and "latest".
         ``isolation_level``: read_uncommitted or read_committed. Raises UnknownTopicOrPartitionError,
-        InvalidArgumentError (a partition that the topic does not have), RequestTimedOutError.
+        InvalidArgumentError (no such partition), RequestTimedOutError.
         """
         times, isolation = offsets.wanted_offsets(wanted), offsets.wanted_isolation(isolation_level)
         return await self._run(lambda calls: offsets.list_offsets(calls, times, isolation, timeout))
@@ -143,17 +145,17 @@ class AsyncAdmin(Face):
     async def describe_cluster(
         self, *, include_fenced_brokers: bool = False, timeout: float | None = None
     ) -> ClusterDescription:
-        """Cluster id, active controller, brokers: the live ones, or with ``include_fenced_brokers`` all that are
-        registered (KIP-1073)."""
+        """Cluster id, active controller and live brokers; ``include_fenced_brokers`` adds registered brokers that are
+        not live (KIP-1073)."""
         return await self._run(
             lambda calls: calls.describe_cluster(include_fenced_brokers, timeout),
             include_fenced_brokers=include_fenced_brokers,
         )
 
     async def describe_node(self, address: str, *, timeout: float | None = None) -> NodeDescription:
-        """What the process at ``address`` ("host:port", of either listener) says of itself: role, version, how its
-        clock stands to this machine's, how many of its descriptors are used. It answers while it does not serve, too.
-        Nothing is retried: NetworkError, RequestTimedOutError, UnsupportedVersionError (it is too old to say)."""
+        """What the process at ``address`` ("host:port" of either listener) reports: role, version, clock offset to this
+        machine, use of file descriptors. A node also answers while it is not serving. The call is not retried. Raises
+        NetworkError, RequestTimedOutError, UnsupportedVersionError (the node's version lacks the call)."""
         wanted = cluster.wanted_address(address)
         return await self._run(lambda calls: cluster.describe_node(calls, wanted, timeout))
 
@@ -164,9 +166,9 @@ class AsyncAdmin(Face):
         topics: Iterable[str | TopicPartition] | None = None,
         timeout: float | None = None,
     ) -> dict[int, list[LogDirDescription]]:
-        """The log directories of brokers (None: of every live one), and the replicas of ``topics`` (None: all) in them.
+        """The log directories of brokers (None: every live one), and the replicas of ``topics`` (None: all) in them.
 
-        A directory that has failed is listed with its ``error``. BrokerIdNotRegisteredError when a broker is not live.
+        A failed directory has an ``error``. Raises BrokerIdNotRegisteredError if a broker is not live.
         """
         ids, wanted = log_dirs.wanted_brokers(brokers), log_dirs.wanted_replicas(topics)
         return await self._run(lambda calls: log_dirs.describe_log_dirs(calls, ids, wanted, timeout))
@@ -174,26 +176,26 @@ class AsyncAdmin(Face):
     async def alter_replica_log_dirs(
         self, moves: Mapping[TopicPartitionReplica, str], *, timeout: float | None = None
     ) -> None:
-        """Move replicas to other directories of their brokers, each given by the path that log.dirs has for it.
+        """Move replicas to another directory of their broker (KIP-113). Paths are those of the broker's ``log.dirs``.
 
-        Returns when the moves have begun: ``describe_log_dirs`` shows each copy as ``is_future`` until it takes over.
-        Raises LogDirNotFoundError, StorageError (a directory is offline), ReplicaNotAvailableError.
+        Returns when the moves have begun: ``describe_log_dirs`` shows a copy as ``is_future`` until it replaces the old
+        one. Raises LogDirNotFoundError, StorageError (a directory is offline), ReplicaNotAvailableError.
         """
         wanted = log_dirs.wanted_moves(moves)
         await self._run(lambda calls: log_dirs.alter_replica_log_dirs(calls, wanted, timeout))
 
     async def describe_quorum(self, *, timeout: float | None = None) -> QuorumInfo:
-        """The controllers that vote and those that only follow, as their leader sees them (KIP-836)."""
+        """The voters and observers of the controller quorum, as its leader sees them (KIP-836)."""
         return await self._run(lambda calls: cluster.describe_quorum(calls, timeout))
 
     async def add_voter(
         self, node_id: int, directory_id: bytes | str | None = None, *, address: str = "", timeout: float | None = None
     ) -> None:
-        """Make a controller that follows the metadata log a voter (KIP-853): waits until it has caught up, and until
-        the change is committed. ``directory_id``: 16 bytes, or their 22 letters; None: that of the one controller with
-        this id that follows. ``address``: "host:port" of its internal listener; "": what it says itself.
+        """Make an observer controller a voter (KIP-853). Returns when it has caught up and the change is committed.
 
-        Raises DuplicateVoterError, RequestTimedOutError (it did not catch up), InvalidArgumentError.
+        ``directory_id``: 16 bytes or their 22-letter text; None: that of the only observer with this id. ``address``:
+        "host:port" of its internal listener; "": the address that it reports. Raises DuplicateVoterError,
+        RequestTimedOutError (it did not catch up), InvalidArgumentError.
         """
         node, directory = cluster.wanted_node(node_id), cluster.wanted_directory(directory_id)
         arguments.text("address", address)
@@ -202,19 +204,21 @@ class AsyncAdmin(Face):
     async def remove_voter(
         self, node_id: int, directory_id: bytes | str | None = None, *, timeout: float | None = None
     ) -> None:
-        """Take the vote from a controller (KIP-853); returns when that is committed. A leader may go, the last voter
-        may not. Raises VoterNotFoundError, InvalidRequestError (the last one), RequestTimedOutError."""
+        """Remove a voter from the controller quorum (KIP-853); returns when the change is committed. The leader may be
+        removed, the last voter may not. Raises VoterNotFoundError, InvalidRequestError (last voter),
+        RequestTimedOutError."""
         node, directory = cluster.wanted_node(node_id), cluster.wanted_directory(directory_id)
         await self._run(lambda calls: cluster.remove_voter(calls, node, directory, timeout))
 
     async def transfer_leadership(self, node_id: int | None = None, *, timeout: float | None = None) -> int:
-        """Have another voter lead the controllers, without waiting for a time-out (None: the one that is furthest);
-        returns the new leader's id. Raises VoterNotFoundError, RequestTimedOutError (who led before leads on)."""
+        """Make another voter the leader of the quorum without an election timeout (None: the most up-to-date one);
+        returns the new leader's id. Raises VoterNotFoundError, RequestTimedOutError (the old leader continues)."""
         node = None if node_id is None else cluster.wanted_node(node_id)
         return await self._run(lambda calls: cluster.transfer_leadership(calls, node, timeout))
 
     async def describe_features(self, *, timeout: float | None = None) -> dict[str, FeatureInfo]:
-        """Feature levels (KIP-584), by name: which the cluster is at, and which its controller understands."""
+        """Feature levels by name (KIP-584): the cluster's finalized level and the range that its controller
+        supports."""
         return await self._run(lambda calls: cluster.describe_features(calls, timeout))
 
     async def update_features(
@@ -225,10 +229,10 @@ class AsyncAdmin(Face):
         validate_only: bool = False,
         timeout: float | None = None,
     ) -> None:
-        """Raise features to these levels, or lower them (``downgrade``: only if nothing is lost). ``metadata.version``
-        is the only one. Raise it once all nodes run a version that understands it.
+        """Raise features to these levels; with ``downgrade`` also lower them, if that loses no metadata. The only
+        feature is ``metadata.version``. Raise it when all nodes run a version that supports it.
 
-        Raises InvalidUpdateVersionError, which says what stands in the way.
+        Raises InvalidUpdateVersionError; its message names the obstacle.
         """
         wanted = cluster.wanted_levels(levels)
         await self._run(
@@ -244,10 +248,11 @@ class AsyncAdmin(Face):
         *,
         timeout: float | None = None,
     ) -> dict[TopicPartition, HeadraceError | None]:
-        """Have partitions (None: all that need it) led by their first replica again, or, with "unclean", those that
-        nobody leads by a replica that is not in sync: the records that only others have are lost (KIP-460).
+        """Elect leaders (KIP-460): "preferred" makes the first replica lead again; "unclean" lets a replica that is not
+        in sync lead a partition without leader, which loses the records that only other replicas have. ``partitions``
+        None: all that need it.
 
-        Returns what became of each: None, or ElectionNotNeededError, PreferredLeaderNotAvailableError,
+        Returns for each None or an error: ElectionNotNeededError, PreferredLeaderNotAvailableError,
         EligibleLeadersNotAvailableError, UnknownTopicOrPartitionError.
         """
         kind, wanted = replicas.wanted_election(election_type), replicas.wanted_partitions(partitions)
@@ -261,13 +266,13 @@ class AsyncAdmin(Face):
         allow_replication_factor_change: bool = True,
         timeout: float | None = None,
     ) -> None:
-        """Move partitions to these brokers, preferred leader first; None cancels what is under way (KIP-455). Returns
-        when the moves have begun, or wait for their turn; ``list_partition_reassignments`` shows how far they are.
+        """Move partitions to these brokers, preferred leader first; None cancels a reassignment (KIP-455). Returns when
+        the moves are accepted, running or queued; ``list_partition_reassignments`` shows their progress.
 
-        ``throttle_bytes_per_s``: what copying may cost each broker until all reassignments are done (0: no throttle,
-        None: as it is). Raises InvalidReplicaAssignmentError, InvalidReplicationFactorError (when the factor may not
-        change, KIP-860), NoReassignmentInProgressError, UnknownTopicOrPartitionError; the message names every partition
-        that was refused, the others are on their way.
+        ``throttle_bytes_per_s``: limit per broker for copying until all reassignments are done (0: no limit, None:
+        unchanged). Raises InvalidReplicaAssignmentError, InvalidReplicationFactorError (the factor may not change,
+        KIP-860), NoReassignmentInProgressError, UnknownTopicOrPartitionError. The message names every refused
+        partition; the other reassignments have been accepted.
         """
         wanted = replicas.wanted_reassignments(reassignments)
         throttle = replicas.wanted_throttle(throttle_bytes_per_s)
@@ -281,40 +286,41 @@ class AsyncAdmin(Face):
     async def list_partition_reassignments(
         self, partitions: Iterable[TopicPartition] | None = None, *, timeout: float | None = None
     ) -> dict[TopicPartition, PartitionReassignment]:
-        """Those of ``partitions`` (None: of all) that are on their way to other brokers, or wait for their turn."""
+        """The reassignments of ``partitions`` (None: all) that are running or queued."""
         wanted = replicas.wanted_partitions(partitions)
         return await self._run(lambda calls: replicas.list_partition_reassignments(calls, wanted, timeout))
 
     async def drain_broker(self, broker_id: int, *, cancel: bool = False, timeout: float | None = None) -> int:
-        """Have all replicas of a broker moved to others, a few at a time; it gets no new ones until ``cancel``. Returns
-        how many it has still: ask again to see them go. Then it can be stopped and unregistered.
+        """Move all replicas of a broker to other brokers, a few at a time, and place no new ones on it until
+        ``cancel``. Returns how many replicas remain; call it again to watch. At 0 the broker can be stopped and
+        unregistered.
 
-        Raises BrokerIdNotRegisteredError, InvalidRequestError (nobody else could take them).
+        Raises BrokerIdNotRegisteredError, InvalidRequestError (no other broker can take the replicas).
         """
         broker = replicas.wanted_broker(broker_id)
         return await self._run(lambda calls: replicas.drain_broker(calls, broker, cancel, timeout), cancel=cancel)
 
     async def unregister_broker(self, broker_id: int, *, timeout: float | None = None) -> None:
-        """Forget a broker that will not come back. Raises BrokerIdNotRegisteredError, InvalidRequestError (it is alive,
-        or has replicas: drain it first)."""
+        """Remove a broker's registration. Raises BrokerIdNotRegisteredError, InvalidRequestError (it is alive, or has
+        replicas: drain it first)."""
         broker = replicas.wanted_broker(broker_id)
         await self._run(lambda calls: replicas.unregister_broker(calls, broker, timeout))
 
     async def list_groups(
         self, states: Iterable[GroupState] | None = None, *, timeout: float | None = None
     ) -> list[GroupListing]:
-        """The groups of the cluster, sorted; ``states``: only those in one of these (None: in any). Kafka's listGroups.
-        As long as a part of them has no coordinator it waits; then RequestTimedOutError, never half a list."""
+        """The groups of the cluster, sorted, with one of ``states`` (None: all). Kafka's listGroups. The list is
+        complete or the call fails: it waits for shards without coordinator until RequestTimedOutError."""
         wanted = groups.wanted_states(states)
         return await self._run(lambda calls: groups.list_groups(calls, wanted, timeout))
 
     async def describe_groups(
         self, group_ids: Iterable[str], *, raise_errors: bool = True, timeout: float | None = None
     ) -> list[GroupDescription]:
-        """State, epochs, members and what they read, in the order of ``group_ids`` (describeConsumerGroups).
+        """State, epochs, members and their assignments, in the order of ``group_ids`` (describeConsumerGroups).
 
         Raises GroupIdNotFoundError, RequestTimedOutError (no coordinator answers); the message names every group that
-        failed. ``raise_errors`` False: such a group is described by its ``error``.
+        failed. With ``raise_errors=False`` a failed group has an ``error`` instead.
         """
         wanted = groups.wanted_groups(group_ids)
         return await self._run(
@@ -324,16 +330,16 @@ class AsyncAdmin(Face):
     async def describe_lag(
         self, group_ids: Iterable[str], *, raise_errors: bool = True, timeout: float | None = None
     ) -> list[GroupLag]:
-        """How far groups are behind in the partitions that they have committed offsets of, in records and in time, and
-        whether they are well; errors as of ``describe_groups``. Kept by the coordinator, so asking costs little."""
+        """The lag of groups per partition with a committed offset, in records and in time, and a health verdict. Errors
+        as in ``describe_groups``. The coordinator maintains these figures, so the call is cheap."""
         wanted = groups.wanted_groups(group_ids)
         return await self._run(
             lambda calls: groups.describe_lag(calls, wanted, raise_errors, timeout), raise_errors=raise_errors
         )
 
     async def explain_group(self, group_id: str, *, timeout: float | None = None) -> list[Rebalance]:
-        """The last rebalances of a group, the oldest first, 20 at most: when, why, what moved, how long it went unread.
-        Raises GroupIdNotFoundError."""
+        """The last rebalances of a group (at most 20, oldest first): time, cause, partitions moved, time without a
+        reader. Raises GroupIdNotFoundError."""
         wanted = groups.wanted_group(group_id)
         return await self._run(lambda calls: groups.explain_group(calls, wanted, timeout))
 
@@ -345,9 +351,9 @@ class AsyncAdmin(Face):
         require_stable: bool = False,
         timeout: float | None = None,
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """What a group has committed (listConsumerGroupOffsets): of all partitions, or of ``partitions``, None where
-        there is nothing. A group that does not exist has committed nothing. ``require_stable``: wait for transactions
-        that are about to commit (KIP-447)."""
+        """Committed offsets of a group (listConsumerGroupOffsets): of all partitions, or of ``partitions``, with None
+        where there is no offset. A group that does not exist has no offsets. ``require_stable``: wait for pending
+        transactions (KIP-447)."""
         group, wanted = groups.wanted_group(group_id), groups.wanted_partitions(partitions)
         return await self._run(
             lambda calls: groups.list_group_offsets(calls, group, wanted, require_stable, timeout),
@@ -361,10 +367,10 @@ class AsyncAdmin(Face):
         *,
         timeout: float | None = None,
     ) -> None:
-        """Commit offsets for a group that has no members (alterConsumerGroupOffsets, KIP-396); what is not named stays,
-        and a group that does not exist comes to be. Whether there are records there is not asked.
+        """Commit offsets for a group without members (alterConsumerGroupOffsets, KIP-396). Other partitions keep
+        theirs. A group that does not exist is created. Whether the log has these offsets is not checked.
 
-        Raises UnknownMemberIdError (it has members: stop them first), UnknownTopicOrPartitionError.
+        Raises UnknownMemberIdError (the group has members: stop them first), UnknownTopicOrPartitionError.
         """
         group, wanted = groups.wanted_group(group_id), groups.wanted_offsets(offsets)
         await self._run(lambda calls: groups.alter_group_offsets(calls, group, wanted, timeout))
@@ -372,22 +378,22 @@ class AsyncAdmin(Face):
     async def delete_group_offsets(
         self, group_id: str, partitions: Iterable[TopicPartition], *, timeout: float | None = None
     ) -> None:
-        """Forget what a group has committed of partitions (deleteConsumerGroupOffsets, KIP-496). Raises
-        GroupIdNotFoundError, GroupSubscribedToTopicError (members read the topic); the others are deleted."""
+        """Delete a group's committed offsets of partitions (deleteConsumerGroupOffsets, KIP-496). Raises
+        GroupIdNotFoundError, GroupSubscribedToTopicError (members read the topic); the other offsets are deleted."""
         group, wanted = groups.wanted_group(group_id), groups.wanted_partitions(partitions) or []
         await self._run(lambda calls: groups.delete_group_offsets(calls, group, wanted, timeout))
 
     async def remove_group_members(
         self, group_id: str, member_ids: Iterable[str] | None = None, *, timeout: float | None = None
     ) -> list[str]:
-        """Take members (None: all) out of a group, as if they had left (removeMembersFromConsumerGroup, KIP-345);
-        consumers that live join again. Returns the ids of those that are out. Raises UnknownMemberIdError."""
+        """Remove members (None: all) from a group as if they had left (removeMembersFromConsumerGroup, KIP-345).
+        Running consumers join again. Returns the ids of removed members. Raises UnknownMemberIdError."""
         group, wanted = groups.wanted_group(group_id), groups.wanted_members(member_ids)
         return await self._run(lambda calls: groups.remove_group_members(calls, group, wanted, timeout))
 
     async def delete_groups(self, group_ids: Iterable[str], *, timeout: float | None = None) -> None:
-        """Delete groups that have no members, with their offsets (deleteConsumerGroups). Raises NonEmptyGroupError,
-        GroupIdNotFoundError; the message names every group that stays, the others are deleted."""
+        """Delete groups without members, with their offsets (deleteConsumerGroups). Raises NonEmptyGroupError,
+        GroupIdNotFoundError; the message names every group that remains, the others are deleted."""
         wanted = groups.wanted_groups(group_ids)
         await self._run(lambda calls: groups.delete_groups(calls, wanted, timeout))
 

@@ -1,4 +1,4 @@
-"""The admin calls themselves: values in, protobuf across, values or typed errors out. Runs on the I/O thread."""
+"""Admin calls: Python values to protobuf and back, wire errors to exceptions. Runs on the I/O thread."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ T = TypeVar("T")
 
 
 class AdminCalls:
-    """Keeps the largest metadata offset that an answer named, so that reads see this client's own writes."""
+    """The calls. Keeps the largest metadata offset that a response named, so that reads see this client's writes."""
 
     def __init__(self, config: dict[str, Any]) -> None:
         self.engine = Engine(config, self, watches=False)
-        self.engine.create_topics = False  # who asks about a topic, or deletes its records, does not mean to make it
+        self.engine.create_topics = False  # an admin call on a topic must not auto-create it
         self.coordinators = Coordinators(self.engine)
         self.written_offset = 0
         self.state = "open"
@@ -54,7 +54,7 @@ class AdminCalls:
             raise closed_error("admin client")
 
     def begin_close(self) -> bool:
-        """False: there is nothing to end."""
+        """False: an admin client has nothing to finish."""
         if self.state != "open":
             return False
         self.state = "closed"
@@ -201,14 +201,14 @@ class AdminCalls:
             )
 
     async def change(self, method: str, request: Any, timeout: float | None) -> Any:
-        """A change, and its place in the metadata log; returns when the node we asked shows it."""
+        """Send a change; returns when the node that answered shows it in its metadata."""
         answer = await self.call(method, request, timeout, is_change=True)
         self.written_offset = max(self.written_offset, answer.metadata_offset)
         return answer
 
     async def call(self, method: str, request: Any, timeout: float | None, *, is_change: bool = False) -> Any:
-        """``is_change``: one attempt may take all the time there is, and is not repeated when it may have been carried
-        out: a second attempt to create a topic would fail with TOPIC_ALREADY_EXISTS."""
+        """Send a request with retries. ``is_change``: an attempt may use all the remaining time and is not repeated
+        once it may have taken effect; a second "create" would fail with TOPIC_ALREADY_EXISTS."""
 
         def stub_of(address: str) -> Callable[..., Any]:
             found: Callable[..., Any] = getattr(self.engine.connections.admin(address), method)
@@ -228,8 +228,8 @@ class AdminCalls:
     async def at_broker(
         self, broker_id: int, ask: Callable[[int, str, float], Awaitable[T]], timeout: float | None
     ) -> T:
-        """``ask`` a broker what only it can answer (what its disks and its properties file say), once it shows what
-        this client has written. BrokerIdNotRegisteredError when it is not live."""
+        """Call ``ask`` at a broker for what only it knows (its disks, its properties file), once the broker's metadata
+        includes this client's writes. Raises BrokerIdNotRegisteredError if it is not live."""
         engine = self.engine
 
         async def attempt(timeout_s: float) -> T:
@@ -247,7 +247,7 @@ class AdminCalls:
 
 
 def raise_failures(results: Iterable[tuple[str, Any]]) -> None:
-    """Raise the first failure; when there are several, its message tells them all."""
+    """Raise the first failure; its message lists all failures."""
     failed: list[tuple[str, HeadraceError]] = [
         (name, from_number(error.code, error.message)) for name, error in results if error.code
     ]
@@ -259,7 +259,7 @@ def raise_failures(results: Iterable[tuple[str, Any]]) -> None:
 
 
 def new_topics(topics: Iterable[NewTopic | str] | NewTopic | str) -> list[NewTopic | str]:
-    """What create_topics was given, checked in the caller's thread; a single topic stands for a list of one."""
+    """Check the topics of create_topics in the caller's thread; a single topic becomes a list of one."""
     what = "NewTopic, or names"
     found = [topics] if isinstance(topics, str | NewTopic) else arguments.items("topics", topics, what)
     for topic in found:
@@ -285,7 +285,7 @@ def new_topics(topics: Iterable[NewTopic | str] | NewTopic | str) -> list[NewTop
 
 
 def new_counts(counts: Mapping[str, int]) -> dict[str, int]:
-    """What create_partitions was given. InvalidArgumentError."""
+    """Check the counts of create_partitions. Raises InvalidArgumentError."""
     return {
         arguments.text("topic", topic): arguments.whole(f"count of {topic!r}", count, -1, arguments.INT32_MAX)
         for topic, count in arguments.mapping("counts", counts, "topic: number of partitions").items()
@@ -293,7 +293,7 @@ def new_counts(counts: Mapping[str, int]) -> dict[str, int]:
 
 
 def records_before(before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-    """What delete_records was given: offsets, -1 for all. InvalidArgumentError."""
+    """Check the offsets of delete_records, -1 for all. Raises InvalidArgumentError."""
     return {
         arguments.partition(tp): arguments.whole(f"offset of {tp}", offset, -1)
         for tp, offset in arguments.mapping("before", before, "TopicPartition: offset").items()
@@ -301,6 +301,6 @@ def records_before(before: Mapping[TopicPartition, int]) -> dict[TopicPartition,
 
 
 def _check_count(topic: NewTopic, what: str, count: int | None, error: type[HeadraceError]) -> None:
-    """None and Kafka's -1 mean the cluster's default; the wire's 0 would too, and is a mistake here."""
+    """Accept None and Kafka's -1 for the cluster's default; refuse 0, which the wire would take for the default too."""
     if count is not None and count < 1 and count != -1:
         raise error(f"topic {topic.name!r}: {what}={count}: must be at least 1, or None for the cluster's default")

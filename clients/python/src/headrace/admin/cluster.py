@@ -1,5 +1,5 @@
-"""The cluster's own affairs, on the I/O thread: the quorum of controllers (described, grown, shrunk, handed over:
-KIP-595, 836, 853), feature levels (KIP-584), and one process asked about itself, whichever role it has."""
+"""Calls about the cluster: controller quorum (KIP-595, 836, 853), feature levels (KIP-584), single nodes. Runs on the
+I/O thread, except ``wanted_*``, which check arguments in the caller's thread and raise InvalidArgumentError."""
 
 from __future__ import annotations
 
@@ -20,18 +20,17 @@ _DIRECTORY_BYTES = 16
 
 
 def wanted_node(node_id: int) -> int:
-    """Read in the caller's thread; InvalidArgumentError."""
     if isinstance(node_id, bool) or not isinstance(node_id, int) or not 0 <= node_id < 2**31:
         raise InvalidArgumentError(f"node_id={node_id!r}: must be the id of a controller, 0 or more")
     return node_id
 
 
 def wanted_directory(directory_id: bytes | str | None) -> bytes:
-    """Its 16 bytes, or none for None; read in the caller's thread; InvalidArgumentError."""
+    """The 16 bytes of a directory id; empty for None."""
     if directory_id is None:
         return b""
     if isinstance(directory_id, str):
-        from headrace_core.node.ids import id_from_text  # here: few need it, and its package reads much more
+        from headrace_core.node.ids import id_from_text  # here: rarely needed, and its package imports much more
 
         try:
             return id_from_text(directory_id)
@@ -105,7 +104,6 @@ _LEVEL_MAX = 2**15 - 1
 
 
 def wanted_levels(levels: Mapping[str, int]) -> dict[str, int]:
-    """Read in the caller's thread; InvalidArgumentError."""
     arguments.mapping("levels", levels, "feature: level")
     if not levels:
         raise InvalidArgumentError("levels: no feature is named")
@@ -136,11 +134,10 @@ async def update_features(
     raise_failures((item.name, item.error) for item in answer.results)
 
 
-# -- one process, asked about itself ---------------------------------------------------------------------------
+# -- one node ---------------------------------------------------------------------------------------------------
 
 
 def wanted_address(address: str) -> str:
-    """Read in the caller's thread; InvalidArgumentError."""
     arguments.text("address", address)
     try:
         split_address(address)
@@ -150,8 +147,8 @@ def wanted_address(address: str) -> str:
 
 
 async def describe_node(calls: AdminCalls, address: str, timeout: float | None) -> NodeDescription:
-    """Two questions: the first may have to connect, so only the second one's round trip is short enough to set clocks
-    against each other by."""
+    """Ask twice: the first request may include connecting, so only the second one's round trip is short enough to
+    compare clocks."""
     engine = calls.engine
     method = engine.connections.node(address).DescribeNode
     deadline = engine.deadline(timeout)

@@ -1,7 +1,8 @@
-"""Configurations described and altered (KIP-133, KIP-226, KIP-339). Runs on the I/O thread.
+"""Describe and alter configurations (KIP-133, KIP-226, KIP-339). Runs on the I/O thread, except ``wanted_*``, which
+raise InvalidArgumentError in the caller's thread.
 
-A broker is asked about its own configuration: what its properties file says, nobody else knows. When it is not live,
-whoever answers tells what is set dynamically, and the defaults.
+Only a broker knows its own properties file, so it is asked itself. For a broker that is not live, any node returns the
+dynamic values and the defaults.
 """
 
 from __future__ import annotations
@@ -28,7 +29,6 @@ _RESOURCE_NAMES = {number: name for name, number in _RESOURCE_TYPES.items()}
 
 
 def wanted_resources(resources: Iterable[ConfigResource]) -> list[ConfigResource]:
-    """InvalidArgumentError."""
     what = "ConfigResource(type, name)"
     if isinstance(resources, ConfigResource):
         raise arguments.wrong("resources", resources, f"a list of {what}")
@@ -38,7 +38,6 @@ def wanted_resources(resources: Iterable[ConfigResource]) -> list[ConfigResource
 def wanted_changes(
     changes: Mapping[ConfigResource, Mapping[str, ConfigValue]],
 ) -> dict[ConfigResource, dict[str, ConfigValue]]:
-    """InvalidArgumentError."""
     found: dict[ConfigResource, dict[str, ConfigValue]] = {}
     for resource, values in arguments.mapping("changes", changes, "ConfigResource: {key: value}").items():
         of_one = found[_checked(resource)] = dict(arguments.mapping(f"changes of {resource}", values, "key: value"))
@@ -57,7 +56,7 @@ def _checked(resource: ConfigResource) -> ConfigResource:
 async def describe_configs(
     calls: AdminCalls, resources: list[ConfigResource], include_synonyms: bool, timeout: float | None
 ) -> dict[ConfigResource, dict[str, ConfigEntry]]:
-    """In the order of ``resources``."""
+    """Entries in the order of ``resources``."""
     wanted = [_resource(item) for item in resources]
     await calls.see_own_writes(timeout)
     by_broker: dict[int | None, list[Any]] = {}
@@ -85,7 +84,7 @@ async def alter_configs(
     timeout: float | None,
     validate_only: bool,
 ) -> None:
-    """What is not named stays; all keys of one resource are changed, or none is."""
+    """Change all keys of a resource or none. Unnamed keys keep their values."""
     results: list[Any] = []
     for page in pages(list(changes.items())):
         request = admin_pb2.AlterConfigsRequest(validate_only=validate_only)
@@ -113,12 +112,12 @@ async def _describe(
             try:
                 return list((await calls.at_broker(broker_id, ask, timeout)).results)
             except BrokerIdNotRegisteredError:
-                pass  # it went while it was asked
+                pass  # it went offline during the call
     return list((await calls.call("DescribeConfigs", request, timeout)).results)
 
 
 def _broker_of(resource: Any) -> int | None:
-    """The broker that knows best; None: any node. What is no broker's id is left to the server to refuse."""
+    """The broker to ask; None: any node. The server refuses an invalid broker id."""
     if resource.type != admin_pb2.CONFIG_RESOURCE_TYPE_BROKER or not (
         resource.name.isascii() and resource.name.isdigit() and len(resource.name) <= 10
     ):
@@ -162,6 +161,6 @@ def _resource(resource: ConfigResource) -> Any:
 
 
 def _shown(resource: Any) -> str:
-    """A resource in an error's text: ``topic orders``, ``broker 1``, ``all brokers``."""
+    """A resource as error texts show it: ``topic orders``, ``broker 1``, ``all brokers``."""
     kind = _RESOURCE_NAMES.get(resource.type, "resource")
     return f"{kind} {resource.name}" if resource.name or kind != "broker" else "all brokers"

@@ -1,5 +1,5 @@
-"""Consumer groups from outside: listed, described, their offsets and lag, deleted (KIP-222, 396, 848, 1043). Each call
-goes to the coordinators of the groups that it names, wherever these have gone. Runs on the I/O thread."""
+"""Calls about consumer groups (KIP-222, 396, 848, 1043), sent to the coordinator of each group and again to its new
+coordinator when a shard moves. Runs on the I/O thread, except ``wanted_*``, which check arguments in the caller's."""
 
 from __future__ import annotations
 
@@ -39,29 +39,30 @@ from ..group_models import (
 from ..models import OffsetAndMetadata
 from .calls import AdminCalls, raise_failures
 
-#: Its partitions are the shards that groups belong to.
+#: Each of its partitions is a shard of groups.
 _SHARDS_TOPIC = "__consumer_offsets"
-#: Of an attempt that names no group, or one.
+#: For an attempt with at most one group.
 _PATIENCE_S = 2 * PATIENCE_S
 
-# -- what callers give, read in their thread --------------------------------------------------------------------------
+# -- arguments, checked in the caller's thread
+# ---------------------------------------------------------------------------
 
 
 def wanted_group(group_id: str) -> str:
-    """InvalidGroupIdError."""
+    """Raises InvalidGroupIdError."""
     if not isinstance(group_id, str) or not group_id:
         raise InvalidGroupIdError(f"group id {group_id!r}: must be a text that is not empty")
     return arguments.text("group id", group_id)
 
 
 def wanted_groups(group_ids: Iterable[str] | str) -> list[str]:
-    """Each once, in order; a single text stands for a list of one. InvalidGroupIdError."""
+    """Each once, in order; a single text becomes a list of one. Raises InvalidGroupIdError."""
     given = [group_ids] if isinstance(group_ids, str) else arguments.items("group_ids", group_ids, "group ids")
     return list(dict.fromkeys(map(wanted_group, given)))
 
 
 def wanted_states(states: Iterable[str] | str | None) -> list[str]:
-    """As the wire has them; none: all. InvalidArgumentError."""
+    """In the wire's form; none means all. Raises InvalidArgumentError."""
     given = [states] if isinstance(states, str) else arguments.items("states", states or (), "states")
     for state in given:
         if not isinstance(state, str) or state.lower() not in GROUP_STATES:
@@ -70,14 +71,14 @@ def wanted_states(states: Iterable[str] | str | None) -> list[str]:
 
 
 def wanted_partitions(partitions: Iterable[TopicPartition] | None) -> list[TopicPartition] | None:
-    """InvalidArgumentError."""
+    """Raises InvalidArgumentError."""
     return None if partitions is None else arguments.partitions(partitions)
 
 
 def wanted_offsets(
     offsets: Mapping[TopicPartition, int | OffsetAndMetadata],
 ) -> dict[TopicPartition, OffsetAndMetadata]:
-    """InvalidArgumentError: no offset, or a negative one."""
+    """Raises InvalidArgumentError for a missing or negative offset."""
     found = {}
     for each, given in arguments.mapping("offsets", offsets, "TopicPartition: offset").items():
         partition = arguments.partition(each)
@@ -86,7 +87,7 @@ def wanted_offsets(
 
 
 def wanted_members(member_ids: Iterable[str] | str | None) -> list[str] | None:
-    """Each once; None: all. InvalidArgumentError."""
+    """Each once; None means all. Raises InvalidArgumentError."""
     if member_ids is None:
         return None
     return list(dict.fromkeys(arguments.texts("member_ids", member_ids)))
@@ -96,8 +97,8 @@ def wanted_members(member_ids: Iterable[str] | str | None) -> list[str] | None:
 
 
 async def list_groups(calls: AdminCalls, states: list[str], timeout: float | None) -> list[GroupListing]:
-    """Sorted by id. All shards are asked, at whoever has them; while one has no owner, is being loaded, or goes to
-    another owner meanwhile, that is not all, and it is tried again."""
+    """Sorted by id. Ask the owners of all shards; try again while a shard has no owner, is loading or moves during the
+    call, because the list would be incomplete."""
     engine = calls.engine
     deadline = engine.deadline(timeout)
     request = groups_pb2.ListGroupsRequest(states=states)
@@ -125,7 +126,7 @@ async def list_groups(calls: AdminCalls, states: list[str], timeout: float | Non
 
 
 async def _shards(calls: AdminCalls, timeout_s: float) -> tuple[list[tuple[int, int]], dict[int, str]]:
-    """Owner and epoch of each shard, and the addresses of coordinators. None of either: nobody has used a group yet.
+    """Owner and epoch of each shard, and the coordinators' addresses. Both empty: no group was ever used. Raises
     CoordinatorNotAvailableError."""
     engine = calls.engine
     answer = await engine.metadata.ask(metadata_pb2.MetadataRequest(topics=[_SHARDS_TOPIC]), engine.deadline(timeout_s))
@@ -152,7 +153,7 @@ async def _shards(calls: AdminCalls, timeout_s: float) -> tuple[list[tuple[int, 
 async def describe_groups(
     calls: AdminCalls, group_ids: list[str], raise_errors: bool, timeout: float | None
 ) -> list[GroupDescription]:
-    """In the order of ``group_ids``."""
+    """Results in the order of ``group_ids``."""
     told = await calls.coordinators.each(
         group_ids,
         "DescribeGroups",
@@ -168,7 +169,7 @@ async def describe_groups(
 async def describe_lag(
     calls: AdminCalls, group_ids: list[str], raise_errors: bool, timeout: float | None
 ) -> list[GroupLag]:
-    """In the order of ``group_ids``."""
+    """Results in the order of ``group_ids``."""
     told = await calls.coordinators.each(
         group_ids,
         "DescribeLag",
@@ -182,7 +183,7 @@ async def describe_lag(
 
 
 async def delete_groups(calls: AdminCalls, group_ids: list[str], timeout: float | None) -> None:
-    """The error raised is the first failure's; its message names them all."""
+    """Raise the first failure; its message lists all failures."""
     told = await calls.coordinators.each(
         group_ids,
         "DeleteGroups",
@@ -209,7 +210,7 @@ async def explain_group(calls: AdminCalls, group_id: str, timeout: float | None)
 async def remove_group_members(
     calls: AdminCalls, group_id: str, member_ids: list[str] | None, timeout: float | None
 ) -> list[str]:
-    """The ids of those that were taken out."""
+    """The ids of the removed members."""
     wanted = member_ids
     if wanted is None:
         (described,) = await describe_groups(calls, [group_id], True, timeout)
@@ -223,7 +224,7 @@ async def remove_group_members(
             if not each.error.code and each.member_id not in gone:
                 gone.append(each.member_id)
         left = [each for each in answer.results if each.member_id not in gone]
-        if member_ids is None:  # who has left by itself meanwhile is out as well
+        if member_ids is None:  # a member that left during the call counts as removed
             left = [each for each in left if each.error.code != UnknownMemberIdError.number]
         raise_first(left, f"group {group_id!r}")
 
@@ -246,7 +247,7 @@ async def list_group_offsets(
     require_stable: bool,
     timeout: float | None,
 ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-    """In the order of ``partitions``; of those without an offset None."""
+    """Offsets in the order of ``partitions``; None where there is no offset."""
     found: dict[TopicPartition, OffsetAndMetadata | None] = dict.fromkeys(partitions or ())
     deadline = calls.engine.deadline(timeout)
     for page in [None] if partitions is None else pages(partitions):
@@ -285,8 +286,8 @@ async def _list_offsets(
 async def alter_group_offsets(
     calls: AdminCalls, group_id: str, offsets: dict[TopicPartition, OffsetAndMetadata], timeout: float | None
 ) -> None:
-    """As somebody who is no member. Partitions that do not exist are refused here: a coordinator may only not have
-    heard of them yet, and would be asked until the time is over."""
+    """Commit as a non-member. Partitions that do not exist are refused here: a coordinator cannot tell them from new
+    partitions, and would be asked until the timeout."""
     if not offsets:
         return
     deadline = calls.engine.deadline(timeout)
@@ -341,7 +342,7 @@ async def delete_group_offsets(
 
 
 def _raise_errors(told: Mapping[str, Any]) -> None:
-    """The first failure; when there are several, its message tells them all."""
+    """Raise the first failure; its message lists all failures."""
     errors = [(group_id, each) for group_id, each in told.items() if isinstance(each, HeadraceError)]
     if errors:
         messages = (
@@ -384,7 +385,7 @@ def _member(told: Any) -> MemberDescription:
 
 
 def _partitions(told: Any) -> tuple[TopicPartition, ...]:
-    """Sorted; a topic that is gone has no name any more, and is left out."""
+    """Sorted. A deleted topic has no name and is left out."""
     return tuple(
         sorted(TopicPartition(each.topic, part) for each in told.topics if each.topic for part in each.partitions)
     )

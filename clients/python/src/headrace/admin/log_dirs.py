@@ -1,5 +1,5 @@
-"""Log directories: described, and replicas moved between them (KIP-113, KIP-827). Each question goes to the broker that
-it is about: only that one knows its disks. Runs on the I/O thread."""
+"""Describe log directories and move replicas between them (KIP-113, KIP-827). Each request goes to the broker that it
+is about, because only that broker knows its disks. Runs on the I/O thread, except ``wanted_*``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .calls import AdminCalls
 
 
 def wanted_replicas(topics: Iterable[str | TopicPartition] | str | None) -> dict[str, set[int]] | None:
-    """Topic -> partitions (none: all of them); None for all topics. Read in the caller's thread."""
+    """Topic -> partitions (none: all of them); None for all topics."""
     if topics is None:
         return None
     wanted: dict[str, set[int]] = {}
@@ -37,7 +37,7 @@ def wanted_replicas(topics: Iterable[str | TopicPartition] | str | None) -> dict
 
 
 def wanted_brokers(brokers: Iterable[int] | None) -> list[int] | None:
-    """None: all. InvalidArgumentError."""
+    """None: all. Raises InvalidArgumentError."""
     if brokers is None:
         return None
     given = arguments.items("brokers", brokers, "broker ids")
@@ -45,7 +45,7 @@ def wanted_brokers(brokers: Iterable[int] | None) -> list[int] | None:
 
 
 def wanted_moves(moves: Mapping[TopicPartitionReplica, str]) -> dict[TopicPartitionReplica, str]:
-    """Checked, with tuples as TopicPartitionReplica; InvalidArgumentError."""
+    """The moves, with tuples made TopicPartitionReplica. Raises InvalidArgumentError."""
     checked = {}
     for replica, path in arguments.mapping("moves", moves, "TopicPartitionReplica: path").items():
         if not isinstance(replica, tuple) or len(replica) != 3:
@@ -68,7 +68,7 @@ async def describe_log_dirs(
     request = admin_pb2.DescribeLogDirsRequest()
     partitions_max = limit_of("Admin/DescribeLogDirs", "topics.partitions")
     is_short = wanted is not None and len(wanted) <= ITEMS_MAX and sum(map(len, wanted.values())) <= partitions_max
-    for topic, partitions in (wanted or {}).items() if is_short else ():  # a longer list is picked from everything
+    for topic, partitions in (wanted or {}).items() if is_short else ():  # otherwise filter the full response
         request.topics.add(topic=topic, partitions=sorted(partitions))
 
     async def describe(broker_id: int, address: str, timeout_s: float) -> list[LogDirDescription]:
@@ -84,7 +84,7 @@ async def describe_log_dirs(
 async def alter_replica_log_dirs(
     calls: AdminCalls, moves: Mapping[TopicPartitionReplica, str], timeout: float | None
 ) -> None:
-    """Each broker has its own in one request. The error raised is the first failure's; its message names them all."""
+    """One request to each broker. Raise the first failure; its message lists all failures."""
     engine = calls.engine
     await engine.metadata.refresh([], deadline=engine.deadline(timeout))
     by_broker: dict[int, list[tuple[TopicPartitionReplica, str]]] = defaultdict(list)

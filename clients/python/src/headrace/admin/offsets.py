@@ -1,4 +1,4 @@
-"""Where a log starts and ends, and what lies at a time (KIP-396, KIP-734). Runs on the I/O thread."""
+"""Offsets of the start and the end of a log, and by time (KIP-396, KIP-734). Runs on the I/O thread."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _SPECIAL = {"earliest": EARLIEST_TIMESTAMP, "latest": LATEST_TIMESTAMP, "max-tim
 
 
 def wanted_offsets(specs: Mapping[TopicPartition, OffsetSpec]) -> dict[TopicPartition, int]:
-    """The wire's timestamps, read in the caller's thread; InvalidArgumentError."""
+    """Specs as wire timestamps, checked in the caller's thread. Raises InvalidArgumentError."""
     given = arguments.mapping("wanted", specs, "TopicPartition: where to look")
     return {arguments.partition(partition): _timestamp(partition, spec) for partition, spec in given.items()}
 
 
 def wanted_isolation(level: str) -> int:
-    """The wire's number; InvalidArgumentError."""
+    """The wire's number. Raises InvalidArgumentError."""
     found = offsets.ISOLATION.get(arguments.text("isolation_level", level))
     if found is None:
         raise InvalidArgumentError(f"isolation_level={level!r}: must be {' or '.join(offsets.ISOLATION)}")
@@ -32,7 +32,7 @@ def wanted_isolation(level: str) -> int:
 async def list_offsets(
     calls: AdminCalls, wanted: dict[TopicPartition, int], isolation: int, timeout: float | None
 ) -> dict[TopicPartition, OffsetAndTimestamp]:
-    """In the order of ``wanted``."""
+    """Results in the order of ``wanted``."""
     engine = calls.engine
     deadline = engine.deadline(timeout)
     strangers = {partition.topic for partition in wanted} - set(engine.metadata.snapshot.topics)

@@ -1,4 +1,5 @@
-"""Where replicas are and who leads: elections (KIP-460), reassignments (KIP-455), drains. Runs on the I/O thread."""
+"""Leader elections (KIP-460), reassignments (KIP-455), drains. Runs on the I/O thread, except ``wanted_*``, which check
+arguments in the caller's thread and raise InvalidArgumentError."""
 
 from __future__ import annotations
 
@@ -29,18 +30,17 @@ _THROTTLE_MAX = 2**63 - 1
 Elections = dict[TopicPartition, HeadraceError | None]
 
 
-# -- read in the caller's thread
+# -- arguments
 
 
 def wanted_election(election_type: ElectionType) -> admin_pb2.ElectionType:
-    """InvalidArgumentError."""
     if not isinstance(election_type, str) or election_type not in _TYPES:
         raise InvalidArgumentError(f"election_type={election_type!r}: must be one of {', '.join(map(repr, _TYPES))}")
     return _TYPES[election_type]
 
 
 def wanted_partitions(partitions: Iterable[TopicPartition] | None) -> list[TopicPartition] | None:
-    """In order, each once; None for all. InvalidArgumentError."""
+    """In order, each once; None for all."""
     if partitions is None:
         return None
     if isinstance(partitions, str | TopicPartition):
@@ -51,7 +51,7 @@ def wanted_partitions(partitions: Iterable[TopicPartition] | None) -> list[Topic
 def wanted_reassignments(
     reassignments: Mapping[TopicPartition, Sequence[int] | None],
 ) -> dict[TopicPartition, list[int] | None]:
-    """The replicas wanted of each partition, None: cancel. InvalidArgumentError."""
+    """The target replicas of each partition; None: cancel."""
     return {
         _partition(partition): None
         if replicas is None
@@ -63,7 +63,6 @@ def wanted_reassignments(
 
 
 def wanted_throttle(throttle_bytes_per_s: int | None) -> int | None:
-    """InvalidArgumentError."""
     value = throttle_bytes_per_s
     if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _THROTTLE_MAX):
         raise InvalidArgumentError(f"throttle_bytes_per_s={value!r}: must be 0 (no throttle) or more")
@@ -71,7 +70,6 @@ def wanted_throttle(throttle_bytes_per_s: int | None) -> int | None:
 
 
 def wanted_broker(broker_id: int) -> int:
-    """InvalidArgumentError."""
     return _broker(broker_id)
 
 
@@ -100,7 +98,7 @@ async def elect_leaders(
     partitions: list[TopicPartition] | None,
     timeout: float | None,
 ) -> Elections:
-    """What is too much for one decision of the controller is asked for again, until all is done."""
+    """Repeat the request while the controller answers with a part of the partitions."""
     deadline = calls.engine.deadline(timeout)
     outcome: Elections = {}
     asked = partitions

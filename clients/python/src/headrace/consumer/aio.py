@@ -1,4 +1,4 @@
-"""AsyncConsumer: the asyncio face."""
+"""AsyncConsumer: the consumer for asyncio."""
 
 from __future__ import annotations
 
@@ -30,27 +30,27 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("headrace")
 
-#: After so long without a wait, iteration lets the event loop turn.
+#: Iteration lets the event loop run after this many seconds without a wait.
 TURN_S = 0.005
-#: Iteration reads the clock after at most so many records: a clock read costs as much as a tenth of a record. A body
-#: that suddenly becomes slow keeps the loop for at most so many records; at a steady pace TURN_S holds.
+#: Iteration reads the clock once in this many records: a reading costs a tenth of a record. When the loop's body
+#: suddenly becomes slow, the event loop is held for at most this many records; at a steady pace TURN_S holds.
 UNTIMED_RECORDS = 32
 
-#: What is called when partitions come and go: (consumer, partitions); awaited, if it can be.
+#: Rebalance callback: (consumer, partitions); awaited if it returns an awaitable.
 AsyncRebalanced = Callable[["AsyncConsumer", list[TopicPartition]], object]
 
 
 class AsyncConsumer(Face):
-    """Reads records, from asyncio: of partitions that its group gives it, or of those that it is assigned by hand.
+    """Asyncio consumer of records, with partitions assigned by its group (``subscribe``) or by hand (``assign``).
 
         async with AsyncConsumer(bootstrap_servers="127.0.0.1:9095", group_id="g") as consumer:
             await consumer.subscribe(["orders"])    # or await consumer.assign([TopicPartition("orders", 0)])
             async for record in consumer:
                 print(record.offset, record.value)
 
-    Configuration, errors and methods are Consumer's, awaited. Those that never wait (assign, seek, pause, resume,
-    metrics, ...) act when they are called; awaiting them is free, and may be left out. The network runs on Headrace's
-    I/O thread, so a busy loop starves nothing.
+    Configuration, errors and methods are those of Consumer, awaited. Methods that never wait (assign, seek, pause,
+    resume, metrics, ...) take effect when called; awaiting them is optional. Network I/O runs on Headrace's I/O thread,
+    so a busy event loop does not delay heartbeats or fetches.
     """
 
     def __init__(self, config: Mapping[str, Any] | None = None, /, **settings: Unpack[ConsumerSettings]) -> None:
@@ -72,8 +72,8 @@ class AsyncConsumer(Face):
         on_revoked: AsyncRebalanced | None = None,
         on_lost: AsyncRebalanced | None = None,
     ) -> Awaitable[None]:
-        """Be a member of the group ``group.id`` (see Consumer.subscribe). Callbacks may be coroutine functions. Without
-        topics (``[]``) it is ``unsubscribe``, and has to be awaited."""
+        """Join the group ``group.id`` (see Consumer.subscribe). Callbacks may be coroutine functions. Empty topics
+        (``[]``) mean ``unsubscribe``; that call must be awaited."""
         for name, callback in (("on_assigned", on_assigned), ("on_revoked", on_revoked), ("on_lost", on_lost)):
             check_callback(name, callback, may_be_async=True)
         if topics is not None and not isinstance(topics, str):
@@ -92,12 +92,12 @@ class AsyncConsumer(Face):
         return lambda partitions: callback(this(), partitions)  # type: ignore[arg-type]
 
     def subscription(self) -> frozenset[str]:
-        """The topics subscribed to by name."""
+        """The topics subscribed by name."""
         group = self._core.group
         return frozenset() if group is None or group.subscription is None else frozenset(group.subscription.topics)
 
     async def unsubscribe(self) -> None:
-        """Let go of all partitions, and leave the group."""
+        """Revoke all partitions and leave the group."""
         core = self._core
         core.reading.check_open()
         if core.group is not None:
@@ -107,7 +107,7 @@ class AsyncConsumer(Face):
         core.reading.clear_assignment()
 
     async def commit(self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | Record | None = None) -> None:
-        """Commit to the group: the positions of what was handed out, or these offsets (see Consumer.commit)."""
+        """Commit to the group: the positions after the returned records, or these offsets (see Consumer.commit)."""
         core = self._core
         group = core.in_group("commit")
         await core.engine.io.run_async(group.commit_work(core.reading.offsets_to_commit(offsets)))
@@ -117,14 +117,14 @@ class AsyncConsumer(Face):
         offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | Record | None = None,
         callback: Callable[[dict[TopicPartition, OffsetAndMetadata], BaseException | None], object] | None = None,
     ) -> asyncio.Future[None]:
-        """As ``commit``, which goes on while the caller does; the future may be awaited, or forgotten. ``callback``
-        (offsets, error), a plain function, runs on the caller's loop."""
+        """Like ``commit``, without waiting: the returned future may be awaited or ignored. ``callback(offsets,
+        error)``, a plain function, runs on the caller's loop."""
         core = self._core
         check_callback("callback", callback)
         group = core.in_group("commit")
         wanted = core.reading.offsets_to_commit(offsets)
         future = asyncio.wrap_future(core.engine.io.submit(group.commit_work(wanted)))
-        future.add_done_callback(lambda done: done.cancelled() or done.exception())  # forgotten: nobody warns of it
+        future.add_done_callback(lambda done: done.cancelled() or done.exception())  # ignored futures cause no warning
         if callback is not None:
             future.add_done_callback(
                 lambda done: run_callback(
@@ -144,7 +144,7 @@ class AsyncConsumer(Face):
     async def committed(
         self, partitions: TopicPartition | Iterable[TopicPartition], timeout: float | None = None
     ) -> int | dict[TopicPartition, OffsetAndMetadata | None] | None:
-        """What the group has committed: of one partition the offset, of several all of it; None: nothing."""
+        """Committed offsets of the group: an int for one partition, a dict for several. None: no offset."""
         core = self._core
         wanted, is_one = committed_of(partitions)
         found = await core.engine.io.run_async(core.in_group("committed").fetch_work(wanted, timeout))
@@ -154,35 +154,35 @@ class AsyncConsumer(Face):
         return None if committed is None else committed.offset
 
     def group_metadata(self) -> GroupMetadata:
-        """Who this consumer is in its group."""
+        """The group id, member id and epoch of this consumer, for transactions (KIP-447)."""
         return self._core.in_group("group_metadata").metadata
 
     def assign(self, partitions: Iterable[TopicPartition]) -> Done:
-        """Read these partitions from now on, instead of those before. Positions of those that stay are kept."""
+        """Replace the assignment with these partitions. Partitions that were assigned before keep their positions."""
         self._core.assign(partitions)
         return DONE
 
     def assignment(self) -> AwaitableSet[TopicPartition]:
-        """The partitions assigned."""
+        """The assigned partitions."""
         return AwaitableSet(self._core.reading.partitions)
 
     def seek(self, partition: TopicPartition, offset: int) -> Done:
-        """Go on at ``offset``."""
+        """Set the position to ``offset``."""
         self._core.reading.seek(arguments.partition(partition), offset)
         return DONE
 
     def seek_to_beginning(self, *partitions: TopicPartition | Iterable[TopicPartition]) -> Done:
-        """Go on at the first record there is (of all partitions, if none is named); found at the next poll."""
+        """Set the position to the log start (no argument: of all partitions), looked up by the next poll."""
         self._core.reading.seek_to(partitions, "earliest")
         return DONE
 
     def seek_to_end(self, *partitions: TopicPartition | Iterable[TopicPartition]) -> Done:
-        """Go on after the last record there is (of all partitions, if none is named); found at the next poll."""
+        """Set the position to the log end (no argument: of all partitions), looked up by the next poll."""
         self._core.reading.seek_to(partitions, "latest")
         return DONE
 
     def pause(self, *partitions: TopicPartition | Iterable[TopicPartition]) -> Done:
-        """Hand out nothing of these partitions, and fetch nothing, until resume."""
+        """Stop fetching and returning records of these partitions until ``resume``."""
         self._core.reading.pause(partitions)
         return DONE
 
@@ -192,18 +192,18 @@ class AsyncConsumer(Face):
         return DONE
 
     def paused(self) -> AwaitableSet[TopicPartition]:
-        """The partitions that are paused."""
+        """The paused partitions."""
         return AwaitableSet(tp for tp, assigned in self._core.reading.partitions.items() if assigned.paused)
 
     async def poll(self, timeout: float = 1.0, max_records: int | None = None) -> list[Record]:
-        """Records, as soon as there are any; an empty list after ``timeout`` seconds.
+        """Records as soon as there are any; an empty list after ``timeout`` seconds.
 
-        Each call lets the event loop turn once, also while records are queued. A rebalance callback outlives a poll
-        that is cancelled; the next poll waits for it before it hands out records.
+        Each call lets the event loop run once, also while records are queued. A rebalance callback survives a cancelled
+        poll; the next poll waits for it before it returns records.
         """
         core = self._core
         timeout, most = arguments.polling(timeout, max_records)
-        await asyncio.sleep(0)  # before records are taken, which a cancelled poll would lose
+        await asyncio.sleep(0)  # before records are taken: a cancelled poll would lose them
         await self._begin_poll()
         limit = core.reading.max_poll_records if most is None else most
         records = core.reading.drain(limit)
@@ -227,14 +227,14 @@ class AsyncConsumer(Face):
             core.reading.sync()
 
     async def _wait(self, deadline: float) -> bool:
-        """Until there may be something to hand out; False at ``deadline``."""
+        """Wait until there may be records or events; False at ``deadline``."""
         core, group = self._core, self._core.group
         if group is None:
             if await core.reading.inbox.wait_async(deadline):
                 core.reading.check_open()
                 return True
             return False
-        while core.reading.state == "open":  # (a callback may have closed it)
+        while core.reading.state == "open":  # (a callback may close it)
             group.is_here = True
             try:
                 has_some = await core.reading.inbox.wait_async(group.wake_at(deadline))
@@ -267,7 +267,7 @@ class AsyncConsumer(Face):
                     for record in islice(records, untimed):
                         yield record
                     if record is None:
-                        untimed = before  # the chunk before this one may have been short, and tells no pace
+                        untimed = before  # the last chunk may have been too short to measure
                         break
                     now = monotonic()
                     took, began = now - began, now
@@ -291,7 +291,7 @@ class AsyncConsumer(Face):
         include_headers: bool = True,
         max_bytes: int = ARROW_BYTES,
     ) -> pa.Table:
-        """What has been fetched, as an Arrow table (see Consumer.fetch_arrow); empty after ``timeout`` seconds."""
+        """Fetched records as an Arrow table (see Consumer.fetch_arrow); empty after ``timeout`` seconds."""
         import pyarrow as pa
 
         from headrace_core.records.arrow import arrow_schema
@@ -308,7 +308,7 @@ class AsyncConsumer(Face):
             try:
                 batches = await asyncio.shield(work)
             except asyncio.CancelledError:
-                while not work.done():  # a thread cannot be cancelled, but what it took can go back
+                while not work.done():  # a thread cannot be cancelled, but the slices it took can be put back
                     with contextlib.suppress(asyncio.CancelledError):
                         await asyncio.wait([work])
                 core.reading.give_back()
@@ -318,7 +318,7 @@ class AsyncConsumer(Face):
         return pa.Table.from_batches(batches, schema=schema)
 
     async def position(self, partition: TopicPartition, timeout: float | None = None) -> int:
-        """The offset of the next record to be handed out."""
+        """The offset of the next record that a poll returns."""
         core, tp = self._core, arguments.partition(partition)
         core.reading.check_open()
         found = core.reading.known_position(tp)
@@ -330,7 +330,7 @@ class AsyncConsumer(Face):
     async def beginning_offsets(
         self, partitions: Iterable[TopicPartition], timeout: float | None = None
     ) -> dict[TopicPartition, int]:
-        """The first offset of each partition."""
+        """The log start offset of each partition."""
         found = await self._offsets(partitions, EARLIEST_TIMESTAMP, timeout)
         return {tp: item.offset for tp, item in found.items()}
 
@@ -344,14 +344,14 @@ class AsyncConsumer(Face):
     async def offsets_for_times(
         self, timestamps_ms: Mapping[TopicPartition, int], timeout: float | None = None
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """The first record at or after each time; None where no record is that late."""
+        """The first record at or after each time (ms since 1970); None where the log has none."""
         core = self._core
         core.reading.check_open()
         found = await core.engine.io.run_async(core.offsets(arguments.times(timestamps_ms), timeout))
         return {tp: None if item.offset < 0 else item for tp, item in found.items()}
 
     async def partitions_for(self, topic: str, timeout: float | None = None) -> list[int]:
-        """The topic's partition numbers; UnknownTopicOrPartitionError when there is no such topic."""
+        """The partition numbers of a topic. Raises UnknownTopicOrPartitionError."""
         core = self._core
         core.reading.check_open()
         return await core.engine.io.run_async(core.partition_numbers(topic, timeout))
@@ -366,15 +366,16 @@ class AsyncConsumer(Face):
         )
 
     def metrics(self) -> AwaitableDict[str, float]:
-        """Kafka's consumer metrics by name; times are in ms."""
+        """Kafka's consumer metrics by name; times in ms."""
         return AwaitableDict(self._core.metric_values())
 
     async def close(self, timeout: float = 30.0) -> None:
-        """Let go of the group's partitions (``on_revoked``, auto-commit), leave the group, close the connections."""
+        """Revoke the group's partitions (``on_revoked``, auto-commit), leave the group, close the connections.
+        ``timeout`` in seconds."""
         await self._close(timeout, commits=True)
 
     async def _close(self, timeout: float, *, commits: bool) -> None:
-        """To its end, also when this is cancelled."""
+        """Runs to the end, also when the caller is cancelled."""
         timeout = arguments.seconds(timeout)
         self._finalizer.detach()
         if self._closing is None or self._closing.done():
@@ -396,11 +397,11 @@ class AsyncConsumer(Face):
                     await drive_async(core.group.leave_steps(timeout, commits=commits), core.engine.io)
         except TimeoutError:
             self._steps.cancel()
-            if limit is None or not limit.expired():  # a callback's own
+            if limit is None or not limit.expired():  # a TimeoutError raised by a callback
                 raise
             logger.warning("the consumer was not closed within %g s: the group hears of it by its connection", timeout)
         finally:
-            if core.begin_close():  # (to its end, also when this is cancelled)
+            if core.begin_close():  # (runs to the end, also when the caller is cancelled)
                 await asyncio.shield(core.engine.io.run_async(core.shut_down()))
 
     async def _finish_last_steps(self) -> None:
@@ -413,7 +414,7 @@ class AsyncConsumer(Face):
         return self
 
     async def __aexit__(self, kind: object, *_: object) -> None:
-        # What an exception interrupted was handed out, and perhaps not handled: it is read again.
+        # The records of an interrupted iteration may not have been processed: do not commit them.
         await self._close(30.0, commits=kind is None)
 
 

@@ -1,4 +1,4 @@
-"""Consumer: the blocking face."""
+"""Consumer: the blocking consumer."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ from .group import Callback, Callbacks
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: fetch_arrow stops adding slices to one table here.
+#: fetch_arrow adds slices to one table up to this many bytes.
 ARROW_BYTES = 16 * 1024 * 1024
 
 
-#: What is called when partitions come and go: (consumer, partitions).
+#: Rebalance callback: (consumer, partitions).
 Rebalanced = Callable[["Consumer", list[TopicPartition]], object]
 
 
 class Consumer(Face):
-    """Reads records: of partitions that its group gives it, or of those that it is assigned by hand.
+    """Reads records, with partitions assigned by its group (``subscribe``) or by hand (``assign``).
 
         with Consumer(bootstrap_servers="127.0.0.1:9095", group_id="g", auto_offset_reset="earliest") as consumer:
             consumer.subscribe(["orders"])          # or consumer.assign([TopicPartition("orders", 0)])
             for record in consumer:
                 print(record.offset, record.value)
 
-    Configuration: Kafka's dotted names in a dict, or snake_case keywords. One thread at a time may use a consumer.
-    Fetching goes on in the background, ahead of the caller, bounded by ``fetch.queue.max.bytes``; nothing connects
-    before the first call. Errors: BootstrapError, UnknownTopicOrPartitionError, OffsetOutOfRangeError and
-    NoOffsetForPartitionError (``auto.offset.reset=none``), CorruptMessageError, SerializationError, ClosedError.
+    Configuration: Kafka's dotted names in a dict, or snake_case keywords. Only one thread at a time may use a consumer.
+    It connects at the first call, then fetches ahead in the background, up to ``fetch.queue.max.bytes``. Raises
+    BootstrapError, UnknownTopicOrPartitionError, OffsetOutOfRangeError and NoOffsetForPartitionError
+    (``auto.offset.reset=none``), CorruptMessageError, SerializationError, ClosedError.
     """
 
     def __init__(self, config: Mapping[str, Any] | None = None, /, **settings: Unpack[ConsumerSettings]) -> None:
@@ -54,7 +54,7 @@ class Consumer(Face):
     def _shown(self) -> list[str]:
         return self._core.shown()
 
-    # --- what to read ----------------------------------------------------------------------------------------------
+    # --- subscription and assignment ---------------------------------------------------------------------------------
 
     def subscribe(
         self,
@@ -65,14 +65,14 @@ class Consumer(Face):
         on_revoked: Rebalanced | None = None,
         on_lost: Rebalanced | None = None,
     ) -> None:
-        """Be a member of the group ``group.id``, which assigns partitions of these topics (instead of those before).
+        """Join the group ``group.id``, which assigns partitions of these topics. Replaces the previous subscription.
 
-        ``pattern``: of all topics whose whole name matches (RE2, as KIP-848 has it). ``on_assigned``, ``on_revoked``,
-        ``on_lost`` are called with (consumer, partitions), in this thread, within poll, iteration, unsubscribe and
-        close. Positions begin where the group committed, else by ``auto.offset.reset``. In ``on_revoked`` partitions
-        are still the consumer's, and can be committed; in ``on_lost`` (without one, ``on_revoked``) they may be
-        somebody else's already. No topics (``[]``): the same as ``unsubscribe``. InvalidGroupIdError,
-        InvalidTopicError, InvalidArgumentError; IllegalStateError: partitions were assigned by hand.
+        ``pattern``: all topics whose whole name matches (RE2, KIP-848). ``on_assigned``, ``on_revoked`` and ``on_lost``
+        are called with (consumer, partitions) in this thread, within poll, iteration, unsubscribe and close. In
+        ``on_revoked`` the consumer still owns the partitions and may commit them; in ``on_lost`` (default:
+        ``on_revoked``) another member may own them. Reading begins at the committed offset, or as ``auto.offset.reset``
+        says. Empty topics (``[]``) mean ``unsubscribe``. Raises InvalidGroupIdError, InvalidTopicError,
+        InvalidArgumentError, IllegalStateError (partitions are assigned by hand).
         """
         for name, callback in (("on_assigned", on_assigned), ("on_revoked", on_revoked), ("on_lost", on_lost)):
             check_callback(name, callback)
@@ -92,12 +92,12 @@ class Consumer(Face):
         return lambda partitions: callback(this(), partitions)  # type: ignore[arg-type]
 
     def subscription(self) -> frozenset[str]:
-        """The topics subscribed to by name."""
+        """The topics subscribed by name."""
         group = self._core.group
         return frozenset() if group is None or group.subscription is None else frozenset(group.subscription.topics)
 
     def unsubscribe(self) -> None:
-        """Let go of all partitions, and leave the group."""
+        """Revoke all partitions and leave the group."""
         core = self._core
         core.reading.check_open()
         refuse_to_wait()
@@ -106,11 +106,11 @@ class Consumer(Face):
         core.reading.clear_assignment()
 
     def commit(self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | Record | None = None) -> None:
-        """Commit to the group: the positions of what was handed out, or these offsets (each the next record to read).
+        """Commit to the group: the positions after the returned records, or these offsets (each the next one to read).
 
-        Returns when they are on all in-sync replicas. InvalidGroupIdError; UnknownMemberIdError,
-        FencedMemberEpochError, StaleMemberEpochError, FencedInstanceIdError: the partitions are not this consumer's
-        any more; RequestTimedOutError: not known within ``default.api.timeout.ms``.
+        Returns when the commit is on all in-sync replicas. Raises InvalidGroupIdError; UnknownMemberIdError,
+        FencedMemberEpochError, StaleMemberEpochError, FencedInstanceIdError (the consumer has lost its partitions);
+        RequestTimedOutError (outcome unknown after ``default.api.timeout.ms``).
         """
         core = self._core
         group = core.in_group("commit")
@@ -121,8 +121,8 @@ class Consumer(Face):
         offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | Record | None = None,
         callback: Callable[[dict[TopicPartition, OffsetAndMetadata], BaseException | None], object] | None = None,
     ) -> Future[None]:
-        """As ``commit``, without waiting; commits keep their order. ``callback(offsets, error)`` runs on Headrace's I/O
-        thread, where nothing may wait (IllegalStateError); what it raises is logged."""
+        """Like ``commit``, without waiting; commits keep their order. ``callback(offsets, error)`` runs on Headrace's
+        I/O thread and must not block (IllegalStateError); its exceptions are logged."""
         core = self._core
         check_callback("callback", callback)
         group = core.in_group("commit")
@@ -145,7 +145,7 @@ class Consumer(Face):
     def committed(
         self, partitions: TopicPartition | Iterable[TopicPartition], timeout: float | None = None
     ) -> int | dict[TopicPartition, OffsetAndMetadata | None] | None:
-        """What the group has committed: of one partition the offset, of several all of it; None: nothing."""
+        """Committed offsets of the group: an int for one partition, a dict for several. None: no offset."""
         core = self._core
         wanted, is_one = committed_of(partitions)
         found = core.engine.io.run(core.in_group("committed").fetch_work(wanted, timeout))
@@ -155,31 +155,31 @@ class Consumer(Face):
         return None if committed is None else committed.offset
 
     def group_metadata(self) -> GroupMetadata:
-        """Who this consumer is in its group."""
+        """The group id, member id and epoch of this consumer, for transactions (KIP-447)."""
         return self._core.in_group("group_metadata").metadata
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read these partitions from now on, instead of those before. Positions of those that stay are kept."""
+        """Replace the assignment with these partitions. Partitions that were assigned before keep their positions."""
         self._core.assign(partitions)
 
     def assignment(self) -> set[TopicPartition]:
-        """The partitions assigned, by hand or by the group."""
+        """The assigned partitions, by hand or by the group."""
         return set(self._core.reading.partitions)
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Go on at ``offset``."""
+        """Set the position to ``offset``."""
         self._core.reading.seek(arguments.partition(partition), offset)
 
     def seek_to_beginning(self, *partitions: TopicPartition | Iterable[TopicPartition]) -> None:
-        """Go on at the first record there is (of all partitions, if none is named); found at the next poll."""
+        """Set the position to the log start (no argument: of all partitions), looked up by the next poll."""
         self._core.reading.seek_to(partitions, "earliest")
 
     def seek_to_end(self, *partitions: TopicPartition | Iterable[TopicPartition]) -> None:
-        """Go on after the last record there is (of all partitions, if none is named); found at the next poll."""
+        """Set the position to the log end (no argument: of all partitions), looked up by the next poll."""
         self._core.reading.seek_to(partitions, "latest")
 
     def pause(self, *partitions: TopicPartition | Iterable[TopicPartition]) -> None:
-        """Hand out nothing of these partitions, and fetch nothing, until resume."""
+        """Stop fetching and returning records of these partitions until ``resume``."""
         self._core.reading.pause(partitions)
 
     def resume(self, *partitions: TopicPartition | Iterable[TopicPartition]) -> None:
@@ -187,15 +187,16 @@ class Consumer(Face):
         self._core.reading.resume(partitions)
 
     def paused(self) -> set[TopicPartition]:
-        """The partitions that are paused."""
+        """The paused partitions."""
         return {tp for tp, assigned in self._core.reading.partitions.items() if assigned.paused}
 
     # --- reading ---------------------------------------------------------------------------------------------------
 
     def poll(self, timeout: float = 1.0, max_records: int | None = None) -> list[Record]:
-        """Records, as soon as there are any; an empty list after ``timeout`` seconds.
+        """Records as soon as there are any; an empty list after ``timeout`` seconds.
 
-        At most ``max_records`` (``max.poll.records``), of several partitions perhaps, each partition's in order.
+        At most ``max_records`` (default ``max.poll.records``), possibly of several partitions; those of one partition
+        are in offset order.
         """
         core = self._core
         timeout, most = arguments.polling(timeout, max_records)
@@ -220,14 +221,14 @@ class Consumer(Face):
             core.reading.sync()
 
     def _wait(self, deadline: float) -> bool:
-        """Until there may be something to hand out; False at ``deadline``."""
+        """Wait until there may be records or events; False at ``deadline``."""
         core, group = self._core, self._core.group
         if group is None:
             if core.reading.inbox.wait(deadline):
                 core.reading.check_open()
                 return True
             return False
-        while core.reading.state == "open":  # (a callback may have closed it)
+        while core.reading.state == "open":  # (a callback may close it)
             group.is_here = True
             try:
                 has_some = core.reading.inbox.wait(group.wake_at(deadline))
@@ -243,7 +244,7 @@ class Consumer(Face):
         return False
 
     def __iter__(self) -> Iterator[Record]:
-        """Records for ever, waiting for new ones. A seek or pause in the loop takes effect at the next record."""
+        """Iterate over records without end, waiting for new ones. A seek or pause takes effect at the next record."""
         core = self._core
         self._begin_poll()
         while core.reading.state == "open":
@@ -272,12 +273,11 @@ class Consumer(Face):
         include_headers: bool = True,
         max_bytes: int = ARROW_BYTES,
     ) -> pa.Table:
-        """What has been fetched, as an Arrow table; empty after ``timeout`` seconds.
+        """Fetched records as an Arrow table; empty after ``timeout`` seconds.
 
-        Its schema is the Spark source's: key, value, topic, partition, offset, timestamp, timestampType, headers.
-
-        No Python object is made for a record, and deserializers are not asked. ``columns`` names those wanted;
-        ``max_bytes`` bounds the encoded bytes that go into one table.
+        The columns are those of the Spark source: key, value, topic, partition, offset, timestamp, timestampType,
+        headers. No Python object is made per record, and deserializers are not called. ``columns``: the ones to return;
+        ``max_bytes``: limit of encoded bytes per table.
         """
         import pyarrow as pa
 
@@ -294,10 +294,10 @@ class Consumer(Face):
                 break
         return pa.Table.from_batches(batches, schema=schema)
 
-    # --- questions -------------------------------------------------------------------------------------------------
+    # --- offsets and metadata --------------------------------------------------------------------------------------
 
     def position(self, partition: TopicPartition, timeout: float | None = None) -> int:
-        """The offset of the next record to be handed out."""
+        """The offset of the next record that a poll returns."""
         core, tp = self._core, arguments.partition(partition)
         core.reading.check_open()
         found = core.reading.known_position(tp)
@@ -310,7 +310,7 @@ class Consumer(Face):
     def beginning_offsets(
         self, partitions: Iterable[TopicPartition], timeout: float | None = None
     ) -> dict[TopicPartition, int]:
-        """The first offset of each partition."""
+        """The log start offset of each partition."""
         return {tp: found.offset for tp, found in self._offsets(partitions, EARLIEST_TIMESTAMP, timeout).items()}
 
     def end_offsets(
@@ -322,14 +322,14 @@ class Consumer(Face):
     def offsets_for_times(
         self, timestamps_ms: Mapping[TopicPartition, int], timeout: float | None = None
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """The first record at or after each time; None where no record is that late."""
+        """The first record at or after each time (ms since 1970); None where the log has none."""
         core = self._core
         core.reading.check_open()
         found = core.engine.io.run(core.offsets(arguments.times(timestamps_ms), timeout))
         return {tp: None if item.offset < 0 else item for tp, item in found.items()}
 
     def partitions_for(self, topic: str, timeout: float | None = None) -> list[int]:
-        """The topic's partition numbers; UnknownTopicOrPartitionError when there is no such topic."""
+        """The partition numbers of a topic. Raises UnknownTopicOrPartitionError."""
         core = self._core
         core.reading.check_open()
         return core.engine.io.run(core.partition_numbers(topic, timeout))
@@ -342,11 +342,12 @@ class Consumer(Face):
         return core.engine.io.run(core.offsets(dict.fromkeys(arguments.partitions(partitions), timestamp), timeout))
 
     def metrics(self) -> dict[str, float]:
-        """Kafka's consumer metrics by name (``records-consumed-rate``, ``fetch-latency-avg``, ...); times are in ms."""
+        """Kafka's consumer metrics by name (``records-consumed-rate``, ``fetch-latency-avg``, ...); times in ms."""
         return self._core.metric_values()
 
     def close(self, timeout: float = 30.0) -> None:
-        """Let go of the group's partitions (``on_revoked``, auto-commit), leave the group, close the connections."""
+        """Revoke the group's partitions (``on_revoked``, auto-commit), leave the group, close the connections.
+        ``timeout`` in seconds."""
         self._close(timeout, commits=True)
 
     def _close(self, timeout: float, *, commits: bool) -> None:
@@ -365,5 +366,5 @@ class Consumer(Face):
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
-        # What an exception interrupted was handed out, and perhaps not handled: it is read again.
+        # The records of an interrupted iteration may not have been processed: do not commit them.
         self._close(30.0, commits=kind is None)

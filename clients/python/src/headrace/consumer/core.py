@@ -1,4 +1,4 @@
-"""A consumer, without waiting: what it reads, its group, questions to the cluster, and its end."""
+"""The non-waiting part of a consumer: reading, group, queries, close."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from .reading import Reading, each_of
 
 
 class ConsumerCore:
-    """What both faces of a consumer share."""
+    """State and calls that the blocking and the asyncio consumer share."""
 
     def __init__(self, config: dict[str, Any]) -> None:
         self.config = config
         self.engine = Engine(config, self)
         self.reading = Reading(config, self.engine)
-        #: Once ``group.id`` is used; None before.
+        #: None until ``group.id`` is used.
         self.group: GroupConsumer | None = None
         self.isolation = ISOLATION[config["isolation.level"]]
 
     def shown(self) -> list[str]:
-        """What the face's repr says."""
+        """Fields for the repr."""
         parts = [where(self.config)]
         if self.config["group.id"]:
             parts.append(f"group {self.config['group.id']!r}")
@@ -45,7 +45,7 @@ class ConsumerCore:
         return [*parts, self.reading.state]
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Replace the assignment; partitions that stay keep their positions."""
+        """Replace the assignment; partitions that remain keep their positions."""
         self.reading.check_open()
         if self.is_subscribed:
             raise not_both(subscribed=True)
@@ -61,7 +61,7 @@ class ConsumerCore:
         return self.group is not None and self.group.subscription is not None
 
     def in_group(self, what: str) -> GroupConsumer:
-        """Its group. InvalidGroupIdError: ``what`` needs one."""
+        """Its group. Raises InvalidGroupIdError: ``what`` needs one."""
         self.reading.check_open()
         if self.group is None:
             check_group(self.config, what)
@@ -85,7 +85,7 @@ class ConsumerCore:
             )
         self.reading.sync()
 
-    # --- questions (on the I/O thread) -------------------------------------------------------------------------------
+    # --- queries (on the I/O thread) ---------------------------------------------------------------------------------
 
     async def offsets(
         self, timestamps: Mapping[TopicPartition, int], timeout_s: float | None
@@ -108,10 +108,10 @@ class ConsumerCore:
         info = await self.engine.topic(arguments.topic(topic), timeout_s, create=False)
         return [part.partition for part in info.partitions]
 
-    # --- the end -----------------------------------------------------------------------------------------------------
+    # --- close -------------------------------------------------------------------------------------------------------
 
     def begin_close(self) -> bool:
-        """False: there is nothing to end."""
+        """Whether there is anything to close."""
         if self.reading.state != "open":
             return False
         self.reading.close()
@@ -133,7 +133,7 @@ class ConsumerCore:
 
     def at_exit(self) -> None:
         if self.begin_close():
-            self.engine.io.run(self.shut_down(), 5)  # (a goodbye may take 3)
+            self.engine.io.run(self.shut_down(), 5)  # (leaving the group may take 3)
 
     def metric_values(self) -> dict[str, float]:
         """Kafka's consumer metrics, by name."""
@@ -145,5 +145,5 @@ def deadline_passed(deadline: float) -> bool:
 
 
 def deadline_after(timeout_s: float | None) -> float:
-    """time.monotonic() in ``timeout_s`` seconds; None is never."""
+    """time.monotonic() in ``timeout_s`` seconds; None: infinity."""
     return float("inf") if timeout_s is None else time.monotonic() + timeout_s

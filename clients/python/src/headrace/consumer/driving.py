@@ -1,4 +1,4 @@
-"""The two ways to take a group's steps: blocking, and from an event loop."""
+"""Run a group's steps: blocking, or from an event loop."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from .group import OnIoThread, Steps
 
 
 def drive(steps: Steps, io: IoThread, timeout_s: float | None = None) -> None:
-    """In the caller's thread. ``timeout_s``: for what runs on the I/O thread, together."""
+    """Run the steps in the caller's thread. ``timeout_s``: limit in seconds for all steps on the I/O thread
+    together."""
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     answer: Any = None
     error: BaseException | None = None
@@ -41,7 +42,7 @@ def drive(steps: Steps, io: IoThread, timeout_s: float | None = None) -> None:
 
 
 async def drive_async(steps: Steps, io: IoThread) -> None:
-    """From an event loop; callbacks may be coroutine functions."""
+    """Run the steps from an event loop; callbacks may be coroutine functions."""
     answer: Any = None
     error: BaseException | None = None
     while True:
@@ -57,22 +58,21 @@ async def drive_async(steps: Steps, io: IoThread) -> None:
                 told = step.function(step.partitions)
                 if inspect.isawaitable(told):
                     await told
-        except GeneratorExit:  # nobody awaits this any more
+        except GeneratorExit:  # the caller dropped the coroutine
             raise
         except BaseException as failure:  # noqa: BLE001 - the steps clean up, and raise it again
             error = failure
 
 
-#: The task in which a callback runs; what the callback starts inherits it.
+#: The task that runs a callback; what the callback starts inherits it.
 _within: contextvars.ContextVar[asyncio.Task[None] | None] = contextvars.ContextVar("headrace-steps", default=None)
 
 
 class AsyncSteps:
-    """Takes an AsyncConsumer's steps in a task of their own, one after the other.
+    """Runs the steps of an AsyncConsumer in a task, one at a time.
 
-    Cancelling the caller (wait_for around a poll, a cancelled task) does not cancel a rebalance callback in the middle:
-    it runs on, and the next call waits for it before it hands out records. What a callback raises reaches the caller
-    that waits for it.
+    Cancelling the caller (wait_for around a poll, a cancelled task) does not cancel a rebalance callback: it continues,
+    and the next call waits for it before it returns records. That call raises what the callback raised.
     """
 
     def __init__(self) -> None:
@@ -80,12 +80,12 @@ class AsyncSteps:
 
     @property
     def is_under_way(self) -> bool:
-        """Is there a task that no caller has seen the end of? False within its own callbacks, which cannot wait for
+        """Whether a task runs, or no caller has seen its end. False within its own callbacks, which cannot wait for
         themselves."""
         return self._task is not None and _within.get() is not self._task
 
     async def take(self, steps: Steps, io: IoThread) -> None:
-        """Call when nothing is under way."""
+        """Run these steps. The caller ensures that no other task is under way."""
 
         async def work() -> None:
             _within.set(asyncio.current_task())
@@ -95,7 +95,7 @@ class AsyncSteps:
         await self.finish()
 
     async def finish(self) -> None:
-        """Wait for the task that is under way; raises what it raised."""
+        """Wait for the task under way; raises its exception."""
         task = self._task
         if task is None:
             return
@@ -103,7 +103,7 @@ class AsyncSteps:
             await asyncio.wait([task])
         if self._task is task:
             self._task = None
-        if not task.cancelled():  # (else its event loop has ended, and this is another one)
+        if not task.cancelled():  # (otherwise its event loop ended, and this is another loop)
             task.result()
 
     def cancel(self) -> None:
@@ -112,7 +112,7 @@ class AsyncSteps:
 
 
 def committed_of(partitions: TopicPartition | Iterable[TopicPartition]) -> tuple[list[TopicPartition], bool]:
-    """The partitions of a call of ``committed``, and whether it named one by itself. InvalidArgumentError."""
+    """The partitions of a ``committed`` call, and whether it named a single one. Raises InvalidArgumentError."""
     if isinstance(partitions, tuple) and len(partitions) == 2 and isinstance(partitions[0], str):
         return [arguments.partition(partitions)], True
     return arguments.partitions(partitions), False

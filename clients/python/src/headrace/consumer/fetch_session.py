@@ -1,11 +1,10 @@
 """The fetch session at one broker. Runs on the I/O thread.
 
-One stream holds one session (see fetch.proto): partitions are named once, then requests say "go on". The next request
-leaves before the answer before it has been consumed; while the consumer is catching up several are in flight, so that
-the broker reads while we receive. At the end of the log one long poll waits: a second would end the first one's wait.
+A stream holds one session (see fetch.proto): partitions are named once, later requests only continue. The next request
+is sent before the last response is consumed. While the consumer catches up, several requests are in flight, so that the
+broker reads during the transfer. At the log end only one long poll waits, because a second request would end it.
 
-What is asked for is bounded: nothing more is requested while the inbox, and what is on its way to it, would pass
-``fetch.queue.max.bytes``.
+No request is sent when the inbox plus the expected responses would exceed ``fetch.queue.max.bytes``.
 """
 
 from __future__ import annotations
@@ -34,10 +33,10 @@ from .tracked import SessionOwner, Tracked
 
 logger = logging.getLogger("headrace")
 
-#: An answer of so many bytes means that the consumer is catching up.
+#: A response of this size means that the consumer is catching up.
 CATCHING_UP_BYTES = 65_536
 
-#: So many requests are in flight then (a broker keeps its answers to about 1 MiB, the best size of a message).
+#: Requests in flight while catching up (a broker limits responses to about 1 MiB, the best size of a message).
 CATCHING_UP_REQUESTS = 4
 
 
@@ -45,7 +44,7 @@ Stream = Duplex[fetch_pb2.FetchRequest, fetch_pb2.FetchResponse]
 
 
 class FetchLink:
-    """The fetch session at one broker. ``rack``: the one that it is told of; none: it sends nobody elsewhere."""
+    """The fetch session at one broker. ``rack``: sent to the broker; without it a leader names no nearer follower."""
 
     def __init__(self, fetcher: SessionOwner, broker_id: int, address: str, rack: str) -> None:
         self.fetcher = fetcher
@@ -53,14 +52,14 @@ class FetchLink:
         self.address = address
         self._rack = rack
         self.members: dict[TopicPartition, Tracked] = {}
-        self._named: set[TopicPartition] = set()  # those that the session at the broker knows
+        self._named: set[TopicPartition] = set()  # partitions in the broker's session
         self._to_name: dict[TopicPartition, None] = {}
         self._to_forget: dict[TopicPartition, None] = {}
         self._correlation = 0
         self._in_flight: dict[int, float] = {}
         self._catching_up = False
-        self._last_bytes = 0  # of the last answer that had any
-        self._failures = 0  # in a row, of which the pause before the next stream depends
+        self._last_bytes = 0  # of the last response that was not empty
+        self._failures = 0  # consecutive failures; they set the pause before the next stream
         self._event = asyncio.Event()
         self._news = asyncio.Event()
         self._stream: Stream | None = None
@@ -78,8 +77,8 @@ class FetchLink:
         self._event.set()
 
     def note_news(self, tracked: Tracked) -> None:
-        """End the pause before the next stream if the metadata told of a newer leader epoch of the partition."""
-        if tracked.has_news:  # the broker was reachable since: earlier failures say nothing
+        """End the pause before the next stream if the metadata show a newer leader epoch of the partition."""
+        if tracked.has_news:  # the broker was reachable since, so earlier failures are outdated
             tracked.has_news, self._failures = False, 0
             self._news.set()
 
@@ -93,14 +92,14 @@ class FetchLink:
             self._event.set()
 
     def retire(self) -> None:
-        """The broker has another address: all members look for their leader again."""
+        """The broker has another address: find the leaders of all its partitions again."""
         if self._task is not None:
             self._task.cancel()
         self._everyone_home(None)
 
     async def close(self) -> None:
         task, self._task = self._task, None
-        if task is not None:  # not kept: its traceback would keep gRPC's objects alive (see engine.io_thread, fork)
+        if task is not None:  # drop it: its traceback would keep gRPC's objects alive (see engine.io_thread, fork)
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
@@ -117,7 +116,7 @@ class FetchLink:
                 self._failures = 0 if self._correlation > before + 1 else self._failures + 1
                 logger.info("fetch stream to %s broke: %s", self.address, error)
                 self._everyone_home(error)
-            except Exception as error:  # a bug, here or in the broker: reading goes on all the same
+            except Exception as error:  # a bug, here or in the broker: continue to read
                 self._failures += 1
                 logger.exception("fetch stream to %s broke", self.address)
                 self._everyone_home(NetworkError(f"{self.address}: {type(error).__name__}: {error}"))
@@ -133,7 +132,7 @@ class FetchLink:
             self.fetcher.send_home(tracked, error)
 
     async def _session(self) -> None:
-        """One stream, until it breaks (HeadraceError)."""
+        """Run one stream until it breaks (HeadraceError)."""
         stream = self._stream = self.fetcher.engine.connections.fetch_stream(self.address)
         try:
             await stream.run(self._read(stream), self._write(stream), self._watch(stream))
@@ -154,7 +153,7 @@ class FetchLink:
                 await self._event.wait()
 
     async def _watch(self, stream: Stream) -> None:
-        """Break a stream whose broker is silent for longer than any answer may take."""
+        """Break a stream whose broker is silent for longer than a response may take."""
         fetcher = self.fetcher
         limit = fetcher.max_wait_ms / 1000 + fetcher.engine.request_timeout_s
         while True:
@@ -175,11 +174,11 @@ class FetchLink:
             return False
         fetcher = self.fetcher
         inbox = fetcher.inbox
-        # A batch is never split, so an answer may pass what it was asked for: expect such a one again.
+        # A batch is never split, so a response may exceed the requested size: expect that again.
         expected = inbox.queued_bytes + (flying + 1) * max(fetcher.answer_bytes, self._last_bytes)
         if expected > inbox.max_bytes and (flying or inbox.slices):
             inbox.fetcher_waits = True
-            return not inbox.slices and not flying  # it may have been emptied just now
+            return not inbox.slices and not flying  # the queue may have just become empty
         return True
 
     def _request(self) -> fetch_pb2.FetchRequest:
@@ -194,7 +193,7 @@ class FetchLink:
             isolation_level=fetcher.isolation,
             rack=self._rack,
         )
-        # What is too much for one request goes into the next, which follows at once (_may_ask).
+        # The partitions beyond the limit go into the next request, which follows at once (_may_ask).
         naming = list(itertools.islice(self._to_name, PARTITIONS_MAX))
         forgetting = list(itertools.islice(self._to_forget, PARTITIONS_MAX))
         for tp in naming:
@@ -257,7 +256,7 @@ class FetchLink:
         self._event.set()
 
     def _gone(self, tp: TopicPartition, tracked: Tracked) -> None:
-        """The partition has left the session at the broker."""
+        """The partition has left the broker's session."""
         del self.members[tp]
         self._named.discard(tp)
         tracked.link = None
@@ -267,18 +266,18 @@ class FetchLink:
         return info.partitions[tp.partition].leader_epoch if info and tp.partition < len(info.partitions) else -1
 
     def _failed(self, tp: TopicPartition, tracked: Tracked, result: fetch_pb2.FetchPartitionResult) -> None:
-        """The partition has left the session; find out where it goes on, or tell the caller."""
+        """The partition has left the session: find its new leader, or pass the error to the caller."""
         fetcher = self.fetcher
         told = result.error.message
         error = from_number(result.error.code, told if told.startswith(str(tp)) else f"{tp}: {told}")
         self._gone(tp, tracked)
-        if tracked.near >= 0:  # a follower may lag, or follow no more: the leader knows
+        if tracked.near >= 0:  # a follower may lag, or not follow any more: ask the leader
             tracked.near = -1
             fetcher.send_home(tracked, error if error.retriable else None)
             return
         if isinstance(error, OffsetOutOfRangeError):
             if tracked.epochs.last >= 0 and not tracked.may_be_truncated:
-                tracked.may_be_truncated = True  # look before it is called a mere end of the log
+                tracked.may_be_truncated = True  # check for truncation before treating it as the log end
                 fetcher.send_home(tracked)
                 return
             tracked.may_be_truncated = False

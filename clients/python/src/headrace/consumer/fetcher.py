@@ -1,8 +1,8 @@
 """The fetcher: keeps the inbox full. Runs on the I/O thread.
 
-It knows which partitions are wanted, finds each a position and a leader, and puts it on the fetch session at that
-broker (``fetch_session.py``). Partitions that become homeless together are placed together, with few requests; nobody
-waits for those of another time.
+It finds a position and a leader for each wanted partition and adds it to the fetch session at that broker
+(``fetch_session.py``). Partitions that need a leader at the same time are looked up together, with few requests;
+partitions of another time do not wait for them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ logger = logging.getLogger("headrace")
 
 
 class Fetcher:
-    """Knows which partitions are wanted and puts each on its leader's link."""
+    """Keeps each wanted partition on the link to its leader."""
 
     def __init__(self, engine: Engine, config: dict[str, Any], inbox: Inbox, metrics: Metrics) -> None:
         self.engine = engine
@@ -40,14 +40,14 @@ class Fetcher:
         self.max_wait_ms: int = config["fetch.max.wait.ms"]
         self.min_bytes: int = config["fetch.min.bytes"]
         self.partition_bytes: int = config["max.partition.fetch.bytes"]
-        #: Of one answer: an eighth of the queue at most, so that those in flight leave room for what waits.
+        #: Size of one response: at most an eighth of the queue, so that requests in flight fit beside queued data.
         self.answer_bytes: int = min(config["fetch.max.bytes"], max(config["fetch.queue.max.bytes"] // 8, 1))
         self.near_s: float = config["metadata.max.age.ms"] / 1000
         self.isolation = ISOLATION[config["isolation.level"]]
         self.tracked: dict[TopicPartition, Tracked] = {}
-        #: By broker, and whether it is told of our rack: a leader that is told sends us to a follower there.
+        #: By (broker, whether the link sends our rack). A leader that gets the rack redirects us to a follower in it.
         self.links: dict[tuple[int, bool], FetchLink] = {}
-        #: Of the group, when there is one that partitions assigned by hand begin with.
+        #: Committed offsets of the group, if hand-assigned partitions begin there.
         self.committed: Committed | None = None
         self._homeless: dict[TopicPartition, None] = {}
         self._placing = asyncio.Event()
@@ -55,10 +55,10 @@ class Fetcher:
         self._placements: set[asyncio.Task[None]] = set()
         engine.metadata.listeners.append(self._on_snapshot)
 
-    # --- what the consumer wants ------------------------------------------------------------------------------------
+    # --- the wanted partitions -------------------------------------------------------------------------------------
 
     def sync(self, wanted: list[tuple[Assigned, int, int | None, str | None, bool]]) -> None:
-        """Make the sessions follow (assigned, generation, position, reset, paused) of every assigned partition."""
+        """Update the sessions from (assigned, generation, position, reset, paused) of every assigned partition."""
         self.engine.start()
         if self._placer is None:
             self._placer = self.engine.io.spawn(self._place_all(), "headrace-fetch-placer")
@@ -71,7 +71,7 @@ class Fetcher:
                     self._drop(old)
                 elif old is not None:
                     keep.add(tp)
-                    old.paused = True  # also if it is being placed just now
+                    old.paused = True  # also if it is being placed right now
                     self._leave(old)
                 continue
             keep.add(tp)
@@ -92,7 +92,7 @@ class Fetcher:
         self._placing.set()
 
     def stop(self, partitions: Iterable[TopicPartition]) -> None:
-        """Fetch nothing more of these, until ``sync`` names them again."""
+        """Stop fetching these until ``sync`` names them again."""
         for tp in partitions:
             tracked = self.tracked.get(tp)
             if tracked is not None:
@@ -109,20 +109,20 @@ class Fetcher:
             tracked.link = None
 
     def has_room(self) -> None:
-        """The consumer has taken slices."""
+        """The consumer has taken slices: continue."""
         for link in self.links.values():
             link.nudge()
 
     # --- placing ----------------------------------------------------------------------------------------------------
 
     def send_home(self, tracked: Tracked, error: HeadraceError | None = None) -> None:
-        """Find the partition a leader (again), after a pause if ``error`` says so."""
+        """Look up the partition's leader (again), after a pause if ``error`` calls for one."""
         tp = tracked.assigned.tp
         tracked.link = None
         if self.tracked.get(tp) is not tracked or tracked.paused:
             return
         if error is not None:
-            if tracked.near >= 0:  # as long as it would be preferred (KIP-392): the leader, asked, would name it again
+            if tracked.near >= 0:  # (KIP-392) otherwise the leader would redirect us to it again at once
                 tracked.far_until = time.monotonic() + self.near_s
                 logger.info("%s: broker %d, which is nearer, is left for the leader: %s", tp, tracked.near, error)
             tracked.near = -1
@@ -139,7 +139,7 @@ class Fetcher:
                 tracked.heard_of(info.partitions[tp.partition].leader_epoch)
             old = tracked.link
             if old is not None and self._home(tracked) is not old:
-                old.remove(tracked)  # asking for the leader may have retired the link, and sent all its members home
+                old.remove(tracked)  # the lookup may have retired the link and taken all its partitions off
                 tracked.link = None
                 self._homeless[tp] = None
             elif old is not None:
@@ -148,9 +148,9 @@ class Fetcher:
             self._placing.set()
 
     def read_near(self, tracked: Tracked, broker_id: int) -> None:
-        """The leader named a follower in our rack: read there, and ask the leader again after metadata.max.age.ms."""
+        """The leader named a follower in our rack: read there; ask the leader again after metadata.max.age.ms."""
         if broker_id not in self.engine.metadata.snapshot.brokers:
-            if tracked.attempts:  # the metadata were asked again, and do not tell of it
+            if tracked.attempts:  # the refreshed metadata lack it
                 tracked.far_until = time.monotonic() + self.near_s
             self.send_home(tracked, ReplicaNotAvailableError(f"broker {broker_id} is not known here yet"))
             return
@@ -158,7 +158,7 @@ class Fetcher:
         self.send_home(tracked)
 
     def _home(self, tracked: Tracked) -> FetchLink | None:
-        """Where the partition is read: at a follower in our rack, or at its leader; None: nobody leads it."""
+        """The broker to read the partition from: a follower in our rack, or its leader; None without a leader."""
         snapshot, tp = self.engine.metadata.snapshot, tracked.assigned.tp
         info = snapshot.topics.get(tp.topic)
         leader = info.partitions[tp.partition].leader if info and tp.partition < len(info.partitions) else -1
@@ -186,7 +186,7 @@ class Fetcher:
             for tracked in due:
                 tracked.placing = True
                 del self._homeless[tracked.assigned.tp]
-            if due:  # not awaited: a topic that is not there, or a silent leader, holds up no later seek
+            if due:  # not awaited: a missing topic or a silent leader must not delay a later seek
                 placement = self.engine.io.spawn(self._place_together(due), "headrace-fetch-placement")
                 self._placements.add(placement)
                 placement.add_done_callback(self._placements.discard)
@@ -199,7 +199,7 @@ class Fetcher:
                 pass
 
     async def _place_together(self, due: list[Tracked]) -> None:
-        """Ask for many with few requests, but let nobody wait for a topic that is not there."""
+        """Look up many partitions with few requests; a missing topic delays no other."""
         known = self.engine.metadata.snapshot.topics
         strangers = {tracked.assigned.tp.topic for tracked in due if tracked.assigned.tp.topic not in known}
         if len(strangers) > 1:
@@ -226,7 +226,7 @@ class Fetcher:
                 self._placing.set()
 
     async def _place(self, tracked: Tracked) -> None:
-        """Give one partition a position if it has none, and put it on its leader's link."""
+        """Find a position for one partition if it has none, and add it to its leader's link."""
         tp = tracked.assigned.tp
         try:
             info = await self.engine.topic(tp.topic)
@@ -266,7 +266,7 @@ class Fetcher:
         link.add(tracked)
 
     def tell(self, tracked: Tracked, error: HeadraceError) -> None:
-        """Have the caller raise ``error``, after the records before it."""
+        """Have the caller raise ``error`` after the records before it."""
         at = tracked.fetch_at if tracked.fetch_at is not None else -1
         self.inbox.put(Slice(tracked.assigned, tracked.generation, at, at, b"", error))
 

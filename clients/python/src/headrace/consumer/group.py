@@ -1,4 +1,4 @@
-"""A consumer in its group: the caller's side, and the bridge from its membership.
+"""A consumer in its group: the caller's side, and the bridge to its membership.
 
     I/O thread                                          caller's thread
     member: Assign --> committed offsets --> Assigned --> partitions get positions; on_assigned
@@ -8,13 +8,13 @@
             Failed ------------------------> raised by every poll
 
 Callbacks run in the caller's thread, within poll, iteration, unsubscribe and close (Kafka's rule). ``steps`` is one
-generator for both faces: it yields what is to be run on the I/O thread, or called, and is sent what came of it.
+generator for both consumers: it yields calls for the I/O thread or for the caller, and receives their results.
 
-**Losses.** A member that has lost everything joins anew by itself, while its caller still handles what he was given
-before. Until he has been told (``on_lost`` included) nothing that he commits is taken: it would count as the new
-membership's, and others have read those partitions on since. So losses are counted, on both sides.
+**Losses.** A member that lost all partitions rejoins by itself while its caller still processes old records. Until the
+caller has learned of the loss (``on_lost`` included), its commits are refused: they would count for the new membership,
+while other members have already read further. So both sides count losses.
 
-A record is committed automatically only when its caller has come back for the next one.
+A record is auto-committed only after the caller has asked for the next one.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ from .reading import Reading
 
 logger = logging.getLogger("headrace")
 
-#: on_assigned(partitions), on_revoked(partitions), on_lost(partitions), bound to their consumer by the face.
+#: on_assigned, on_revoked or on_lost, bound to their consumer: called with (partitions).
 Callback = Callable[[list[TopicPartition]], Any]
 
 
 class Callbacks:
-    """The face keeps them, not what is here: they may hold their consumer (bound methods of an object that has it), and
-    what the I/O thread's tasks hold is never forgotten."""
+    """Rebalance callbacks. The consumer object owns them, not GroupConsumer: they may refer to the consumer, and the
+    garbage collector never frees what tasks of the I/O thread refer to."""
 
     __slots__ = ("__weakref__", "on_assigned", "on_lost", "on_revoked")
 
@@ -78,7 +78,7 @@ class Assigned(NamedTuple):
 
 
 class Revoking(NamedTuple):
-    """``commits`` False: somebody broke off the wait for the auto-commit; he is not made to wait for another one."""
+    """Partitions to revoke. ``commits`` False: the caller interrupted the auto-commit and need not wait for another."""
 
     ticket: int
     partitions: list[TopicPartition]
@@ -86,20 +86,20 @@ class Revoking(NamedTuple):
 
 
 class Gone(NamedTuple):
-    """``number``: of the loss."""
+    """``number``: the loss's count."""
 
     partitions: list[TopicPartition]
     number: int
 
 
 class Trouble(NamedTuple):
-    """Raised once; it is tried again meanwhile."""
+    """An error to raise once; the operation is retried."""
 
     error: HeadraceError
 
 
 class Paused(NamedTuple):
-    """Reading stops; ``since_ms``: wall clock."""
+    """Reading is paused since ``since_ms`` (wall clock)."""
 
     cause: PauseCause
     why: str
@@ -108,21 +108,21 @@ class Paused(NamedTuple):
 
 Event = Assigned | Revoking | Gone | Trouble
 
-#: A caller learns that its group has no coordinator after so long, and again every so often.
+#: Warn after this time without a coordinator, then at this interval.
 WAITING_S, WAITING_AGAIN_S = 3.0, 60.0
 
-#: The topic was deleted, or is another one by now: an auto-commit has nothing to wait for.
+#: The topic was deleted or re-created: an auto-commit stops waiting.
 DELETED = (UnknownTopicOrPartitionError, UnknownTopicIdError)
 
 
 class OnIoThread(NamedTuple):
-    """A step: run this there, and send what it returns."""
+    """A step: run this on the I/O thread and send back its result."""
 
     work: Coroutine[Any, Any, Any]
 
 
 class InCaller(NamedTuple):
-    """A step: call this here, and await it if it can be awaited."""
+    """A step: call this in the caller's thread, and await an awaitable result."""
 
     function: Callback
     partitions: list[TopicPartition]
@@ -132,19 +132,19 @@ Steps = Generator[OnIoThread | InCaller, Any, None]
 
 
 class GroupConsumer:
-    """A consumer's membership and commits; made when ``group.id`` is set and something needs it. ``reading``: what the
-    group assigns, and what is committed."""
+    """Membership and commits of a consumer; made when ``group.id`` is set and needed. ``reading``: assigned partitions
+    and their positions."""
 
     def __init__(self, config: dict[str, Any], engine: Engine, reading: Reading) -> None:
         self.group_id: str = config["group.id"]
         self.instance_id: str | None = config["group.instance.id"]
         self.subscription: Subscription | None = None
         self.error: HeadraceError | None = None
-        #: When the caller was here last (time.monotonic()); and whether it is here now, waiting.
+        #: Time of the caller's last call (time.monotonic()); whether it waits in one now.
         self.seen_at = time.monotonic()
         self.is_here = False
         self.is_evicted = False
-        #: Set on the I/O thread; None while records may be handed out.
+        #: Set on the I/O thread; None while records may be returned.
         self.paused: Paused | None = None
         self._told_pause: Paused | None = None
         self._tell_waiting_at = 0.0
@@ -152,17 +152,17 @@ class GroupConsumer:
         self._engine = engine
         self._max_poll_interval_s: float = config["max.poll.interval.ms"] / 1000
         self._auto_commits: bool = config["enable.auto.commit"]
-        self._commits_itself = self._auto_commits  # not while it leaves without
+        self._commits_itself = self._auto_commits  # False while it leaves without a commit
         self._interval_s: float = config["auto.commit.interval.ms"] / 1000
         self._next_commit_at = 0.0
-        self._committed: dict[TopicPartition, OffsetAndMetadata] = {}  # by the last auto-commit of all
+        self._committed: dict[TopicPartition, OffsetAndMetadata] = {}  # offsets of the last full auto-commit
         self._callbacks_of_face: weakref.ref[Callbacks] = weakref.ref(NO_CALLBACKS)
         self._events: deque[Event] = deque()
         self._member_id = str(uuid.uuid4())
-        self._losses = self._told_losses = 0  # those that the I/O thread, and the caller, know of
+        self._losses = self._told_losses = 0  # known to the I/O thread and to the caller
         self._lost_why = ""
         self._is_leaving = False
-        self._patience_s = self._engine.request_timeout_s  # for an auto-commit that is waited for
+        self._patience_s = self._engine.request_timeout_s  # timeout of an auto-commit that is awaited
         self._position_seen: tuple[int, int] = (0, 0)
         self._coordinators = Coordinators(self._engine)
         self._membership = Membership(self._engine, self._coordinators, config, self._member_id, self._settle)
@@ -170,7 +170,7 @@ class GroupConsumer:
         self._membership.begins_to_wait = reading.interrupt
         self._commits = Commits(self._engine, self._coordinators, self.group_id, self._who, self._topic_id_of)
         self._topic_ids: tuple[Parts, dict[TopicPartition, bytes]] = NOTHING, {}
-        self._changing = asyncio.Lock()  # who joins waits until the leave before it is over
+        self._changing = asyncio.Lock()  # a join waits for the end of the leave before it
         self._arrivals: set[asyncio.Task[None]] = set()
         self._watcher: asyncio.Task[None] | None = None
         self._auto_committing: asyncio.Task[None] | None = None
@@ -179,7 +179,7 @@ class GroupConsumer:
         if self.subscription is None:
             return NO_MEMBER
         if self._membership.member.epoch == 0:
-            return Who(self._member_id, -1, self.instance_id)  # refused, as it must be
+            return Who(self._member_id, -1, self.instance_id)  # the coordinator refuses it, as it must
         return Who(self._member_id, self._membership.member.epoch, self.instance_id)
 
     def _topic_id_of(self, tp: TopicPartition) -> bytes:
@@ -213,7 +213,7 @@ class GroupConsumer:
         io.call(lambda: io.spawn(self._begin(subscription), "headrace-member-begin"))
 
     def assigned_by_hand(self) -> None:
-        """Other partitions are about to be: what was read of those before is committed first."""
+        """Prepare an assignment by hand: commit what was read of the old partitions."""
         if self._is_auto_commit_due(float("inf")):
             self._commit_now()
         self._next_commit_at = time.monotonic() + self._interval_s
@@ -221,7 +221,7 @@ class GroupConsumer:
     async def committed_of(
         self, partitions: list[TopicPartition], timeout_s: float
     ) -> dict[TopicPartition, tuple[int, int] | None]:
-        """(offset, leader epoch), as the fetcher wants it; None: nothing. On the I/O thread."""
+        """(offset, leader epoch) for the fetcher; None: no offset. On the I/O thread."""
         try:
             found = await self._commits.fetch(partitions, timeout_s)
         except HeadraceError as error:
@@ -231,15 +231,14 @@ class GroupConsumer:
         return {tp: None if each is None else (each.offset, each.leader_epoch) for tp, each in found.items()}
 
     def check(self) -> None:
-        """At each call of the caller: it lives. Raises what ended the membership, once the caller knows all that came
-        of it."""
+        """Note a call of the caller. Raise the error that ended the membership, once all its events were delivered."""
         self.seen_at = time.monotonic()
         self._warn()
         if not self._events:
             self._go_on()
 
     def _warn(self) -> None:
-        """Log what keeps the member from reading: a pause once, a missing coordinator now and then."""
+        """Log why the member does not read: a pause once, a missing coordinator at intervals."""
         paused = self.paused
         if paused is not self._told_pause:
             self._told_pause = paused
@@ -256,7 +255,7 @@ class GroupConsumer:
             logger.warning("%s", why)
 
     def waiting(self, longer_than_s: float) -> str:
-        """For what the group has waited so long; "": it has not."""
+        """What the group has been waiting for at least this long; "" if nothing."""
         waiting = self._membership.waiting
         if waiting is None or self.subscription is None or time.monotonic() - waiting[0] < longer_than_s:
             return ""
@@ -265,7 +264,7 @@ class GroupConsumer:
         return f"waiting for the coordinator of group {self.group_id!r}: {error.code}: {error.message}{cure}"
 
     def _go_on(self) -> None:
-        """The caller knows all that happened."""
+        """The caller knows all events."""
         if self.error is not None:
             raise self.error.with_traceback(None)
         if self.is_evicted and self.subscription is not None and not self._is_leaving:
@@ -274,29 +273,29 @@ class GroupConsumer:
 
     @property
     def has_work(self) -> bool:
-        """Is there something for ``steps`` to do?"""
+        """Whether ``steps`` has work."""
         return self._reading.inbox.alarm or self._is_auto_commit_due(time.monotonic())
 
     def _is_auto_commit_due(self, now: float) -> bool:
-        """Partitions that were assigned by hand are committed as well (as Kafka does)."""
+        """Hand-assigned partitions are committed too, as in Kafka."""
         return self._commits_itself and bool(self._reading.partitions) and now >= self._next_commit_at
 
     def _commit_now(self) -> None:
-        """Behind the scenes, what has changed since the last time."""
+        """Auto-commit, in the background, what has changed since the last one."""
         positions = self._reading.positions()
         if positions and positions != self._committed:
             self._committed = positions
             self._engine.io.call(self._commit_behind_the_scenes, positions, self._told_losses)
 
     def steps(self) -> Steps:
-        """What has happened since the caller was here, in its order; and the auto-commit that is due. What a callback
-        raises ends it; the change is made all the same, and the next call goes on with the rest."""
+        """The events since the caller's last call, in order, and the auto-commit if due. An exception in a callback
+        ends the generator; its event still takes effect, and the next call continues after it."""
         while self._events:
             event = self._events.popleft()
             if isinstance(event, Gone):
                 yield from self._drop(event)
             elif any(isinstance(later, Gone) for later in tuple(self._events)):
-                continue  # everything was lost since
+                continue  # a later loss took everything
             elif isinstance(event, Assigned):
                 yield from self._take_up(event)
             elif isinstance(event, Revoking):
@@ -305,7 +304,7 @@ class GroupConsumer:
                 raise event.error.with_traceback(None)
         inbox = self._reading.inbox
         inbox.alarm = False
-        if self._events:  # put there before the alarm was raised for it
+        if self._events:  # queued before its alarm was set
             inbox.alarm = True
             return
         self._go_on()
@@ -314,7 +313,7 @@ class GroupConsumer:
             self._commit_now()
 
     def wake_at(self, deadline: float) -> float:
-        """When a caller that waits until ``deadline`` has to look at ``has_work``, or at ``check``."""
+        """Until when a caller may sleep before ``has_work`` or ``check`` must be called, at most ``deadline``."""
         waiting = self._membership.waiting
         if waiting is not None:
             deadline = min(deadline, max(waiting[0] + WAITING_S, self._tell_waiting_at, self.seen_at + 0.05))
@@ -331,13 +330,14 @@ class GroupConsumer:
         if event.commits:
             try:
                 yield from self._commit_at_last(event.partitions)
-            except BaseException:  # Ctrl-C, or the caller's task is cancelled: on_revoked is still to be called
+            except BaseException:  # Ctrl-C, or the caller's task is cancelled: on_revoked must still be called
                 self._events.appendleft(event._replace(commits=False))
                 raise
         yield from self._let_go(event.partitions, event.ticket)
 
     def _commit_at_last(self, partitions: list[TopicPartition]) -> Steps:
-        """The auto-commit before partitions go. Without it they are read again from the one before."""
+        """Auto-commit before partitions are revoked. If it fails, their records since the last commit are read
+        again."""
         positions = self._reading.positions(partitions) if self._commits_itself else {}
         if not positions:
             return
@@ -368,11 +368,11 @@ class GroupConsumer:
             self._told_losses = event.number
 
     def leave_steps(self, timeout_s: float | None = 30.0, *, commits: bool = True) -> Steps:
-        """unsubscribe and close: let go of everything, then say goodbye. ``commits`` False: without auto-commit, for
-        what was handed out last was not handled. ``timeout_s``: the auto-commit leaves some of it for the goodbye."""
+        """Steps of unsubscribe and close: revoke everything, then leave. ``commits`` False: skip the auto-commit,
+        because the last records were not processed. ``timeout_s``: the auto-commit leaves part of it for leaving."""
         if self._is_leaving:
             return
-        if self.subscription is None:  # partitions were assigned by hand, if any
+        if self.subscription is None:  # partitions assigned by hand, if any
             if commits:
                 yield from self._commit_at_last(sorted(self._reading.partitions))
             return
@@ -385,7 +385,7 @@ class GroupConsumer:
             try:
                 yield from self.steps()
             except Exception as failure:
-                if failure is not self.error:  # (that one the caller has had, or will never ask for)
+                if failure is not self.error:  # (the caller has had that one, or never asks for it)
                     logger.exception("group %r: while leaving", self.group_id)
             yield from self._commit_at_last(sorted(self._reading.partitions))
             yield from self._let_go(sorted(self._reading.partitions), None)
@@ -407,7 +407,7 @@ class GroupConsumer:
                 self._patience_s = self._engine.request_timeout_s
 
     def metric_values(self) -> dict[str, float]:
-        """Since when reading is paused (0: it is not), and a gauge for each cause: 1 for that of the pause."""
+        """Since when reading is paused (0: not paused), and a gauge per cause: 1 for the current one."""
         paused = self.paused
         found = {"paused-since-ms": 0.0 if paused is None else float(paused.since_ms)}
         for cause in PauseCause:
@@ -415,7 +415,7 @@ class GroupConsumer:
         return found
 
     def commit_work(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> Coroutine[Any, Any, None]:
-        """For the I/O thread. UnknownMemberIdError: the consumer was evicted, or has lost its partitions."""
+        """For the I/O thread. Raises UnknownMemberIdError when the consumer was evicted or has lost its partitions."""
         self.seen_at = time.monotonic()
         self._committed = {}
         return self._commit(offsets, self._told_losses)
@@ -434,7 +434,7 @@ class GroupConsumer:
                 self._watcher = self._engine.io.spawn(self._watch_progress(), "headrace-poll-interval")
 
     async def _leave(self) -> None:
-        self._stop_watching()  # it may be about to leave, too, and hear nothing
+        self._stop_watching()  # it may be leaving, and would get no events
         async with self._changing:
             self._stop_watching()
             arrivals, self._arrivals = self._arrivals, set()
@@ -452,7 +452,7 @@ class GroupConsumer:
             watcher.cancel()
 
     async def end(self) -> None:
-        """The consumer is closed without having let go (it was forgotten, or the process ends): only say goodbye."""
+        """The consumer was dropped without close (garbage-collected, or the process ends): only leave the group."""
         if self.subscription is not None:
             await self._leave()
 
@@ -467,14 +467,14 @@ class GroupConsumer:
         timeout_s: float | None = None,
         final: tuple[type[HeadraceError], ...] = (),
     ) -> None:
-        """``told_losses``: those that the caller knew of when he said what is to be committed."""
+        """``told_losses``: the losses that the caller knew when it chose the offsets."""
         if self.subscription is not None and (self.is_evicted or told_losses != self._losses):
             raise UnknownMemberIdError(f"group {self.group_id!r}: nothing can be committed: {self._lost_why}")
         await self._commits.commit(offsets, timeout_s, final)
 
     def _commit_behind_the_scenes(self, positions: dict[TopicPartition, OffsetAndMetadata], told_losses: int) -> None:
         if self._auto_committing is not None and not self._auto_committing.done():
-            self._committed = {}  # the next one says more
+            self._committed = {}  # the next commit is complete again
             return
         work = self._auto_commit(positions, told_losses)
         self._auto_committing = self._engine.io.spawn(work, "headrace-auto-commit")
@@ -483,11 +483,11 @@ class GroupConsumer:
         try:
             await self._commit(positions, told_losses, final=DELETED)
         except HeadraceError as error:
-            self._committed = {}  # so it is tried again, though nothing was read since
+            self._committed = {}  # retried even if nothing is read in between
             logger.warning("group %r: auto-commit failed: %s", self.group_id, error)
 
     def _settle(self) -> None:
-        """What the member has for the consumer to do."""
+        """Move the member's events to the consumer."""
         for event in self._membership.member.take_events():
             if isinstance(event, Assign):
                 task = self._engine.io.spawn(self._arrive(event), "headrace-member-arrival")
@@ -501,7 +501,7 @@ class GroupConsumer:
             elif isinstance(event, Suspended):
                 self.paused = Paused(event.cause, event.why, time.time_ns() // 1_000_000)
                 self._reading.shut(True)
-                self._reading.interrupt()  # the caller logs it
+                self._reading.interrupt()  # the caller logs them
             elif isinstance(event, Resumed):
                 self.paused = None
                 self._reading.shut(False)
@@ -529,7 +529,7 @@ class GroupConsumer:
         self._reading.interrupt()
 
     async def _arrive(self, event: Assign) -> None:
-        """Where what is assigned is to be read from; then it is the consumer's."""
+        """Fetch the committed offsets of an assignment, then pass it to the caller."""
         partitions = [TopicPartition(part.topic, part.partition) for part in event.parts]
         offsets: dict[TopicPartition, OffsetAndMetadata | None] = {}
         while True:
@@ -546,8 +546,8 @@ class GroupConsumer:
         self._membership.nudge()
 
     async def _watch_progress(self) -> None:
-        """Leave the group when the caller makes no call for max.poll.interval.ms, so that others get the partitions.
-        Each call counts, and each step of an iteration."""
+        """Leave the group when the caller makes no call for max.poll.interval.ms, so that other members get the
+        partitions. Each call and each step of an iteration counts."""
         while True:
             await asyncio.sleep(min(self._max_poll_interval_s / 10, 1.0))
             now = time.monotonic()
@@ -568,15 +568,15 @@ class GroupConsumer:
         logger.error("group %r: %s", self.group_id, why)
         async with self._changing:
             self._lost_why, self.is_evicted = why, True
-            if owned := self._membership.member.owned:  # first: whoever comes back just now reads nothing more
+            if owned := self._membership.member.owned:  # first: a caller that returns now must read nothing more
                 self._gone(owned, why)
             await self._membership.leave()
             self._settle()
-        self._reading.interrupt()  # wake a poll that began meanwhile: it joins the group again
+        self._reading.interrupt()  # wake a poll that began during the leave: it joins the group again
 
 
 def subscription_of(topics: Iterable[str] | None, pattern: str | None) -> Subscription:
-    """InvalidArgumentError, InvalidTopicError."""
+    """Raises InvalidArgumentError, InvalidTopicError."""
     if isinstance(topics, str):
         raise InvalidArgumentError(f"subscribe takes a list of topics: [{topics!r}], or pattern=...")
     if (topics is None) == (pattern is None):
@@ -591,7 +591,7 @@ def subscription_of(topics: Iterable[str] | None, pattern: str | None) -> Subscr
 
 
 def check_group(config: Mapping[str, Any], what: str) -> None:
-    """InvalidGroupIdError: there is none."""
+    """Raise InvalidGroupIdError if there is no group."""
     if not config["group.id"]:
         raise InvalidGroupIdError(f"{what} needs a group: set group.id")
 

@@ -1,4 +1,4 @@
-"""Where fetched slices wait for the caller: filled on the I/O thread, emptied by the caller's, bounded by bytes."""
+"""The queue of fetched slices: filled on the I/O thread, emptied in the caller's, bounded by bytes."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from .read_epochs import ReadEpochs
 class Assigned:
     """One assigned partition.
 
-    The caller's side owns ``position`` and ``generation`` (raised by every assign and seek, so that what was fetched
-    for the old position is known as stale); the I/O thread fills in the rest. While ``position`` is None the I/O thread
-    finds one by ``reset`` ("earliest", "latest", or None for auto.offset.reset) and says so in ``found``, for the
-    generation it was asked for: were it to write the position, it could overwrite that of a seek.
+    The caller's thread owns ``position`` and ``generation``; assign and seek raise the generation, which makes slices
+    for the old position stale. The I/O thread owns the other fields. While ``position`` is None, the I/O thread looks
+    one up by ``reset`` ("earliest", "latest", or None for auto.offset.reset). It stores it in ``found`` with the
+    generation of the lookup: written to ``position``, it could overwrite a seek.
     """
 
     __slots__ = (
@@ -50,10 +50,10 @@ class Assigned:
         self.found: tuple[int, int] | None = None  # (generation, offset)
         self.reset: str | None = None
         self.paused = False
-        self.begun: tuple[int, int] | None = None  # (offset, leader epoch of the record before it), as committed
-        self.epochs: ReadEpochs | None = None  # of what was fetched for it
-        self.from_group = False  # assigned by hand: without a position it begins where the group has committed
-        self.end_offset: int | None = None  # of a bounded read: fetch nothing from here on
+        self.begun: tuple[int, int] | None = None  # (offset, leader epoch of the record before it), committed
+        self.epochs: ReadEpochs | None = None  # of the fetched records
+        self.from_group = False  # assigned by hand: without a position, begin at the group's committed offset
+        self.end_offset: int | None = None  # end of a bounded read: fetch nothing from here on
         self.high_watermark = self.last_stable_offset = self.log_start_offset = -1
 
 
@@ -76,36 +76,37 @@ class Slice:
         self.fetch_offset = fetch_offset
         self.next_offset = next_offset
         self.data = data
-        self.error = error  # instead of data: what the caller is to be told in its turn
+        self.error = error  # instead of data: raised when it is this slice's turn
 
 
 class Inbox:
-    """First in, first out. ``on_room`` is called (by the caller's side) when the fetcher waits for room."""
+    """A FIFO queue. ``on_room`` is called in the caller's thread when the fetcher waits for room."""
 
     def __init__(self, max_bytes: int, on_room: Callable[[], object]) -> None:
         self.max_bytes = max_bytes
         self.fetcher_waits = False
-        #: Set by the I/O thread. ``alarm``: the caller has something else to do first; ``shut``: nothing is handed out.
+        #: Set by the I/O thread. ``alarm``: the caller has other work first; ``shut``: no slices are returned.
         self.alarm = self.shut = False
-        #: From this moment on nothing is handed out (``boottime_s()``); see ``open_until``.
+        #: No slices are returned after this time (``boottime_s()``); see ``open_until``.
         self.reads_until = float("inf")
         self.slices: deque[Slice] = deque()
         self._on_room = on_room
-        self._bytes_in = 0  # only the I/O thread adds here, only the caller there: no lock
+        self._bytes_in = 0  # one writer each, the I/O thread and the caller's: no lock
         self._bytes_out = 0
         self._sleeper: threading.Event | None = None
         self._async_sleeper: tuple[Any, Any] | None = None
 
     def open_until(self, moment_s: float) -> None:
-        """On the I/O thread: what is queued may be handed out until ``moment_s`` (``boottime_s()``)."""
+        """On the I/O thread: queued slices may be returned until ``moment_s`` (``boottime_s()``)."""
         was_over = self.reads_until <= boottime_s()
         self.reads_until = moment_s
-        if was_over and not self.is_shut:  # the caller may have looked meanwhile, and sleep
+        if was_over and not self.is_shut:  # the caller may have looked in between and may be asleep
             self.notify()
 
     @property
     def is_shut(self) -> bool:
-        """May nothing be handed out now? Looks at the clock: after a suspension the I/O thread's timers are late."""
+        """Whether no slices may be returned now. Reads the clock: after a suspension the I/O thread's timers are
+        late."""
         return self.shut or (self.reads_until != float("inf") and boottime_s() >= self.reads_until)
 
     @property
@@ -113,13 +114,13 @@ class Inbox:
         return self._bytes_in - self._bytes_out
 
     def put(self, item: Slice) -> None:
-        """On the I/O thread."""
+        """Add a slice. On the I/O thread."""
         self._bytes_in += len(item.data)
         self.slices.append(item)
         self.notify()
 
     def notify(self) -> None:
-        """Wake the caller, if it sleeps."""
+        """Wake the caller if it sleeps."""
         sleeper = self._sleeper
         if sleeper is not None:
             sleeper.set()
@@ -130,7 +131,7 @@ class Inbox:
             call_in(loop, lambda: future.done() or future.set_result(None))
 
     def take(self) -> Slice | None:
-        """The next slice that is not stale, or None. Slices of paused partitions must not be in here (see hold)."""
+        """The next slice that is not stale, or None. The queue must hold no slices of paused partitions (see hold)."""
         while self.slices:
             item = self.slices.popleft()
             self._bytes_out += len(item.data)
@@ -142,7 +143,7 @@ class Inbox:
         return None
 
     def wait(self, deadline: float) -> bool:
-        """Block until there is a slice or an alarm, or ``deadline`` (time.monotonic()); False when there is none."""
+        """Block until there is a slice or an alarm, or until ``deadline`` (time.monotonic()); False without a slice."""
         refuse_to_wait()
         if self._sleeper is None:
             self._sleeper = threading.Event()
@@ -158,7 +159,7 @@ class Inbox:
         return (bool(self.slices) and not self.is_shut) or self.alarm
 
     async def wait_async(self, deadline: float) -> bool:
-        """As wait, from an event loop."""
+        """Like wait, from an event loop."""
         loop = asyncio.get_running_loop()
         future = loop.create_future()
         self._async_sleeper = (loop, future)

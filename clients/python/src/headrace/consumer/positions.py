@@ -1,7 +1,7 @@
-"""Where partitions without a position begin, and whether one that has a position may go on. Runs on the I/O thread.
+"""Find starting positions, and check that a position is still valid. Runs on the I/O thread.
 
-Partitions that come together (a thousand at an assign) are asked for together, one request to each leader: one request
-for each would take seconds.
+Partitions that need a position at the same time share one request per leader: one request for each of a thousand
+partitions would take seconds.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from .tracked import SessionOwner, Tracked
 
 logger = logging.getLogger("headrace")
 
-#: Of a batch's header: base offset (8 bytes), then these.
+#: In a batch's header after the base offset (8 bytes).
 _SIZE_AND_EPOCH = struct.Struct(">ii")
 _BATCH_START = 16
 
-#: A question for many that is not answered in this time is asked again for each partition by itself.
+#: When a joint request takes longer (seconds), each partition is asked for on its own.
 TOGETHER_S = 2.0
 
 
 def reset_timestamp(reset: str | None, policy: str, tp: TopicPartition) -> int:
-    """The special timestamp of where to begin; NoOffsetForPartitionError when the policy is none."""
+    """The special timestamp for a reset. Raises NoOffsetForPartitionError when the policy is none."""
     wanted = reset or policy
     if wanted == "earliest":
         return EARLIEST_TIMESTAMP
@@ -39,7 +39,7 @@ def reset_timestamp(reset: str | None, policy: str, tp: TopicPartition) -> int:
 
 
 async def find_together(fetcher: SessionOwner, lost: list[Tracked]) -> None:
-    """Find what can be found in one go for each leader; what fails is left for ``find_position``, which says why."""
+    """Find positions with one request per leader. Failures are left to ``find_position``, which raises their cause."""
     engine = fetcher.engine
     with contextlib.suppress(HeadraceError):
         await _begin_where_committed(fetcher, lost, TOGETHER_S)
@@ -54,7 +54,7 @@ async def find_together(fetcher: SessionOwner, lost: list[Tracked]) -> None:
         info = topics.get(tp.topic)
         if info is not None and tp.partition < len(info.partitions):
             groups.setdefault(info.partitions[tp.partition].leader, []).append(tracked)
-    groups.pop(-1, None)  # no leader, nobody to ask
+    groups.pop(-1, None)  # no leader to ask
     await asyncio.gather(*(_find_group(fetcher, group) for group in groups.values() if len(group) > 1))
 
 
@@ -68,7 +68,7 @@ async def _find_group(fetcher: SessionOwner, group: list[Tracked]) -> None:
 
 
 async def _begin_where_committed(fetcher: SessionOwner, some: list[Tracked], timeout_s: float) -> None:
-    """Those that were assigned by hand, and sent nowhere, to a consumer with a group. Raises what asking fails with."""
+    """Set hand-assigned partitions of a consumer with a group to the committed offsets. Raises the request's errors."""
     asking = [tracked for tracked in some if tracked.asks_group]
     if not asking or fetcher.committed is None:
         return
@@ -82,7 +82,7 @@ async def _begin_where_committed(fetcher: SessionOwner, some: list[Tracked], tim
 
 
 async def find_position(fetcher: SessionOwner, tracked: Tracked) -> None:
-    """Where the group committed, or ``reset`` says; raises what the partition fails with."""
+    """Find a position: the group's committed offset, or by ``reset``. Raises the partition's error."""
     engine, tp = fetcher.engine, tracked.assigned.tp
     await _begin_where_committed(fetcher, [tracked], engine.request_timeout_s)
     if tracked.fetch_at is not None:
@@ -93,14 +93,14 @@ async def find_position(fetcher: SessionOwner, tracked: Tracked) -> None:
 
 
 async def check_truncation(fetcher: SessionOwner, tracked: Tracked) -> None:
-    """Does the log still have what was read before ``fetch_at``? Where it does not, go on where it went another way, or
-    tell LogTruncationError when auto.offset.reset is none or the read is of a range (KIP-320)."""
+    """Check whether the log still has the records before ``fetch_at`` (KIP-320). If not, move to the first diverging
+    offset, or raise LogTruncationError when auto.offset.reset is none or the read is of a range."""
     tp, at, epoch = tracked.assigned.tp, tracked.fetch_at, tracked.epochs.last
     assert at is not None
     engine = fetcher.engine
     end = await end_of_epoch(engine, tp, epoch, engine.deadline(engine.request_timeout_s))
     if end.end_offset >= at and end.leader_epoch == epoch:
-        return  # a mere end, or beginning, of the log: the next answer says so
+        return  # an ordinary log start or end: the next response says so
     is_known = end.end_offset >= 0 and end.leader_epoch >= 0
     divergent = tracked.epochs.divergent(at, end.leader_epoch, end.end_offset) if is_known else None
     if fetcher.config["auto.offset.reset"] == "none" or tracked.assigned.end_offset is not None:
@@ -124,20 +124,20 @@ async def check_truncation(fetcher: SessionOwner, tracked: Tracked) -> None:
 
 
 def note_epochs(tracked: Tracked, data: bytes, newest: int) -> None:
-    """These batches were read; ``newest`` as in ``last_leader_epoch``."""
+    """Note the epochs of fetched batches; ``newest`` as in ``last_leader_epoch``."""
     epochs, last = tracked.epochs, last_leader_epoch(data, newest)
     if last < 0 or last == epochs.last:
         return
     if last < epochs.last:
         epochs.forget()
-    with contextlib.suppress(HeadraceError):  # the caller's side looks at them with care, and says what is wrong
+    with contextlib.suppress(HeadraceError):  # the caller's thread validates the batches and raises the cause
         epochs.note_batches(data)
     epochs.note(last, tracked.fetch_at or 0)
 
 
 def last_leader_epoch(data: bytes, newest: int) -> int:
-    """The leader epoch of the last of whole batches; ``newest`` is the highest that there can be (-1: not known). An
-    epoch never falls within a log, so mostly the first batch tells. -1 for no batch."""
+    """The leader epoch of the last of whole batches; -1 without a batch. ``newest`` is the highest possible one (-1:
+    unknown). Epochs never decrease within a log, so usually the first batch suffices."""
     at, epoch = 0, -1
     while at + _BATCH_START <= len(data):
         size, epoch = _SIZE_AND_EPOCH.unpack_from(data, at + 8)
@@ -153,5 +153,5 @@ def _note(fetcher: SessionOwner, tracked: Tracked, offset: int) -> None:
         return
     if tracked.assigned.position is None:
         tracked.assigned.found = (tracked.generation, offset)
-    else:  # the position was out of range: the caller's side learns of the new one in its turn, by an empty slice
+    else:  # out of range: an empty slice brings the new position to the caller in order
         fetcher.inbox.put(Slice(tracked.assigned, tracked.generation, offset, offset, b""))

@@ -1,7 +1,7 @@
-"""What a consumer reads, without waiting: assignment, positions, and handing out what the inbox holds.
+"""The reading part of a consumer, without waiting: assignment, positions, and records from the inbox.
 
-Records are decoded here, in the caller's thread, slice by slice, as they are asked for. A position is the offset after
-the last record handed out.
+Records are decoded here, in the caller's thread, slice by slice on demand. A position is the offset after the last
+record returned.
 """
 
 from __future__ import annotations
@@ -27,13 +27,12 @@ from .inbox import Assigned, Inbox, Slice
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: Partitions as callers name them: ``pause(a, b)`` and ``pause([a, b])`` are the same.
+#: Partitions in a call: ``pause(a, b)`` and ``pause([a, b])`` mean the same.
 Named = Iterable["TopicPartition | Iterable[TopicPartition]"]
 
 
 class Reading:
-    """One consumer's partitions, where it is in each, and the records in hand. Not for several threads at once, as
-    Kafka's consumer is not."""
+    """Partitions, positions and current records of one consumer. Not thread-safe, like Kafka's consumer."""
 
     def __init__(self, config: dict[str, Any], engine: Engine) -> None:
         self.state = "open"
@@ -48,13 +47,13 @@ class Reading:
         self.partitions: dict[TopicPartition, Assigned] = {}
         self._engine = engine
         self._current: tuple[Slice, RecordIterator] | None = None
-        #: The iterator that records are handed out from; another one, or None, ends that before the next record. The
-        #: I/O thread sets None, too (``interrupt``).
+        #: The iterator that records come from. When this is another one or None, iteration stops before the next
+        #: record; the I/O thread may set None (``interrupt``).
         self.under_way: RecordIterator | None = None
         self._held: dict[TopicPartition, deque[tuple[Slice, RecordIterator | None]]] = {}  # of paused partitions
-        self._resumed: deque[tuple[Slice, RecordIterator | None]] = deque()  # before what is in the inbox
-        self._errors: dict[TopicPartition, HeadraceError] = {}  # of partitions that do not go on until they are seeked
-        self._taken: list[tuple[Slice, int]] = []  # by the last take_arrow: the first slice of each partition
+        self._resumed: deque[tuple[Slice, RecordIterator | None]] = deque()  # taken before the inbox
+        self._errors: dict[TopicPartition, HeadraceError] = {}  # of partitions that stay stopped until a seek
+        self._taken: list[tuple[Slice, int]] = []  # the first slice of each partition in the last take_arrow
         self._generation = 0
         self._dirty = False
 
@@ -63,7 +62,7 @@ class Reading:
 
     @property
     def current(self) -> tuple[Slice, RecordIterator] | None:
-        """What is being handed out: its slice and the iterator over it."""
+        """The current slice and the iterator over it."""
         return self._current
 
     @current.setter
@@ -80,7 +79,8 @@ class Reading:
     # --- assignment and positions ------------------------------------------------------------------------------------
 
     def replace_assignment(self, wanted: Iterable[TopicPartition], *, from_group: bool) -> None:
-        """Partitions that stay keep their positions. ``from_group``: others begin at what the group has committed."""
+        """Replace the assignment; partitions that remain keep their positions. ``from_group``: new ones begin at the
+        group's committed offset."""
         old = self.partitions
         self.partitions = {tp: old.get(tp) or self._new(tp, from_group=from_group) for tp in wanted}
         for tp, assigned in old.items():
@@ -89,7 +89,7 @@ class Reading:
         self._dirty = True
 
     def add_assigned(self, offsets: Mapping[TopicPartition, OffsetAndMetadata | None]) -> None:
-        """The group gives these; None: nothing is committed, so auto.offset.reset says where to begin."""
+        """Add partitions that the group assigned; None: no committed offset, so auto.offset.reset applies."""
         for tp, committed in offsets.items():
             assigned = self.partitions[tp] = self._new(tp)
             if committed is not None:
@@ -104,8 +104,8 @@ class Reading:
                 self._void(assigned)
 
     def positions(self, partitions: Iterable[TopicPartition] | None = None) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Where reading goes on, of those of the partitions (all) of which that is known; with the epoch of the record
-        before, by which whoever goes on there notices that the log went another way (KIP-320)."""
+        """The known positions of these partitions (None: all), with the epoch of the record before, by which the next
+        reader detects a diverged log (KIP-320)."""
         found = {}
         for tp in self.partitions if partitions is None else partitions:
             position = self.known_position(tp) if tp in self.partitions else None
@@ -117,7 +117,7 @@ class Reading:
     def offsets_to_commit(
         self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | Record | None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """InvalidArgumentError. A record: what follows it."""
+        """The offsets for a commit; for a record the offset after it. Raises InvalidArgumentError."""
         if offsets is None:
             return self.positions()
         found = {}
@@ -131,7 +131,7 @@ class Reading:
         return found
 
     def clear_assignment(self) -> None:
-        """Nothing is assigned."""
+        """Drop the assignment."""
         self.remove_assigned(list(self.partitions))
         self.sync()
 
@@ -148,7 +148,7 @@ class Reading:
         return found
 
     def _void(self, assigned: Assigned) -> None:
-        """Whatever was fetched for this partition is stale."""
+        """Make everything fetched for this partition stale."""
         self._generation += 1
         assigned.generation = self._generation
         self._held.pop(assigned.tp, None)
@@ -200,13 +200,13 @@ class Reading:
         else:
             queue.append((item, iterator))
         kept = sum(len(entry[0].data) for some in (self._resumed, *self._held.values()) for entry in some)
-        if kept > self.inbox.max_bytes:  # repeated pauses must not gather memory: drop the slice, fetch it again later
+        if kept > self.inbox.max_bytes:  # repeated pauses must not pile up: drop the slice, fetch it again
             position = self.known_position(item.assigned.tp)
             self._void(item.assigned)
             item.assigned.position = position
 
     def known_position(self, tp: TopicPartition) -> int | None:
-        """The position, None while it has not been found yet."""
+        """The position; None until it is found."""
         assigned = self.assigned(tp)
         if self.current is not None and self.current[0].assigned is assigned:
             return int(self.current[1].position)
@@ -215,8 +215,8 @@ class Reading:
         return assigned.position
 
     def sync(self) -> None:
-        """Tell the fetcher of changes, if there are any."""
-        if not self._dirty or self.state != "open":  # (a callback may have closed it)
+        """Pass changes to the fetcher."""
+        if not self._dirty or self.state != "open":  # (a callback may close it)
             return
         self._dirty = False
         wanted = [
@@ -228,24 +228,24 @@ class Reading:
     # --- for the group (on the I/O thread) ---------------------------------------------------------------------------
 
     def interrupt(self) -> None:
-        """The caller has something to do before the next record."""
+        """Stop the iteration: the caller has other work before the next record."""
         self.inbox.alarm = True
         self.under_way = None
         self.inbox.notify()
 
     def shut(self, is_shut: bool) -> None:
-        """Nothing is handed out until it is opened again; then the caller looks at what he has, too, for of that no
-        slice tells him."""
+        """Stop or allow returning records. Opening interrupts the caller's wait, because no new slice announces records
+        that are already queued."""
         self.inbox.shut = is_shut
         if is_shut:
             self.under_way = None
         else:
             self.interrupt()
 
-    # --- handing out -------------------------------------------------------------------------------------------------
+    # --- returning records -------------------------------------------------------------------------------------------
 
     def next_slice(self) -> tuple[Slice, RecordIterator | None] | None:
-        """The next slice to hand out from; raises the error that a partition met, in its turn."""
+        """The next slice to read from. Raises the error of a partition in its turn."""
         while True:
             if self._resumed:
                 item, iterator = self._resumed.popleft()
@@ -265,13 +265,13 @@ class Reading:
             return item, iterator
 
     def _raise_standing(self) -> None:
-        """A partition that cannot go on says so at each poll, behind whatever the others have."""
+        """Raise the error of a stopped partition, at each poll, after the records of the others."""
         for tp, error in self._errors.items():
             if not self.partitions[tp].paused:
                 raise error.with_traceback(None)
 
     def next_iterator(self) -> RecordIterator | None:
-        """The iterator to hand out from: the one under way, or over the next slice; None when nothing is there."""
+        """The iterator to read from: the current one, or one over the next slice; None without data."""
         if self.inbox.alarm or self.inbox.is_shut:
             return None
         if self._current is not None:
@@ -286,7 +286,7 @@ class Reading:
                 self.metrics["records-consumed"].record(item.next_offset - item.fetch_offset)
             self.current = (item, begun)
             iterator = begun
-        if self.inbox.alarm or self.inbox.is_shut:  # raised since, and perhaps before ``under_way`` was set
+        if self.inbox.alarm or self.inbox.is_shut:  # set since, perhaps before ``under_way`` was
             return None
         return iterator
 
@@ -297,17 +297,17 @@ class Reading:
         )
 
     def finish_slice(self, iterator: RecordIterator) -> None:
-        """The iterator is exhausted: the partition's position moves past its slice."""
+        """Move the partition's position past the slice of an exhausted iterator."""
         if self.current is not None and self.current[1] is iterator:
             item = self.current[0]
             item.assigned.position = max(iterator.position, item.next_offset)
             self.current = None
 
     def drain(self, max_records: int) -> list[Record]:
-        """Up to ``max_records`` of the fetched records; raises an error only when no record comes before it.
+        """Up to ``max_records`` fetched records. Raises an error only when no record precedes it.
 
-        An error that is not raised comes again at the next call: a bad slice stays the current one, an error that ends
-        a partition is kept in ``_errors``, and a retriable one repeats itself.
+        An error that is not raised occurs again at the next call: a bad slice stays the current one, an error that
+        stops a partition is kept in ``_errors``, and a retriable one repeats.
         """
         out: list[Record] = []
         while len(out) < max_records:
@@ -332,7 +332,7 @@ class Reading:
         return out
 
     def deserialize(self, record: Record) -> Record:
-        """Replace key and value by what the deserializers make of them (SerializationError)."""
+        """Replace key and value by the deserializers' results. Raises SerializationError."""
         if self.key_deserializer is not None and record.key is not None:
             record.key = self.key_deserializer(record.topic, record.key)
         if self.value_deserializer is not None and record.value is not None:
@@ -340,7 +340,7 @@ class Reading:
         return record
 
     def _deserialized(self, records: list[Record]) -> list[Record]:
-        """Deserialize; at a record that cannot be, stop before it, and let the next poll meet it again."""
+        """Deserialize the records before the first one that fails; the next poll starts at that one."""
         for index, record in enumerate(records):
             try:
                 self.deserialize(record)
@@ -358,14 +358,14 @@ class Reading:
         return records
 
     def go_back(self, record: Record) -> Record:
-        """Make ``record``, which was taken from the slice under way, the next one again. Returns it as it was."""
+        """Make ``record``, taken from the current slice, the next one again. Returns it unchanged."""
         assert self.current is not None
         item = self.current[0]
         self.current = (item, self._iterator(item, record.offset))
         return self._iterator(item, record.offset).take(1)[0]
 
     def iterate_ready(self, iterator: RecordIterator) -> Iterator[Record]:
-        """The records of one slice, until it ends or the slice under way is another (seek, pause, close)."""
+        """The records of one slice, until it ends or is no longer the current one (seek, pause, close)."""
         if self.plain:
             for record in iterator:
                 yield record
@@ -379,9 +379,9 @@ class Reading:
         self.finish_slice(iterator)
 
     def take_arrow(self, max_bytes: int, columns: list[str] | None, include_headers: bool) -> list[pa.RecordBatch]:
-        """Decode slices, up to about ``max_bytes`` of them, one or more Arrow batches for each run of a partition.
+        """Decode slices of up to about ``max_bytes``; one or more Arrow batches per run of a partition.
 
-        Of a partition with a damaged batch, what comes before that; once nothing does, its error, each time.
+        With a damaged batch, first return the batches before it; afterwards raise its error at each call.
         """
         self._taken = []
         if self.inbox.alarm or self.inbox.is_shut:
@@ -426,7 +426,7 @@ class Reading:
         return batches
 
     def give_back(self) -> None:
-        """Fetch again what the last take_arrow took: its caller did not receive it."""
+        """Fetch the slices of the last take_arrow again: its caller did not receive the result."""
         for item, start in self._taken:
             if item.generation == item.assigned.generation and self.state == "open":
                 self._void(item.assigned)
@@ -451,7 +451,7 @@ class Reading:
     def _arrow_before_damage(
         self, entries: list[tuple[Slice, int]], decode: Callable[[list[bytes], int], list[pa.RecordBatch]]
     ) -> list[pa.RecordBatch]:
-        """One batch at a time until one fails; that and what follows are the next to be handed out."""
+        """Decode batch by batch until one fails; the failing one and the rest stay queued."""
         batches: list[pa.RecordBatch] = []
         for index, (item, start) in enumerate(entries):
             position = start
@@ -467,10 +467,10 @@ class Reading:
             item.assigned.position = item.next_offset
         return batches
 
-    # --- the end -----------------------------------------------------------------------------------------------------
+    # --- close -------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Nothing is handed out any more."""
+        """Return no more records."""
         self.state = "closed"
         self.current = None
         self.inbox.notify()
@@ -501,7 +501,7 @@ class Reading:
 
 
 def each_of(partitions: Named) -> list[TopicPartition]:
-    """The partitions of a call; InvalidArgumentError for what is none."""
+    """The partitions of a call. Raises InvalidArgumentError."""
     found: list[TopicPartition] = []
     for item in arguments.items("partitions", partitions, "TopicPartition(topic, number)"):
         if isinstance(item, list | set | frozenset | dict):

@@ -1,4 +1,4 @@
-"""What the fetcher, its sessions and the search for positions know of one partition, and of each other."""
+"""The fetcher's state of one partition, and the interfaces between fetcher, sessions and position lookup."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from ..metrics import Metrics
 from .inbox import Assigned, Inbox
 from .read_epochs import ReadEpochs
 
-#: What the group has committed of these, within so many seconds; (offset, leader epoch), None: nothing.
+#: Looks up the group's committed (offset, leader epoch) within a timeout in seconds; None: no offset.
 Committed = Callable[[list[TopicPartition], float], Awaitable[dict[TopicPartition, tuple[int, int] | None]]]
 
 
 class Session(Protocol):
-    """A fetch session at one broker, as a partition that is in it sees it."""
+    """The part of a fetch session that its partitions use."""
 
     def add(self, tracked: Tracked) -> None: ...
 
@@ -28,7 +28,7 @@ class Session(Protocol):
 
 
 class Tracked:
-    """The fetcher's notes on one assigned partition."""
+    """The fetcher's state of one assigned partition."""
 
     __slots__ = (
         "asks_group",
@@ -56,31 +56,31 @@ class Tracked:
         self.generation = assigned.generation
         self.fetch_at = fetch_at
         self.reset = reset
-        #: Not asked yet where the group has committed.
+        #: The group's committed offset must be looked up first.
         self.asks_group = assigned.from_group and fetch_at is None and reset is None
         self.link: Session | None = None
         self.paused = False
         self.placing = False
         self.epochs = assigned.epochs = ReadEpochs()  # of the records before fetch_at (KIP-320)
-        self.known_epoch = -1  # the largest leader epoch that the metadata told of
+        self.known_epoch = -1  # the largest leader epoch in the metadata
         self.has_news = False  # ... since it got its last link
-        self.may_be_truncated = False  # a broker said that the log does not go on at fetch_at as it did before it
-        self.near = -1  # a follower in our rack to read from, until time.monotonic() is near_until (KIP-392)
+        self.may_be_truncated = False  # a broker reported that the log changed before fetch_at
+        self.near = -1  # a follower in our rack to read from until near_until, in time.monotonic() (KIP-392)
         self.near_until = 0.0
-        self.far_until = 0.0  # such a one could not be reached: until then the leader serves, whoever is nearer
-        self.valid_from = 0  # answers to requests before this one are about an older position
+        self.far_until = 0.0  # a follower was unreachable: until then read from the leader
+        self.valid_from = 0  # responses to earlier requests are for an old position
         self.attempts = 0
         self.retry_at = 0.0
 
     def heard_of(self, leader_epoch: int) -> None:
-        """The metadata tell of this epoch; what failed before a newer one need not wait."""
+        """The metadata show this epoch. A newer one ends the pause after a failure."""
         if leader_epoch > self.known_epoch:
             self.known_epoch, self.has_news = leader_epoch, True
             self.retry_at, self.attempts = 0.0, 0
 
 
 class SessionOwner(Protocol):
-    """What a fetch session, and the search for positions, need of the fetcher."""
+    """The part of the fetcher that sessions and position lookup use."""
 
     engine: Engine
     inbox: Inbox

@@ -1,4 +1,4 @@
-"""What all three clients have in common: configuration, life and death, calls to nodes with retries."""
+"""Engine: configuration, lifecycle, and calls with retries, for all clients."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from .metadata import Backoff, MetadataCache, TopicInfo
 
 
 class FinalError(Exception):
-    """Within ``retrying``: this error is not to be retried here, though it is a retriable one."""
+    """Within ``retrying``: do not retry this error, although it is retriable."""
 
     def __init__(self, error: HeadraceError) -> None:
         super().__init__(error.message)
@@ -35,17 +35,18 @@ class FinalError(Exception):
 
 
 class NoSuchTopicError(FinalError):
-    """The topic was looked for long enough."""
+    """The topic was still unknown after the grace period."""
 
 
 class Engine:
-    """Connections and metadata of one client. All but ``__init__``, ``io`` and ``is_used`` runs on the I/O thread.
+    """Connections and metadata of one client. Everything except ``__init__``, ``io`` and ``is_used`` runs on the I/O
+    thread.
 
-    A client that was opened and never used has no thread, and the fork handlers do not know it: it works in a child.
+    An opened but unused client has no thread and is unknown to the fork handlers, so it works in a child process.
     """
 
     def __init__(self, config: dict[str, Any], tenant: Tenant, *, watches: bool = True) -> None:
-        """``watches``: hear of new leaders as they are elected (not worth a stream for a few calls)."""
+        """``watches``: subscribe to leader changes (not worth a stream for a few calls)."""
         self.config = config
         self.watches = watches
         self._tenant = weakref.ref(tenant)
@@ -60,13 +61,13 @@ class Engine:
 
     @property
     def is_used(self) -> bool:
-        """Whether the client has needed the I/O thread yet."""
+        """Whether the client has used the I/O thread."""
         return self._io is not None
 
     @property
     def io(self) -> IoThread:
-        """The process's I/O thread. The client is its tenant from the first use on; IllegalStateError in a child that
-        cannot have one."""
+        """The process's I/O thread, which knows the client from the first use on. Raises IllegalStateError in a child
+        process that cannot have one."""
         if self._io is None:
             found, tenant = io_thread(), self._tenant()
             if tenant is not None:
@@ -75,7 +76,7 @@ class Engine:
         return self._io
 
     def start(self) -> None:
-        """Begin background work; later calls do nothing."""
+        """Start background work once."""
         if not self._keepers:
             self._keepers.append(self.io.spawn(self.metadata.keep_fresh(), "headrace-metadata"))
             if self.watches:
@@ -89,7 +90,7 @@ class Engine:
         await self.connections.close()
 
     def deadline(self, timeout_s: float | None = None) -> float:
-        """time.monotonic() at which a call gives up. InvalidArgumentError for what is no time-out."""
+        """time.monotonic() at which a call gives up. Raises InvalidArgumentError for an invalid timeout."""
         return time.monotonic() + (self.api_timeout_s if timeout_s is None else arguments.seconds(timeout_s))
 
     async def topic(self, name: str, timeout_s: float | None = None, *, create: bool | None = None) -> TopicInfo:
@@ -99,15 +100,15 @@ class Engine:
         )
 
     async def learn(self, topics: Iterable[str]) -> None:
-        """Read many topics with one request. Those that this does not bring, ``topic`` gives or says why not."""
+        """Read many topics with one request. ``topic`` retries, or raises the cause, for those it does not return."""
         with contextlib.suppress(HeadraceError):
             deadline = self.deadline(self.request_timeout_s)
             await self.metadata.refresh(topics, create=self.create_topics, unless_known=True, deadline=deadline)
 
     async def retrying(self, attempt_once: Callable[[float], Any], deadline: float, what: str) -> Any:
-        """Await ``attempt_once(timeout_s)`` until it succeeds, fails for good, or ``deadline`` passes."""
+        """Await ``attempt_once(timeout_s)`` until it succeeds, fails with a final error, or ``deadline`` passes."""
         attempt = 0
-        why: HeadraceError | None = None  # not that the last attempt, for which no time was left, was not answered
+        why: HeadraceError | None = None  # keep the cause, not the timeout of a last attempt that had no time
         while True:
             left = deadline - time.monotonic()
             try:
@@ -126,10 +127,10 @@ class Engine:
             await asyncio.sleep(pause)
 
     async def at_leader(self, topic: str, partition: int, timeout_s: float | None = None) -> tuple[str, int]:
-        """Address and epoch of a partition's leader; to be called within ``retrying``.
+        """Address and leader epoch of a partition's leader. Call it within ``retrying``.
 
-        Raises LeaderNotAvailableError (retriable) while there is none, InvalidArgumentError for a partition that does
-        not exist; ``retrying`` gives UnknownTopicOrPartitionError for a topic that does not.
+        Raises LeaderNotAvailableError (retriable) without a leader, InvalidArgumentError for a partition that does not
+        exist; ``retrying`` raises UnknownTopicOrPartitionError for a topic that does not.
         """
         try:
             info = await self.topic(topic, timeout_s)
@@ -153,10 +154,10 @@ class Engine:
     async def anywhere(
         self, stub_of: Callable[[str], Callable[..., Any]], request: Any, timeout_s: float, *, once: bool = False
     ) -> Any:
-        """A call that any node serves: the first that can be reached answers. ``stub_of(address)`` is the method.
+        """Call any node: the first reachable one answers. ``stub_of(address)`` is the method.
 
-        ``once``: it is not repeated when it may have been carried out already, neither here nor by ``retrying``; then
-        RequestTimedOutError says that nobody knows.
+        ``once``: do not repeat a call that may have taken effect, here or in ``retrying``; RequestTimedOutError then
+        means that the outcome is unknown.
         """
         if not self.metadata.snapshot.brokers:
             await self.metadata.refresh([], deadline=self.deadline(timeout_s))
@@ -173,7 +174,7 @@ class Engine:
                         )
                     ) from None
                 failure = error
-            except NotControllerError as error:  # a controller that knows no leader; others may
+            except NotControllerError as error:  # a controller that knows no leader; other controllers may
                 failure = error
             except RequestTimedOutError as error:
                 if once:

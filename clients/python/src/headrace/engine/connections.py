@@ -1,4 +1,4 @@
-"""Connections to nodes: one per address for calls, one for each stream; and calls with typed errors."""
+"""Connections to nodes: one per address for calls, one per stream; and calls with typed errors."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import grpc.aio
 
-import headrace_core.rpc as rpc  # first: it sets what grpc reads at import time
+import headrace_core.rpc as rpc  # first: it sets options that grpc reads at import
 from headrace_core.errors import HeadraceError, RequestTimedOutError
 from headrace_core.rpc import ChannelPurpose
 from headrace_core.rpc.duplex import Duplex
@@ -29,13 +29,13 @@ from headrace_protos.v1 import (
 
 Answer = TypeVar("Answer")
 
-#: A broker that has not answered for so long may stand still: somebody else is asked whether it leads.
+#: After this many seconds without a response, ask another node whether the broker still leads.
 SILENT_S = 2.0
 
 
 class Connections:
-    """The channels of one client. They connect lazily, and again by themselves; ``close`` ends them all. A stream has a
-    connection of its own, which ends with it."""
+    """The channels of one client. They connect lazily and reconnect by themselves; ``close`` closes them. A stream has
+    a connection that ends with it."""
 
     def __init__(self) -> None:
         self._channels: dict[str, grpc.aio.Channel] = {}
@@ -59,7 +59,7 @@ class Connections:
         return offsets_pb2_grpc.OffsetsStub(self._channel(address))  # type: ignore[no-untyped-call]
 
     def produce(self, address: str) -> Any:
-        """For its unary calls, which wait behind no batches."""
+        """The channel for unary produce calls, which never queue behind batches of streams."""
         return produce_pb2_grpc.ProduceStub(self._channel(address))  # type: ignore[no-untyped-call]
 
     def groups(self, address: str) -> Any:
@@ -84,7 +84,7 @@ class Connections:
 
 
 async def call(method: Callable[..., Any], request: Any, address: str, timeout_s: float) -> Any:
-    """One unary call; a failure is a HeadraceError that names the address."""
+    """Make one unary call. A failure raises a HeadraceError that names the address."""
     try:
         return await method(request, timeout=max(timeout_s, 0.001))
     except grpc.aio.AioRpcError as failure:
@@ -92,14 +92,14 @@ async def call(method: Callable[..., Any], request: Any, address: str, timeout_s
 
 
 async def pause(seconds: float, news: asyncio.Event) -> None:
-    """Before the next stream to the same broker; ``news`` of it end the pause."""
+    """Pause before the next stream to the same broker; ``news`` ends the pause early."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await news.wait()
 
 
 async def why_unreachable(address: str, error: HeadraceError, timeout_s: float = 2.0) -> str:
-    """The cause that a person needs, for an address at which a call failed: DNS, refused, timed out, or the error."""
+    """Why calls to an address fail: DNS, connection refused, timeout, or the error itself."""
     host, _, port = address.rpartition(":")
     try:
         await asyncio.get_running_loop().getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)

@@ -1,4 +1,4 @@
-"""Where the coordinators of groups are, and calls on them that follow a group from one to the next."""
+"""Find the coordinators of groups, and call them; a call follows its group to a new coordinator."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from headrace_protos.v1 import metadata_pb2
 from .client import Engine
 from .connections import call
 
-#: How long one attempt of an admin's call waits at first: a coordinator that stands still must not use up all the time
-#: there is, for its groups are another one's once its session is over. Longer when that has not helped.
+#: First timeout of one attempt of an admin call, in seconds; longer in later rounds. It is short because a hanging
+#: coordinator's groups move to another one when its session ends.
 PATIENCE_S = 3.0
 _EQUAL_ATTEMPTS = 4
-#: Groups that one request names at most.
+#: At most this many groups in one request.
 GROUPS_PER_REQUEST = 1_000
-#: After these the group's coordinator is looked up again.
+#: Errors after which the group's coordinator is looked up again.
 _ELSEWHERE = (NetworkError, RequestTimedOutError, NotCoordinatorError, CoordinatorNotAvailableError)
 
 
 class Shard(NamedTuple):
-    """What the metadata say of the shard that a group belongs to: its epoch (0: not known), whether nobody has it, and
-    how old they may be (None: not known)."""
+    """Metadata of a group's shard: its epoch (0: unknown), whether it lacks an owner, and the metadata's age limit
+    (None: unknown)."""
 
     shard_epoch: int
     is_vacant: bool
@@ -42,7 +42,7 @@ class Shard(NamedTuple):
 
 
 class Coordinators:
-    """Of one client; lives on the I/O thread. What it was told it remembers until somebody finds it wrong."""
+    """Cache of one client, on the I/O thread: a coordinator is remembered until a call shows that it has changed."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -50,8 +50,8 @@ class Coordinators:
         self._ids: dict[str, int] = {}  # by address
 
     async def address(self, group_id: str, timeout_s: float) -> str:
-        """host:port of the group's coordinator. CoordinatorNotAvailableError (retriable: the shards' topic is being
-        made, or no coordinator lives), InvalidGroupIdError, and what a call to any broker fails with."""
+        """host:port of the group's coordinator. Raises CoordinatorNotAvailableError (retriable: the shards' topic is
+        being created, or no coordinator is alive), InvalidGroupIdError, and errors of a call to any broker."""
         found = self._addresses.get(group_id)
         if found is None:
             self._engine.start()
@@ -62,7 +62,7 @@ class Coordinators:
         return found
 
     async def addresses(self, group_ids: Iterable[str], timeout_s: float) -> dict[str, str | HeadraceError]:
-        """The same of many groups, with one question about all that are not known; errors by group."""
+        """Like ``address`` for many groups, with one request for all unknown ones; errors by group."""
         found: dict[str, str | HeadraceError] = dict.fromkeys(group_ids, "")
         strangers = [group_id for group_id in found if group_id not in self._addresses]
         engine = self._engine
@@ -86,7 +86,7 @@ class Coordinators:
         return {group_id: self._addresses.get(group_id, told) for group_id, told in found.items()}
 
     async def who_has(self, group_id: str, timeout_s: float) -> Shard:
-        """Looked up now. What a call to any broker fails with."""
+        """Look up the shard of a group, uncached. Raises errors of a call to any broker."""
         engine = self._engine
         request = metadata_pb2.FindCoordinatorRequest(type=metadata_pb2.COORDINATOR_TYPE_GROUP, keys=[group_id])
         answer = await engine.anywhere(
@@ -97,12 +97,12 @@ class Coordinators:
         return Shard(max(told.shard_epoch, 0), told.coordinator_id < 0, age_s)
 
     def node_of(self, group_id: str) -> tuple[int, str]:
-        """Id and address of the coordinator that was asked last about the group; (-1, "") of nobody."""
+        """Id and address of the coordinator last used for the group; (-1, "") if none."""
         address = self._addresses.get(group_id, "")
         return self._ids.get(address, -1), address
 
     def forget(self, group_id: str, address: str) -> None:
-        """It was not there: whoever asks next looks it up again."""
+        """Drop a wrong address: the next call looks the coordinator up again."""
         if self._addresses.get(group_id) == address:
             del self._addresses[group_id]
 
@@ -116,10 +116,9 @@ class Coordinators:
         check: Callable[[Any], None] | None = None,
         patience_s: float | None = None,
     ) -> Any:
-        """The answer of the group's coordinator to ``method`` of the Groups service, asked for again wherever that has
-        gone until ``deadline`` (time.monotonic()). ``check`` looks into the answer, and raises what is in it: a
-        retriable error is asked again, another one is the caller's. ``patience_s``: of one attempt; None: the whole
-        request.timeout.ms."""
+        """Call ``method`` of the Groups service at the group's coordinator, retried at the current coordinator until
+        ``deadline`` (time.monotonic()). ``check`` raises the error in a response: retriable errors are retried, others
+        are raised. ``patience_s``: timeout of one attempt; None: request.timeout.ms."""
 
         async def attempt(timeout_s: float) -> Any:
             if patience_s is not None:
@@ -147,17 +146,17 @@ class Coordinators:
         *,
         when_repeated: type[HeadraceError] | None = None,
     ) -> dict[str, Any]:
-        """What ``method`` says of each group: its item of an answer (which has ``group_id`` and ``error``), or a
-        HeadraceError. One call to each coordinator; a group whose coordinator is not found, not reached, or another one
-        by now is asked for again, without those that have their answer, until ``deadline``.
+        """Call ``method`` for many groups: each gets its item of a response (with ``group_id`` and ``error``) or a
+        HeadraceError. One call per coordinator; groups whose coordinator is missing, unreachable or changed are retried
+        until ``deadline``, without those that have a result.
 
-        ``when_repeated``: the error that a group meets if the first attempt was carried out and its answer was lost;
-        then it is None, for all is as it was asked to be.
+        ``when_repeated``: the error that a retry meets when the first attempt took effect but its response was lost. It
+        counts as success (None).
         """
         found: dict[str, Any] = dict.fromkeys(group_ids)
         waiting = list(found)
         lost: set[str] = set()
-        why: dict[str, HeadraceError] = {}  # not that the last attempt, for which no time was left, was not answered
+        why: dict[str, HeadraceError] = {}  # keep the cause, not the timeout of a last attempt that had no time
         attempt = 0
         while waiting:
             left_s = max(deadline - time.monotonic(), 0.01)
@@ -191,7 +190,8 @@ class Coordinators:
         timeout_s: float,
         lost: set[str],
     ) -> dict[str, Any]:
-        """One attempt: an item or an error for each. Whose answer was ``lost`` may have had the coordinator act."""
+        """One attempt: an item or an error per group. Requests in ``lost`` got no response and may have taken
+        effect."""
         try:
             found: dict[str, Any] = dict(await self.addresses(group_ids, timeout_s))
         except BootstrapError:
@@ -229,19 +229,19 @@ class Coordinators:
 
 
 def _outcome(item: Any, group_id: str, address: str) -> Any:
-    """The item of an answer, or the error in it."""
+    """An item, or the error in it."""
     if item is None:
         return UnknownServerError(f"{address} was asked about group {group_id!r}, and says nothing about it")
     return from_number(item.error.code, f"{item.error.message} (from {address})") if item.error.code else item
 
 
 def _in_vain(method: str, group_id: str, error: HeadraceError) -> RequestTimedOutError:
-    """The time is over, and this is why."""
+    """The timeout error with its cause."""
     return RequestTimedOutError(f"{method} of group {group_id!r}: not done in time; the last failure: {error.message}")
 
 
 def raise_first(results: Any, where: str) -> None:
-    """Raise the first error of an answer's items, final ones before those that may pass."""
+    """Raise the first error among items; final errors before retriable ones."""
     errors = [from_number(each.error.code, f"{where}: {each.error.message}") for each in results if each.error.code]
     found: HeadraceError | None = next((error for error in errors if not error.retriable), None)
     if found is None and errors:

@@ -1,15 +1,14 @@
-"""The one I/O thread of a process, with one event loop, that every client runs on -- blocking or asyncio.
+"""The I/O thread: one per process, with one event loop, for every client, blocking or asyncio.
 
-Why asyncio clients too: grpc.aio misbehaves with several loops in a process; a user's loop that is busy must not starve
-heartbeats or a producer's sender; and a loop that ends (two ``asyncio.run`` in a row) must not take connections with
-it. The faces hand work over and are called back; the hot paths (a producer's append, a consumer's decode) stay in the
-caller's thread and touch this one only when it sleeps.
+Asyncio clients use it too, for three reasons: grpc.aio misbehaves with several loops in a process; a busy user loop
+must not delay heartbeats or a producer's sender; connections must survive the end of a loop (two ``asyncio.run`` in a
+row). The hot paths (a producer's append, a consumer's decode) run in the caller's thread and use this one only to wake
+it.
 
-**Fork.** gRPC's threads do not survive a fork, and its state cannot be set up again in the child. So a client that was
-used before the fork says in the child that it is unusable; one that was only opened works there, for it is no tenant of
-the thread before its first use (``Engine.io``). A child may use clients when its parent had used none that was still
-open at the fork, and is told so otherwise, instead of hanging. The thread is therefore started by the first client that
-needs it, never by an import.
+**Fork.** gRPC's threads do not survive a fork, and its state cannot be reset in the child. A client that was used
+before the fork raises IllegalStateError in the child; one that was only opened works there, because it registers at its
+first use (``Engine.io``). A child may use clients if no used client was open in its parent at the fork; otherwise it
+gets an error instead of a hang. So the first client that needs the thread starts it, never an import.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ T = TypeVar("T")
 
 
 class Tenant(Protocol):
-    """A client on the thread, or a cluster: told when the process forks (in the child) and when it ends."""
+    """A client or a cluster that uses the thread: notified after a fork (in the child) and when the process ends."""
 
     def after_fork(self) -> None: ...
 
@@ -61,7 +60,7 @@ class IoThread:
         while True:
             try:
                 self.loop.run_forever()
-            except BaseException:  # asyncio lets SystemExit and KeyboardInterrupt end a loop; all clients live on this
+            except BaseException:  # asyncio lets SystemExit and KeyboardInterrupt end a loop; clients need this one
                 logger.exception("the I/O thread goes on after")
             else:
                 return
@@ -71,7 +70,7 @@ class IoThread:
         return self._thread
 
     def submit(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
-        """Start a coroutine on the thread, from any other. Cancelling the future cancels the coroutine."""
+        """Start a coroutine on the thread, from any other thread. Cancelling the future cancels the coroutine."""
         future: _Outcome[T] = _Outcome()
         self.loop.call_soon_threadsafe(self._start, work, future)
         return future
@@ -87,9 +86,10 @@ class IoThread:
         future.add_done_callback(cancel)
 
     def run(self, work: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
-        """Run a coroutine on the thread and wait for it (seconds). Ctrl-C cancels it.
+        """Run a coroutine on the thread and wait for it (``timeout`` in seconds). Ctrl-C cancels it.
 
-        IllegalStateError in a callback, which runs on this thread; ClosedError when the client is closed meanwhile.
+        Raises IllegalStateError in a callback, which runs on this thread; ClosedError when the client is closed during
+        the call.
         """
         try:
             refuse_to_wait()
@@ -99,14 +99,14 @@ class IoThread:
         future = self.submit(work)
         try:
             return future.result(timeout)
-        except concurrent.futures.CancelledError:  # never by us: whatever the call needed was closed
+        except concurrent.futures.CancelledError:  # not by us: the client was closed
             raise interrupted_error() from None
         except BaseException:
             future.cancel()
             raise
 
     async def run_async(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine on the thread and await it from another loop; cancelling the caller cancels it."""
+        """Run a coroutine on the thread and await it from another loop. Cancelling the caller cancels it."""
         try:
             return await asyncio.wrap_future(self.submit(work))
         except asyncio.CancelledError:
@@ -116,12 +116,12 @@ class IoThread:
             raise interrupted_error() from None
 
     def call(self, function: Callable[..., object], *arguments: Any) -> None:
-        """Have the thread call ``function`` soon, from any thread; nothing once the process ends."""
-        with contextlib.suppress(RuntimeError):  # the loop is closed: the process is going away
+        """Have the thread call ``function`` soon; callable from any thread. Does nothing when the process ends."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the process is ending
             self.loop.call_soon_threadsafe(function, *arguments)
 
     def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
-        """A background task (call on the thread); an error that leaves it is logged."""
+        """Start a background task (call on the thread); its exception is logged."""
         task = self.loop.create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._finished)
@@ -139,7 +139,7 @@ class IoThread:
 
 
 class _Outcome(concurrent.futures.Future[T]):
-    """What becomes of a coroutine on the I/O thread. Nothing waits for one in a callback (``refuse_to_wait``)."""
+    """The result of a coroutine on the I/O thread. Callbacks never wait for one (``refuse_to_wait``)."""
 
     def settle(self, task: asyncio.Task[T]) -> None:
         if task.cancelled():
@@ -163,8 +163,8 @@ class _Outcome(concurrent.futures.Future[T]):
 
 
 def _note(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """What nobody waits for and went wrong. grpc.aio's poller now and then reads a descriptor that was closed under it,
-    when another loop of the process ends (EBADF); nothing is lost by it, and it is no traceback for a user."""
+    """Log an unhandled error. grpc.aio's poller sometimes reads a descriptor that was closed when another loop of the
+    process ended (EBADF); that is harmless and is not logged."""
     error = context.get("exception")
     if isinstance(error, OSError) and error.errno == errno.EBADF and "_handle_events" in _innermost(error):
         logger.debug("grpc's poller met a closed descriptor")
@@ -181,7 +181,7 @@ def _innermost(error: BaseException) -> str:
 
 
 def call_in(loop: asyncio.AbstractEventLoop, function: Callable[[], object]) -> None:
-    """Have a caller's event loop call ``function`` soon; nothing when that loop has ended, and its waiters with it."""
+    """Have a caller's event loop call ``function`` soon; does nothing when that loop has ended."""
     with contextlib.suppress(RuntimeError):
         loop.call_soon_threadsafe(function)
 
@@ -189,14 +189,14 @@ def call_in(loop: asyncio.AbstractEventLoop, function: Callable[[], object]) -> 
 _lock = threading.Lock()
 _current: IoThread | None = None
 _tenants: weakref.WeakSet[Any] = weakref.WeakSet()
-_last_to_leave: weakref.WeakSet[Any] = weakref.WeakSet()  # those of them whom the others need: clusters
+_last_to_leave: weakref.WeakSet[Any] = weakref.WeakSet()  # clusters: the other tenants need them until they have left
 _leaves_before_pools = False
 _grpc_before_fork = False
-_unusable = False  # this process is a child whose parent had open connections
+_unusable = False  # a child process whose parent had open connections
 
 
 def io_thread() -> IoThread:
-    """The process's I/O thread, started when first asked for; IllegalStateError in a child that cannot have one."""
+    """The process's I/O thread, started at first use. Raises IllegalStateError in a child that cannot have one."""
     global _current
     if _unusable:
         raise IllegalStateError(
@@ -211,24 +211,24 @@ def io_thread() -> IoThread:
 
 
 def register(tenant: Tenant, *, last: bool = False) -> None:
-    """Have ``tenant`` told of forks and of the process's end, as long as it lives; ``last``: after the others."""
+    """Notify ``tenant`` of forks and of the process's end while it is referenced; ``last``: after the others."""
     _tenants.add(tenant)
     if last:
         _last_to_leave.add(tenant)
 
 
 def forget(tenant: Tenant) -> None:
-    """The tenant is closed."""
+    """Remove a closed tenant."""
     _tenants.discard(tenant)
     _last_to_leave.discard(tenant)
 
 
 def leave_before_pools() -> None:
-    """When the interpreter ends, have all tenants leave before it ends the pools of threads (concurrent.futures): nodes
-    need theirs until they have stopped. It is then that Python joins the threads of the program, too."""
+    """At interpreter exit, end all tenants before concurrent.futures ends its thread pools: nodes need theirs until
+    they have stopped. Python joins the program's threads at that time, too."""
     global _leaves_before_pools
     with _lock:
-        register_atexit = getattr(threading, "_register_atexit", None)  # what concurrent.futures itself uses
+        register_atexit = getattr(threading, "_register_atexit", None)  # concurrent.futures uses it too
         if register_atexit is not None and not _leaves_before_pools:
             _leaves_before_pools = True
             register_atexit(_at_exit)
@@ -253,24 +253,24 @@ def interrupted_error() -> ClosedError:
 
 
 def _grpc_is_alive() -> bool:
-    """Whether gRPC has threads: grpc.aio's poller, which ends with the last of its objects, or those of its core, which
-    are ended a moment later. A child that is forked between the two hangs in gRPC's half-closed state."""
+    """Whether gRPC has threads: grpc.aio's poller, which ends with its last object, or the core's, which end a moment
+    later. A child forked between the two would hang in gRPC's half-closed state."""
     if any(thread.name.endswith("(_poll_wrapper)") for thread in threading.enumerate()):
         return True
     return any(name.startswith(("event_engine", "lifeguard", "grpc_")) for name in _native_threads())
 
 
 def _native_threads() -> list[str]:
-    """The kernel's names of this process's threads; empty where there is no /proc (macOS)."""
+    """The kernel's names of this process's threads; empty without /proc (macOS)."""
     names = []
     for thread in Path("/proc/self/task").glob("*/comm"):
-        with contextlib.suppress(OSError):  # it has ended meanwhile
+        with contextlib.suppress(OSError):  # it ended during the read
             names.append(thread.read_text().strip())
     return names
 
 
 def _before_fork() -> None:
-    """Let go of what closed clients left for the garbage collector, so that the child can start afresh."""
+    """Collect closed clients' garbage, so that the child can start its own thread."""
     global _grpc_before_fork
     if _current is not None and not _tenants and _grpc_is_alive():
         gc.collect()

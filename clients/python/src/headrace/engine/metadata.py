@@ -1,9 +1,8 @@
-"""What the client knows of the cluster: brokers, and the topics it uses, with their leaders.
+"""The client's metadata: brokers, and the topics it uses with their leaders.
 
-A snapshot is immutable; the cache replaces it. A broker tells of changes as they happen (``watch.py``); besides it is
-read again when it is older than ``metadata.max.age.ms``, when an answer showed it to be wrong, and when a topic is used
-for the first time (that topic alone, KIP-526). One request at a time: callers that come while it is under way share its
-answer.
+A snapshot is immutable; the cache replaces it. A broker pushes changes (``watch.py``). The client also reads metadata
+when they are older than ``metadata.max.age.ms``, when a response shows that they are wrong, and when a topic is used
+for the first time (only that topic, KIP-526). Requests are serialized: callers that arrive during one share its result.
 """
 
 from __future__ import annotations
@@ -36,15 +35,15 @@ from .watch import MetadataWatch
 
 logger = logging.getLogger("headrace")
 
-#: How long a topic may stay unknown before we believe it: a new topic needs a moment to reach every node.
+#: How long an unknown topic is looked up before the error is final: a new topic needs a moment to reach every node.
 UNKNOWN_TOPIC_GRACE_S = 2.0
 
-#: How long one node is waited for at first, when it need not do anything for its answer; doubled each round.
+#: First timeout of one node for a request that it answers from memory; doubled each round.
 QUICK_S = 2.0
 
 
 class Backoff:
-    """Exponential, with a fifth of jitter, so that clients do not come in step."""
+    """Exponential back-off with 20 % jitter, so that clients do not retry in step."""
 
     def __init__(self, config: dict[str, Any], chance: random.Random | None = None) -> None:
         self.first_s = config["retry.backoff.ms"] / 1000
@@ -89,12 +88,12 @@ _EMPTY = Snapshot("", -1, {}, {}, 0)
 
 
 class MetadataCache:
-    """Lives on the I/O thread. ``listeners`` are called with each new snapshot."""
+    """Runs on the I/O thread. ``listeners`` are called with each new snapshot."""
 
     def __init__(self, config: dict[str, Any], connections: Connections) -> None:
         self.snapshot = _EMPTY
         self.listeners: list[Any] = []
-        #: Who led a partition last, and in which epoch, of those that have been without a leader since we know them.
+        #: Last leader and epoch of partitions that have had no leader since this client knows them.
         self.last_leaders: dict[tuple[str, int], tuple[int, int]] = {}
         self._config = config
         self._connections = connections
@@ -112,10 +111,10 @@ class MetadataCache:
         )
 
     async def topic(self, name: str, *, create: bool, deadline: float) -> TopicInfo:
-        """The topic, read from the cluster when not known yet; ``deadline`` is of time.monotonic().
+        """The topic, read from the cluster if unknown; ``deadline`` is in time.monotonic().
 
-        UnknownTopicOrPartitionError when it does not exist and is not created, InvalidReplicationFactorError when too
-        few brokers live to create it, InvalidTopicError, BootstrapError, RequestTimedOutError.
+        Raises UnknownTopicOrPartitionError when it does not exist and is not created, InvalidReplicationFactorError
+        when too few brokers are alive to create it, InvalidTopicError, BootstrapError, RequestTimedOutError.
         """
         found = self.snapshot.topics.get(name)
         if found is not None:
@@ -136,7 +135,7 @@ class MetadataCache:
                 raise
             except HeadraceError as failure:
                 error = failure
-            # (Brokers that are still coming up may make the topic that fewer of them could not.)
+            # (More brokers may be about to start, so too few brokers is not final.)
             may_come = isinstance(error, UnknownTopicOrPartitionError | InvalidReplicationFactorError)
             late = may_come and time.monotonic() - begun > UNKNOWN_TOPIC_GRACE_S
             if late or not (may_come or error.retriable):
@@ -169,9 +168,9 @@ class MetadataCache:
         unless_known: bool = False,
         deadline: float,
     ) -> dict[str, HeadraceError]:
-        """Read ``topics`` (None: all that this client uses) again; returns the errors of single topics.
+        """Read ``topics`` (None: all that this client uses) again; returns errors by topic.
 
-        ``unless_known``: whoever waited for another's request, and finds that it told of these topics, does not ask.
+        ``unless_known``: a caller that waited for another request does not ask if that request returned these topics.
         """
         seen = self._version
         async with self._my_turn(deadline):
@@ -179,7 +178,7 @@ class MetadataCache:
                 return {}
             names = sorted(self._tracked if topics is None else set(topics))
             if topics is None and self._version != seen and min_offset <= self.snapshot.metadata_offset:
-                return {}  # somebody else has just done it
+                return {}  # another caller has just done it
             errors: dict[str, HeadraceError] = {}
             for page in pages(names):
                 request = metadata_pb2.MetadataRequest(
@@ -190,7 +189,7 @@ class MetadataCache:
 
     @contextlib.asynccontextmanager
     async def _my_turn(self, deadline: float) -> AsyncIterator[None]:
-        """One request at a time; whoever waits for another's keeps its own deadline."""
+        """Serialize requests; a waiting caller keeps its own deadline."""
         try:
             async with asyncio.timeout(max(deadline - time.monotonic(), 0)):
                 await self._lock.acquire()
@@ -204,9 +203,9 @@ class MetadataCache:
             self._lock.release()
 
     async def ask(self, request: Any, deadline: float) -> Any:
-        """GetMetadata from whichever node answers: known brokers first, then the bootstrap addresses.
+        """GetMetadata from the first node that answers: known brokers, then the bootstrap addresses.
 
-        BootstrapError with every address and its cause when none did within ``bootstrap.timeout.ms``.
+        Raises BootstrapError with every address and its cause when none did within ``bootstrap.timeout.ms``.
         """
         give_up = min(deadline, time.monotonic() + self._config["bootstrap.timeout.ms"] / 1000)
         attempt = 0
@@ -216,7 +215,7 @@ class MetadataCache:
             for address in self.addresses():
                 left = deadline - time.monotonic()
                 per_try = min(self._request_timeout_s, max(left, 0.05))
-                if is_quick:  # a node that stands still must not keep us from those that know the new leader
+                if is_quick:  # a hanging node must not keep us from nodes that know the new leader
                     per_try = min(per_try, QUICK_S * 2**attempt)
                 if not self.snapshot.brokers:
                     per_try = min(per_try, max(give_up - time.monotonic(), 0.5))
@@ -233,7 +232,7 @@ class MetadataCache:
             await asyncio.sleep(pause)
 
     def addresses(self) -> list[str]:
-        """Where to ask, best first."""
+        """Addresses to ask, best first."""
         return list(dict.fromkeys([*self._broker_addresses(), *self._bootstrap]))
 
     def _broker_addresses(self) -> list[str]:
@@ -288,12 +287,12 @@ class MetadataCache:
                     self.last_leaders[key] = (before.leader, before.leader_epoch)
 
     def invalidate(self) -> None:
-        """An answer showed that the snapshot is out of date: read it again soon."""
+        """The snapshot is outdated: read it again soon."""
         self._stale.set()
 
     def doubt(self) -> None:
-        """A broker has been silent for long, and the one that tells us of changes may stand still with it: ask another,
-        and hear from another. Nothing happens when that was done a moment ago."""
+        """A broker has been silent for long, and so may be the one that pushes changes: ask and watch another node.
+        Does nothing if that happened a moment ago."""
         now = time.monotonic()
         if now - self._doubted_at > QUICK_S:
             self._doubted_at = now
@@ -301,7 +300,7 @@ class MetadataCache:
             self.invalidate()
 
     def follow_hint(self, topic: str, partition: int, leader: int, leader_epoch: int) -> None:
-        """A broker named a newer leader in its refusal: go there without asking (KIP-951)."""
+        """Use the newer leader that a broker named in its refusal, without a metadata request (KIP-951)."""
         info = self.snapshot.topics.get(topic)
         if info is None or leader < 0 or leader not in self.snapshot.brokers or partition >= len(info.partitions):
             self.invalidate()
@@ -324,11 +323,11 @@ class MetadataCache:
             listener(self.snapshot)
 
     async def watch(self) -> None:
-        """Background task: hear of changes as they happen."""
+        """Background task: receive changes as they happen."""
         await self._watch.run()
 
     async def keep_fresh(self) -> None:
-        """Background task: by age, and on error, at most once per backoff."""
+        """Background task: read metadata by age and on error, at most once per back-off."""
         failures = 0
         while True:
             try:
@@ -379,7 +378,7 @@ def _topic(item: Any) -> TopicInfo:
 
 
 def _newer(old: TopicInfo | None, new: TopicInfo) -> TopicInfo:
-    """``new``, but never an older leader epoch than known: a lagging node must not send us back (KIP-320)."""
+    """``new``, but never an older leader epoch than the known one: a lagging node must not send us back (KIP-320)."""
     if old is None or old.topic_id != new.topic_id:
         return new
     parts = tuple(

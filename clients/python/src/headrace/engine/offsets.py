@@ -1,4 +1,4 @@
-"""Where a time, an epoch's end, the start or the end of a log lies, asked of partitions' leaders, on the I/O thread."""
+"""Look up offsets by time, epoch end, log start or log end at partition leaders. Runs on the I/O thread."""
 
 from __future__ import annotations
 
@@ -23,15 +23,16 @@ ISOLATION = {
 
 
 class EpochEnd(NamedTuple):
-    """``leader_epoch``: the largest one of the log that is not above the one asked for; ``end_offset``: one past its
-    last record. -1: none."""
+    """``leader_epoch``: the log's largest one not above the requested one; ``end_offset``: one past its last record.
+    -1: none.
+    """
 
     leader_epoch: int
     end_offset: int
 
 
 async def end_of_epoch(engine: Engine, tp: TopicPartition, epoch: int, deadline: float) -> EpochEnd:
-    """Where a leader epoch ended, by the partition's leader (KIP-101). Raises what the partition fails with."""
+    """The end of a leader epoch, from the partition's leader (KIP-101). Raises the partition's error."""
 
     async def attempt(timeout_s: float) -> EpochEnd:
         address, current = await engine.at_leader(*tp, max(deadline - time.monotonic(), 0.01))
@@ -54,7 +55,7 @@ async def list_offsets(
     """Offsets by time (or -1 end, -2 start, -3 largest timestamp), one request to each leader (more above 10,000
     partitions), retried until deadline.
 
-    An offset of -1 means that no record is that late. Raises what any partition fails with.
+    An offset of -1 means that the log has no such record. Raises the first partition's error.
     """
     found: dict[TopicPartition, OffsetAndTimestamp] = {}
 

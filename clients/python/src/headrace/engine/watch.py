@@ -1,10 +1,9 @@
-"""The metadata watch: one stream on which a broker tells of each change of the topics that a client uses.
+"""The metadata watch: a stream on which a broker pushes each change of the topics that a client uses.
 
-So a new leader is known at once, and whoever has lost the old one need not ask again and again. What it brings goes
-into the cache; that goes on asking by itself by age, and on errors, for a watch that stands still says nothing.
+A client learns of a new leader at once and need not poll after it has lost the old one. The cache is updated, and still
+reads metadata by age and on errors, because a hanging watch reports nothing.
 
-A broker may stand still with all its connections open: after two seconds of silence a client asks, and watches, another
-one.
+A broker may hang with all its connections open: after two seconds of silence the client asks and watches another one.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ logger = logging.getLogger("headrace")
 
 
 class MetadataWatch:
-    """Lives on the I/O thread. ``wanted()``: the topics; ``addresses()``: whom to ask, shuffled; ``heard(answer,
-    names)`` takes what is told; ``pause_s(attempt)`` is the pause after a failure."""
+    """Runs on the I/O thread. ``wanted()``: the topics; ``addresses()``: nodes to try, shuffled; ``heard(answer,
+    names)`` receives the news; ``pause_s(attempt)`` is the pause after a failure."""
 
     def __init__(
         self,
@@ -39,7 +38,7 @@ class MetadataWatch:
         heard: Callable[[Any, list[str]], object],
         pause_s: Callable[[int], float],
     ) -> None:
-        self.changed = asyncio.Event()  # other topics are wanted
+        self.changed = asyncio.Event()  # the set of wanted topics has changed
         self._connections = connections
         self._wanted = wanted
         self._addresses = addresses
@@ -48,11 +47,11 @@ class MetadataWatch:
         self._answers = 0
 
     async def run(self) -> None:
-        """Until it is cancelled, or no node knows of watches."""
+        """Watch until cancelled, or until no node supports watches."""
         failures, strangers = 0, set[str]()
         while True:
             self.changed.clear()
-            # Of more topics than one request may name, the others are read again by metadata.max.age.ms and on errors.
+            # Topics beyond the limit of a request are only read by metadata.max.age.ms and on errors.
             names = sorted(self._wanted())[:ITEMS_MAX]
             if not names:
                 await self.changed.wait()
@@ -72,7 +71,7 @@ class MetadataWatch:
                 await asyncio.sleep(self._pause_s(failures))
 
     async def _watch(self, address: str, names: list[str]) -> None:
-        """One stream, until it breaks (HeadraceError), or other topics are wanted."""
+        """Run one stream until it breaks (HeadraceError) or the set of topics changes."""
         stream = self._connections.metadata(address).WatchMetadata(metadata_pb2.MetadataRequest(topics=names))
         reader = asyncio.create_task(self._read(stream, address, names))
         change = asyncio.create_task(self.changed.wait())
@@ -81,7 +80,7 @@ class MetadataWatch:
             if reader.done():
                 await reader
         finally:
-            stream.cancel()  # this ends the reader; gRPC leaks the memory of a read whose task is cancelled
+            stream.cancel()  # ends the reader; gRPC leaks the memory of a read whose task is cancelled
             change.cancel()
             await asyncio.gather(reader, change, return_exceptions=True)
 

@@ -1,4 +1,4 @@
-"""Offsets of a group: committed in the order in which they were asked for, and fetched. On the I/O thread."""
+"""Commit a group's offsets in call order, and fetch them. Runs on the I/O thread."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ logger = logging.getLogger("headrace")
 
 
 class Who(NamedTuple):
-    """Who commits. No member: an empty id, and epoch -1."""
+    """The identity of a commit. A non-member has an empty id and epoch -1."""
 
     member_id: str = ""
     epoch: int = -1
@@ -32,12 +32,13 @@ NO_MEMBER = Who()
 
 
 class Commits:
-    """``who()``: as whom, at the moment when a commit is asked for. However long it is tried, and whatever its member
-    becomes meanwhile: in a newer epoch the partitions may be somebody else's, who has read on since. The coordinator
-    takes a commit of an older epoch for what the member has still (KIP-1251), and only for that.
+    """Commits and fetches. ``who()`` is the member's identity when a commit is requested; retries keep it. In a newer
+    epoch another member may own the partitions and have read further. The coordinator accepts a commit of an older
+    epoch only for partitions that the member still has (KIP-1251).
 
-    ``topic_id_of``: of the topic that is read; b"": not known. One that was deleted and created anew has the same name,
-    and where the older one was read to says nothing about it."""
+    ``topic_id_of``: the id of the topic that was read; b"": unknown. A topic that was deleted and created again has the
+    same name, but offsets of the old one mean nothing in it.
+    """
 
     def __init__(
         self,
@@ -60,13 +61,14 @@ class Commits:
         timeout_s: float | None = None,
         final: tuple[type[HeadraceError], ...] = (),
     ) -> None:
-        """Returns when all of them are on all in-sync replicas of the group's shard; retried until the time-out.
-        ``final``: retriable errors after which it is not tried again. A topic that the brokers do not know either is
-        gone: UnknownTopicOrPartitionError at once.
+        """Commit; returns when all offsets are on all in-sync replicas of the group's shard. Retries until the timeout.
+        ``final``: retriable errors that end the retries. Raises UnknownTopicOrPartitionError at once for a topic that
+        the brokers do not know either.
 
-        UnknownMemberIdError, FencedMemberEpochError, FencedInstanceIdError, StaleMemberEpochError: the caller is no
-        member (any more), or has not the partition (any more); InvalidCommitOffsetSizeError,
-        OffsetMetadataTooLargeError, UnknownTopicIdError; RequestTimedOutError: not known whether it was done."""
+        Raises UnknownMemberIdError, FencedMemberEpochError, FencedInstanceIdError, StaleMemberEpochError (the caller is
+        no longer a member, or has lost the partition); InvalidCommitOffsetSizeError, OffsetMetadataTooLargeError,
+        UnknownTopicIdError; RequestTimedOutError (outcome unknown).
+        """
         if not offsets:
             return
         deadline = self._engine.deadline(timeout_s)
@@ -81,7 +83,7 @@ class Commits:
         deadline: float,
         final: tuple[type[HeadraceError], ...],
     ) -> None:
-        """As much as one request may have."""
+        """Commit as many as one request may name."""
         request = groups_pb2.CommitOffsetsRequest(
             group_id=self._group_id, member_id=who.member_id, member_epoch=who.epoch, instance_id=who.instance_id
         )
@@ -117,13 +119,13 @@ class Commits:
                 except UnknownTopicOrPartitionError as error:
                     if isinstance(error, final) or await self._is_any_gone(offsets, deadline):
                         raise
-                # The coordinator's metadata are older than the brokers': the topic is new.
+                # The topic is new: the coordinator's metadata are older than the brokers'.
                 await asyncio.sleep(self._engine.backoff.longest_s)
         finally:
             self._turn.release()
 
     async def _is_any_gone(self, partitions: Iterable[TopicPartition], deadline: float) -> bool:
-        """By the brokers' metadata, asked for now; True if there is no time to try again."""
+        """Whether the brokers' current metadata lack a partition; True if there is no time to retry."""
         if time.monotonic() + self._engine.backoff.longest_s >= deadline:
             return True
         wanted = list(partitions)
@@ -139,7 +141,7 @@ class Commits:
     async def fetch(
         self, partitions: Iterable[TopicPartition], timeout_s: float | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """What is committed for each; None: nothing."""
+        """The committed offset of each partition; None: no offset."""
         deadline = self._engine.deadline(timeout_s)
         found: dict[TopicPartition, OffsetAndMetadata | None] = {}
         for page in pages(list(partitions)):
@@ -149,7 +151,7 @@ class Commits:
     async def _fetch(
         self, wanted: Sequence[TopicPartition], deadline: float
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """Of as many as one request may name."""
+        """Fetch as many as one request may name."""
         request = groups_pb2.FetchOffsetsRequest(require_stable=True)
         of_group = request.groups.add(group_id=self._group_id, member_epoch=-1)
         of_group.partitions.SetInParent()

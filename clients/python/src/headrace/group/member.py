@@ -1,45 +1,40 @@
-"""One member of a group, pure (KIP-848): no stream, no clock, no threads. Times are seconds of a clock that never goes
-back and counts suspensions of the machine (core/clock.py), and are given.
+"""One member of a group, pure (KIP-848): no stream, clock or threads. Times are arguments, in seconds of a clock that
+never goes back and includes suspensions of the machine (core/clock.py).
 
     subscribe, connected, disconnected, heard, refused, looked_up, tick ----> request()      what to send now
-                                                                        `---> take_events()  what the consumer has to do
-    Assign(parts)  ---> begin(): those still in the target assignment; it reads them from then on
-    Revoke(parts)  ---> released(): it has let go of them
-    Lost(parts)        others may read them already: no commit of them is taken any more
-    Suspended, Resumed nobody knows whether its partitions are still its own: nothing is read, nothing is lost yet
-    Failed(error)      the group refuses it for good
+                                                                        `---> take_events()  work for the consumer
+    Assign(parts)  ---> begin(): the ones still in the target assignment; the member owns and reads them
+    Revoke(parts)  ---> released(): the consumer has released them
+    Lost(parts)        other members may read them: their commits are refused
+    Suspended, Resumed ownership is unknown: reading stops, nothing is lost yet
+    Failed(error)      the group refuses the member permanently
 
-One change at a time: what is to be let go of is let go of before anything new is taken, and each is told before the
-next is looked at. So what the member says that it owns is always what it owns. Only an Assign that nobody has begun yet
-makes way: to find out where it begins may take long, and others wait for what goes.
+Changes are processed one at a time: partitions are released before new ones are taken, and each event is delivered
+before the next is computed. So the owned partitions in a heartbeat are always exact. Only an Assign that has not begun
+is dropped for a revocation: finding its start offsets may take long, and other members wait for the revoked ones.
 
-**The lease.** A member that was not answered for the session's time-out, or has been without a connection for the
-grace, may have lost its partitions to others (the coordinator counts the same times from later moments: from when it
-*got* what was answered, from when it *saw* the connection break). So it stops reading until it is answered. So does one
-whose process stood still for as long as the grace: its connection may have broken meanwhile.
+**The lease.** A member may have lost its partitions when it had no response for the session timeout, or no connection
+for the grace period. The coordinator counts the same times from later moments: from the receipt of the request, and
+from when it saw the connection break. So the member stops reading first, until it gets a response. A member whose
+process stood still for the grace period also stops: its connection may have broken in between.
 
-**Without a coordinator** it reads on, by the metadata. Whoever is found there to have been deposed *before* the grace
-was over has not taken this member for gone, and cannot any more (a coordinator takes nobody for gone at a moment of
-which it has no proof that the shard was its own). Whoever comes next counts the session of every member from the moment
-when he takes the shard over. So the lease is the session's time-out again, from a moment at which the shard certainly
-had no later owner: when the deposed one last said that it was his, or when the metadata, complete as of that moment,
-said that nobody has it. Such news counts only while the lease lasts, and only after an answer: to a request that was
-lost somebody may have listened whose epoch nobody here knows.
+**Without a coordinator** a member continues to read, based on the metadata. A coordinator that was deposed *before* the
+grace period ended has not removed the member and cannot any more, because it removes members only while it provably
+owns the shard. Its successor counts every session from the moment when it takes over. So the lease is a whole session
+timeout again, from a moment when the shard certainly had no later owner: when the deposed coordinator last claimed it,
+or when the metadata, complete as of that moment, showed no owner. Such news counts only during the lease and after a
+response: a lost request may have reached a coordinator with an epoch that the member does not know.
 
-**What this rests on** is that a member sees its connection break no later than its coordinator does. Where a connection
-is half open, and the coordinator sees it first, others may read the same for as long as the member is late (it gives
-up a request that is not answered, and its lease ends); if the coordinator dies meanwhile, for as long as nobody
-coordinates. Its commits are refused all the same. Nothing that a member can see would tell it: to count as cut off
-whoever was not answered within the grace would cost a heartbeat in each grace.
+**Assumption**: a member sees its connection break no later than its coordinator. With a half-open connection that the
+coordinator sees first, two members may read the same records until the request times out and the lease ends; if the
+coordinator fails too, until a new one takes over. The old member's commits are refused. It cannot detect this case:
+treating every response later than the grace period as a broken connection would need a heartbeat per grace period.
 
-**Revisions.** Each assignment has one; a heartbeat repeats that of the latest that was heard, or what it says about
-owned partitions would be taken for more than it knows.
+**Revisions.** Each assignment has one. A heartbeat repeats the latest received one, so that the coordinator knows which
+assignment its owned partitions refer to.
 
-A revocation is three moments: fetching stops when the coordinator says so; the caller, back in ``poll``, commits and
-releases; only then does a heartbeat say that the member no longer owns the partitions.
-
-The lease counts from when the answered request was sent, the grace from when the connection broke here: the coordinator
-counts both from later, so the member stops first.
+A revocation has three steps: fetching stops when the coordinator says so; the caller, back in ``poll``, commits and
+releases; then a heartbeat reports that the member no longer owns the partitions.
 """
 
 from __future__ import annotations
@@ -52,9 +47,9 @@ from headrace_core.errors import HeadraceError
 
 JOIN_EPOCH = 0
 
-#: Final for the process's present membership only: it joins anew.
+#: Errors that end this membership: the member joins again.
 REJOIN = ("UNKNOWN_MEMBER_ID", "FENCED_MEMBER_EPOCH")
-#: Another process has the instance id still; it is released with that one's connection.
+#: Another process still has the instance id; it is released when that process's connection ends.
 WAIT = ("UNRELEASED_INSTANCE_ID",)
 
 
@@ -70,15 +65,14 @@ NOTHING: Parts = frozenset()
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """``topics`` by name; ``pattern``: RE2, which a whole name must match; "" for none."""
+    """``topics`` by name; ``pattern``: RE2 regex for whole names; "" for none."""
 
     topics: tuple[str, ...] = ()
     pattern: str = ""
 
 
 class Request(NamedTuple):
-    """A heartbeat. ``is_full``: everything is named (the first one of a stream, and one that joins). ``owned`` None: as
-    before."""
+    """A heartbeat. ``is_full``: it names everything (first on a stream, or a join). ``owned`` None: unchanged."""
 
     number: int
     epoch: int
@@ -88,7 +82,7 @@ class Request(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What the coordinator said; ``number`` 0: without being asked. ``assignment`` None: as before."""
+    """A response; ``number`` 0: pushed without a request. ``assignment`` None: unchanged."""
 
     number: int
     epoch: int
@@ -97,9 +91,9 @@ class Answer(NamedTuple):
     heartbeat_interval_s: float
     session_timeout_s: float
     connection_grace_s: float
-    #: Of the shard; 0: not said (pushed).
+    #: The shard's epoch; 0: not given (pushed).
     shard_epoch: int = 0
-    #: How long before the answer the shard certainly was the coordinator's under that epoch; None: not known.
+    #: How long before the response the coordinator certainly owned the shard under that epoch; None: unknown.
     ownership_age_s: float | None = None
 
 
@@ -119,7 +113,7 @@ class Lost(NamedTuple):
 
 
 class PauseCause(enum.StrEnum):
-    """Why a member stops reading for a while; ``metrics()`` has a gauge for each."""
+    """Causes of a pause in reading; ``metrics()`` has a gauge for each."""
 
     NO_CONNECTION = "no-connection"
     NO_ANSWER = "no-answer"
@@ -142,22 +136,22 @@ class Failed(NamedTuple):
 
 Event = Assign | Revoke | Lost | Suspended | Resumed | Failed
 
-#: Until the coordinator says its own.
+#: Defaults until the coordinator sends its values.
 INTERVAL_S, SESSION_S, GRACE_S = 5.0, 45.0, 1.5
-#: Whatever the grace: an I/O thread may have to wait so long for its turn.
+#: Lower limit, independent of the grace period: the I/O thread may wait this long to be scheduled.
 SHORTEST_STILL_S = 0.5
 
 
 class Member:
-    """``retry_s``: the pause after a refusal that may pass."""
+    """The state machine of one member. ``retry_s``: pause after a retriable refusal."""
 
     def __init__(self, *, retry_s: float = 0.1) -> None:
         self.epoch = JOIN_EPOCH
         self.revision = 0
-        #: What it reads, or is letting go of.
+        #: Partitions that it reads or is releasing.
         self.owned: Parts = NOTHING
         self.is_suspended = False
-        #: It is (or is about to be) a member; not after a leave, an eviction or a final refusal.
+        #: Whether it is or wants to be a member; False after a leave, an eviction or a final refusal.
         self.is_wanted = False
         self.interval_s, self.session_s, self.grace_s = INTERVAL_S, SESSION_S, GRACE_S
         self._target: Parts | None = None
@@ -167,25 +161,25 @@ class Member:
         self._events: list[Event] = []
         self._is_connected = False
         self._broken_at: float | None = None
-        self._looked_at: float | None = None  # at the clock; None: nobody had to
-        self._stood_still_until: float | None = None  # what is older than this says nothing of whose the partitions are
-        self._answered_at = 0.0  # when the last request that was answered was sent
-        self._shard_epoch = 0  # whoever could take it for gone now has a larger one; 0: not known
-        self._newest_epoch = 0  # of those that were ever heard of since the last answer
-        self._vacant_at = float("-inf")  # nobody with a larger epoch had the shard before
-        self._is_orphaned = False  # its coordinator was deposed in time, and no other one has answered
-        self._is_heard_here = False  # on this stream
-        self._is_doubtful = False  # a request was lost on a stream that never answered
+        self._looked_at: float | None = None  # last reading of the clock; None: none was needed
+        self._stood_still_until: float | None = None  # responses older than this are no proof of ownership
+        self._answered_at = 0.0  # when the last request with a response was sent
+        self._shard_epoch = 0  # only a coordinator with a larger epoch can remove it now; 0: unknown
+        self._newest_epoch = 0  # the largest epoch seen since the last response
+        self._vacant_at = float("-inf")  # no later owner had the shard before this time
+        self._is_orphaned = False  # its coordinator was deposed in time, and no other has responded
+        self._is_heard_here = False  # a response has come on this stream
+        self._is_doubtful = False  # a request was lost on a stream that never responded
         self._number = 0
         self._sent: tuple[int, float] | None = None
         self._is_first = True
         self._is_due = False
         self._names_all = True
-        self._next_at = 0.0  # the next heartbeat, if there is no reason for an earlier one
-        self._not_before = 0.0  # after a refusal that may pass
-        self._past = 0  # answers to requests up to this one speak of an earlier membership
+        self._next_at = 0.0  # the next regular heartbeat
+        self._not_before = 0.0  # after a retriable refusal
+        self._past = 0  # responses to requests up to this number are for an earlier membership
 
-    # -- what it is told ---------------------------------------------------------------------------------------------
+    # -- inputs ------------------------------------------------------------------------------------------------------
 
     def join(self, now: float) -> None:
         """Become a member (again)."""
@@ -193,7 +187,7 @@ class Member:
         self._not_before = now
 
     def subscribed_anew(self) -> None:
-        """The subscription is another one."""
+        """The subscription has changed."""
         self._is_due = self._names_all = True
 
     def connected(self, now: float) -> None:
@@ -209,7 +203,7 @@ class Member:
         self._is_connected, self._sent = False, None
 
     def heard(self, answer: Answer, now: float) -> None:
-        """An answer without an error, or something that was pushed."""
+        """Handle a response without an error, or a pushed message."""
         sent = self._take_sent(answer.number)
         if not self.is_wanted or 0 < answer.number <= self._past:
             return
@@ -226,19 +220,19 @@ class Member:
         self.epoch = answer.epoch
         if answer.assignment is not None:
             self._target, self.revision = answer.assignment, answer.revision
-            self._is_due = True  # the coordinator wants to hear what is owned under this revision
-        self._go_on()  # first: what is revoked now must not be read when the lease begins again
+            self._is_due = True  # the coordinator expects the owned partitions under this revision
+        self._go_on()  # first: revoked partitions must not be read under the new lease
         self.tick(now)
 
     def _take_sent(self, number: int) -> float | None:
-        """When the request was sent that is answered with this; None: no answer."""
+        """When the request of this response was sent; None: no request."""
         if self._sent is None or number != self._sent[0]:
             return None
         sent, self._sent = self._sent[1], None
         return sent
 
     def refused(self, number: int, error: HeadraceError, now: float) -> None:
-        """An answer (0: pushed) that is an error."""
+        """Handle a response (0: pushed) with an error."""
         self._take_sent(number)
         if not self.is_wanted or 0 < number <= self._past:
             return
@@ -246,7 +240,7 @@ class Member:
             self.lost(f"{error.code}: {error.message}")
             self.join(now)
         elif error.code in WAIT or error.retriable:
-            self._is_due = self._names_all = True  # what that one named was not taken in
+            self._is_due = self._names_all = True  # the coordinator did not store what the request named
             self._not_before = now + self._retry_s
         else:
             self.lost(f"{error.code}: {error.message}")
@@ -254,38 +248,38 @@ class Member:
             self._events.append(Failed(error))
 
     def refused_unheard(self, number: int) -> None:
-        """Whoever it asked is not the coordinator, and has taken no notice."""
+        """The asked node is not the coordinator and changed nothing."""
         self._take_sent(number)
 
     def looked_up(self, shard_epoch: int, as_of: float | None, now: float, *, is_vacant: bool) -> None:
-        """The shard's epoch, and whether nobody has it, as the metadata say; they are complete as of ``as_of`` (None:
-        not known), and may be older than that, which makes their epoch no less true."""
+        """The shard's epoch and whether it lacks an owner, from metadata that are complete as of ``as_of`` (None:
+        unknown). An older answer's epoch is still valid."""
         if self._is_connected or not self.owned or not self._shard_epoch or self._is_doubtful:
             return
         self.tick(now)
         if self.is_suspended or shard_epoch < max(self._shard_epoch, self._newest_epoch):
-            return  # (whatever its age: somebody has owned the shard since)
+            return  # (at any age: the shard has had an owner since)
         self._newest_epoch = shard_epoch
         if shard_epoch > self._shard_epoch:
             self._is_orphaned, self._broken_at = True, None
             if is_vacant:
-                self._shard_epoch = shard_epoch  # (else its owner may be counting since long ago)
+                self._shard_epoch = shard_epoch  # (otherwise its owner may have been counting for long)
         if self._is_orphaned and is_vacant and as_of is not None:
             self._vacant_at = max(self._vacant_at, as_of)
         self.tick(now)
 
     @property
     def needs_news(self) -> bool:
-        """Is it worth while to look up who has the shard? It reads, and nobody answers it."""
+        """Whether the metadata about the shard help: the member reads, without responses."""
         return bool(self.owned) and not self._is_connected and not self.is_suspended
 
     @property
     def is_orphaned(self) -> bool:
-        """It reads on though it has no coordinator."""
+        """Whether it reads without a coordinator."""
         return self._is_orphaned
 
     def tick(self, now: float) -> None:
-        """Time goes by. To be called by ``look_at`` at the latest."""
+        """Process the passage of time. Call it by ``look_at`` at the latest."""
         if self._looked_at is not None and now - self._looked_at >= self._still_s:
             self._stood_still_until, self._is_due = now, True
         if self.owned:
@@ -304,7 +298,7 @@ class Member:
         return self._why_over(now) if self.owned else ""
 
     def _why_over(self, now: float) -> str:
-        """Why others may have what is its own; "": they have not."""
+        """Why other members may own its partitions; "" if they cannot."""
         match self._cause_over(now):
             case PauseCause.NO_CONNECTION:
                 return f"no connection to the coordinator for {self.grace_s:g} s"
@@ -328,14 +322,14 @@ class Member:
 
     @property
     def _still_s(self) -> float:
-        """Who did not look at the clock for so long does not know what happened to his connection."""
+        """A pause of the process longer than this may hide a broken connection."""
         return max(self.grace_s, SHORTEST_STILL_S)
 
-    # -- what the consumer says of the events ------------------------------------------------------------------------
+    # -- results of events -------------------------------------------------------------------------------------------
 
     def begin(self, ticket: int, now: float) -> Parts:
-        """The consumer can read what is assigned; what of it is still to be read, and is owned from here on. Guard:
-        nothing when the lease is over, for others may have it; the next answer says whether it is still assigned."""
+        """The consumer can read an assignment: returns the partitions of it that are still assigned, owned from now on.
+        Returns nothing when the lease has ended, because other members may own them; the next response says."""
         if self._change is None or self._change.ticket != ticket:
             return NOTHING
         if self._why_over(now):
@@ -350,7 +344,7 @@ class Member:
         return begun
 
     def released(self, ticket: int) -> None:
-        """The consumer has let go of what was revoked."""
+        """The consumer has released the revoked partitions."""
         if self._change is None or self._change.ticket != ticket:
             return
         self.owned -= self._change.parts
@@ -359,7 +353,7 @@ class Member:
         self._go_on()
 
     def lost(self, why: str) -> None:
-        """Nothing is its own any more, and the coordinator is not asked."""
+        """Drop all partitions without asking the coordinator."""
         parts, self.owned = self.owned, NOTHING
         self._change = self._target = None
         self.epoch, self.revision = JOIN_EPOCH, 0
@@ -373,7 +367,7 @@ class Member:
             self._events.append(Resumed())
 
     def left(self) -> Parts:
-        """It leaves of its own will; what it owned."""
+        """Leave the group; returns the partitions it owned."""
         parts, self.owned = self.owned, NOTHING
         self.lost("")
         self.is_wanted = False
@@ -392,14 +386,14 @@ class Member:
             self._change = Revoke(self._ticket, excess) if excess else Assign(self._ticket, fresh)
             self._events.append(self._change)
 
-    # -- what it says ------------------------------------------------------------------------------------------------
+    # -- outputs -----------------------------------------------------------------------------------------------------
 
     def take_events(self) -> list[Event]:
         events, self._events = self._events, []
         return events
 
     def request(self, now: float) -> Request | None:
-        """What to send now, if anything; it counts as sent."""
+        """The heartbeat to send now, or None. A returned one counts as sent."""
         if not self._is_connected or not self.is_wanted or self._sent is not None:
             return None
         if now < self._not_before or not (self._is_due or now >= self._next_at):
@@ -415,31 +409,32 @@ class Member:
 
     @property
     def is_waiting(self) -> bool:
-        """A request of its is not answered yet."""
+        """Whether a request has no response yet."""
         return self._sent is not None
 
     def next_at(self) -> float:
-        """When ``request`` has something to send, if nothing happens before; infinite while an answer is awaited."""
+        """When ``request`` next has something to send without new input; infinite while a response is awaited."""
         if not self._is_connected or not self.is_wanted or self._sent is not None:
             return float("inf")
         return self._not_before if self._is_due else max(self._not_before, self._next_at)
 
     def lease_ends_at(self) -> float:
-        """When it has to stop reading, if it hears nothing before; infinite when it reads nothing."""
+        """When it must stop reading without a response; infinite when it reads nothing."""
         if not self.owned or self.is_suspended:
             return float("inf")
         end = self._lease_from() + self.session_s
         return end if self._broken_at is None else min(end, self._broken_at + self.grace_s)
 
     def reads_until(self) -> float:
-        """From when on nothing is handed out unless ``tick`` came first: the lease is over, or the process stood still.
-        For the caller's thread, which may run before the timer that ticks, above all when a machine was suspended."""
+        """No records may be returned after this time unless ``tick`` ran: the lease has ended, or the process stood
+        still. For the caller's thread, which may run before the timer that ticks, mainly after a machine was
+        suspended."""
         if self._looked_at is None:
             return float("inf")
         return min(self.lease_ends_at(), self._looked_at + self._still_s)
 
     def look_at(self) -> float:
-        """When to ``tick`` at the latest: the lease may be over, or it is time to look at the clock."""
+        """When to call ``tick`` at the latest: end of the lease, or next clock reading."""
         if not self.owned:
             return float("inf")
         return (

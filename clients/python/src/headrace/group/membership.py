@@ -1,4 +1,4 @@
-"""A member's stream to its group's coordinator. On the I/O thread: heartbeats never wait for what the caller does."""
+"""A member's stream to its group's coordinator. On the I/O thread, so that heartbeats never wait for the caller."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ from .member import Answer, Member, Part, Request, Subscription
 
 logger = logging.getLogger("headrace")
 
-#: How long a question who has the shard may take while the lease hangs by it, and how often it is asked once it is
-#: clear that its coordinator was deposed.
+#: FindCoordinator timeout while the lease depends on the answer, and the interval of these lookups once the coordinator
+#: is known to be deposed.
 NEWS_TIMEOUT_S, NEWS_EVERY_S = 1.0, 1.0
-#: Before that, so often within the grace.
+#: Before that, this many lookups per grace period.
 NEWS_IN_GRACE = 6
-#: How long a leave may take: the coordinator notices the end of the connection anyway.
+#: Timeout of a leave. The coordinator notices the closed connection anyway.
 LEAVE_S = 3.0
 FIRST_RETRY_S = 0.02
-#: So many failures in a row are somebody's who takes over; of the next one people are told, once.
+#: This many failures in a row are normal while a coordinator changes; the next one is logged, once.
 PATIENT_FAILURES = 6
 
 
 Stream = Duplex[groups_pb2.MembershipRequest, groups_pb2.MembershipResponse]
 
-#: The correlation id of the leave; the member numbers its heartbeats from 1.
+#: Correlation id of the leave; heartbeats are numbered from 1.
 _LEAVE = 1 << 62
 
 
 class Membership:
-    """``has_events`` is called when the member has something for the consumer to do (``member.take_events``)."""
+    """``has_events`` is called when the member has events for the consumer (``member.take_events``)."""
 
     def __init__(
         self,
@@ -64,20 +64,20 @@ class Membership:
         self._address = ""
         self._stream: Stream | None = None
         self._tasks: list[asyncio.Task[None]] = []
-        self._goodbye: groups_pb2.MembershipRequest | None = None  # to be written
+        self._goodbye: groups_pb2.MembershipRequest | None = None  # the leave request, to be written
         self._left: asyncio.Future[None] | None = None
-        #: Told of what a person has to mend, while it is tried again.
+        #: Called with an error that a person must fix; the operation is retried.
         self.has_trouble: Callable[[HeadraceError], None] = lambda _: None
-        #: Since when (time.monotonic()) no request was answered without an error, and the last one; None: all is well.
+        #: Since when (time.monotonic()) no request succeeded, and the last error; None: requests succeed.
         self.waiting: tuple[float, HeadraceError] | None = None
-        #: Told when ``waiting`` begins.
+        #: Called when ``waiting`` is set.
         self.begins_to_wait: Callable[[], None] = lambda: None
         self._was_answered = False
 
-    # -- for the consumer --------------------------------------------------------------------------------------------
+    # -- called by the consumer --------------------------------------------------------------------------------------
 
     def subscribe(self, subscription: Subscription) -> None:
-        """Join, or tell what has changed."""
+        """Join, or change the subscription."""
         self._subscription = subscription
         if self.member.is_wanted:
             self.member.subscribed_anew()
@@ -94,28 +94,28 @@ class Membership:
         self.nudge()
 
     def nudge(self) -> None:
-        """The member was told something."""
+        """The member has new input."""
         self._event.set()
         self._lease_changed.set()
         self._has_events()
 
     async def leave(self) -> None:
-        """Say goodbye (a static member comes back), as far as there is a connection; then the stream ends. Not to be
-        called while another one, or ``subscribe``, is under way."""
-        may_be_member = self.member.epoch != 0 or self.member.is_waiting  # a join may be on its way
+        """Send a leave if there is a connection (a static member keeps its place), then end the stream. Not during
+        another leave or ``subscribe``."""
+        may_be_member = self.member.epoch != 0 or self.member.is_waiting  # a join may be in flight
         self.member.left()
         self.waiting = None
         tasks, self._tasks = self._tasks, []
         try:
             if self._stream is not None and may_be_member:
                 await self._say_goodbye()
-        finally:  # also when it is given up
+        finally:  # also on cancellation
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _say_goodbye(self) -> None:
-        """Have the goodbye written, and wait for its answer, or for the end of the stream."""
+        """Write the leave, and wait for its response or for the end of the stream."""
         self._left = asyncio.get_running_loop().create_future()
         request = self._goodbye = groups_pb2.MembershipRequest(correlation_id=_LEAVE)
         request.leave.group_id, request.leave.member_id = self.group_id, self.member_id
@@ -152,14 +152,14 @@ class Membership:
                 elif not error.retriable and not isinstance(error, NetworkError):
                     self.member.refused(0, error, boottime_s())
                     self.nudge()
-            except Exception:  # a bug; reading goes on, and so does the member
+            except Exception:  # a bug; reading continues, and so does the member
                 logger.exception("group %r: the stream to the coordinator ended", self.group_id)
             failures = 0 if self._was_answered else failures + 1
-            # (The first try comes at once: a connection that only broke has to be back within the grace.)
+            # (No pause before the first retry: a broken connection must be back within the grace period.)
             await asyncio.sleep(self._engine.backoff.delay_s(failures - 1) if failures else FIRST_RETRY_S)
 
     async def _session(self, address: str) -> None:
-        """One stream, until it breaks (HeadraceError)."""
+        """Run one stream until it breaks (HeadraceError)."""
         stream = self._stream = self._engine.connections.membership_stream(address)
         try:
             await stream.run(self._read(stream), self._write(stream))
@@ -225,7 +225,7 @@ class Membership:
             self.begins_to_wait()
 
     async def _watch_lease(self) -> None:
-        """Time goes by, connected or not."""
+        """Tick, connected or not."""
         member = self.member
         while True:
             self._lease_changed.clear()
@@ -234,7 +234,8 @@ class Membership:
             await _wait(self._lease_changed, member.look_at())
 
     async def _watch_shard(self) -> None:
-        """While it reads and nobody answers: who has the shard? Beside the dialing, which may hang."""
+        """While the member reads without responses, look up the shard's owner. Runs beside connecting, which may
+        hang."""
         member, is_told = self.member, False
         while True:
             if not member.needs_news:
@@ -289,7 +290,7 @@ class Membership:
 
 
 async def _wait(event: asyncio.Event, moment: float) -> None:
-    """For ``event``, until ``moment`` (boottime_s(); infinite: for ever)."""
+    """Wait for ``event`` until ``moment`` (boottime_s(); may be infinite)."""
     try:
         async with asyncio.timeout(None if moment == float("inf") else max(moment - boottime_s(), 0.001)):
             await event.wait()
@@ -303,7 +304,7 @@ def _answer(response: groups_pb2.MembershipResponse) -> Answer:
         assignment = frozenset(
             Part(topic.topic_id, topic.topic, partition)
             for topic in response.assignment.topics
-            if topic.topic  # deleted just now: it is about to be taken away
+            if topic.topic  # just deleted: it is about to be revoked
             for partition in topic.partitions
         )
     return Answer(

@@ -1,4 +1,4 @@
-"""AsyncProducer: the asyncio face."""
+"""AsyncProducer: the producer for asyncio."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from .futures import ManyFuture
 
 
 class AsyncProducer(Face, NativeAsyncProducer):
-    """Writes records to topics, from asyncio.
+    """Asyncio producer of records.
 
         async with AsyncProducer(bootstrap_servers="127.0.0.1:9095") as producer:
             future = await producer.send("orders", b"...", key=b"k")   # queued (waits while the buffer is full)
             metadata = await future                                    # acknowledged
 
-    The futures work with asyncio.gather, wait and shield. The network runs on Headrace's I/O thread, so a busy loop
-    delays nobody's acknowledgement. Configuration and errors are Producer's.
+    The futures work with asyncio.gather, wait and shield. Network I/O runs on Headrace's I/O thread, so a busy event
+    loop does not delay acknowledgements. Configuration and errors are Producer's.
     """
 
     def __init__(self, config: Mapping[str, Any] | None = None, /, **settings: Unpack[ProducerSettings]) -> None:
@@ -66,14 +66,14 @@ class AsyncProducer(Face, NativeAsyncProducer):
     async def send_many(
         self, topic: str, values: Iterable[Any], *, partition: int | None = None, timestamp_ms: int | None = None
     ) -> ManyFuture:
-        """Queue many records: values, or (key, value) or (key, value, headers) tuples; await the future for the lot.
-        All or nothing, as Producer.send_many."""
+        """Queue many records: values, or (key, value) or (key, value, headers) tuples. Await the returned future for
+        their outcome. All records are refused or none, as in Producer.send_many."""
         core, start = self._core, 0
         arguments.topic(topic)
         if partition is not None:
             partition = partition_number(partition)
         when = time.time_ns() // 1_000_000 if timestamp_ms is None else timestamp_of(timestamp_ms)
-        items = values  # a list is copied once, when it is checked
+        items = values  # copied once, by the check
         if not isinstance(items, list):
             items = arguments.items("values", values, "values, (key, value) or (key, value, headers)")
         if not items:
@@ -119,7 +119,7 @@ class AsyncProducer(Face, NativeAsyncProducer):
         return ManyFuture(topic, runs)
 
     async def flush(self, timeout: float | None = None) -> None:
-        """Send everything now and wait until each record has its outcome (seconds; DeliveryTimeoutError)."""
+        """Send everything now and wait for every outcome. ``timeout`` in seconds; raises DeliveryTimeoutError."""
         self._core.check_open()
         await self._core.flush_async(None if timeout is None else arguments.seconds(timeout))
 
@@ -131,11 +131,11 @@ class AsyncProducer(Face, NativeAsyncProducer):
         return [part.partition for part in info.partitions]
 
     def metrics(self) -> AwaitableDict[str, float]:
-        """Kafka's producer metrics by name; times are in ms."""
+        """Kafka's producer metrics by name; times in ms."""
         return AwaitableDict(self._core.metric_values())
 
     async def close(self, timeout: float | None = None) -> None:
-        """Send what is left (waiting up to ``timeout`` seconds, None: delivery.timeout.ms), then end."""
+        """Send the remaining records (``timeout`` in seconds, None: delivery.timeout.ms), then close."""
         timeout_s = self._core.sender.delivery_timeout_s + 1 if timeout is None else arguments.seconds(timeout)
         self._finalizer.detach()
         await self._core.close_async(timeout_s)
@@ -170,7 +170,7 @@ class _Slow:
             headers = header_list(headers)
         timestamp_ms = time.time_ns() // 1_000_000 if timestamp_ms is None else timestamp_of(timestamp_ms)
         deadline = time.monotonic() + core.max_block_s
-        await asyncio.sleep(0)  # a batch has just become full: let the caller's loop turn
+        await asyncio.sleep(0)  # a batch has just become full: let the caller's loop run
         while True:
             try:
                 future: AsyncRecordFuture | None = core.accumulator.append(

@@ -1,7 +1,7 @@
 """send_arrow: rows of a table into whole batches, without a Python object per row.
 
-Rows are taken chunk by chunk, so that what is encoded and not yet sent stays bounded by ``buffer.memory``. A row's
-partition is its ``partition``, else that of its key, else the sticky one, which changes from batch to batch.
+Rows are encoded chunk by chunk, so that encoded and unsent data stay below ``buffer.memory``. A row's partition is its
+``partition``, otherwise that of its key, otherwise the sticky one, which changes from batch to batch.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from headrace_core.records.arrow import binary_column, encode_arrow
 
 from ..accumulator import key_partitions
 
-#: Batches are filled to so much of their limit by the estimate of a row's size, lest each chunk leaves a small rest.
+#: Fill batches up to this part of their limit by estimated row size, so that no chunk leaves a small remainder.
 FILL = 0.98
-#: What a record takes besides its key and value: lengths, deltas.
+#: Bytes of a record besides key and value: lengths, deltas.
 RECORD_OVERHEAD = 10
-#: A chunk makes at most so many batches.
+#: At most this many batches from one chunk.
 CHUNK_BATCHES_MAX = 16
 
 
 def as_table(data: Any) -> pa.Table:
-    """What send_arrow was given, as a table: of pyarrow, or anything with the Arrow PyCapsule interface (of polars,
-    pandas, DuckDB: ``__arrow_c_stream__``, ``__arrow_c_array__``). InvalidArgumentError."""
+    """The argument of send_arrow as a pyarrow table. Accepts pyarrow objects and anything with the Arrow PyCapsule
+    interface (polars, pandas, DuckDB: ``__arrow_c_stream__``, ``__arrow_c_array__``). Raises InvalidArgumentError."""
     if isinstance(data, pa.Table):
         table = data
     elif isinstance(data, pa.RecordBatch):
@@ -38,7 +38,7 @@ def as_table(data: Any) -> pa.Table:
     elif hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__"):
         try:
             table = pa.table(data)
-        except (TypeError, ValueError, NotImplementedError, KeyError) as error:  # Arrow's own are among these
+        except (TypeError, ValueError, NotImplementedError, KeyError) as error:  # Arrow's own are subclasses
             raise InvalidArgumentError(f"table: {type(data).__name__} does not come as columns: {error}") from error
     else:
         raise InvalidArgumentError(
@@ -56,8 +56,8 @@ def as_table(data: Any) -> pa.Table:
 def arrow_batches(core: Any, topic: str, table: pa.Table) -> Iterator[tuple[int, bytes, int]]:
     """(partition, batch, record count) for all rows of an ``as_table``. The topic must be known to the accumulator.
 
-    Raises what encode_arrow raises (rows before the offending one may have been yielded), and InvalidArgumentError for
-    a partition that does not exist.
+    Raises encode_arrow's errors (earlier rows may have been yielded), and InvalidArgumentError for a partition that
+    does not exist.
     """
     if not table.num_rows:
         return
@@ -81,7 +81,7 @@ def arrow_batches(core: Any, topic: str, table: pa.Table) -> Iterator[tuple[int,
             continue
         partitions = _partitions(core, topic, chunk, start, len(queues.queues))
         chunk = chunk.combine_chunks()
-        order = pc.sort_indices(partitions)  # stable: a partition's rows keep their order
+        order = pc.sort_indices(partitions)  # stable: the rows of a partition keep their order
         runs = pc.run_end_encode(partitions.take(order))
         begin = 0
         for partition, end in zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), strict=True):

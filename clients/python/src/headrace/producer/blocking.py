@@ -1,4 +1,4 @@
-"""Producer: the blocking face."""
+"""Producer: the blocking producer."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 
 class ArrowStream(Protocol):
-    """Rows that come as an Arrow stream (the PyCapsule interface): of polars, pandas, DuckDB, and others."""
+    """Rows as an Arrow stream (PyCapsule interface) of polars, pandas, DuckDB and others."""
 
     def __arrow_c_stream__(self, requested_schema: object = None, /) -> object: ...
 
 
 class ArrowArray(Protocol):
-    """Rows that come as one Arrow struct array."""
+    """Rows as one Arrow struct array."""
 
     def __arrow_c_array__(self, requested_schema: object = None, /) -> Any: ...
 
@@ -48,9 +48,8 @@ class Producer(Face, NativeProducer):
             print(future.result(timeout=10).offset)
 
     Configuration: Kafka's dotted names in a dict, or snake_case keywords (InvalidConfigError with a "did you mean").
-    Threads may share one. Nothing connects before the first call. A send waits (up to ``max.block.ms``) when the buffer
-    is full, and never fails for that reason at once; ``close``, or leaving the ``with``, sends what is left.
-    ``send`` is compiled (``NativeProducer.send``).
+    Thread-safe. It connects at the first call. A send waits up to ``max.block.ms`` while the buffer is full; ``close``,
+    or leaving the ``with``, sends the remaining records. ``send`` is compiled (``NativeProducer.send``).
     """
 
     def __init__(self, config: Mapping[str, Any] | None = None, /, **settings: Unpack[ProducerSettings]) -> None:
@@ -59,7 +58,7 @@ class Producer(Face, NativeProducer):
         core = self._core = slow.core = ProducerCore(values, slow.send)
         super().__init__(core.accumulator)
         self._finalizer = weakref.finalize(self, core.abandon)
-        self._finalizer.atexit = False  # the core has its own, which waits
+        self._finalizer.atexit = False  # the core has a finalizer that waits
 
     def _shown(self) -> list[str]:
         return self._core.shown()
@@ -67,18 +66,18 @@ class Producer(Face, NativeProducer):
     def send_many(
         self, topic: str, values: Iterable[Any], *, partition: int | None = None, timestamp_ms: int | None = None
     ) -> ManyFuture:
-        """Queue many records: values, or (key, value) or (key, value, headers) tuples; one future for the lot.
+        """Queue many records: values, or (key, value) or (key, value, headers) tuples; one future for all.
 
-        ``values`` may be any iterable. All records are serialized and checked before the first is queued: when one is
-        refused, nothing was sent, and the error names the record. Only a time-out (BufferTimeoutError) or a close in
-        the middle of a list larger than the free buffer leaves its beginning sent; the message says how much.
+        ``values`` may be any iterable. All records are serialized and checked before the first is queued: an error
+        names the bad record, and nothing was sent. Only BufferTimeoutError or ClosedError in the middle of a list
+        larger than the free buffer leaves its beginning sent; the message says how much.
         """
         core, start = self._core, 0
         arguments.topic(topic)
         if partition is not None:
             partition = partition_number(partition)
         when = time.time_ns() // 1_000_000 if timestamp_ms is None else timestamp_of(timestamp_ms)
-        items = values  # a list is copied once, when it is checked
+        items = values  # copied once, by the check
         if not isinstance(items, list):
             items = arguments.items("values", values, "values, (key, value) or (key, value, headers)")
         if not items:
@@ -104,13 +103,12 @@ class Producer(Face, NativeProducer):
         return ManyFuture(topic, runs)
 
     def send_arrow(self, topic: str, table: ArrowData) -> ManyFuture:
-        """Queue the rows of an Arrow table: column ``value``, and if there are such columns ``key``, ``headers``,
-        ``partition`` and ``timestamp``. No Python object is made for a row; one future for the lot.
+        """Queue the rows of an Arrow table: column ``value``, and optionally ``key``, ``headers``, ``partition`` and
+        ``timestamp``. No Python object is made per row; one future for all.
 
-        ``table`` may be of pyarrow, or whatever has ``__arrow_c_stream__``: a data frame of polars or pandas, a
-        relation of DuckDB. ``value`` and ``key`` are binary or text of any width.
-
-        Serializers and ``partitioner.class`` are not asked. Rows are copied out before this returns.
+        ``table`` is a pyarrow table or any object with ``__arrow_c_stream__``: a data frame of polars or pandas, a
+        relation of DuckDB. ``value`` and ``key`` are binary or text of any width. Rows are copied before the call
+        returns. Serializers and ``partitioner.class`` are not applied.
         """
         from .arrow import arrow_batches, as_table
 
@@ -129,7 +127,7 @@ class Producer(Face, NativeProducer):
         return ManyFuture(topic, runs)
 
     def flush(self, timeout: float | None = None) -> None:
-        """Send everything now and wait until each record has its outcome (seconds; DeliveryTimeoutError)."""
+        """Send everything now and wait for every outcome. ``timeout`` in seconds; raises DeliveryTimeoutError."""
         self._core.check_open()
         self._core.flush(None if timeout is None else arguments.seconds(timeout))
 
@@ -141,11 +139,11 @@ class Producer(Face, NativeProducer):
         return [part.partition for part in info.partitions]
 
     def metrics(self) -> dict[str, float]:
-        """Kafka's producer metrics by name (``record-send-rate``, ``request-latency-avg``, ...); times are in ms."""
+        """Kafka's producer metrics by name (``record-send-rate``, ``request-latency-avg``, ...); times in ms."""
         return self._core.metric_values()
 
     def close(self, timeout: float | None = None) -> None:
-        """Send what is left (waiting up to ``timeout`` seconds, None: delivery.timeout.ms), then end."""
+        """Send the remaining records (``timeout`` in seconds, None: delivery.timeout.ms), then close."""
         refuse_to_wait()
         timeout_s = self._core.sender.delivery_timeout_s + 1 if timeout is None else arguments.seconds(timeout)
         self._finalizer.detach()
@@ -159,7 +157,8 @@ class Producer(Face, NativeProducer):
 
 
 class _Slow:
-    """A send that could not be queued at once. Holds the core, not the producer, so that the latter can be dropped."""
+    """A send that could not be queued at once. Holds the core, not the producer, so that the producer can be
+    collected."""
 
     core: ProducerCore
 
@@ -201,7 +200,7 @@ class _Slow:
 
 
 class _Delivery:
-    """Turns a future's callback into ``on_delivery(metadata, error)``."""
+    """Calls ``on_delivery(metadata, error)`` for a finished future."""
 
     def __init__(self, on_delivery: OnDelivery) -> None:
         self.wrapped = on_delivery

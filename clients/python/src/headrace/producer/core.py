@@ -1,4 +1,4 @@
-"""What both producers share: accumulator, sender, life and death, and all that a send may have to wait for."""
+"""The common core of both producers: accumulator, sender, lifecycle, and the waits of a send."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ logger = logging.getLogger("headrace")
 
 OPEN, CLOSED, FORKED = 0, 1, 2
 
-#: How long the records that are still unsent at the end of the process are waited for.
+#: How long unsent records are waited for at the end of the process (seconds).
 EXIT_FLUSH_S = 10.0
 
 
 class ProducerCore:
-    """One producer's engine room. Its faces hold no state of their own, so that a face may be dropped at any time."""
+    """The core of one producer. Producer and AsyncProducer have no other state, so they may be dropped at any time."""
 
     def __init__(self, config: dict[str, Any], slow: Callable[..., Any]) -> None:
         self.config = config
@@ -70,10 +70,10 @@ class ProducerCore:
     # --- topics ----------------------------------------------------------------------------------------------------
 
     async def learn(self, topic: str, timeout_s: float) -> TopicInfo:
-        """On the I/O thread: have the topic's metadata, and queues for it."""
+        """On the I/O thread: get the topic's metadata and make queues for it."""
         info = await self.engine.topic(topic, timeout_s)
         if self.sender.identity is not None and self.sender.identity.current is None:
-            self.sender.identity.ask()  # ahead of the first batch, which waits for it
+            self.sender.identity.ask()  # early, because the first batch waits for it
         if topic not in self.accumulator.topics:
             queues = TopicQueues(self.accumulator, topic, len(info.partitions), self._max_batch_bytes(info))
             queues.available = [part.partition for part in info.partitions if part.leader >= 0]
@@ -81,7 +81,8 @@ class ProducerCore:
         return info
 
     async def recheck_partition(self, topic: str, partition: int, timeout_s: float) -> None:
-        """The partition is not known: perhaps it is new. InvalidArgumentError when it does not exist."""
+        """Refresh the metadata of an unknown partition, which may be new. Raises InvalidArgumentError if it does not
+        exist."""
         await self.engine.metadata.refresh([topic], deadline=time.monotonic() + timeout_s)
         count = len(self.accumulator.topics[topic].queues)
         if not 0 <= partition < count:
@@ -96,7 +97,7 @@ class ProducerCore:
                 queues.max_batch_bytes = self._max_batch_bytes(info)
 
     def _max_batch_bytes(self, info: TopicInfo) -> int:
-        """The largest batch worth sending; compressed ones are measured before they leave (Sender.too_large)."""
+        """The largest useful batch; compressed ones are measured before they are sent (Sender.too_large)."""
         limit: int = self.config["max.request.size"]
         if info.max_message_bytes > 0 and self.config["compression.type"] == "none":
             limit = min(limit, info.max_message_bytes)
@@ -105,28 +106,28 @@ class ProducerCore:
     # --- sending many ----------------------------------------------------------------------------------------------
 
     def prepare_many(self, topic: str, values: Any, partition: int | None) -> list[Any]:
-        """The records of a send_many, serialized and checked; the topic is known. NoSuchPartition."""
+        """Serialize and check the records of a send_many; the topic is known. Raises NoSuchPartition."""
         self.check_open()
         return self.accumulator.prepare_many(topic, values, partition)
 
     def append_prepared(
         self, topic: str, items: list[Any], start: int, partition: int | None, when: int, runs: list[list[Any]]
     ) -> int:
-        """Append what prepare_many made, from ``start`` on; where it stopped, for want of room."""
+        """Append prepared records from ``start`` on; returns where it stopped because the buffer was full."""
         try:
             return self.accumulator.append_many(topic, items, start, partition, when, runs)
-        except NoSuchPartition as error:  # the topic was created again meanwhile, with fewer
+        except NoSuchPartition as error:  # the topic was created again with fewer partitions
             gone = InvalidArgumentError(f"topic {topic!r} has no partition {error.args[0]} any more")
             raise self.stopped(gone, sum(run[2] for run in runs), len(items)) from None
 
     def stopped(self, error: HeadraceError, sent: int, count: int) -> HeadraceError:
-        """``error`` broke a send_many off in the middle: say how far it came."""
+        """The error of a send_many that ``error`` interrupted, with the number of records sent."""
         if sent:
             error.args = (f"{error.message}; the first {sent} of {count} records are being sent", *error.args[1:])
         return error
 
     def shown(self) -> list[str]:
-        """What the face's repr says."""
+        """Fields for the repr."""
         topics = [several("topics", sorted(self.accumulator.topics))] if self.accumulator.topics else []
         state = ("open", "closed", "forked")[self.accumulator.state]
         return [where(self.config), *topics, state]
@@ -142,8 +143,8 @@ class ProducerCore:
     def wait_until_sendable(self, topic: str, deadline: float) -> None:
         """Block until the topic is known and the buffer has room.
 
-        BufferTimeoutError or RequestTimedOutError after max.block.ms, and what the metadata says of the topic. In a
-        callback: BufferTimeoutError, IllegalStateError at once.
+        Raises BufferTimeoutError or RequestTimedOutError after max.block.ms, and errors about the topic. In a callback
+        it raises BufferTimeoutError or IllegalStateError at once.
         """
         self.check_open()
         if topic not in self.accumulator.topics:
@@ -161,10 +162,10 @@ class ProducerCore:
                 self._buffer_timeout()
             self.metrics["bufferpool-wait-time"].record(time.monotonic() - begun)
         else:
-            time.sleep(0)  # another thread is in the middle of its append
+            time.sleep(0)  # another thread is in the middle of an append
 
     async def wait_until_sendable_async(self, topic: str, deadline: float) -> None:
-        """As wait_until_sendable, from another event loop."""
+        """Like wait_until_sendable, from another event loop."""
         self.check_open()
         if topic not in self.accumulator.topics:
             await self.engine.io.run_async(self.learn(topic, max(deadline - time.monotonic(), 0.01)))
@@ -189,7 +190,7 @@ class ProducerCore:
     # --- flush and close -------------------------------------------------------------------------------------------
 
     def begin_flush(self) -> list[Any]:
-        """Have everything sent at once; returns the batches to wait for. Pair with end_flush."""
+        """Send everything at once; returns the batches to wait for. Pair with end_flush."""
         with self._flushing:
             self.sender.flushing += 1
         batches = self.accumulator.seal_all()
@@ -202,7 +203,7 @@ class ProducerCore:
             self.sender.flushing -= 1
 
     def flush(self, timeout_s: float | None) -> None:
-        """Block until every record sent before has an outcome; DeliveryTimeoutError when some have none in time."""
+        """Block until every earlier record has an outcome. Raises DeliveryTimeoutError."""
         refuse_to_wait()
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         batches = self.begin_flush()
@@ -214,7 +215,7 @@ class ProducerCore:
             self.end_flush()
 
     async def flush_async(self, timeout_s: float | None) -> None:
-        """As flush, from another event loop."""
+        """Like flush, from another event loop."""
         loop, batches = asyncio.get_running_loop(), self.begin_flush()
         try:
             async with asyncio.timeout(timeout_s):
@@ -238,7 +239,7 @@ class ProducerCore:
         )
 
     def close(self, timeout_s: float | None) -> None:
-        """Flush, then end. Records without an outcome after ``timeout_s`` fail, and are warned of."""
+        """Flush, then close. Records without an outcome after ``timeout_s`` fail, with a warning."""
         refuse_to_wait()
         if not self._begin_close():
             return
@@ -252,7 +253,7 @@ class ProducerCore:
             self.engine.io.run(self.shut_down(), 10)
 
     async def close_async(self, timeout_s: float | None) -> None:
-        """As close, from another event loop."""
+        """Like close, from another event loop."""
         if not self._begin_close():
             return
         left: DeliveryTimeoutError | None = None
@@ -265,7 +266,7 @@ class ProducerCore:
             await self.engine.io.run_async(self.shut_down())
 
     def _begin_close(self) -> bool:
-        """False: there is nothing to end."""
+        """Whether there is anything to close."""
         with self._closing:
             if self.accumulator.state != OPEN:
                 return False
@@ -275,7 +276,7 @@ class ProducerCore:
         return self.engine.is_used
 
     def end_close(self, left: HeadraceError | None) -> None:
-        """Say loudly when records are given up."""
+        """Close; log a warning if records are dropped."""
         count = sum(batch.count for batch in self.accumulator.snapshot_unfinished())
         if count:
             text = f"a Headrace producer was closed with {count} records unacknowledged; their futures have the error"
@@ -287,10 +288,11 @@ class ProducerCore:
         await self.engine.close()
 
     def abandon(self) -> None:
-        """The face was garbage-collected without close: send what is left in the background, then end."""
+        """The producer was garbage-collected without close: send the remaining records in the background, then
+        close."""
         if self.accumulator.state != OPEN:
             return
-        if not self.engine.is_used:  # a call that is about to use it says so
+        if not self.engine.is_used:  # a concurrent first call raises the error
             self.accumulator.state = CLOSED
         else:
             self.engine.io.call(lambda: self.engine.io.spawn(self._flush_and_close(), "headrace-abandoned"))

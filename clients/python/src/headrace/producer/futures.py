@@ -1,4 +1,4 @@
-"""The outcome of many records at once; that of one record lives with the hot path, in ``headrace.accumulator``."""
+"""The future of many records; that of one record is in ``headrace.accumulator``."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ __all__ = ["AsyncRecordFuture", "ManyFuture", "RecordFuture"]
 
 
 class ManyFuture:
-    """The outcome of all records of one send_many or send_arrow call: done when each of them is.
+    """The outcome of all records of one send_many or send_arrow call: done when each record's is known.
 
-    Blocking callers use ``result``; asyncio callers await it. The first failure, in sending order, is the whole's.
+    Blocking callers use ``result``; asyncio callers await it. It fails with the first failure in sending order.
     """
 
     def __init__(self, topic: str, runs: list[list[Any]]) -> None:
@@ -32,14 +32,14 @@ class ManyFuture:
         return all(run[0].done for run in self._runs)
 
     def result(self, timeout: float | None = None) -> ManyMetadata:
-        """Where the records went; waits up to ``timeout`` seconds (TimeoutError), raises the first failure."""
+        """Where the records are. Waits up to ``timeout`` seconds (TimeoutError); raises the first failure."""
         error = self.exception(timeout)
         if error is not None:
             raise error
         return self._metadata()
 
     def exception(self, timeout: float | None = None) -> HeadraceError | None:
-        """The first failure, None when all were acknowledged; waits like result."""
+        """The first failure, or None when all were acknowledged. Waits like result."""
         deadline = None if timeout is None else time.monotonic() + timeout
         for batch, _, _ in self._runs:
             left = None if deadline is None else max(deadline - time.monotonic(), 0)
@@ -48,9 +48,8 @@ class ManyFuture:
         return next((batch.error for batch, _, _ in self._runs if batch.error is not None), None)
 
     def add_done_callback(self, callback: Callable[[ManyFuture], object]) -> None:
-        """Call ``callback(self)`` once every outcome is known: on the I/O thread, or at once when they are.
-
-        What it raises is logged."""
+        """Call ``callback(self)`` once every outcome is known, on the I/O thread, or at once if they are. Its
+        exceptions are logged."""
         check_callback("callback", callback)
         batches = {id(run[0]): run[0] for run in self._runs}
         left = len(batches) + 1

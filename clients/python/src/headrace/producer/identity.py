@@ -1,4 +1,5 @@
-"""A producer's id and epoch: asked of any broker, when the first batch is to be numbered and at each gap (KIP-360)."""
+"""A producer's id and epoch, requested from any broker before the first batch is numbered and after each gap
+(KIP-360)."""
 
 from __future__ import annotations
 
@@ -22,8 +23,8 @@ from .sequences import Identity
 
 
 class ProducerIdentity:
-    """Lives on the I/O thread. ``renewed()`` is called with each new identity, ``refused(error)`` when there is none to
-    be had; the next ``ask`` tries again."""
+    """Runs on the I/O thread. Calls ``renewed()`` with each new identity, ``refused(error)`` when no broker grants one;
+    the next ``ask`` tries again."""
 
     def __init__(
         self, engine: Engine, renewed: Callable[[], object], refused: Callable[[HeadraceError], object]
@@ -36,7 +37,7 @@ class ProducerIdentity:
         self._task: asyncio.Task[None] | None = None
 
     def ask(self) -> None:
-        """Have a new identity, the next epoch of the present one; one request at a time."""
+        """Request a new identity, with the next epoch of the current id; one request at a time."""
         if self._task is None:
             self._task = self._engine.io.spawn(self._ask(), "headrace-producer-id")
 
@@ -70,7 +71,7 @@ class ProducerIdentity:
             except (InvalidProducerEpochError, UnknownProducerIdError):
                 if not request.HasField("producer_id"):
                     raise
-                request = produce_pb2.InitProducerIdRequest()  # the old id is worth nothing: a new one then
+                request = produce_pb2.InitProducerIdRequest()  # the old id is unusable: request a new one
             except HeadraceError as error:
                 if not error.retriable:
                     raise
@@ -79,7 +80,7 @@ class ProducerIdentity:
                 attempt += 1
 
     async def _ask_brokers(self, request: Any) -> Any:
-        """The first broker that answers; the last one's failure when none does."""
+        """The first broker's answer; if none answers, raises the last one's error."""
         engine = self._engine
         brokers = list(engine.metadata.snapshot.brokers.values())
         random.shuffle(brokers)

@@ -1,4 +1,4 @@
-"""The produce stream to one broker: what goes into a request, when, and whose answer is whose."""
+"""The produce stream to one broker: builds and times requests, and matches responses."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from .sequences import DUPLICATE
 
 logger = logging.getLogger("headrace")
 
-#: How long a batch that is not full waits for the answer before it (linger.ms=0 on a busy link): Kafka 4's linger.
+#: How long a partial batch waits for the previous response (linger.ms=0 on a busy link); Kafka 4's linger.
 GATHER_S = 0.005
 
-#: How long a broker that has lost a partition may take to refuse what is on its way to it.
+#: How long a broker that has lost a partition may take to refuse the requests in flight (seconds).
 MOVED_S = 1.0
 
-#: How long closing waits for the broker to read what was sent with acks=0.
+#: How long closing waits for the broker to read requests with acks=0 (seconds).
 DRAIN_S = 2.0
 
-#: Answered so, a batch may be in the log: these are also said of what was appended and then could not be promised (a
-#: leader that resigns tells its waiters so).
+#: After these errors a batch may be in the log: a broker also returns them for batches that it appended and could not
+#: commit (for example when a leader resigns).
 _UNKNOWN_OUTCOMES = frozenset(
     (
         "REQUEST_TIMED_OUT",
@@ -51,7 +51,7 @@ Stream = Duplex[produce_pb2.ProduceRequest, produce_pb2.ProduceResponse]
 
 
 class LinkOwner(Protocol):
-    """What a link needs of who routes queues to it and decides what a failure means (the Sender)."""
+    """The part of the Sender that a link uses: it routes queues to links and handles failures."""
 
     engine: Engine
     accumulator: Accumulator
@@ -82,14 +82,14 @@ class LinkOwner(Protocol):
 
 
 class Request:
-    """One produce request on its way."""
+    """One produce request in flight."""
 
     __slots__ = ("batches", "correlation_id", "sent_at", "size", "was_sent")
 
     def __init__(self, correlation_id: int, batches: Sequence[SendBatch], size: int) -> None:
         self.was_sent = False
         self.correlation_id = correlation_id
-        self.batches: list[SendBatch | None] = list(batches)  # None: it went to another leader meanwhile
+        self.batches: list[SendBatch | None] = list(batches)  # None: it went to another leader
         self.size = size
         self.sent_at = time.monotonic()
 
@@ -101,10 +101,10 @@ class BrokerLink:
         self.sender = sender
         self.broker_id = broker_id
         self.address = address
-        self.pending: dict[PartitionQueue, None] = {}  # queues with something to send, in the order of their turns
+        self.pending: dict[PartitionQueue, None] = {}  # queues with something to send, in round-robin order
         self.in_flight: dict[int, Request] = {}
         self.last_error: HeadraceError | None = None
-        self._failures = 0  # in a row, of which the pause before the next stream depends
+        self._failures = 0  # consecutive failures; they set the pause before the next stream
         self._event = asyncio.Event()
         self._news = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
@@ -119,12 +119,12 @@ class BrokerLink:
         self._event.set()
 
     def has_news(self) -> None:
-        """The broker begins to lead something: that it was away before says nothing, and no pause goes on."""
+        """The broker has become a leader: earlier failures are outdated, so end the pause."""
         self._failures = 0
         self._news.set()
 
     def retire(self) -> None:
-        """The broker has another address now: let the stream go; what waits is routed again."""
+        """The broker has a new address: drop the stream; waiting queues are routed again."""
         self.sender.orphan(self.pending)
         self.pending.clear()
         self._end()
@@ -141,7 +141,7 @@ class BrokerLink:
             await asyncio.gather(ending, return_exceptions=True)
 
     def _end(self) -> None:
-        """Cancel the task, and do not keep it: its traceback would keep gRPC alive (engine.io_thread, fork)."""
+        """Cancel the task and drop it: its traceback would keep gRPC's objects alive (engine.io_thread, fork)."""
         if self._stream is not None:
             self._stream.cancel()
         if self._task is not None:
@@ -149,7 +149,7 @@ class BrokerLink:
             self._ending, self._task = self._task, None
 
     def check_request_timeout(self, now: float) -> None:
-        """A broker that does not answer for request.timeout.ms is as good as gone: break the stream."""
+        """Break the stream when a request has had no response for request.timeout.ms."""
         oldest = next(iter(self.in_flight.values()), None)
         if oldest is not None and now - oldest.sent_at > SILENT_S:
             self.sender.engine.metadata.doubt()
@@ -158,9 +158,8 @@ class BrokerLink:
             self._stream.cancel(RequestTimedOutError(f"{self.address}: no answer for {limit_s:g} s"))
 
     def moved(self, now: float) -> None:
-        """Give up waiting for what concerns partitions that another broker has led for a while: this one would have
-        refused it by now, were it alive. With numbers it is safe to try there; whatever is answered here is too late.
-        """
+        """Stop waiting for responses about partitions that another broker has led for a while: a live broker would have
+        refused them by now. Sequence numbers make a retry there safe; late responses are ignored."""
         for request in self.in_flight.values():
             for index, batch in enumerate(request.batches if request.was_sent else ()):
                 if batch is None or batch.queue.sender.sequences is None:
@@ -188,7 +187,7 @@ class BrokerLink:
                 self._failures = 0 if self._correlation > answered + 1 else self._failures + 1
                 logger.info("produce stream to %s broke: %s", self.address, error)
                 self._lost(error)
-            except Exception as error:  # a bug, here or in the broker; the records must have their outcome all the same
+            except Exception as error:  # a bug, here or in the broker; the records must get an outcome nevertheless
                 self._failures += 1
                 logger.exception("produce stream to %s broke", self.address)
                 self.last_error = NetworkError(f"{self.address}: {type(error).__name__}: {error}")
@@ -202,7 +201,7 @@ class BrokerLink:
             await self._event.wait()
 
     async def _session(self) -> None:
-        """One stream, until it breaks (HeadraceError)."""
+        """Run one stream until it breaks (HeadraceError)."""
         stream = self._stream = self.sender.engine.connections.produce_stream(self.address)
         try:
             await stream.run(self._read(stream), self._write(stream))
@@ -224,13 +223,14 @@ class BrokerLink:
                 if self.sender.acks == produce_pb2.ACKS_NONE:
                     self._answered_by_nobody(request)
             elif self._is_draining:
-                # With acks=0 only the end of the stream tells that the broker has read it; cancelling drops the rest.
+                # With acks=0 only the end of the stream shows that the broker has read everything; cancelling drops the
+                # rest.
                 await stream.done_writing()
                 await asyncio.Event().wait()
             else:
                 await self._event.wait()
 
-    # --- what goes out ---------------------------------------------------------------------------------------------
+    # --- requests --------------------------------------------------------------------------------------------------
 
     async def _collect(self) -> Request | None:
         """The next request, or None; then ``_event`` is set when there may be one."""
@@ -262,7 +262,7 @@ class BrokerLink:
             batch = take(queue, partial=partial <= now)
             del self.pending[queue]
             if batch is not None:
-                if batch.done:  # expired while it waited
+                if batch.done:  # expired in the queue
                     self.pending[queue] = None
                     self._event.set()
                     continue
@@ -274,7 +274,7 @@ class BrokerLink:
                 if notes.sequences is not None:
                     notes.sequences.number(batch, batch.count)
             if not leave_if_empty(queue):
-                self.pending[queue] = None  # its next turn comes after the others
+                self.pending[queue] = None  # back to the end of the round
             if size >= most or len(batches) >= PARTITIONS_MAX:
                 break
         if not batches:
@@ -292,7 +292,8 @@ class BrokerLink:
         return request
 
     def _refused_here(self, batch: SendBatch) -> bool:
-        """Fail a batch that is too large after compression: brokers refuse such a request unread, with its stream."""
+        """Fail a batch that is too large after compression: brokers refuse such a request unread and close its
+        stream."""
         error = self.sender.too_large(batch)
         if error is not None:
             self.sender.settle(batch, error, unknown=False)
@@ -300,7 +301,7 @@ class BrokerLink:
         return error is not None
 
     def _may_send_partial(self, queue: PartitionQueue, now: float) -> float:
-        """When the queue's open batch may be sent: a time of time.monotonic(), the past for now."""
+        """When the queue's open batch may be sent, in time.monotonic(); a past time means now."""
         sender = self.sender
         if sender.flushing or queue.open is None:
             return 0.0
@@ -329,7 +330,7 @@ class BrokerLink:
         records = wire_bytes = 0
         now = time.monotonic()
         for batch in filter(None, request.batches):
-            data = batch.data or b""  # it may have expired meanwhile
+            data = batch.data or b""  # it may have expired in between
             message.partitions.add(topic=batch.queue.topic.name, partition=batch.queue.partition, records=data)
             records += batch.count
             wire_bytes += len(data)
@@ -357,7 +358,7 @@ class BrokerLink:
         self._timer, self._timer_at = None, float("inf")
         self._event.set()
 
-    # --- what comes back -------------------------------------------------------------------------------------------
+    # --- responses -------------------------------------------------------------------------------------------------
 
     def _answered(self, response: produce_pb2.ProduceResponse) -> None:
         request = self.in_flight.get(response.correlation_id)
@@ -396,7 +397,7 @@ class BrokerLink:
             self.sender.release(batch.queue)
 
     def _lost(self, error: HeadraceError) -> None:
-        """The stream broke: nobody knows what became of the requests in flight."""
+        """The stream broke: the outcome of requests in flight is unknown."""
         requests, self.in_flight = self.in_flight, {}
         if not requests:
             self.sender.engine.metadata.invalidate()
@@ -408,7 +409,7 @@ class BrokerLink:
 
 
 def first_batch(queue: PartitionQueue) -> SendBatch | None:
-    """The batch that ``take`` would give."""
+    """The batch that ``take`` would return."""
     try:
         return queue.sealed[0]
     except IndexError:
@@ -422,10 +423,10 @@ def first_size(queue: PartitionQueue) -> int:
 
 
 def build(batch: SendBatch, compression: Compression, level: int | None) -> None:
-    """Turn a sealed batch's builder into bytes (on a worker thread when compressing)."""
+    """Encode a sealed batch (on a worker thread when compressing)."""
     builder = batch.builder
     if builder is not None and batch.data is None:
         data = builder.build(compression=compression, level=level)
-        if not batch.done:  # it may have expired meanwhile
+        if not batch.done:  # it may have expired in between
             batch.data = data
         batch.builder = None

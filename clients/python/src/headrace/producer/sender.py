@@ -1,25 +1,24 @@
-"""The sender: takes batches off the partition queues and gets each an outcome. Runs on the I/O thread.
+"""The sender: takes batches off the partition queues and gives each an outcome. Runs on the I/O thread.
 
-One ``BrokerLink`` per broker keeps one produce stream with up to ``max.in.flight.requests.per.connection`` requests on
-it, each packing one batch of several partitions, in queue order.
+One ``BrokerLink`` per broker has one produce stream with up to ``max.in.flight.requests.per.connection`` requests in
+flight. A request holds at most one batch of each partition, in queue order.
 
-When is a batch that is not full sent (linger.ms=0)? At once when nothing is in flight to its broker; else when the
-answer comes, or after 5 ms. An idle link so has the lowest latency and a busy one gathers by itself, without which
-many small sends would collapse (one message costs what a million bytes cost). Full batches never wait.
+With linger.ms=0, a partial batch is sent at once when nothing is in flight to its broker; otherwise at the next
+response, or after 5 ms. So an idle link has the lowest latency, and a busy one batches by itself: many small requests
+would overload it (a message costs as much as a million bytes). Full batches never wait.
 
-**Order.** A broker handles a stream in order, so a partition's batches arrive in order. When one fails and may be tried
-again, its partition is held until every later batch in flight has its answer too, then all failed ones go again, oldest
-first. An idempotent producer numbers its batches (``sequences.py``), and the broker refuses those behind one that
-failed. Without numbers a later batch that got through in between stays before it, unless
-max.in.flight.requests.per.connection=1 rules that out.
+**Order.** A broker handles a stream in order, so a partition's batches arrive in order. When one fails with a retriable
+error, its partition is held until all its batches in flight have a response; then all failed ones are retried, oldest
+first. An idempotent producer numbers its batches (``sequences.py``), and the broker refuses batches behind a failed
+one. Without numbers, a later batch may succeed before the retry, unless max.in.flight.requests.per.connection=1.
 
-**Outcome unknown.** A stream that breaks, or a request that times out, may have written its batches. They are tried
-again within delivery.timeout.ms, under the same numbers, so that the broker knows what it has (without idempotence this
-may duplicate them); when that ends, or a broker's answer rules out another try, the error is UnknownOutcomeError.
+**Outcome unknown.** When a stream breaks or a request times out, its batches may have been written. They are retried
+within delivery.timeout.ms under the same numbers, by which the broker detects duplicates (without idempotence they may
+be duplicated). When retries end, the error is UnknownOutcomeError.
 
-**Leaders that change.** A refusal that names the new leader is followed at once (KIP-951), and so is what the metadata
-watch brings; whatever waits for its retry then goes without waiting. Without news a link and a partition are tried once
-per retry.backoff.ms, which grows.
+**Leader changes.** A refusal that names the new leader is followed at once (KIP-951), and so is news of the metadata
+watch; batches that wait for a retry then go without waiting. Without news a link or a partition is retried once per
+retry.backoff.ms, which grows.
 """
 
 from __future__ import annotations
@@ -77,23 +76,23 @@ _STALE_METADATA = frozenset(
 
 
 class QueueNotes:
-    """What the sender remembers of one partition queue. ``sequences``: None without idempotence."""
+    """The sender's state of one partition queue. ``sequences``: None without idempotence."""
 
     __slots__ = ("failed", "in_flight", "last_error", "leader_epoch", "link", "moved_at", "retry_at", "sequences")
 
     def __init__(self, sequences: PartitionSequences[SendBatch] | None) -> None:
         self.sequences = sequences
         self.leader_epoch = -1
-        self.moved_at = float("inf")  # since when another than ``link``'s broker leads, while batches are in flight
-        self.link: BrokerLink | None = None  # where its batches go, or went last
+        self.moved_at = float("inf")  # since when another broker than ``link``'s leads, while batches are in flight
+        self.link: BrokerLink | None = None  # the link that its batches use, or used last
         self.in_flight = 0
-        self.failed: list[SendBatch] = []  # to be tried again once nothing is in flight
+        self.failed: list[SendBatch] = []  # to be retried once nothing is in flight
         self.retry_at = 0.0
         self.last_error: HeadraceError | None = None
 
 
 class Sender:
-    """Routes queues to links, and decides what a failure means."""
+    """Routes queues to links, and handles failures."""
 
     def __init__(self, engine: Engine, config: dict[str, Any], metrics: Metrics) -> None:
         self.engine = engine
@@ -114,18 +113,18 @@ class Sender:
         self.identity: ProducerIdentity | None = None
         if config["enable.idempotence"]:
             self.identity = ProducerIdentity(engine, self._identity_renewed, self._identity_refused)
-        self._nameless: dict[PartitionQueue, None] = {}  # queues that wait for a producer id, or for a new epoch
-        self._orphans: dict[PartitionQueue, None] = {}  # queues whose partition has no leader that we know
+        self._nameless: dict[PartitionQueue, None] = {}  # queues that wait for a producer id or a new epoch
+        self._orphans: dict[PartitionQueue, None] = {}  # queues whose partition has no known leader
         self._sweeper: asyncio.Task[None] | None = None
         self._compressing: dict[SendBatch, asyncio.Future[None]] = {}
         self._topic_ids: dict[str, bytes] = {}
         self._closed = False
         engine.metadata.listeners.append(self._on_snapshot)
 
-    # --- work comes in ---------------------------------------------------------------------------------------------
+    # --- queues and routing ----------------------------------------------------------------------------------------
 
     def wake(self) -> None:
-        """On the I/O thread: look at what has been announced."""
+        """On the I/O thread: process the announced queues."""
         if self._closed:
             return
         links = set()
@@ -161,12 +160,12 @@ class Sender:
             if old is not None:
                 old.retire()
         notes: QueueNotes = queue.sender
-        if notes.in_flight and notes.link is not link:  # order: the old leader must have answered first
+        if notes.in_flight and notes.link is not link:  # order: the old leader must have responded first
             self._orphans[queue] = None
             return None
         notes.link, notes.moved_at = link, float("inf")
         epoch = info.partitions[queue.partition].leader_epoch if info else -1
-        if epoch > notes.leader_epoch:  # news: what failed before need not wait
+        if epoch > notes.leader_epoch:  # news: no pause after earlier failures
             notes.leader_epoch, notes.retry_at = epoch, 0.0
             link.has_news()
         link.pending[queue] = None
@@ -181,7 +180,7 @@ class Sender:
             if len(info.partitions) > len(queues.queues):
                 queues.grow(len(info.partitions))
             queues.available = [part.partition for part in info.partitions if part.leader >= 0]
-            if known != info.topic_id:  # deleted and made anew; otherwise fewer partitions are a node that lags
+            if known != info.topic_id:  # deleted and re-created; with the same id, fewer partitions mean a lagging node
                 self._topic_ids[name] = info.topic_id
                 if len(info.partitions) < len(queues.queues):
                     queues.shrink(len(info.partitions))
@@ -192,12 +191,12 @@ class Sender:
         self.adopt_orphans()
 
     def leader_of(self, queue: PartitionQueue) -> int:
-        """As far as we know; -1: nobody."""
+        """The leader according to the metadata; -1: none."""
         info = self.engine.metadata.snapshot.topics.get(queue.topic.name)
         return info.partitions[queue.partition].leader if info and queue.partition < len(info.partitions) else -1
 
     def _has_news(self, queue: PartitionQueue, link: BrokerLink) -> bool:
-        """Another broker leads, or the same one anew."""
+        """Whether another broker leads, or the same one in a new epoch."""
         info = self.engine.metadata.snapshot.topics.get(queue.topic.name)
         if info is None or queue.partition >= len(info.partitions):
             return True
@@ -210,7 +209,7 @@ class Sender:
         self._orphans.update(dict.fromkeys(queues))
 
     def adopt_orphans(self) -> None:
-        """Route again what had no leader, or waited for its old one."""
+        """Route queues that had no leader or waited for their old one."""
         if self._closed:
             return
         orphans, self._orphans = self._orphans, {}
@@ -220,13 +219,13 @@ class Sender:
                 link.nudge()
 
     async def compressed(self, batch: SendBatch) -> None:
-        """Have the batch's bytes, made on a worker thread: once, also when the link that asked first is gone."""
+        """Compress the batch on a worker thread, once, even if the link that asked first is gone."""
         work = self._compressing.get(batch)
         if work is None:
             loop = asyncio.get_running_loop()
             try:
                 work = loop.run_in_executor(None, build, batch, self.compression, self.compression_level)
-            except RuntimeError:  # the interpreter is ending and gives threads no more work: this is the last flush
+            except RuntimeError:  # the interpreter is ending and starts no more threads: this is the last flush
                 build(batch, self.compression, self.compression_level)
                 return
             self._compressing[batch] = work
@@ -236,7 +235,7 @@ class Sender:
     # --- producer id and numbers -----------------------------------------------------------------------------------
 
     def may_go(self, queue: PartitionQueue, batch: SendBatch, now: float) -> bool:
-        """May the queue's next batch be sent now? Otherwise its link hears when it is worth asking again."""
+        """Whether the queue's next batch may be sent now. If not, its link is notified when to ask again."""
         notes: QueueNotes = queue.sender
         sequences = notes.sequences
         if sequences is None or batch.done:
@@ -244,7 +243,7 @@ class Sender:
         if sequences.may_send(batch, notes.in_flight, now):
             return True
         if notes.in_flight:
-            return False  # an answer is to come
+            return False  # a response is pending
         self._regroup(queue)
         if not sequences.needs_identity:
             return bool(batch.done) or sequences.may_send(batch, 0, now)
@@ -266,7 +265,7 @@ class Sender:
         self.nudge_all()
 
     def _identity_refused(self, error: HeadraceError) -> None:
-        """There is no producer id for us: what waits for one fails with the reason."""
+        """No producer id was granted: the waiting batches fail with the reason."""
         waiting, self._nameless = self._nameless, {}
         for batch in self.accumulator.snapshot_unfinished():
             if batch.queue in waiting and not batch.in_flight:
@@ -274,7 +273,7 @@ class Sender:
         self.nudge_all()
 
     def too_large(self, batch: SendBatch) -> RecordTooLargeError | None:
-        """The error for a batch whose bytes are more than its topic takes; None: they are not."""
+        """The error for a batch larger than its topic allows; None if it fits."""
         topic, size = batch.queue.topic.name, len(batch.data or b"")
         info = self.engine.metadata.snapshot.topics.get(topic)
         if info is None or not 0 < info.max_message_bytes < size:
@@ -297,7 +296,7 @@ class Sender:
         self.metrics["record-send"].record(count, count)
 
     def fail(self, batch: SendBatch, error: HeadraceError) -> None:
-        """The batch has its outcome: ``error``, whatever may be answered later."""
+        """Give the batch the outcome ``error``; later responses have no effect."""
         self.metrics["record-error"].record(batch.count, batch.count)
         notes: QueueNotes | None = batch.queue.sender
         if notes is not None and notes.sequences is not None:
@@ -305,7 +304,7 @@ class Sender:
         finish(batch, -1, -1, error)
 
     def settle(self, batch: SendBatch, error: HeadraceError, *, unknown: bool) -> None:
-        """A batch in flight failed: try again, or give it this error. ``unknown``: it may have been written."""
+        """Retry a failed batch or give it this error. ``unknown``: it may have been written."""
         queue = batch.queue
         notes: QueueNotes = queue.sender
         batch.in_flight = False
@@ -331,7 +330,7 @@ class Sender:
             self.fail(batch, type(error)(f"{queue.topic.name}-{queue.partition}: {_reason(queue, error)}"))
 
     def release(self, queue: PartitionQueue) -> None:
-        """One batch of the queue has its answer. Once all have, failed ones go back, oldest first."""
+        """One batch of the queue has its response. Once all have, failed ones are requeued, oldest first."""
         notes: QueueNotes = queue.sender
         notes.in_flight -= 1
         if notes.in_flight:
@@ -367,11 +366,11 @@ class Sender:
         )
 
     async def _sweep(self) -> None:
-        """Fail what is older than delivery.timeout.ms, wherever it waits; wake up when the call to do so was lost."""
+        """Fail batches older than delivery.timeout.ms wherever they are; also recover a lost wake-up."""
         pause = min(max(self.delivery_timeout_s / 10, 0.02), 0.5)
         while True:
             await asyncio.sleep(pause)
-            if self.accumulator.awake:  # announced, and nobody came: Ctrl-C struck the caller in between
+            if self.accumulator.awake:  # announced but not woken: Ctrl-C interrupted the caller in between
                 self.wake()
             now = time.monotonic()
             for batch in self.accumulator.snapshot_unfinished():
@@ -391,7 +390,7 @@ class Sender:
             for link in self.links.values():
                 link.check_request_timeout(now)
                 link.moved(now)
-                link.nudge()  # a batch that was given up may have held others back
+                link.nudge()  # an expired batch may have blocked others
 
     def _why(self, queue: PartitionQueue) -> str:
         if queue.topic.name not in self.engine.metadata.snapshot.topics:
@@ -414,7 +413,7 @@ class Sender:
         return f"{queue.topic.name}-{queue.partition} has no leader; broker {last[0]} led it last (epoch {last[1]})"
 
     async def close(self) -> None:
-        """Fail what is left, end the streams; what is told afterwards opens none."""
+        """Fail the remaining batches and end the streams; later wake-ups open none."""
         self._closed = True
         if self._sweeper is not None:
             self._sweeper.cancel()
@@ -430,7 +429,7 @@ class Sender:
 
 
 def finish(batch: SendBatch, base_offset: int, log_append_time_ms: int, error: HeadraceError | None) -> None:
-    """Give a batch its outcome, and tell those who wait for it, each in the way it wants to be told."""
+    """Set the outcome of a batch and notify its waiters, each in its own way."""
     loops: dict[asyncio.AbstractEventLoop, list[AsyncRecordFuture]] = {}
     for waiter in batch.finish(base_offset, log_append_time_ms, error):
         if isinstance(waiter, tuple):
@@ -446,7 +445,7 @@ def finish(batch: SendBatch, base_offset: int, log_append_time_ms: int, error: H
 
 
 def _reason(queue: PartitionQueue, error: HeadraceError) -> str:
-    """Why, without the partition's name before it, which brokers mostly give and our messages begin with."""
+    """The error's text without the partition's name, which our message already begins with."""
     return error.message.removeprefix(f"{queue.topic.name}-{queue.partition}: ")
 
 

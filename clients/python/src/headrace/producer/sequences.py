@@ -1,27 +1,26 @@
 """The sequence numbers of an idempotent producer in one partition (KIP-98, KIP-360). Pure.
 
-A batch gets its number (producer id, epoch, base sequence) when it is sent for the first time and keeps it for all its
-tries, so that a broker knows a batch that it has. A broker takes the next number and nothing else: when one batch
-fails, those in flight behind it are refused as OUT_OF_ORDER, and all are tried again, oldest first.
+A batch gets its number (producer id, epoch, base sequence) at its first attempt and keeps it for all attempts, so that
+the broker recognizes duplicates. A broker accepts only the next number: when a batch fails, those in flight behind it
+are refused with OUT_OF_ORDER, and all are retried, oldest first.
 
-    state      how many on their way   left by
+    state      batches in flight       left by
     probing    one                     an acknowledgement (flowing)
-    flowing    five                    a failure, or a long silence (probing); a batch that is given up (broken)
-    broken     only what has a number  all numbers being settled: none was lost (probing), or some may be (renewing)
+    flowing    five                    a failure, or a long silence (probing); an expired batch (broken)
+    broken     only numbered ones      all numbers being settled: none was lost (probing), or some may be (renewing)
     renewing   none                    a new epoch, in which numbers begin at 0 (probing)
 
-Why one at first: a broker that knows nothing of a producer takes any number from it (its records may have been deleted
-long ago). Were the first batch refused for a moment and the second one in flight, the second would be taken as the
-first. After an acknowledgement the broker knows. It remembers the last five batches of a producer, so no more than five
-are without an outcome.
+Probing sends one batch at first, because a broker accepts any number from a producer that it does not know (the records
+may have been deleted long ago). If the first batch were refused for a moment with a second one in flight, the broker
+would take the second for the first. After an acknowledgement the broker knows the producer. It remembers a producer's
+last five batches, so at most five are without an outcome.
 
-**What is never done.** A batch that may have been written keeps its number or is given up: under another number it
-could be in the log twice (KAFKA-18579). A new number is given only to what every try of was refused.
+**Invariant.** A batch that may have been written keeps its number or expires: under another number it could be in the
+log twice (KAFKA-18579). Only a batch whose every attempt was refused gets a new number.
 
 **Gaps.** A batch is *given up* when its time is over or its refusal is final. Its number may be missing in the log, so
-nothing new is numbered until those behind it are settled. When the last number was acknowledged, the broker has all of
-them, and no number is missing; otherwise numbers begin anew under the next epoch, which also fences what is still
-somewhere on its way under the old one.
+no new batch is numbered until those behind it are settled. If the last number was acknowledged, no number is missing.
+Otherwise numbers restart under the next epoch, which also fences requests of the old epoch that are still in flight.
 """
 
 from __future__ import annotations
@@ -32,10 +31,10 @@ from typing import Generic, NamedTuple, TypeVar
 
 B = TypeVar("B", bound=Hashable)
 
-#: Batches of one partition without an outcome: so many a broker remembers of each producer.
+#: Batches of one partition without an outcome: a broker remembers this many per producer.
 WINDOW = 5
 
-#: A broker may forget a producer that is silent for so long (seconds; producer.id.expiration.ms is a day by default).
+#: A broker may forget a producer after this silence (seconds; producer.id.expiration.ms is a day by default).
 SILENCE_S = 600.0
 
 _SEQUENCES = 2**31
@@ -43,19 +42,19 @@ _SEQUENCES = 2**31
 _UNKNOWN_TO_BROKER = frozenset(("OUT_OF_ORDER_SEQUENCE_NUMBER", "UNKNOWN_PRODUCER_ID"))
 _FENCED = "INVALID_PRODUCER_EPOCH"
 
-#: Answered so, a batch is in the log for sure.
+#: With this answer the batch is certainly in the log.
 DUPLICATE = "DUPLICATE_SEQUENCE_NUMBER"
 
 
 class Identity(NamedTuple):
-    """What InitProducerId gave."""
+    """The response of InitProducerId."""
 
     producer_id: int
     epoch: int
 
 
 class Stamp(NamedTuple):
-    """What goes into the header of a batch; the sequence is that of its first record, below 2^31."""
+    """Header fields of a batch; the sequence is that of its first record, below 2^31."""
 
     producer_id: int
     producer_epoch: int
@@ -63,7 +62,7 @@ class Stamp(NamedTuple):
 
 
 class Verdict(Enum):
-    """What becomes of a batch that failed."""
+    """What to do with a batch that failed."""
 
     RETRY = "again, under its number if it has one"
     RENUMBER = "again, under a new number: it was surely not written"
@@ -76,30 +75,30 @@ class _Number:
 
     def __init__(self, identity: Identity, place: int, sequence: int, count: int) -> None:
         self.identity = identity
-        self.place = place  # among all batches that were numbered
+        self.place = place  # among all numbered batches
         self.sequence = sequence  # not wrapped
         self.count = count
         self.maybe_written = False
-        self.given_up = False  # it has its outcome; an answer may still come
+        self.given_up = False  # it has its outcome; a response may still come
 
 
 class PartitionSequences(Generic[B]):
-    """One partition's book. ``B`` is whatever stands for a batch. Times are seconds of a clock that never goes back."""
+    """The state of one partition. ``B`` is the type of a batch. Times are seconds of a monotonic clock."""
 
     def __init__(self) -> None:
         self.identity: Identity | None = None
         self._numbers: dict[B, _Number] = {}  # oldest first
         self._next = 0
         self._places = 0
-        self._acked = 0  # one past the last number that is known to be in the log
+        self._acked = 0  # one past the last number known to be in the log
         self._is_broken = False
-        self._is_lost = False  # the broker does not know what came before: only a new epoch helps
+        self._is_lost = False  # the broker lacks an earlier batch: only a new epoch helps
         self._flowing_until = float("-inf")
 
     # --- sending ---------------------------------------------------------------------------------------------------
 
     def may_send(self, batch: B, in_flight: int, now: float) -> bool:
-        """May the partition's next batch go now, beside ``in_flight`` others of the partition?"""
+        """Whether the partition's next batch may be sent beside ``in_flight`` others of the partition."""
         if in_flight and (in_flight >= WINDOW or now > self._flowing_until):
             return False
         if batch in self._numbers:
@@ -107,7 +106,7 @@ class PartitionSequences(Generic[B]):
         return self.identity is not None and not self._is_broken and self._is_remembered()
 
     def number(self, batch: B, count: int) -> Stamp:
-        """The number of a batch of ``count`` records that is about to be sent; the same each time."""
+        """The number of a batch of ``count`` records about to be sent; the same at each attempt."""
         found = self._numbers.get(batch)
         if found is None:
             assert self.identity is not None, "nothing is numbered without a producer id"
@@ -119,7 +118,7 @@ class PartitionSequences(Generic[B]):
         return Stamp(*found.identity, found.sequence % _SEQUENCES)
 
     def _is_remembered(self) -> bool:
-        """Does the oldest batch without an outcome stay among the last five, when one more is numbered?"""
+        """Whether the oldest batch without an outcome is still among the last five when one more is numbered."""
         oldest = next(iter(self._numbers.values()), None)
         return oldest is None or self._places - oldest.place < WINDOW
 
@@ -133,9 +132,9 @@ class PartitionSequences(Generic[B]):
             self._flowing_until = now + SILENCE_S
 
     def failed(self, batch: B, code: str, *, retriable: bool, unknown: bool) -> Verdict:
-        """A try of the batch failed with the error ``code``. ``unknown``: it may have been written nevertheless.
+        """An attempt failed with the error ``code``. ``unknown``: the batch may have been written nevertheless.
 
-        The caller may still give up what is to be tried again (``give_up``). After FAIL and UNKNOWN it has.
+        After RETRY the caller may still give up the batch (``give_up``). After FAIL and UNKNOWN it is given up.
         """
         self._flowing_until = float("-inf")
         number = self._numbers.get(batch)
@@ -150,7 +149,7 @@ class PartitionSequences(Generic[B]):
                 return Verdict.RETRY
         elif code in _UNKNOWN_TO_BROKER:
             if self._has_older(batch):
-                return Verdict.RETRY  # that one failed, and comes first
+                return Verdict.RETRY  # that one failed and comes first
             self._is_broken = self._is_lost = True
             if not number.maybe_written:
                 del self._numbers[batch]
@@ -164,8 +163,8 @@ class PartitionSequences(Generic[B]):
         return Verdict.UNKNOWN if number.maybe_written else Verdict.FAIL
 
     def give_up(self, batch: B, *, in_flight: bool) -> bool:
-        """The batch's time is over: it gets its outcome now, whatever is answered later (``in_flight``: to a try that
-        is under way). Returns whether it may have been written."""
+        """The batch's time is over: it gets its outcome now. ``in_flight``: an attempt has no response yet. Returns
+        whether the batch may have been written."""
         number = self._numbers.get(batch)
         if number is None:
             return False
@@ -185,8 +184,8 @@ class PartitionSequences(Generic[B]):
     # --- gaps ------------------------------------------------------------------------------------------------------
 
     def regroup(self) -> list[B]:
-        """Nothing is in flight: forget what is settled. Returns the batches that may not be tried again, for they may
-        have been written and could only go under a new number; they are given up (UNKNOWN)."""
+        """Nothing is in flight: drop settled batches. Returns those that may not be retried, because they may have been
+        written and could only get a new number; they are given up (UNKNOWN)."""
         if not self._is_broken:
             return []
         hopeless: list[B] = []
@@ -201,11 +200,11 @@ class PartitionSequences(Generic[B]):
 
     @property
     def needs_identity(self) -> bool:
-        """It cannot go on without a (new) producer id or epoch. To be asked after ``regroup``."""
+        """Whether it needs a (new) producer id or epoch to continue. Ask after ``regroup``."""
         return self.identity is None or (self._is_broken and not self._numbers)
 
     def renew(self, identity: Identity) -> None:
-        """Number from 0 on under ``identity``, another one than before."""
+        """Number from 0 under the new ``identity``."""
         assert identity != self.identity, "the old numbers are used up"
         assert not self._numbers, "what has a number keeps it"
         self.identity = identity
