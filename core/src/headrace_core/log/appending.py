@@ -1,8 +1,8 @@
-"""What happens to a producer's batches on their way into the log. Pure: bytes, headers and a time in; buffers out.
+"""Prepare a producer's batches for the log. Pure: bytes, headers and a time in; buffers out.
 
-The common case copies nothing: each batch is written as two buffers, sixteen fresh bytes (base offset, length, leader
-epoch: the part that the CRC does not cover) and a view of all the rest. Only LogAppendTime and a topic's own
-``compression.type`` make a batch anew.
+The common case copies nothing. Each batch is written as two buffers: sixteen new bytes (base offset, length, leader
+epoch; the CRC does not cover them) and a view of the rest. Only LogAppendTime and a topic's own ``compression.type``
+build a new batch.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ _BASE_BYTES = 16
 
 
 def _unheard(outcome: object) -> None:
-    """Nothing waits for the append."""
+    """Stands for ``done`` when nothing waits for the append."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Append:
-    """One request to append: whole batches back to back, all of which are appended, or none.
+    """A request to append whole batches, all or none.
 
-    ``headers``: what ``validate`` returned along with ``data``, or None to have the log validate it.
+    ``headers``: what ``validate`` returned with ``data``; None: the log validates it.
 
-    ``replicated``: the batches come from the partition's leader, whose epoch is ``leader_epoch``: they keep their
-    offsets and epochs; ``headers`` are those of ``replicated.check_replicated``. ``follows``: the end of the log that
-    they were sent for; None: not known. Offsets may leave a gap, so only this tells that nothing between was lost.
+    ``replicated``: the batches come from the partition's leader in ``leader_epoch`` and keep their offsets and epochs;
+    ``headers`` are those of ``replicated.check_replicated``. ``follows``: the log end that they were sent for; None:
+    unknown. Offsets may have gaps, so only ``follows`` shows that nothing between was lost.
 
-    ``fence``: a coordinator's append to its shard, under these conditions; the batches carry its epoch already.
+    ``fence``: conditions of a coordinator's append to its shard; the batches carry its epoch already.
 
-    ``done`` is called by the directory's writer, in the event loop, with an AppendInfo or an exception.
+    The directory's writer calls ``done`` in the event loop, with an AppendInfo or an exception.
     """
 
     data: Buffer
@@ -64,23 +64,23 @@ class Append:
 class AppendInfo(NamedTuple):
     """The outcome of an append."""
 
-    #: Of the first record.
+    #: Offset of the first record.
     base_offset: int
     #: One past the last record.
     next_offset: int
-    #: The time that the log gave the records (LogAppendTime), else -1.
+    #: Time that the log gave the records (LogAppendTime), else -1.
     log_append_time_ms: int
     #: Bytes written.
     size: int
     log_start_offset: int
     max_timestamp_ms: int
-    #: Nothing was appended: a producer sent again what has been in the log at these offsets before.
+    #: Nothing was appended: a retry of batches that the log has at these offsets.
     is_duplicate: bool = False
 
 
 class Write:
-    """Batches that are ready to go into a segment, at their offsets, with one write: those of one append (``prepare``),
-    or of all appends that were added to an empty one (``add``)."""
+    """Batches that are ready for a segment, at their offsets, in one write: of one append (``prepare``), or of several
+    appends added to an empty one (``add``)."""
 
     __slots__ = (
         "buffers",
@@ -111,15 +111,15 @@ class Write:
         self.next_offset = next_offset
         self.log_append_time_ms = log_append_time_ms
         self.max_timestamp_ms = max_timestamp_ms
-        #: Those of the batches that have a producer id: the header as it came, and where it goes.
+        #: The batches with a producer id: (header as sent, target).
         self.producers = producers
-        #: Of each append that was added.
+        #: One for each append that was added.
         self.infos: list[AppendInfo] = []
-        #: What the table of producers was told of them, to be taken back when they are not written.
+        #: Entries of the producer table, to be removed when the batches are not written.
         self.remembered: list[Remembered] = []
 
     def add(self, other: Write, log_start_offset: int) -> None:
-        """The batches of one more append, which go on where these end."""
+        """Add the batches of one more append behind these."""
         self.buffers += other.buffers
         self.metas += other.metas
         self.size += other.size
@@ -136,7 +136,7 @@ class Write:
         )
 
     def empty(self) -> Write:
-        """All of it; this one has nothing afterwards."""
+        """Return a copy of everything and clear this one."""
         taken = Write(self.buffers, self.metas, size=self.size)
         taken.infos, taken.remembered = self.infos, self.remembered
         self.buffers, self.metas, self.infos, self.remembered, self.size = [], [], [], [], 0
@@ -146,12 +146,12 @@ class Write:
 def validate(
     data: Buffer, config: LogConfig, now_ms: int, *, allow_control: bool = False
 ) -> tuple[Buffer, list[BatchHeader]]:
-    """All that a topic demands of a producer's batches, except what ``prepare`` does: CRC, structure of every record,
-    timestamps within the topic's bounds (KIP-937), keys where the topic is compacted. Costs a pass over the bytes, and
-    may run in any thread, before the append.
+    """Check all that a topic demands of a producer's batches, except what ``prepare`` checks: CRC, structure of every
+    record, timestamp bounds (KIP-937), keys in a compacted topic. Costs a pass over the bytes. Any thread, before the
+    append.
 
-    Returns the bytes (corrected where a max timestamp was wrong) and their headers, for ``Append``. Raises what
-    ``records.validate_batches`` raises: CorruptMessageError, InvalidRecordError, InvalidTimestampError,
+    Returns the bytes (corrected where a max timestamp was wrong) and their headers, for ``Append``. Raises the errors
+    of ``records.validate_batches``: CorruptMessageError, InvalidRecordError, InvalidTimestampError,
     UnsupportedVersionError.
     """
     earliest_ms, latest_ms = 0, LONG_MAX  # no client writes times before 1970; from -2^63 on, deltas would overflow
@@ -172,22 +172,22 @@ def validate(
 
 
 def topic_codec(config: LogConfig) -> Compression | None:
-    """The codec that the topic wants its batches in; None: the producer's."""
+    """The topic's codec; None: keep the producer's."""
     if config.compression_type == "producer":
         return None
     return Compression.NONE if config.compression_type == "uncompressed" else Compression.parse(config.compression_type)
 
 
 def _level(config: LogConfig) -> int | None:
-    """None: the codec's own choice, which Kafka writes as -1 where no level has that number."""
+    """Compression level; None: the codec's default, which Kafka writes as -1 where no level has that number."""
     return None if config.compression_level == -1 and config.compression_type == "gzip" else config.compression_level
 
 
 def in_topic_codec(
     data: Buffer, headers: Sequence[BatchHeader], config: LogConfig
 ) -> tuple[Buffer, Sequence[BatchHeader]]:
-    """Sound batches in the codec that the topic wants. ``prepare`` would do it too, but within the writer's turn, where
-    everybody else's appends wait; this may run in any thread."""
+    """Recompress sound batches to the topic's codec. ``prepare`` would do it too, but in the writer's turn, where all
+    other appends wait; this may run in any thread."""
     wanted = topic_codec(config)
     if wanted is None or all(header.compression is wanted for header in headers):
         return data, headers
@@ -204,9 +204,9 @@ def in_topic_codec(
 def prepare(
     data: Buffer, headers: Sequence[BatchHeader], config: LogConfig, *, base_offset: int, leader_epoch: int, now_ms: int
 ) -> Write:
-    """Gives the batches their offsets and epoch, and the shape that the topic wants.
+    """Assign offsets and epoch to the batches, and the topic's codec and timestamp type.
 
-    Raises RecordTooLargeError (a batch above max.message.bytes), RecordListTooLargeError (the whole above
+    Raises RecordTooLargeError (a batch above max.message.bytes), RecordListTooLargeError (all together above
     segment.bytes), CorruptMessageError (headers that do not belong to the data).
     """
     append_time_ms = now_ms if config.timestamp_type is TimestampType.LOG_APPEND_TIME else -1
@@ -274,7 +274,7 @@ def _rewritten(batch: memoryview, header: BatchHeader, config: LogConfig, append
 
 
 def headers_of(data: Buffer) -> list[BatchHeader]:
-    """The headers of batches that are known to be sound (read from a log, or checked elsewhere)."""
+    """Headers of batches known to be sound (read from a log, or checked elsewhere)."""
     headers = []
     position = 0
     while position < len(data):
@@ -284,5 +284,5 @@ def headers_of(data: Buffer) -> list[BatchHeader]:
     return headers
 
 
-#: The outcome of one of several appends: what it did, or why it was refused.
+#: Outcome of one of several appends: what it did, or why it was refused.
 AppendOutcome = AppendInfo | HeadraceError

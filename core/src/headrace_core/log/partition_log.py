@@ -1,18 +1,17 @@
 """The log of one partition: an ordered list of segments, appended to at one end.
 
-    log start        recovery point    flushed        log end
-       |                  |               |              |
-    [ segment ][ segment ][ segment ][ active segment .. ]
+log start        recovery point    flushed        log end
+|                  |               |              |
+[ segment ][ segment ][ segment ][ active segment .. ]
 
-    log_start_offset <= recovery point <= flushed_end <= log_end_offset
+log_start_offset <= recovery point <= flushed_end <= log_end_offset
 
-Synchronous, without threads or locks of its own. One owner (``DirectoryWriter``) makes all changes, one after the
-other; readers in any thread may call the reading methods meanwhile, for offsets below an end that the owner has
-published: batches, index entries and the list of segments only become visible when they are complete, and a reader that
-holds a segment keeps its file open even when the segment is deleted.
+Synchronous, without threads or locks. One owner (``DirectoryWriter``) makes all changes, one after the other. Readers
+in any thread may read offsets below an end that the owner has published: batches, index entries and the list of
+segments become visible only when complete. A reader that holds a segment keeps its file open after its deletion.
 
-Several appends become one write wherever they go into the same segment (``Write``). Each is appended whole or not at
-all; one that is refused does not keep the others out.
+Appends to the same segment become one write (``Write``). Each is appended whole or not at all; a refused one does not
+stop the others.
 """
 
 from __future__ import annotations
@@ -67,19 +66,20 @@ logger = logging.getLogger(__name__)
 #: Logs that are closed at the same time: each holds two descriptors meanwhile.
 _CLOSED_AT_ONCE = 64
 
-#: Of files that are on their way out.
+#: Suffix of files that will be removed.
 DELETED_SUFFIX = ".deleted"
 
 
 class DeletedFile(NamedTuple):
-    """A file that belongs to no log any more, and what removing it gives back (indexes count for nothing)."""
+    """A file that no log uses, and the bytes that its removal frees (0 for an index)."""
 
     path: str
     size: int
 
 
 class PartitionLog(LogReader):
-    """See the module. Made by ``open``; all offsets are exclusive ends unless they say otherwise."""
+    """One partition's log (see the module); create it with ``open``. Offsets are exclusive ends unless they say
+    otherwise."""
 
     def __init__(
         self,
@@ -101,11 +101,11 @@ class PartitionLog(LogReader):
         self.directory = directory
         self.config = config
         self.epochs = epochs
-        #: What is known of each producer that wrote to this log; changed in the owner's turn.
+        #: State of each producer that wrote to this log; only the owner changes it.
         self.producers = producers or ProducerTable(next_offset=log_end_offset)
-        #: Records appended since the last flush, and when the first of them was (None: none are).
+        #: Records appended since the last flush, and when the first of them was; None: no such records.
         self.unflushed_since_ms: float | None = None
-        #: Of a shard: looked up in the log when it is asked for, and when it may have changed otherwise.
+        #: Of a shard: looked up in the log on demand, and again when it may have changed.
         self._shard_epoch: KnownEpoch | None = None
         self._snapshots = snapshots or ProducerSnapshots(fs, directory)
         self._fs = fs
@@ -115,7 +115,7 @@ class PartitionLog(LogReader):
         self.topic_id = topic_id
         #: Everything below is durable.
         self.flushed_end = log_end_offset
-        #: When it was rolled last; -1: not since it was opened.
+        #: Time of the last roll; -1: no roll since it was opened.
         self._rolled_ms = -1
 
     @classmethod
@@ -134,12 +134,12 @@ class PartitionLog(LogReader):
         clean: bool = False,
         meter: OpeningMeter | None = None,
     ) -> PartitionLog:
-        """Opens the log in ``directory`` (which exists), creating its first segment if it has none.
+        """Open the log in ``directory`` (which exists); create its first segment if it has none.
 
         ``clean``: the last owner closed it and ``recovery_point`` is its end; else what lies beyond the recovery point
-        is scanned, a torn tail is cut and indexes are rebuilt. ``log_start_offset=None``: the checkpoint that tells it
-        is lost, and the epoch checkpoint tells it. ``meter`` counts what is scanned. Raises CorruptLogError (nothing is
-        changed then) and OSError.
+        is scanned, a torn tail is cut and indexes are rebuilt. ``log_start_offset=None``: its checkpoint is lost, and
+        the epoch checkpoint gives the start. ``meter`` counts scanned bytes. Raises CorruptLogError (nothing is changed
+        then), OSError.
         """
         opened = open_segments(
             fs,
@@ -186,8 +186,8 @@ class PartitionLog(LogReader):
 
     @property
     def recovery_point(self) -> int:
-        """What may be persisted as the recovery point: everything below it is durable. (Of a log without a batch there
-        is nothing that could be missing, and a replica's first batch may begin below its end.)"""
+        """The offset to persist as the recovery point: everything below it is durable. (An empty log has nothing to
+        recover, and a replica's first batch may begin below its end.)"""
         return 0 if len(self._segments) == 1 and self._segments[0].size == 0 else self.flushed_end
 
     @property
@@ -197,8 +197,8 @@ class PartitionLog(LogReader):
         return self.flushed_end if self.config.flush is FlushPolicy.COMMIT else self.log_end_offset
 
     def known_epochs(self) -> tuple[EpochStart, ...] | None:
-        # None at all: the log was cut at its start, and batches below it, which are still in its first file, have had
-        # epochs of which nothing is known any more.
+        # No entry at all: the log was cut at its start. Batches below it, still in its first file, have epochs that are
+        # unknown now.
         return (self.epochs.entries or None) if self.epochs.is_vouched_for else None
 
     def may_have_gaps(self) -> bool:
@@ -210,7 +210,7 @@ class PartitionLog(LogReader):
         return sum(segment.size for segment in self._segments)
 
     def reconfigure(self, config: LogConfig) -> None:
-        """New settings, in force from the next append or roll on."""
+        """Set the configuration; it applies from the next append or roll."""
         self.config = config
         for segment in self._segments[-1:]:
             segment.interval_bytes = config.index_interval_bytes
@@ -219,26 +219,28 @@ class PartitionLog(LogReader):
     # ---------------------------------------------------------------- append
 
     def append(self, data: Buffer, leader_epoch: int) -> AppendInfo:
-        """Validates and appends whole batches as their leader: gives them offsets and the epoch. Not durable yet: see
-        ``flush``. Raises what ``append_many`` gives as the outcome of one append."""
+        """Validate and append whole batches as their leader: assigns offsets and the epoch. Not durable before
+        ``flush``. Raises the errors that ``append_many`` returns."""
         (outcome,) = self.append_many([Append(data=data, leader_epoch=leader_epoch)])
         if isinstance(outcome, HeadraceError):
             raise outcome
         return outcome
 
     def append_many(self, appends: Sequence[Append], *, start_writeback: bool = False) -> list[AppendOutcome]:
-        """Appends several requests in order, each of them whole or not at all, with one writev for all that go into the
-        same segment.
+        """Append several requests in order, each whole or not at all; one writev for all that go into the same segment.
 
-        The outcome of a refused one is its error: CorruptMessageError, InvalidRecordError, InvalidTimestampError,
-        RecordTooLargeError, RecordListTooLargeError, OutOfOrderSequenceNumberError, InvalidProducerEpochError,
-        DiskFullError (what had been written of it is removed again); of one with a fence FencedShardEpochError,
-        UnexpectedLogEndError; of a replicated one UnexpectedOffsetError, UnexpectedEpochError. The others are appended
-        all the same. (A replicated append that is larger than a segment may leave its first batches when the disk
-        becomes full.) Raises OSError when the disk fails in another way: then the state of the file is unknown and the
-        log must not be used any more.
+        The outcome of a refused append is its error; the others are appended all the same:
 
-        ``start_writeback``: the disk may begin at once; for when other files are written before this one is flushed.
+        * CorruptMessageError, InvalidRecordError, InvalidTimestampError, RecordTooLargeError, RecordListTooLargeError,
+          OutOfOrderSequenceNumberError, InvalidProducerEpochError
+        * DiskFullError: what was written of it is removed again (of a replicated append larger than a segment, the
+          first batches may stay)
+        * with a fence: FencedShardEpochError, UnexpectedLogEndError
+        * replicated: UnexpectedOffsetError, UnexpectedEpochError
+
+        Raises OSError when the disk fails in another way: the state of the file is unknown, and the log must not be
+        used. ``start_writeback``: the disk may begin at once, for when other files are written before this one is
+        flushed.
         """
         if self.is_closed:
             return [self.closed_error() for _ in appends]
@@ -269,7 +271,7 @@ class PartitionLog(LogReader):
         return outcomes + self._write(group)
 
     def _add(self, append: Append, group: Write, outcomes: list[AppendOutcome], now_ms: int) -> AppendOutcome | None:
-        """Puts a producer's batches into the group, or says what became of them instead."""
+        """Add a producer's batches to the group, or return their outcome instead."""
         if append.fence is not None:
             self._check_fence(append.fence, group)
         prepared = self._prepare(append, group, now_ms)
@@ -289,7 +291,7 @@ class PartitionLog(LogReader):
                     return duplicate
                 outcomes += self._write(group)  # what it repeats is not written yet, and may fail
                 return self._add(append, group, outcomes, now_ms)
-        try:  # only now: what is refused, or was appended before, is no record of this epoch, and forces no file
+        try:  # only now: a refused or repeated append adds no record of this epoch, and forces no file
             self.epochs.assign(append.leader_epoch, prepared.metas[0].base_offset)
         except OSError:
             self._take_back(group, at_first)
@@ -304,12 +306,12 @@ class PartitionLog(LogReader):
         check_fence(fence, self._largest_shard_epoch(end), end, self.topic_partition)
 
     def _largest_shard_epoch(self, end: int) -> int:
-        """Of the log and what is in the group behind it, which ends at ``end``."""
+        """The largest shard epoch of the log and of the group behind it, which ends at ``end``."""
         known = self._shard_epoch
         if known is not None and known.cuts == self.cuts:
             if known.end == end:
                 return known.epoch
-            if known.end > self.log_end_offset:  # it is in the group, and somebody else's batches behind it
+            if known.end > self.log_end_offset:  # it is in the group, with other batches behind it
                 return max(known.epoch, largest_epoch(self._segments))
         found = largest_epoch(self._segments)
         self._shard_epoch = KnownEpoch(found, end, self.cuts)
@@ -329,7 +331,7 @@ class PartitionLog(LogReader):
         )
 
     def _end_with(self, group: Write) -> int:
-        """Where the log ends once the group is written."""
+        """The log's end once the group is written."""
         return group.next_offset if group.metas else self.log_end_offset
 
     def _check_epoch(self, epoch: int) -> None:
@@ -399,7 +401,7 @@ class PartitionLog(LogReader):
                 )
             self.roll()
         if not self.active.size and not group.metas and not self.active.fits(part.next_offset - 1):
-            self._begin_again_at(part.metas[0].base_offset)  # behind a gap that a segment's indexes cannot tell
+            self._begin_again_at(part.metas[0].base_offset)  # behind a gap that the segment's indexes cannot express
         at_first = len(group.remembered)
         try:
             for header, meta in part.producers:
@@ -409,16 +411,16 @@ class PartitionLog(LogReader):
                     tell_kept_marker(self.producers, header, memoryview(part.buffers[0])[at : at + meta.size])
                 else:
                     self.producers.appended(header)
-        except HeadraceError:  # a marker that has rotted since its batches were checked: none of them is appended
+        except HeadraceError:  # a marker that rotted after its batches were checked: append none of them
             self._take_back(group, at_first)
             raise
         group.add(part, self.log_start_offset)
 
-    # ---------------------------------------------------------------- what comes from a producer
+    # ---------------------------------------------------------------- idempotent producers
 
     def _admit(self, prepared: Write, group: Write, now_ms: int) -> AppendInfo | None:
-        """Checks the batches of idempotent producers and tells the table of them; of batches that were appended before,
-        where that was. Raises OutOfOrderSequenceNumberError, InvalidProducerEpochError."""
+        """Check the batches of idempotent producers and add them to the producer table; for batches that were appended
+        before, return where. Raises OutOfOrderSequenceNumberError, InvalidProducerEpochError."""
         table = self.producers
         at_first = len(group.remembered)
         duplicates: list[Checked] = []
@@ -475,7 +477,7 @@ class PartitionLog(LogReader):
         return checked
 
     def _take_back(self, group: Write, at_first: int = 0) -> None:
-        """What the table was told of these batches is not so."""
+        """Remove these batches from the producer table: they are not written."""
         remembered = group.remembered[at_first:]
         del group.remembered[at_first:]
         self.producers.take_back(reversed(remembered), self._end_with(group))
@@ -483,7 +485,7 @@ class PartitionLog(LogReader):
     # ---------------------------------------------------------------- writing
 
     def _write(self, group: Write) -> list[AppendOutcome]:
-        """Writes and publishes what is in the group, and empties it; the outcome of each."""
+        """Write, publish and empty the group; the outcome of each append."""
         if not group.metas:
             return []
         write, segment = group.empty(), self.active
@@ -495,7 +497,7 @@ class PartitionLog(LogReader):
             segment.undo_write()
             self._not_written(write.remembered)
             return [self._disk_full(error) for _ in write.infos]
-        except (ServerBusyError, CorruptLogError) as error:  # no descriptor for it, or damage: nothing was written
+        except (ServerBusyError, CorruptLogError) as error:  # no descriptor, or damage: nothing was written
             self._not_written(write.remembered)
             return [error for _ in write.infos]
         self._published(segment, write.metas)
@@ -546,12 +548,12 @@ class PartitionLog(LogReader):
         return self._rng.randrange(jitter_ms + 1) if jitter_ms else 0
 
     def roll(self) -> LogSegment:
-        """Seals the active segment and begins a new one at the log's end. The old segment and then the directory are
-        durable before anything can be written to the new one. No change when the active segment is empty."""
+        """Seal the active segment and begin a new one at the log's end. The old segment, then the directory, are
+        durable before the new one is written. No effect when the active segment is empty."""
         old = self.active
         if old.size == 0:
             return old
-        # A full disk shows here, before anything is sealed.
+        # A full disk shows here, before a segment is sealed.
         self._snapshots.take(self.producers, self.log_end_offset, [segment.base_offset for segment in self._segments])
         old.write_last_entries()
         with _final_failures():
@@ -560,14 +562,14 @@ class PartitionLog(LogReader):
         self.unflushed_since_ms = None
         new = self._create_segment(self.log_end_offset)
         self._segments = (*self._segments, new)
-        self._keep_warm(old, is_active=False)  # it may go on being read; but not all that were ever rolled stay loaded
+        self._keep_warm(old, is_active=False)  # readers may still use it; only the last few rolled segments stay loaded
         self._roll_jitter_ms = self._draw_jitter()
         self._rolled_ms = self._clock.now_ms()
         return new
 
     def replace_segments(self, old: Sequence[LogSegment], new: LogSegment) -> None:
-        """``new`` stands for ``old``, sealed neighbours, from now on (compaction; the files were swapped already). Who
-        reads the old ones goes on with them."""
+        """Replace ``old``, sealed neighbours, by ``new`` (compaction; the files were swapped already). Current readers
+        of the old ones finish on them."""
         at = self._segments.index(old[0])
         after = at + len(old)
         assert self._segments[at:after] == tuple(old), f"{self.directory}: not the log's neighbouring segments"
@@ -588,7 +590,7 @@ class PartitionLog(LogReader):
         try:
             with _final_failures():
                 self._fs.sync_directory(self.directory)
-        except ServerBusyError:  # no descriptor: the log goes on without it, so its files must not claim an offset
+        except ServerBusyError:  # no descriptor: the log continues without it, so its files must not claim an offset
             segment.close()
             segment.delete_files()
             with contextlib.suppress(OSError, ServerBusyError):
@@ -599,31 +601,32 @@ class PartitionLog(LogReader):
     # ---------------------------------------------------------------- flush, truncate, delete, close
 
     def flush(self) -> int:
-        """Forces everything appended so far to the disk; returns the flushed offset. A failure (OSError) is final."""
+        """Force everything appended so far to the disk; returns the flushed offset. A failure (OSError) is final."""
         flush_together(self._fs, (self,))
         return self.flushed_end
 
     def flushed_to(self, end: int) -> None:
-        """Everything below ``end`` has become durable."""
+        """Record that everything below ``end`` is durable."""
         self.flushed_end = end
         self.unflushed_since_ms = None
 
     def truncate_to(self, offset: int) -> None:
-        """Removes records at and above ``offset``, durably; a batch that straddles it goes as a whole. When the log
-        ends there or earlier, only epochs that begin there go: no record was written in them. Who persisted a higher
-        recovery point must lower it first (``LogDirectory.truncate`` does).
+        """Remove records at and above ``offset``, durably; a batch that straddles it goes as a whole. If the log ends
+        there or earlier, remove only epochs that begin there: they have no records. Lower a higher persisted recovery
+        point first (``LogDirectory.truncate`` does).
 
-        The log ends where its last batch does, for no crash finds another end again. So a cut into a gap that
-        compaction left (only an unclean election cuts what was compacted) ends it where the gap begins: what is missing
-        was superseded by records that are cut now, so it has to come from the leader again, if it has it. A log whose
-        start lies behind that end, and not behind the cut, is empty at its start: nothing deleted comes back.
+        The log then ends where its last batch does, for a crash would find the same end. So a cut into a gap that
+        compaction left (only an unclean election cuts compacted records) ends the log where the gap begins. Records
+        that are cut now superseded the missing ones, so the leader must send them again. A log whose start lies behind
+        that end, but not behind the cut, is empty at its start: nothing deleted comes back.
 
-        CorruptLogError when what is around the cut is damaged: nothing is cut then."""
+        Raises CorruptLogError when the log around the cut is damaged; nothing is cut then.
+        """
         if offset >= self.log_end_offset:
-            if self.log_start_offset < self.log_end_offset:  # else it is the epoch of records that were deleted
+            if self.log_start_offset < self.log_end_offset:  # else it is the epoch of deleted records
                 self.epochs.truncate_from_end(offset)
             return
-        self.cuts += 1  # odd from here on: a reader that meets what is half cut knows that it is no damage
+        self.cuts += 1  # odd from here on: a reader that meets a half-cut file knows that it is not damaged
         try:
             end_offset = self.end_after_truncating(offset)
             if offset <= self._segments[0].base_offset:
@@ -643,13 +646,13 @@ class PartitionLog(LogReader):
         self.log_end_offset = end_offset
         self.flushed_end = min(self.flushed_end, end_offset)
         self._forget_places()
-        for segment in reversed(self._segments[len(keep) :]):  # the newest first: a crash leaves a log without a gap
+        for segment in reversed(self._segments[len(keep) :]):  # newest first: a crash leaves a log without a gap
             self._segments = self._segments[:-1]
             segment.close()
             segment.delete_files()
             self._fs.sync_directory(self.directory)
         last.truncate_to(place)
-        self._forget_places()  # what was remembered while the file's size and the log's end told different stories
+        self._forget_places()  # places read while file size and log end disagreed
         with _final_failures():
             last.log.sync()
         self.flushed_end = end_offset
@@ -661,9 +664,9 @@ class PartitionLog(LogReader):
             self.producers.loaded(self._clock.monotonic_ms())
 
     def end_after_truncating(self, offset: int) -> int:
-        """Where the last batch would end after ``truncate_to(offset)``: below ``offset`` if that lies inside a batch or
-        in a gap. (The log ends at its start, if that is behind the batch and the cut is not.) CorruptLogError when what
-        is around the cut is damaged."""
+        """The end of the last batch after ``truncate_to(offset)``: below ``offset`` if that lies inside a batch or in a
+        gap. The log's start, if that is behind the batch and the cut is not. CorruptLogError if the log around the cut
+        is damaged."""
         if offset >= self.log_end_offset:
             return self.log_end_offset
         if offset <= self._segments[0].base_offset:
@@ -677,7 +680,7 @@ class PartitionLog(LogReader):
         return next(later, self.log_end_offset)
 
     def _restart_at(self, offset: int) -> None:
-        """Empties the log; its next record gets ``offset``."""
+        """Empty the log; its next record gets ``offset``."""
         self._remove_all()
         self._begin_at(offset)
 
@@ -686,7 +689,7 @@ class PartitionLog(LogReader):
         self.producers = ProducerTable()
         old, self._segments = self._segments, ()
         self._forget_places()
-        for segment in reversed(old):  # the newest first: a crash leaves a log without a gap
+        for segment in reversed(old):  # newest first: a crash leaves a log without a gap
             segment.close()
             segment.delete_files()
             self._fs.sync_directory(self.directory)
@@ -702,13 +705,13 @@ class PartitionLog(LogReader):
         old, self._segments = self._segments[-1], self._segments[:-1]
         self._forget_places()
         old.close()
-        old.delete_files()  # before the new one has its name: of two empty ones, the first would seem to lack records
+        old.delete_files()  # before the new one gets its name: of two empty ones, the first would seem to lack records
         self._fs.sync_directory(self.directory)
         self._segments = (*self._segments, self._create_segment(base_offset))
 
     def restart_at(self, offset: int, before_it_begins: Callable[[], None]) -> None:
-        """Empties the log, durably; its next record gets ``offset``, wherever it ended before. Through
-        ``LogDirectory.restart``: between the two steps, ``before_it_begins`` says on the disk where it starts."""
+        """Empty the log, durably; its next record gets ``offset``, above or below its end. Used by
+        ``LogDirectory.restart``: between the two steps, ``before_it_begins`` persists the new start."""
         self.cuts += 1
         try:
             self._remove_all()
@@ -718,8 +721,8 @@ class PartitionLog(LogReader):
             self.cuts += 1
 
     def delete_records(self, before_offset: int) -> int:
-        """Moves the log start to ``before_offset`` and drops the segments that lie wholly below it; returns the new log
-        start. The start becomes durable through ``LogDirectory``. OffsetOutOfRangeError above the log's end."""
+        """Advance the log start to ``before_offset`` and drop the segments wholly below it; returns the new log start.
+        ``LogDirectory`` makes the start durable. OffsetOutOfRangeError above the log's end."""
         if before_offset > self.log_end_offset:
             raise OffsetOutOfRangeError(
                 f"{self.topic_partition}: records before {before_offset} cannot be deleted, the log ends at "
@@ -730,12 +733,12 @@ class PartitionLog(LogReader):
         return self.log_start_offset
 
     def drop_segments_below_start(self, *, one_by_one: bool = False) -> list[DeletedFile]:
-        """Takes whole segments below the log start, and the epochs that ended there, out of the log. Their files have
-        names that end in .deleted when this returns, durably, and are the caller's to remove. Readers of theirs go on.
+        """Take segments below the log start, and the epochs that ended there, out of the log. Renames their files to
+        .deleted, durably; the caller removes them. Current readers of them finish.
 
         Call once the start is durable: then a crash may leave any of them. ``one_by_one``: the start could not be made
-        durable (the disk is full) and is where a segment begins; each one goes before the next, so that a crash leaves
-        a log without a gap, which starts where its first segment does.
+        durable (full disk) and is where a segment begins. Each segment goes before the next, so a crash leaves a log
+        without a gap that starts with its first segment.
         """
         self.epochs.truncate_from_start(self.log_start_offset)
         segments = self._segments
@@ -772,7 +775,7 @@ class PartitionLog(LogReader):
         return deleted
 
     def expired(self, high_watermark: int) -> Expired | None:
-        """What retention lets go now, for ``LogDirectory.expire``; None: nothing. Changes nothing; any thread, but it
+        """What retention deletes now, for ``LogDirectory.expire``; None: nothing. Changes nothing. Any thread, but it
         may read from the disk. Raises OSError, CorruptLogError."""
         cuts, config, segments, log_end_offset = self.cuts, self.config, self._segments, self.log_end_offset
         if not segments:
@@ -800,13 +803,13 @@ class PartitionLog(LogReader):
         return verdict and replace(verdict, cuts=cuts)
 
     def waits_for_compaction(self) -> bool:
-        """Must the active segment be rolled although nobody appends, because a record in it has waited for compaction
-        too long? Any thread, but it may read from the disk."""
+        """Whether to roll the idle active segment because one of its records has waited too long for compaction. Any
+        thread, but it may read from the disk."""
         segments = self._segments
         if not segments or not self.config.cleanup_compact:
             return False
         first_ms = segments[-1].first_batch_timestamp()
-        if first_ms is not None:  # records of long ago that come now have not waited: no roll for each few of them
+        if first_ms is not None:  # old records that arrive now have not waited: no roll for each few of them
             first_ms = max(first_ms, self._rolled_ms)
         return is_waiting_for_compaction(self.config, first_ms, self._clock.now_ms())
 
@@ -815,25 +818,25 @@ class PartitionLog(LogReader):
         return self.epochs.end_of(epoch, self.log_end_offset)
 
     def closing_snapshot(self) -> list[tuple[str, bytes]]:
-        """(path, bytes) of the producer snapshot that a clean stop needs; empty when it is there, or not needed."""
+        """(path, bytes) of the producer snapshot for a clean stop; empty when it exists or is not needed."""
         end = self.log_end_offset
         if not self._segments or not self._snapshots.is_wanted(self.producers, end):
             return []
         return [(self._snapshots.path(end), self.producers.snapshot())]
 
     def closing_snapshot_written(self) -> None:
-        """It is there, durably."""
+        """Record that the closing snapshot is durable."""
         if self._segments and self._snapshots.is_wanted(self.producers, self.log_end_offset):
             self._snapshots.written(self.log_end_offset)
 
     def expire_producers(self, expiration_ms: int, candidates: Iterable[int]) -> int:
-        """Forgets those of the ``candidates`` (from ``producers.expired``) that have written nothing since either; how
-        many these were."""
+        """Remove those of the ``candidates`` (of ``producers.expired``) that have not written since; returns their
+        number."""
         return len(self.producers.expire(self._clock.monotonic_ms(), expiration_ms, candidates))
 
     def close(self, *, flush: bool = True) -> None:
-        """Flushes, completes the indexes and lets go of the files; readers at work finish on their own references.
-        ``flush=False``: nothing is written, for a log that goes for good (the disk may be full)."""
+        """Flush, complete the indexes and close the files; current readers finish on their own references.
+        ``flush=False``: write nothing, for a log that is being deleted (the disk may be full)."""
         if not self._segments:
             return
         if flush:
@@ -850,7 +853,7 @@ class PartitionLog(LogReader):
 
 
 def flush_together(fs: FileSystem, logs: Sequence[PartitionLog]) -> None:
-    """``flush`` of several logs of one file system, at the same time. A failure (OSError) is final for all of them."""
+    """``flush`` several logs of one file system at the same time. A failure (OSError) is final for all of them."""
     unflushed = [(log, log.log_end_offset) for log in logs if log.log_end_offset > log.flushed_end]
     with _final_failures():
         fs.sync_files([log.active.log for log, _ in unflushed])  # older segments were flushed when they were rolled
@@ -859,7 +862,7 @@ def flush_together(fs: FileSystem, logs: Sequence[PartitionLog]) -> None:
 
 
 def close_together(fs: FileSystem, logs: Iterable[PartitionLog]) -> None:
-    """``close`` of several flushed logs of one file system, their indexes forced at the same time."""
+    """``close`` several flushed logs of one file system, forcing their indexes at the same time."""
     rest = iter([log for log in logs if not log.is_closed])
     while some := list(islice(rest, _CLOSED_AT_ONCE)):
         write_files_atomically(fs, [item for log in some for item in log.closing_snapshot()])
@@ -878,8 +881,7 @@ def close_together(fs: FileSystem, logs: Iterable[PartitionLog]) -> None:
 
 @contextlib.contextmanager
 def _final_failures() -> Iterator[None]:
-    """A failed flush is final, also when the disk gives "no space" as its reason: what became of the bytes is
-    unknown."""
+    """Make a failed flush final, even for ENOSPC: the state of its bytes is unknown."""
     try:
         yield
     except OSError as error:

@@ -1,16 +1,15 @@
-"""Reading a log: by offset, by time. Everything here may run in any thread while the owner appends.
+"""Read a log by offset or by time. Everything here may run in any thread while the owner appends.
 
-A read is one pread of exactly the bytes that go out: where the last whole batch ends is found first, by the offset
-index and a short walk over headers, so that nothing is copied and then cut. Readers mostly go on where they stopped,
-and consumers at the tail read what was just appended: both places are remembered, and need no lookup.
+A read is one pread of exactly the bytes that go out: the offset index and a short walk over headers find the end of the
+last whole batch first, so nothing is copied and then cut. Sequential readers and consumers at the tail need no lookup:
+the places of their last reads and of the last appends are remembered.
 
-Nothing rotten is handed out. Every slice is checked on its way (``check_slice``): the CRC of each batch, and by the
-batch's neighbours what the CRC does not cover. A slice must run without a gap up to the offset that comes next by other
-evidence (the next batch's header, the next segment's name, the high watermark), else the batch before it is asked too;
-leader epochs must be those of the epoch checkpoint. So where no record was ever compacted away, no single batch can
-claim other offsets than its own. (Beside a gap that compaction left, a batch could shift into the gap unseen.) Searches
-by time check what they pass over. What fails is read a second time, and is then CorruptLogError, with file, position
-and offset.
+No damaged batch is returned. ``check_slice`` checks the CRC of each batch, and by its neighbours what the CRC does not
+cover. A slice must run without a gap up to the offset that comes next by other evidence (the next batch's header, the
+next segment's name, the high watermark), else the batch before it is checked too. Leader epochs must match the epoch
+checkpoint. So where compaction removed nothing, no batch can claim other offsets than its own. (Beside a compaction
+gap, a batch could shift into the gap unseen.) Searches by time check what they pass over. What fails is read a second
+time, and is then CorruptLogError, with file, position and offset.
 """
 
 from __future__ import annotations
@@ -49,9 +48,9 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _PLACES_MAX = 128
-#: Two for a log that may be damaged, and as many for the indexes of two segments.
+#: Two for a log that may be damaged, and two for the indexes of two segments.
 _READS_MAX = 4
-#: How many sealed segments keep their indexes in memory.
+#: Sealed segments that keep their indexes in memory.
 _WARM_SEGMENTS = 4
 
 
@@ -60,27 +59,21 @@ class MissingRecordsError(CorruptLogError):
 
 
 class ReadResult(NamedTuple):
-    """A slice of the log."""
-
-    #: Whole batches, back to back, as they stand in the log; the first may begin below the offset asked for.
+    #: Whole batches as they stand in the log; the first may begin below the offset asked for.
     records: bytes
-    #: Where to go on.
+    #: Offset of the next read.
     next_offset: int
 
 
 class FoundTimestamp(NamedTuple):
-    """A record found by its time."""
-
     timestamp_ms: int
     offset: int
     leader_epoch: int
 
 
 class _Places:
-    """Positions of batches, by the offset that they begin with: the last ones that were read to or appended.
-
-    Forgotten as a whole, by a new one in its place: a reader that was under way meanwhile writes into the old one.
-    """
+    """Positions of batches by base offset: those last read or appended. It is replaced, never cleared, so a concurrent
+    reader writes into the old one."""
 
     __slots__ = ("_before", "_now")
 
@@ -110,18 +103,18 @@ class LogReader:
     ) -> None:
         self.topic_partition = topic_partition
         self.log_start_offset = log_start_offset
-        #: One past the last record that was written.
+        #: One past the last written record.
         self.log_end_offset = log_end_offset
-        #: Grows by one when a truncation begins, and by one when it ends.
+        #: Incremented when a truncation begins, and when it ends.
         self.cuts = 0
         self._segments = segments
         self._places = _Places()
         self._warm: tuple[LogSegment, ...] = ()
-        #: Was a compaction's work met in it?
+        #: Whether a compaction gap was found in it.
         self._was_compacted = False
 
     def closed_error(self) -> UnknownTopicOrPartitionError:
-        """What becomes of a call to a log that was closed or deleted."""
+        """The error of a call to a closed or deleted log."""
         return UnknownTopicOrPartitionError(
             f"the log of {self.topic_partition} is closed: it was deleted, or the broker stops"
         )
@@ -132,15 +125,15 @@ class LogReader:
         return self._segments
 
     def known_epochs(self) -> tuple[EpochStart, ...] | None:
-        """Which leader epoch each batch must have; None: that is not known, and not asked."""
+        """The epoch checkpoint's entries; None: unknown, so epochs are not checked."""
         return None
 
     def may_have_gaps(self) -> bool:
-        """May segments end below the offset that the next one begins with?"""
+        """Whether segments may end below the next one's base offset."""
         return True
 
     def was_compacted(self) -> bool:
-        """Is there a gap in any sealed segment? May read all headers: asked before records are said to be missing.
+        """Whether any sealed segment has a gap. May read all headers; call it before reporting missing records.
         CorruptLogError."""
         self._was_compacted = self._was_compacted or show_compaction(self._segments[:-1])
         return self._was_compacted
@@ -148,12 +141,11 @@ class LogReader:
     # ---------------------------------------------------------------- by offset
 
     def read(self, offset: int, max_bytes: int, up_to: int | None = None, *, wait: bool = True) -> ReadResult | None:
-        """Whole batches from the one that holds ``offset`` on: at most ``max_bytes`` of them, but the first one whole
-        even if it is larger; none that reaches to ``up_to`` (default: the log's end) or above.
+        """Read whole batches from the one that holds ``offset``: at most ``max_bytes``, but the first one whole even if
+        it is larger; none that reaches to ``up_to`` (default: the log's end).
 
-        ``wait=False`` answers None when the bytes are not in the page cache, or when something is wrong with them: read
-        again, in a thread that may block.
-        Raises OffsetOutOfRangeError for an offset below the log start or above the log end, CorruptLogError.
+        ``wait=False`` returns None when the bytes are not in the page cache or are damaged: read again in a thread that
+        may block. Raises OffsetOutOfRangeError (below the log start or above the log end), CorruptLogError.
         """
         if not wait:
             try:
@@ -163,8 +155,8 @@ class LogReader:
         return self._twice(lambda: self._read(offset, max_bytes, up_to, wait=True))
 
     def _twice(self, read: Callable[[], T]) -> T:
-        """``read()``; what it finds damaged is looked at a second time: the log may just have been truncated, or its
-        segments replaced, and a disk may have a bad moment. An index that is in doubt is made anew before."""
+        """Run ``read()``, and once more if it finds damage: a truncation or compaction may have changed the files, or a
+        disk read may fail once. A doubtful index is rebuilt in between."""
         cuts, is_second = self.cuts, False
         for _ in range(_READS_MAX - 1):
             try:
@@ -198,7 +190,7 @@ class LogReader:
                     raise self._unless_cut(error, cuts) from error
 
     def _unless_cut(self, error: CorruptLogError, cuts: int) -> CorruptLogError | OffsetNotAvailableError:
-        """``error``, unless the log was truncated since ``cuts`` was told, or is being truncated."""
+        """``error``, unless the log was truncated after ``cuts`` was read."""
         if cuts % 2 == 0 and self.cuts == cuts:
             return error
         return self._cut_error()
@@ -234,15 +226,15 @@ class LogReader:
                 return self._read_segment(segment, following, position, offset, max_bytes, up_to, wait, places)
             if following is not None:
                 self._check_end(segment, following)
-            at += 1  # nothing at or above the offset in here: the records were compacted away
+            at += 1  # nothing at or above the offset in here: compacted away
         if cuts % 2 or self.cuts != cuts:
             raise self._cut_error()
-        if self._segments is not segments:  # a new one was begun after these were looked up
+        if self._segments is not segments:  # a new one was begun after the lookup
             return self._read(offset, max_bytes, up_to, wait=wait)
         return ReadResult(b"", up_to)  # the log was cut in a gap: it ends above its last batch
 
     def _position_of(self, offset: int, segment: LogSegment, places: _Places) -> int | None:
-        """Where the batch that holds ``offset`` starts; None when every batch of the segment ends below it."""
+        """Position of the batch that holds ``offset``; None when every batch of the segment ends below it."""
         position = places.get(offset, segment)
         if position is not None:
             return position
@@ -250,8 +242,8 @@ class LogReader:
         return None if place is None else place.position
 
     def _end_of(self, up_to: int, segment: LogSegment, following: int | None, places: _Places) -> int:
-        """Where the bytes end that lie wholly below ``up_to``. ``following``: the next segment's base offset."""
-        size = segment.size  # before the search: a batch that is appended meanwhile must not count
+        """Position up to which all bytes lie below ``up_to``. ``following``: the next segment's base offset."""
+        size = segment.size  # before the search: a batch appended meanwhile must not count
         if following is not None and up_to >= following:
             return size
         position = places.get(up_to, segment)
@@ -318,8 +310,8 @@ class LogReader:
         offset: int,
         next_offset: int,
     ) -> bool:
-        """CorruptLogError unless ``records``, from ``position`` on, are sound batches, of which the first reaches to
-        ``offset``, and what comes behind them begins with ``next_offset``. False when there is a gap before that."""
+        """Raise CorruptLogError unless ``records``, from ``position`` on, are sound batches, the first reaches to
+        ``offset``, and what follows them begins with ``next_offset``. False when there is a gap before that."""
         # After the bytes were read: an epoch that began before they were written is known by now.
         entries = self.known_epochs()
         verdict = check_slice(records, offset, next_offset, entries)
@@ -329,7 +321,7 @@ class LogReader:
             expected = _end_offset(memoryview(records)[:verdict]) if verdict else offset
             what = slice_fault(records, verdict, expected, next_offset, entries)
             raise CorruptLogError(f"{segment.path}, position {position + verdict}, offset {expected}: {what}")
-        # With a gap in or behind it: the first batch may have been told a smaller offset than its own.
+        # With a gap in or behind it: the first batch's base offset may be damaged to a smaller one.
         before, first = segment.offset_before(position), read_header(records)
         if first.base_offset < before:
             raise CorruptLogError(
@@ -341,8 +333,8 @@ class LogReader:
         return False
 
     def _check_end(self, segment: LogSegment, following: int) -> None:
-        """Where a segment's batches end is where the next one begins, unless a compaction (Kafka's; ours keeps the last
-        batch) has left a gap: else a part of the file is missing."""
+        """Raise if the segment ends below the next one's base offset: part of the file is missing, unless a compaction
+        (Kafka's; ours keeps the last batch) left a gap."""
         if self.may_have_gaps():
             return
         next_offset = segment.end_offset
@@ -359,7 +351,7 @@ class LogReader:
         return self._twice(lambda: self._offset_for_timestamp(timestamp_ms, up_to))
 
     def _offset_for_timestamp(self, timestamp_ms: int, up_to: int | None) -> FoundTimestamp | None:
-        # First, as in _read: what is remembered of a log that is cut meanwhile goes into what is forgotten then.
+        # First, as in _read: what is remembered of a log that is cut meanwhile goes into the discarded places.
         places, end_offset = self._places, self.log_end_offset
         up_to = end_offset if up_to is None else min(up_to, end_offset)
         segments = self._segments
@@ -389,12 +381,12 @@ class LogReader:
         return self._twice(lambda: self._offset_of_max_timestamp(up_to))
 
     def _offset_of_max_timestamp(self, up_to: int | None) -> FoundTimestamp | None:
-        # First, as in _read: what is remembered of a log that is cut meanwhile goes into what is forgotten then.
+        # First, as in _read: what is remembered of a log that is cut meanwhile goes into the discarded places.
         places, end_offset = self._places, self.log_end_offset
         up_to = end_offset if up_to is None else min(up_to, end_offset)
         segments = self._segments
         followings = [segment.base_offset for segment in segments[1:]] + [None]
-        #: The latest first: (-timestamp, number of the segment, offset, was every batch looked at?)
+        #: Latest first: (-timestamp, number of the segment, offset, was every batch looked at?)
         candidates: list[tuple[int, int, int, bool]] = []
 
         def look_at_all(number: int) -> TimestampOffset:
@@ -420,13 +412,13 @@ class LogReader:
             found = self._first_record(segment, following, segment.find(offset), -negative_ms)
             if found is not None:
                 return found
-            # What compaction left of a batch may be its header, which keeps the time of records that are gone.
+            # Compaction may leave only a batch's header, with the time of removed records.
             if not is_exact and (largest := look_at_all(number)).timestamp_ms >= 0:
                 heapq.heappush(candidates, (-largest.timestamp_ms, number, largest.offset, True))
         return None
 
     def _largest_within(self, segment: LogSegment, end: int) -> TimestampOffset:
-        """As the segment's largest timestamp, but only of records from the log start to position ``end``."""
+        """The segment's largest timestamp among records from the log start to position ``end``."""
         start = self.log_start_offset
         largest = TimestampOffset(-1, segment.base_offset)
         first = segment.find_or_end(start)
@@ -464,7 +456,7 @@ class LogReader:
         return None
 
     def _records(self, segment: LogSegment, place: Place, batch: bytes) -> list[Record]:
-        """Of one batch, from the log start on."""
+        """A batch's records from the log start on."""
         try:
             return decode_batch(batch, start_offset=self.log_start_offset)
         except CorruptMessageError as error:
@@ -478,13 +470,13 @@ class LogReader:
     def _forget_places(self) -> None:
         self._places = _Places()
         cold, self._warm = self._warm, ()
-        sealed = self._segments[:-1]  # of the active one, and of those that were replaced, they stay in memory
+        sealed = self._segments[:-1]  # places of the active and of replaced segments stay in memory
         for segment in cold:
             if segment in sealed:
                 segment.unload_indexes()
 
     def _keep_warm(self, segment: LogSegment, *, is_active: bool) -> None:
-        """Sealed segments that are read keep their indexes loaded, but only the last few of them."""
+        """Keep the indexes of the last few sealed segments that were read in memory."""
         if is_active or segment in self._warm:
             return
         segment.load_indexes()
@@ -495,7 +487,6 @@ class LogReader:
 
 
 def _end_offset(batches: Buffer) -> int:
-    """The offset after the last of some sound batches."""
     end_offset = 0
     for _, header in iterate_headers(batches):
         end_offset = header.next_offset

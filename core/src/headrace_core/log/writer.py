@@ -1,24 +1,23 @@
-"""The one owner of all changes to a log directory: an asyncio shell around turns with group commit.
+"""Group commit for a log directory: the one owner of all its changes, an asyncio shell around turns.
 
-A turn writes everything that is queued (one writev for each partition), forces what the topics' ``log.flush`` demands
-(one fdatasync for each file), and only then tells the waiters, with exactly the offsets that the turn wrote. The next
-turn starts when the last one has ended; turns never overlap. So the cost of a flush is shared by all that came while
-the one before it ran, and an acknowledgement never speaks for bytes that came later.
+A turn writes everything that is queued (one writev for each partition) and forces what the topics' ``log.flush``
+demands (one fdatasync for each file). Then it completes the waiters, with exactly the offsets that it wrote. Turns
+never overlap, so all appends that arrive during a flush share the next one, and an acknowledgement never covers bytes
+that came later.
 
-Small turns run in the event loop (a flush of a few KiB takes about 0.1 ms, less than waking a thread); large ones, and
-those with an action such as a roll, on the directory's one thread. A disk whose small flushes are slow gets the thread
-for them too.
+Small turns run in the event loop: a flush of a few KiB takes about 0.1 ms, less than waking a thread. Large turns,
+turns with an action such as a roll, and turns on a disk whose small flushes are slow run on the directory's one thread.
 
-A failed write or flush is final: what is on the disk is not known any more. Everything queued and everything later gets
-StorageError, and the owner is told. A full disk is not final: appends that would go below the directory's reserve are
-refused with DiskFullError before anything is written (``space``), and one that meets the end of the disk all the same
-is taken back. Actions go on: they are what makes room.
+A failed write or flush is final, because the state of the disk is unknown. Everything queued and everything later gets
+StorageError, and ``on_failure`` is called. A full disk is not final: appends that would use up the directory's reserve
+get DiskFullError before a write (``space``), and an append that meets ENOSPC is removed again. Actions continue, for
+they are what makes room.
 
-In a turn over several files each write is followed by ``sync_file_range``: the disk works while the next file is
-written. The files are then forced at the same time by C threads, and share one commit of the journal.
+In a turn over several files ``sync_file_range`` follows each write: the disk works while the next file is written. C
+threads then force the files at the same time, in one commit of the journal.
 
 Blocks are reserved ahead of a growing segment without changing its size (``FALLOC_FL_KEEP_SIZE``): flushes are 15 to 25
-% faster, and there is no tail of zeros. Sealing returns the rest.
+% faster, and no tail of zeros arises. Sealing returns the rest.
 """
 
 from __future__ import annotations
@@ -78,17 +77,15 @@ _NOT_THE_DISK = (
 INLINE_BYTES_MAX = 64 * 1024
 TURN_BYTES_MAX = 32 * 1024 * 1024
 INLINE_SYNC_MS_MAX = 1.0
-#: Hears of logs with bytes that are written and not forced yet. Calls back, once, when what is sent of them is on its
-#: way; at once when nothing is sent.
+#: Called with logs whose bytes are written but not forced. Calls back once, when their bytes are sent to the followers;
+#: at once when there is nothing to send.
 OnWritten = Callable[[Sequence[PartitionLog], Callable[[], None]], None]
 
 
 class TurnResult(NamedTuple):
-    """What a turn did."""
-
     #: (waiter, outcome), in the order of the turn.
     outcomes: list[tuple[Done, Any]]
-    #: Logs whose end or durable end moved.
+    #: Logs whose end or durable end advanced.
     logs: list[PartitionLog]
     failure: StorageError | None
     sync_ms: float
@@ -99,23 +96,23 @@ class _Begun(NamedTuple):
 
     outcomes: list[tuple[Done, Any]]
     touched: list[PartitionLog]
-    #: Logs with bytes that may be sent on.
+    #: Logs with bytes that may be replicated.
     written: list[PartitionLog]
 
 
 class DirectoryWriter:
-    """See the module. Lives in one event loop; create it there, and ``await close()`` it before the directory is
-    closed.
+    """Group commit for one directory (see the module). Create it in its event loop; ``await close()`` it before the
+    directory is closed. The loop calls:
 
-    ``on_turn`` is called in the loop after each turn, before its waiters, with the logs that moved: the place to
-    advance high watermarks and to wake fetches, once for each log. ``on_written`` is called in the loop before that:
-    these logs' bytes are written, and may be read up to ``log_end_offset``, but are not forced yet: the place to send
-    them to followers, whose disks then work beside this one. A flush in the loop holds up the sending, so a turn in the
-    loop flushes when ``on_written`` has called back. A turn on the thread has the loop call it meanwhile and waits for
-    nothing; it may hear of a log that was closed since. ``on_failure`` is called once, when the directory has
-    failed. ``on_full`` is called in the loop when the directory begins to refuse appends
-    for want of space (True), and when it takes them again (False), which it finds out by trying. ``on_short`` likewise,
-    when a shortage of space begins, and when it ends (``space``).
+    * ``on_turn`` after each turn, before its waiters, with the logs that advanced: advance high watermarks and wake
+      fetches here, once for each log.
+    * ``on_written`` before that, when bytes are written (readable up to ``log_end_offset``) and not forced: send them
+      to followers, so that the disks work at the same time. A flush in the loop would delay the sending, so a turn in
+      the loop flushes when ``on_written`` has called back. A turn on the thread does not wait; a log may be closed by
+      then.
+    * ``on_failure`` once, when the directory has failed.
+    * ``on_full`` with True when the directory begins to refuse appends for lack of space, with False when an append
+      works again; ``on_short`` likewise for a shortage of space (``space``).
     """
 
     def __init__(
@@ -136,13 +133,13 @@ class DirectoryWriter:
         self.directory = directory
         #: Why the directory is offline; None while it works.
         self.failure: StorageError | None = None
-        #: Bytes that are queued or being written: what back-pressure looks at.
+        #: Bytes queued or being written, for back-pressure.
         self.pending_bytes = 0
         self._clock = clock
         self._on_turn = on_turn
         self._on_written = on_written
         self._on_failure = on_failure
-        #: How much room there is; None: nobody looks, and only ENOSPC tells.
+        #: Free space of the directory; None: unknown, only ENOSPC shows a full disk.
         self.space = space
         self._on_full = on_full
         self._was_full = False
@@ -155,7 +152,7 @@ class DirectoryWriter:
         self._queue: deque[Entry] = deque()
         self._is_scheduled = False
         self._is_running = False
-        #: A turn in the loop that has written, and flushes when what it wrote is on its way to followers.
+        #: A turn in the loop that has written, and flushes when its bytes are sent to the followers.
         self._sending: tuple[Turn, _Begun] | None = None
         self._is_closed = False
         self._idle: asyncio.Future[None] | None = None
@@ -167,7 +164,7 @@ class DirectoryWriter:
 
     @property
     def sync_ms(self) -> float | None:
-        """How long the directory's small flushes take: the median of the last ones; None: too few to tell."""
+        """Median of the directory's last small flushes; None: too few."""
         return self._sync_gauge.median_ms
 
     # ---------------------------------------------------------------- asking for work
@@ -175,54 +172,49 @@ class DirectoryWriter:
     def append(
         self, log: PartitionLog, data: Buffer, *, leader_epoch: int, headers: Sequence[BatchHeader] | None = None
     ) -> asyncio.Future[AppendInfo]:
-        """Appends whole batches, and meets the topic's ``log.flush`` before the future is done.
+        """Append whole batches; the future completes when the topic's ``log.flush`` is met.
 
-        ``headers``: from ``validate``, which the caller may have run already. Cancelling the future (or whoever awaits
-        it) changes nothing about the write. The future's errors are those of ``PartitionLog.append_many``, and
-        StorageError. Raises StorageError when the directory has failed, ServerShuttingDownError when the writer is
-        closed.
+        ``headers``: of ``validate``, if the caller has run it. Cancelling the future does not cancel the write. The
+        future's errors are those of ``PartitionLog.append_many``, and StorageError. Raises StorageError when the
+        directory has failed, ServerShuttingDownError when the writer is closed.
         """
         future: asyncio.Future[AppendInfo] = self._loop.create_future()
         self.submit(log, Append(data=data, leader_epoch=leader_epoch, headers=headers, done=_resolver(future)))
         return future
 
     def submit(self, log: PartitionLog, append: Append) -> None:
-        """As ``append``, but ``append.done`` is called in the loop, with an AppendInfo or an exception: no future, no
-        task."""
+        """Append without future and task: calls ``append.done`` in the loop with an AppendInfo or an exception."""
         self._check_open()
         self.pending_bytes += len(append.data)
         self._enqueue((log, append))
 
     def run(self, action: Callable[[], T], *, log: PartitionLog | None = None) -> asyncio.Future[T]:
-        """Runs a change (create, truncate, roll, delete records, delete, write checkpoints, ...) on the directory's
-        thread, in its turn: after what was queued before it and before what comes later, for this log, or for all logs.
-
-        A HeadraceError that the action raises is the future's; OSError fails the directory, except for a full disk,
-        which is DiskFullError.
-        """
+        """Run a change (create, truncate, roll, delete, write checkpoints, ...) on the directory's thread, in its turn:
+        after what was queued before it and before what comes later, for this log, or for all logs. A HeadraceError of
+        the action is the future's; an OSError fails the directory, except for a full disk (DiskFullError)."""
         self._check_open()
         future: asyncio.Future[T] = self._loop.create_future()
         self._enqueue(ActionEntry(log, action, _resolver(future)))
         return future
 
     def fail(self, error: BaseException) -> None:
-        """The disk has failed under somebody else's hands (a read, a check): the directory is offline from now on, and
-        what is queued gets StorageError. Call in the loop. Idempotent."""
+        """Take the directory offline after a disk error outside the writer (a read, a check): what is queued gets
+        StorageError. Call in the loop. Idempotent."""
         self._fail(self._failure_of(error))
 
     def read_failed(self, partition: TopicPartition, error: OSError) -> StorageError:
-        """The error for a reader. A disk that cannot be read has failed, as in Kafka. In any thread."""
+        """The error for a reader. An unreadable disk fails the directory, as in Kafka. Any thread."""
         if error.errno not in _NOT_THE_DISK:
             with contextlib.suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(self.fail, error)
         return StorageError(f"{partition}: the log cannot be read: {error}")
 
     def flush(self, log: PartitionLog) -> asyncio.Future[int]:
-        """Forces what was appended before to the disk, whatever the topic's policy; the flushed offset."""
+        """Force earlier appends to the disk, under any flush policy; returns the flushed offset."""
         return self.run(log.flush, log=log)
 
     async def close(self) -> None:
-        """Finishes what is queued, then stops; later work is refused. The directory itself stays open."""
+        """Finish what is queued, then stop and refuse later work. The directory itself stays open."""
         self._is_closed = True
         if self._flush_timer is not None:
             self._flush_timer.cancel()
@@ -271,15 +263,15 @@ class DirectoryWriter:
             self._tell_written(begun.written, self._flush_sent)
 
     def _flush_sent(self) -> None:
-        """What the turn wrote is on its way: the followers' disks work while this one does, and the loop waits."""
+        """Flush in the loop once the bytes are sent: this disk and the followers' disks work at the same time."""
         sending, self._sending = self._sending, None
         if sending is not None:
             turn, begun = sending
             self._end_turn(turn, self._flush_all(turn, begun))
 
     def _will_roll(self, turn: Turn) -> bool:
-        """Sealing a segment flushes all that its topic's policy left unflushed: not in the event loop. May say yes too
-        often (the jitter of segment.ms is not known here), never no too often."""
+        """Whether the turn may seal a segment, which flushes all that the topic's policy left unflushed: not in the
+        event loop. May be wrong with True (the jitter of segment.ms is unknown here), never with False."""
         now_ms = -1
         for step in turn.steps:
             if isinstance(step, ActionEntry) or step[0].is_closed:
@@ -351,7 +343,7 @@ class DirectoryWriter:
             go_on()
 
     def _tell_written_soon(self, logs: list[PartitionLog]) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to be told
+        with contextlib.suppress(RuntimeError):  # the loop is closed: no waiter is left
             self._loop.call_soon_threadsafe(self._tell_written, logs, _nothing)
 
     def _call(self, function: Callable[[Any], object], argument: object) -> None:
@@ -392,7 +384,7 @@ class DirectoryWriter:
         deadline_ms: float | None = None
         for log in list(self._dirty):
             due_ms = flush_deadline_ms(log.config, log.unflushed_since_ms)
-            if due_ms is None or log.is_closed:  # closed: it was deleted with records that nobody will force
+            if due_ms is None or log.is_closed:  # closed: deleted, with records that need no flush
                 self._dirty.discard(log)
             elif deadline_ms is None or due_ms < deadline_ms:
                 deadline_ms = due_ms
@@ -425,12 +417,12 @@ class DirectoryWriter:
                 result = self._flush_all(turn, begun)
             try:
                 self._loop.call_soon_threadsafe(self._end_turn, turn, result)
-            except RuntimeError:  # the loop is closed: nobody is left to be told
+            except RuntimeError:  # the loop is closed: no waiter is left
                 return
             turn = begun = result = None  # type: ignore[assignment] # the buffers are not kept while waiting
 
     def _write_all(self, turn: Turn) -> _Begun | TurnResult:
-        """The turn's steps; its end when one of them failed."""
+        """Write the turn's appends; the turn's result if a step failed."""
         outcomes: list[tuple[Done, Any]] = []
         touched: dict[PartitionLog, None] = {}
         written: dict[PartitionLog, None] = {}
@@ -453,7 +445,7 @@ class DirectoryWriter:
         return _Begun(outcomes, list(touched), list(written))
 
     def _flush_all(self, turn: Turn, begun: _Begun) -> TurnResult:
-        """What the turn has written is forced, as the topics demand."""
+        """Force what the turn has written, as the topics demand."""
         try:
             started = time.perf_counter()
             flush_together(
@@ -489,8 +481,8 @@ class DirectoryWriter:
                 return [refusal] * len(appends)
             if not log.is_closed:
                 log.active.reserves_ahead = not space.is_near
-        # With several files, the disk works on one while the next is written, and the file system's journal takes
-        # their new sizes together: the flushes of the turn take half the time.
+        # With several files, the disk works on one while the next is written, and the journal takes their new sizes
+        # together: the turn's flushes take half the time.
         outcomes = log.append_many(appends, start_writeback=several and log.config.flush is FlushPolicy.COMMIT)
         if space is not None and any(isinstance(outcome, DiskFullError) for outcome in outcomes):
             space.ran_out()
@@ -510,10 +502,10 @@ class DirectoryWriter:
 
 
 def _waited_ms(active: LogSegment, config: LogConfig, appends: Sequence[Append], now_ms: int) -> int:
-    """How old the segment will be with these appends, by the rule of ``PartitionLog`` (Kafka's): by its records' time,
-    where the first one has any; else by the clock."""
+    """The segment's age with these appends, by Kafka's rule as in ``PartitionLog``: by the time of its records, if the
+    first one has any; else by the clock."""
     first_ms = active.first_timestamp_ms
-    if first_ms is None:  # a segment that was found at the start: its first append looks it up
+    if first_ms is None:  # a segment found at the start: its first append looks it up
         return LONG_MAX
     if first_ms < 0:
         return now_ms - active.created_ms
@@ -540,7 +532,7 @@ def _waiters(steps: Iterable[Step]) -> list[Done]:
 
 def _resolver(future: asyncio.Future[Any]) -> Done:
     def resolve(outcome: object) -> None:
-        if future.done():  # cancelled meanwhile; the work was done all the same
+        if future.done():  # cancelled; the work was done all the same
             return
         if isinstance(outcome, BaseException):
             future.set_exception(outcome)
@@ -551,8 +543,8 @@ def _resolver(future: asyncio.Future[Any]) -> Done:
 
 
 def _nothing() -> None:
-    """A turn on the thread waits for no sending."""
+    """Stands for the sending in a turn on the thread, which does not wait for it."""
 
 
 def _ignore(outcome: object) -> None:
-    """A flush by time has no waiter; its failure fails the directory."""
+    """Outcome of a flush by time, which has no waiter; its failure fails the directory."""
