@@ -49,7 +49,7 @@ cdef extern from *:
 
 
 def sync_descriptors(descriptors):
-    """Forces the data of all these files; returns, for each, 0 or the errno of its failure. No file is left out."""
+    """Force the data of all these files; returns 0 or an errno for each."""
     cdef headrace_sync_one files[HEADRACE_SYNC_MAX]
     cdef int count
     cdef list failures = []

@@ -1,4 +1,4 @@
-"""The small files beside the logs, in Kafka's formats, each with a checksum that Kafka's readers pass over.
+"""The small files beside the logs, in Kafka's formats, each with a checksum that Kafka's readers ignore.
 
 Checkpoint (recovery-point-offset-checkpoint, replication-offset-checkpoint, log-start-offset-checkpoint,
 cleaner-offset-checkpoint, leader-epoch-checkpoint):
@@ -8,18 +8,18 @@ cleaner-offset-checkpoint, leader-epoch-checkpoint):
     orders 0 4711   topic, partition, offset   (or: epoch, start offset)
     orders 1 815    <- and the checksum: 32 spaces and tabs at the end of the last line
 
-Kafka's formats have no checksum. Ours is a CRC-32C of the bytes that Kafka would have written, and it lies in the same
-file, where a crash cannot part the two, and where it costs no second file, fsync or read for each of 5,000 partitions:
+The checksum is a CRC-32C of the bytes that Kafka would have written. It lies in the same file: a crash cannot part the
+two, and 5,000 partitions need no second file, fsync or read.
 
 * a checkpoint: one bit for each of 32 characters (space 0, tab 1) behind the last entry. Kafka splits entries at white
-  space and drops what trails. Without entries there is nothing to guard: ``0\\n0\\n`` has no other form;
+  space and drops trailing space. A file without entries has none: ``0\\n0\\n`` has no other form;
 * ``meta.properties``: a comment, the last line;
 * ``partition.metadata``: a third line; Kafka reads two;
-* ``.kafka_cleanshutdown``: the last field of its JSON; Kafka ignores fields that it does not know.
+* ``.kafka_cleanshutdown``: the last field of its JSON; Kafka ignores unknown fields.
 
-A file without a checksum (Kafka wrote it, or Headrace before there were any) is taken as it is. One whose checksum does
-not fit is damaged: that is logged with its name, it reads as None, and who reads it starts from what is safe (offset 0,
-an unclean start, a rebuild). All are replaced atomically, so a torn one comes from a bad disk, not from a crash.
+A file without a checksum (written by Kafka or an old Headrace) is accepted. One with a wrong checksum is damaged: it is
+logged by name and reads as None, and the caller starts from what is safe (offset 0, an unclean start, a rebuild). All
+files are replaced atomically, so damage comes from a bad disk, not from a crash.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ LOG_STARTS = "log-start-offset-checkpoint"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 LOCK = ".lock"
 
-#: In a partition's directory: why its log is not served, until the operator removes the file.
+#: File in a partition's directory with the reason why its log is not served, until the operator removes the file.
 QUARANTINE = "headrace-quarantine"
 
 _VERSION = "0"
 _BITS = 32
-#: What stands around the eight digits of a checksum at a file's end.
+#: Text around the eight digits of a checksum at a file's end.
 _META_SEAL = (b"#crc32c=", b"\n")
 _TOPIC_SEAL = (b"\ncrc32c: ", b"")
 _STOP_SEAL = (b', "crc32c": "', b'"}')
@@ -67,7 +67,7 @@ def encode_id(value: uuid.UUID) -> str:
 
 
 def decode_id(text: str) -> uuid.UUID:
-    """The inverse; ValueError when it is not one."""
+    """Inverse of ``encode_id``; ValueError for other text."""
     return uuid.UUID(bytes=base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
 
 
@@ -75,17 +75,16 @@ def decode_id(text: str) -> uuid.UUID:
 
 
 class Checkpoint(NamedTuple):
-    """What a checkpoint's bytes say."""
+    """A decoded checkpoint."""
 
-    #: The fields of each entry; None when they cannot be believed.
+    #: The fields of each entry; None when the file is damaged.
     rows: list[list[str]] | None
-    #: Why not; None for a sound one.
+    #: The damage; None for a sound file.
     problem: str | None = None
     has_checksum: bool = False
 
 
 def encode_checkpoint(lines: Sequence[str], *, has_checksum: bool = True) -> bytes:
-    """Kafka's text of these entries, with the checksum that it does not see."""
     text = "\n".join([_VERSION, str(len(lines)), *lines, ""])
     if not lines or not has_checksum:
         return text.encode()
@@ -93,7 +92,7 @@ def encode_checkpoint(lines: Sequence[str], *, has_checksum: bool = True) -> byt
 
 
 def decode_checkpoint(data: bytes) -> Checkpoint:
-    """The inverse, for any bytes."""
+    """Decode any bytes; the inverse of ``encode_checkpoint``."""
     try:
         lines = data.decode().split("\n")
     except UnicodeDecodeError as error:
@@ -147,12 +146,12 @@ def load_checkpoint(fs: FileSystem, path: str) -> Checkpoint | None:
 
 
 def write_offsets(fs: FileSystem, path: str, offsets: Mapping[TopicPartition, int]) -> None:
-    """Replaces a checkpoint of one offset for each partition."""
+    """Replace a checkpoint with one offset for each partition."""
     write_checkpoint(fs, path, [f"{tp.topic} {tp.partition} {offset}" for tp, offset in sorted(offsets.items())])
 
 
 def load_offsets(fs: FileSystem, path: str) -> dict[TopicPartition, int] | None:
-    """One offset for each partition; None when the file is missing, empty or damaged: that is logged."""
+    """One offset for each partition; None when the file is missing, empty or damaged (which is logged)."""
     found = load_checkpoint(fs, path)
     if found is None or found.rows is None:
         return None
@@ -166,12 +165,12 @@ def load_offsets(fs: FileSystem, path: str) -> dict[TopicPartition, int] | None:
 
 
 def read_offsets(fs: FileSystem, path: str) -> dict[TopicPartition, int]:
-    """As ``load_offsets``, but empty when there is nothing to be read."""
+    """``load_offsets``, but empty in place of None."""
     return load_offsets(fs, path) or {}
 
 
 def parse_offsets(rows: Sequence[Sequence[str]]) -> dict[TopicPartition, int]:
-    """The entries of a checkpoint of offsets; ValueError names the first that is none."""
+    """The entries of a checkpoint of offsets; ValueError names the first invalid one."""
     offsets = {}
     for number, row in enumerate(rows):
         try:
@@ -187,7 +186,7 @@ def parse_offsets(rows: Sequence[Sequence[str]]) -> dict[TopicPartition, int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectoryMeta:
-    """Whose directory this is (``meta.properties``, version 1)."""
+    """The identity of a log directory (``meta.properties``, version 1)."""
 
     cluster_id: str
     node_id: int
@@ -195,7 +194,6 @@ class DirectoryMeta:
 
 
 def write_meta(fs: FileSystem, root: str, meta: DirectoryMeta) -> None:
-    """Writes ``meta.properties``, durably."""
     text = (
         f"cluster.id={meta.cluster_id}\ndirectory.id={encode_id(meta.directory_id)}\n"
         f"node.id={meta.node_id}\nversion=1\n"
@@ -205,7 +203,7 @@ def write_meta(fs: FileSystem, root: str, meta: DirectoryMeta) -> None:
 
 
 def read_meta(fs: FileSystem, root: str) -> DirectoryMeta | None:
-    """None when the directory was not formatted; InvalidConfigError when the file is not one of ours."""
+    """None when the directory was not formatted; InvalidConfigError when the file is not Headrace's."""
     path = f"{root}/{META_PROPERTIES}"
     try:
         data = read_file(fs, path)
@@ -231,18 +229,16 @@ def read_meta(fs: FileSystem, root: str) -> DirectoryMeta | None:
 
 
 def encode_partition_metadata(topic_id: uuid.UUID) -> bytes:
-    """The bytes of ``partition.metadata``."""
     data = f"version: 0\ntopic_id: {encode_id(topic_id)}".encode()
     return _sealed(data, _TOPIC_SEAL)
 
 
 def write_partition_metadata(fs: FileSystem, directory: str, topic_id: uuid.UUID) -> None:
-    """Writes ``partition.metadata``, durably."""
     write_file_atomically(fs, f"{directory}/{PARTITION_METADATA}", encode_partition_metadata(topic_id))
 
 
 def read_partition_metadata(fs: FileSystem, directory: str) -> uuid.UUID | None:
-    """The topic's id; None when the file is missing. CorruptLogError when it says something else."""
+    """The topic's id; None when the file is missing. CorruptLogError when it is damaged."""
     path = f"{directory}/{PARTITION_METADATA}"
     try:
         data = read_file(fs, path)
@@ -264,13 +260,13 @@ def read_partition_metadata(fs: FileSystem, directory: str) -> uuid.UUID | None:
 
 
 def _sealed(data: bytes, seal: tuple[bytes, bytes]) -> bytes:
-    """``data`` with its checksum behind it, between what stands around the digits."""
+    """``data`` followed by its checksum between the two parts of ``seal``."""
     return data + seal[0] + f"{crc32c(data):08x}".encode() + seal[1]
 
 
 def _wrong_checksum(data: bytes, seal: tuple[bytes, bytes]) -> str | None:
-    """What is wrong with the checksum at the end of ``data``; None when it fits, or when there is none. What looks like
-    a checksum but for a character or two is a damaged one."""
+    """What is wrong with the checksum at the end of ``data``; None when it fits or is missing. A checksum with a wrong
+    character or two counts as damaged."""
     before, after = seal
     at = len(data) - len(before) - 8 - len(after)
     if at < 0:
@@ -300,15 +296,15 @@ def _properties(data: bytes, separator: str) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class CleanShutdown:
-    """All was flushed and closed by the incarnation of the broker with this epoch (KIP-966; -1: not told), except for
-    the logs that it had quarantined: those it never opened, so they did not become sound by its leaving."""
+    """A clean stop of the broker's incarnation with this epoch (KIP-966; -1: unknown): all was flushed and closed.
+    Except the quarantined logs: it never opened those, so its stop did not make them sound."""
 
     broker_epoch: int = -1
     quarantined: frozenset[str] = frozenset()
 
 
 def write_clean_shutdown(fs: FileSystem, root: str, stop: CleanShutdown) -> None:
-    """Says so, durably. Kafka's file with a field of ours, left out where it would be empty."""
+    """Write the clean shutdown marker, durably: Kafka's file, and a field of ours unless it is empty."""
     content: dict[str, object] = {"version": 0, "brokerEpoch": stop.broker_epoch}
     if stop.quarantined:
         content["quarantined"] = sorted(stop.quarantined)
@@ -317,7 +313,7 @@ def write_clean_shutdown(fs: FileSystem, root: str, stop: CleanShutdown) -> None
 
 
 def read_clean_shutdown(fs: FileSystem, root: str) -> CleanShutdown | None:
-    """None when the last stop was not a clean one, or when the file cannot be believed: that is logged."""
+    """None when the last stop was not clean, or when the file is damaged (which is logged)."""
     path = f"{root}/{CLEAN_SHUTDOWN}"
     try:
         data = read_file(fs, path)
@@ -331,7 +327,7 @@ def read_clean_shutdown(fs: FileSystem, root: str) -> CleanShutdown | None:
 
 
 def clean_shutdown_fault(data: bytes) -> str | None:
-    """Why the bytes of a clean shutdown's marker cannot be believed; None when they can."""
+    """Why the marker's bytes are invalid; None when they are valid."""
     return _decode_stop(data)[1]
 
 
@@ -349,12 +345,12 @@ def _decode_stop(data: bytes) -> tuple[CleanShutdown | None, str | None]:
 
 
 def write_quarantine(fs: FileSystem, directory: str, why: str) -> None:
-    """The log in ``directory`` is not to be served again, by any later start, until the file is removed. Durable."""
+    """Forbid, durably, that any later start serves the log in ``directory``, until the file is removed."""
     write_file_atomically(fs, f"{directory}/{QUARANTINE}", f"{why}\n".encode())
 
 
 def read_quarantine(fs: FileSystem, directory: str) -> str | None:
-    """Why the log is not to be served; None when nothing says so. A damaged file says so all the same."""
+    """Why the log is quarantined; None when it is not. A damaged file quarantines it, too."""
     try:
         return read_file(fs, f"{directory}/{QUARANTINE}").decode("utf-8", "replace").strip() or "no reason is told"
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""The slice of a topic's configuration that its log obeys. The keys are declared in ``config.topic_keys``."""
+"""The part of a topic's configuration that applies to its log. The keys are declared in ``config.topic_keys``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..config import INT_MAX, LONG_MAX, fields_from, from_key
 from ..config.topic_keys import TOPIC
 from ..types import FlushPolicy, TimestampType
 
-#: How often an ``interval`` topic is flushed when neither ``flush.ms`` nor the broker's log.flush.interval.ms says.
+#: Flush interval of an ``interval`` topic without ``flush.ms`` and broker's log.flush.interval.ms.
 DEFAULT_FLUSH_INTERVAL_MS = 1_000
 
 
@@ -28,7 +28,7 @@ def _unless_endless(ms: int) -> int | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogConfig:
-    """What one partition's log obeys. Derived, never set field by field: see ``from_topic``."""
+    """Settings of one partition's log, derived by ``from_topic``."""
 
     segment_bytes: int = from_key(TOPIC, "segment.bytes")
     segment_ms: int = from_key(TOPIC, "segment.ms")
@@ -45,7 +45,7 @@ class LogConfig:
     compression_level: int | None = None
     flush: FlushPolicy = from_key(TOPIC, "log.flush", FlushPolicy)
     flush_messages: int = from_key(TOPIC, "flush.messages")
-    #: Longest time that written records stay unforced; None: no bound.
+    #: Longest time that written records stay unflushed; None: unlimited.
     flush_ms: int | None = from_key(TOPIC, "flush.ms", _unless_endless)
     retention_ms: int | None = from_key(TOPIC, "retention.ms", _unless_negative)
     retention_bytes: int | None = from_key(TOPIC, "retention.bytes", _unless_negative)
@@ -58,8 +58,8 @@ class LogConfig:
     max_compaction_lag_ms: int = from_key(TOPIC, "max.compaction.lag.ms")
     #: Of tombstones in a compacted log.
     delete_retention_ms: int = from_key(TOPIC, "delete.retention.ms")
-    #: A last batch that is whole and wrong is damage, no torn tail (the metadata log: a voter must not forget what it
-    #: acknowledged).
+    #: Treat a last batch that is whole and wrong as damage, not as a torn tail (the metadata log: a voter must not lose
+    #: what it acknowledged).
     refuse_whole_tail: bool = False
 
     def __post_init__(self) -> None:
@@ -68,7 +68,8 @@ class LogConfig:
 
     @property
     def roll_after_ms(self) -> int:
-        """How much time a segment may span. Only sealed segments are compacted, so the lag bounds it too (KIP-354)."""
+        """Time that a segment may span. Only sealed segments are compacted, so max.compaction.lag.ms bounds it too
+        (KIP-354)."""
         return min(self.segment_ms, self.max_compaction_lag_ms) if self.cleanup_compact else self.segment_ms
 
     @classmethod
@@ -79,7 +80,7 @@ class LogConfig:
         broker_defaults: Mapping[str, Any] | None = None,
         flush_interval_ms: int = DEFAULT_FLUSH_INTERVAL_MS,
     ) -> LogConfig:
-        """The log's settings of a topic.
+        """Derive the log's settings from a topic's.
 
         ``given``: the topic's own keys; ``broker_defaults``: topic keys that the broker sets for topics that do not
         (its ``log.segment.bytes`` as ``segment.bytes``, ...); ``flush_interval_ms``: the broker's

@@ -1,5 +1,5 @@
-"""What a directory is, told by what lies in it: a name tells nothing (``headrace up`` calls a log directory
-``broker-1``, as partition 1 of a topic ``broker`` would be called). Reads names, and one checkpoint."""
+"""Classify a directory by its contents. The name is no evidence: ``headrace up`` calls a log directory ``broker-1``,
+and partition 1 of a topic ``broker`` has the same name. Reads names, and one checkpoint."""
 
 from __future__ import annotations
 
@@ -31,8 +31,6 @@ _OF_A_LOG_DIRECTORY = {META_PROPERTIES, RECOVERY_POINTS, HIGH_WATERMARKS, LOG_ST
 
 
 class Kind(enum.Enum):
-    """What a directory is."""
-
     PARTITION = "a partition's directory"
     LOG_DIRECTORY = "a log directory: partitions, and checkpoints of them all"
     SEVERAL = "a directory with log directories in it, as a cluster on one machine has"
@@ -40,7 +38,7 @@ class Kind(enum.Enum):
 
 
 def kind_of(fs: FileSystem, path: str) -> Kind:
-    """Of the directory ``path``. An empty one is a partition's if its name and the directory that it is in say so."""
+    """Classify ``path``. An empty one is a partition's if its name and its parent say so."""
     names = fs.listdir(path)
     kind = _by_names(names)
     if kind is not Kind.OTHER:
@@ -55,8 +53,8 @@ def kind_of(fs: FileSystem, path: str) -> Kind:
 
 
 def partitions_in(fs: FileSystem, root: str) -> dict[str, TopicPartition]:
-    """{directory's name: partition}, sorted. In what is surely a log directory the name alone makes one, as it does for
-    a broker: an empty one is a partition that has lost everything."""
+    """{directory's name: partition}, sorted. In a certain log directory the name alone counts, as for a broker: an
+    empty one is a partition that lost all its files."""
     names = sorted(_names(fs, root))
     is_sure = _by_names(names) is Kind.LOG_DIRECTORY
     found = {}
@@ -88,8 +86,8 @@ def segments_in(names: list[str]) -> list[int]:
 
 
 def recovery_point_of(fs: FileSystem, directory: str) -> int:
-    """Up to which offset the log in ``directory`` was surely flushed, as the checkpoint beside it tells a start; 0
-    where there is none, or none that can be read: then a start relies on nothing."""
+    """The recovery point of the log in ``directory``, from the checkpoint beside it; 0 where it is missing or
+    unreadable."""
     root, name = os.path.split(os.path.abspath(directory))
     match = PARTITION_DIRECTORY.match(name)
     try:
@@ -112,7 +110,7 @@ def _names(fs: FileSystem, path: str) -> list[str]:
     try:
         return fs.listdir(path)
     except OSError:
-        return []  # not ours to read: whatever it is, it is no log of ours
+        return []  # no permission: not our log
 
 
 def _is_directory(fs: FileSystem, path: str) -> bool:

@@ -1,16 +1,16 @@
-"""Making many logs at once: a topic with thousands of partitions is one change of the metadata, and is made in seconds.
+"""Create many logs at once: a topic with thousands of partitions is created in seconds.
 
-Each log needs a directory, ``partition.metadata`` and an empty segment, and each of their names and bytes forced to
-the disk: five forced writes, one after the other, if logs are made one by one. Together they take five for all, for the
-file system puts what is forced at the same time into one commit of its journal. The order is that of a single log:
+Each log needs a directory, ``partition.metadata`` and an empty segment, with names and bytes forced to the disk: five
+forced writes per log. Together they take five for all, because the file system puts what is forced at the same time
+into one commit of its journal. The order is that of a single log:
 
     1   the directories; partition.metadata under another name, its bytes forced
     2   partition.metadata gets its name; the segments' files
     3   the names in each directory forced, then those of the directories themselves
     4   the logs exist
 
-A crash before 4 leaves directories that nobody was told of: with a topic's id they are logs like any other, without one
-they get it when they are made again.
+A crash before 4 leaves directories that are not published: those with a topic's id are logs like any other, the rest
+get it when they are created again.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from .files import FileSystem, write_files_atomically
 from .partition_log import PartitionLog
 from .segment import LogSegment
 
-#: A log to make: its partition, its topic's id, its settings.
+#: A log to create: its partition, its topic's id, its settings.
 NewLog = tuple[TopicPartition, uuid.UUID, LogConfig]
 
-#: How many are made together: they hold a descriptor each meanwhile.
+#: Logs created together: each holds a descriptor meanwhile.
 _AT_ONCE = 128
 
 
 def create_logs(
     fs: FileSystem, root: str, wanted: Sequence[NewLog], *, clock: Clock, rng: random.Random
 ) -> Iterator[list[PartitionLog]]:
-    """Makes logs that are not there in the directory ``root``, some at a time; those that are handed out are durable.
-    Raises OSError (what was not handed out may be there in part)."""
+    """Create missing logs in the directory ``root``, in groups; the yielded ones are durable. Raises OSError (others
+    may exist in part)."""
     rest = iter(wanted)
     while some := list(islice(rest, _AT_ONCE)):
         paths = [f"{root}/{partition}" for partition, _, _ in some]

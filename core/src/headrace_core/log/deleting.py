@@ -1,11 +1,11 @@
-"""What was deleted and is still on the disk: renamed (``.deleted``, ``-delete``), and removed some time later.
+"""Deleted files that are still on the disk: renamed (``.deleted``, ``-delete``), and removed some time later.
 
-The delay (``file.delete.delay.ms``) leaves time to get back what was deleted by mistake; whoever reads a deleted file
-has it open and needs none. Removing a large file takes a file system up to a second, so it is not done in the turns of
-the directory's writer: what is in here belongs to nobody, and any one thread may remove it.
+The delay (``file.delete.delay.ms``) leaves time to restore what was deleted by mistake; readers of a deleted file have
+it open. Removing a large file takes up to a second, so it does not happen in the turns of the directory's writer: any
+one thread may remove these files, which have no owner.
 
-There is no timer: who has one asks ``next_due_ms``. A crash forgets the queue, and the next start of the directory
-removes all that has such a name.
+Without a timer: callers ask ``next_due_ms``. A crash loses the queue; the next start of the directory removes all files
+with such names.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ logger = logging.getLogger(__name__)
 
 
 class Removed(NamedTuple):
-    """What was given back to the disk."""
+    """Files removed and bytes freed."""
 
     names: int
     size: int
 
 
 class DeletedFiles:
-    """The queue of one log directory. Thread-safe."""
+    """Queue of one log directory. Thread-safe."""
 
     def __init__(self, fs: FileSystem) -> None:
         self._fs = fs
@@ -45,26 +45,24 @@ class DeletedFiles:
 
     @property
     def size_bytes(self) -> int:
-        """What removing everything would give back, about."""
+        """About the bytes that removing everything would free."""
         with self._lock:
             return sum(size for _, _, _, size in self._waiting)
 
     @property
     def next_due_ms(self) -> float | None:
-        """When (monotonic) the first of them is to be removed."""
+        """When (monotonic) the first file is due."""
         with self._lock:
             return self._waiting[0][0] if self._waiting else None
 
     def add(self, path: str, size: int, *, due_ms: float) -> None:
-        """A file or directory that has its new name, durably."""
+        """Queue a file or directory whose new name is durable."""
         with self._lock:
             heapq.heappush(self._waiting, (due_ms, next(self._numbers), path, size))
 
     def remove(self, now_ms: float | None) -> Removed:
-        """Removes what is due at ``now_ms`` (monotonic); None: all of it, because the disk is full. May take long.
-
-        What cannot be removed (which is logged) is left to the next start.
-        """
+        """Remove what is due at ``now_ms`` (monotonic); None: everything, because the disk is full. May take long. What
+        cannot be removed is logged and left to the next start."""
         names = removed_bytes = 0
         with self._removing:
             while (entry := self._take(now_ms)) is not None:

@@ -1,25 +1,25 @@
 """Thousands of log files on a bounded number of descriptors.
 
-A broker with 5,000 partitions has as many active segments and many more sealed ones, nearly all of them idle. The cache
-is a ``FileSystem`` over another one: what it opens lazily (``open_lazily``: the ``.log`` files) gets its descriptor
-when it is first used, and may lose it again to another file. Which one loses is decided by a clock hand: every use
-marks a file, the hand passes over the files in the order in which they were opened, takes the mark off the marked and
-the descriptor off the first that has none. That is near enough to "least recently used", and a use costs one attribute.
+A broker with 5,000 partitions has as many active segments and many more sealed ones, nearly all idle. The cache is a
+``FileSystem`` over another one. A file from ``open_lazily`` (the ``.log`` files) gets its descriptor at its first use,
+and may lose it to another file. The clock algorithm picks the file: every use marks a file; the hand visits files in
+the order of their opening, removes marks, and closes the first unmarked one. That approximates "least recently used",
+and a use costs one attribute.
 
-Closing a descriptor behind somebody's back is only right while three rules hold:
+Closing a file that is still in use is correct only under three rules:
 
-* **Unsynced bytes keep their descriptor.** The kernel tells a write-back error to descriptors that were open when it
-  happened; an fdatasync on a new one may say that all is well. So a file that was written since its last sync stays
-  open until it is synced. A writer marks the file and then takes its descriptor, the hand takes the descriptor and then
-  looks at the mark: whoever comes second sees the other, without a lock on the writer's side.
-* **A name is only as good as long as it names the same file.** All changes of names pass through here (unlink, rename
-  of a file or of its directory). A file whose name goes, or is taken over by another file, is *retired* first: opened
-  if it is not, never closed before its last reader lets go, never opened by name again. A file that is only renamed
-  goes with its name. A file that nobody holds is not tracked, so deleting 5,000 idle logs opens none of them.
-* **A reader at work keeps what it holds.** Losing the descriptor means that the file drops its reference to it; the
-  descriptor is closed with the last reference, after the pread that is under way.
+* **Unsynced bytes keep their descriptor.** The kernel reports a write-back error to descriptors that were open when it
+  happened; an fdatasync on a new one may succeed. So a file that was written since its last sync stays open until it is
+  synced. A writer marks the file, then takes its descriptor; the hand takes the descriptor, then reads the mark. The
+  second always sees the first, without a lock on the writer's side.
+* **A name must still mean the same file.** All changes of names pass through here (unlink, rename of a file or of its
+  directory). A file that loses its name, or whose name goes to another file, is *retired* first: opened if it is
+  closed, kept open until its last reader closes it, never opened by name again. A renamed file keeps its new name.
+  Files without users are not tracked, so deleting 5,000 idle logs opens none of them.
+* **A read keeps its descriptor.** The file drops its reference; the last reference closes the descriptor, after the
+  pread in progress.
 
-When the process has no descriptor left (EMFILE) the cache gives up an eighth of its own and tries again, once.
+When the process has no descriptor left (EMFILE) the cache closes an eighth of its own and tries again, once.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ from .files import Buffer, File, FileSystem, Lock
 
 T = TypeVar("T")
 
-#: A piece of work that may be done again when there was no descriptor for it.
+#: Directories synced at a time.
 _DIRECTORIES_AT_ONCE = 64
 _NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
 
 
 class CachedFile:
-    """A file that has its descriptor only while it is used. Made by ``DescriptorCache.open_lazily``; a ``File``.
+    """A file that has a descriptor only while it is used; created by ``DescriptorCache.open_lazily``. A ``File``.
 
     Any thread may read; writing, truncating and syncing belong to one owner. Besides OSError every call may raise
-    ServerBusyError: no descriptor is to be had.
+    ServerBusyError: no descriptor is available.
     """
 
     __slots__ = ("__weakref__", "_cache", "_file", "_is_held", "_is_used", "_unsynced", "_why_gone", "path")
@@ -59,16 +59,16 @@ class CachedFile:
         self._cache = cache
         self._file: File | None = None
         self._is_used = True
-        #: Written (or cut) since the last sync.
+        #: Written or truncated since the last sync.
         self._unsynced = False
-        #: The hand found it unsynced, and put it aside.
+        #: The hand found it unsynced, and set it aside.
         self._is_held = False
-        #: Why it is not opened by its name any more (errno): closed or retired; 0 while it may be.
+        #: Why it must not be opened by its name (errno): closed or retired; 0 while it may be.
         self._why_gone = 0
 
     @property
     def is_open(self) -> bool:
-        """Has it a descriptor at this moment?"""
+        """Whether it has a descriptor now."""
         return self._file is not None
 
     def _descriptor(self) -> File:
@@ -100,7 +100,7 @@ class CachedFile:
         return file.is_cached(size, position)
 
     def drop_cache(self, size: int, position: int) -> None:
-        forget = getattr(self._file, "drop_cache", None)  # a hint that not every file takes
+        forget = getattr(self._file, "drop_cache", None)  # a hint that not every file supports
         if forget is not None:
             forget(size, position)
 
@@ -121,7 +121,7 @@ class CachedFile:
 
     def _begin_sync(self) -> File:
         file = self._descriptor()
-        self._unsynced = False  # what is written from here on needs another sync
+        self._unsynced = False  # later writes need another sync
         return file
 
     def _end_sync(self) -> None:
@@ -140,8 +140,8 @@ class CachedFile:
 
 
 class DescriptorCache:
-    """See the module. Thread-safe. ``files_max``: how many lazily opened files may have a descriptor at a time, those
-    apart that must not be closed (unsynced ones beyond it, and retired ones that are still read)."""
+    """See the module. Thread-safe. ``files_max``: lazily opened files with a descriptor at a time, not counting those
+    that must stay open (further unsynced ones, and retired ones in use)."""
 
     def __init__(self, fs: FileSystem, files_max: int) -> None:
         if files_max < 1:
@@ -149,22 +149,22 @@ class DescriptorCache:
         self._fs = fs
         self._files_max = files_max
         self._lock = threading.Lock()
-        #: Files with a descriptor, in the order in which the hand comes by; also some that are gone, or closed.
+        #: Files with a descriptor, in the order of the hand; also some that are closed or collected.
         self._ring: deque[ref[CachedFile]] = deque()
-        #: Taken out of the ring until they are synced.
+        #: Set aside until they are synced.
         self._held: WeakSet[CachedFile] = WeakSet()
-        #: Directory -> name -> file, of all that somebody has and that are not retired.
+        #: Directory -> name -> file, of all files in use that are not retired.
         self._files: dict[str, dict[str, ref[CachedFile]]] = {}
 
     @property
     def open_files(self) -> int:
-        """How many files hold a descriptor that the cache may take or has put aside (for tests and metrics)."""
+        """Files with a descriptor that the cache may close or has set aside (for tests and metrics)."""
         with self._lock:
             ring = [file for item in self._ring if (file := item()) is not None and file.is_open]
             return len(ring) + sum(1 for file in self._held if file.is_open)
 
     def resize(self, files_max: int) -> None:
-        """So many files from now on; the ones too many are closed now."""
+        """Set the limit; closes excess files now."""
         if files_max < 1:
             raise ValueError(f"files_max={files_max}: must be 1 or more")
         with self._lock:
@@ -174,13 +174,13 @@ class DescriptorCache:
     # ---------------------------------------------------------------- opening
 
     def open_lazily(self, path: str, *, create: bool = False) -> CachedFile:
-        """A file for reading and writing that gets its descriptor when it is first used; OSError of a file that is
-        missing comes then. ``create``: made now, when it is missing."""
+        """A file for reading and writing that gets its descriptor at its first use; a missing file raises OSError then.
+        ``create``: create it now if it is missing."""
         file = CachedFile(self, path)
         with self._lock:
             directory, name = _split(path)
             here = self._files.setdefault(directory, {})
-            if (known := _alive(here.get(name))) is not None:  # opened twice: only one goes with the name
+            if (known := _alive(here.get(name))) is not None:  # opened twice: only one follows the name
                 self._retire(known)
             if create:
                 self._give_descriptor(file, create=True)
@@ -191,7 +191,7 @@ class DescriptorCache:
         return self._with_room(path, lambda: self._fs.open(path, write=write, create=create))
 
     def _with_room(self, path: str, call: Callable[[], T]) -> T:
-        """What ``call`` returns, which needs a descriptor for a moment."""
+        """Run ``call``, which needs a descriptor briefly, and return its result."""
         try:
             return call()
         except OSError as error:
@@ -237,12 +237,12 @@ class DescriptorCache:
     # ---------------------------------------------------------------- closing
 
     def _keep_to(self, files: int) -> None:
-        """Closes files until so many are open; not the last one, if it is the unsynced ones that are too many."""
+        """Close files until ``files`` are open; keeps the last one when the excess is unsynced files."""
         while len(self._ring) > max(files - len(self._held), 0) and self._turn_hand():
             pass
 
     def _turn_hand(self) -> bool:
-        """Takes one entry out of the ring; False when there is none."""
+        """Take one entry out of the ring; False when it is empty."""
         ring = self._ring
         while ring:
             item = ring.popleft()
@@ -258,7 +258,7 @@ class DescriptorCache:
                 return True
             file._file = taken
             file._is_held = True
-            if not file._unsynced:  # synced just now, perhaps before it could see that it is held
+            if not file._unsynced:  # synced just now, perhaps before it was held
                 file._is_held = False
                 ring.append(item)
                 continue
@@ -267,7 +267,7 @@ class DescriptorCache:
         return False
 
     def _take_back(self, file: CachedFile) -> None:
-        """It was held, and has been synced."""
+        """Return a held file to the ring: it has been synced."""
         with self._lock:
             if file._is_held:
                 file._is_held = False
@@ -276,8 +276,8 @@ class DescriptorCache:
                 self._keep_to(self._files_max)
 
     def _retire(self, file: CachedFile) -> None:
-        """Its name is about to go, or to be another file's. Its readers go on with the descriptor; if none is to be
-        had, they are told that it is too late (ESTALE), for the deletion must not wait for them."""
+        """Detach a file from its name, which will be removed or reused. Its readers keep the descriptor; if none is
+        available they get ESTALE, because the deletion must not wait."""
         if file._file is None and not file._why_gone:
             with contextlib.suppress(OSError, ServerBusyError):
                 self._give_descriptor(file)
@@ -296,7 +296,7 @@ class DescriptorCache:
             self._fs.rename(old, new)
             directory, name = _split(new)
             moved = self._files.pop(old, None)
-            if moved is not None:  # a directory: its files go with it
+            if moved is not None:  # a directory: its files move with it
                 self._files[new] = moved
                 for inside, item in moved.items():
                     if (each := item()) is not None:
@@ -379,7 +379,7 @@ class DescriptorCache:
 
 
 def _split(path: str) -> tuple[str, str]:
-    """Directory and name; nearly all logs begin with the same names, which are kept once."""
+    """Directory and name; names are interned, because nearly all logs begin with the same ones."""
     directory, _, name = path.rpartition("/")
     return directory, sys.intern(name)
 

@@ -1,19 +1,19 @@
 """A log directory: one disk's worth of partitions, owned by one broker.
 
-    <root>/meta.properties                     whose directory this is
+    <root>/meta.properties                     the directory's cluster and node
     <root>/.lock                               flock, held while a broker owns it
     <root>/.kafka_cleanshutdown                only between a clean stop and the next start
-    <root>/recovery-point-offset-checkpoint    up to where each log was flushed, written now and then
+    <root>/recovery-point-offset-checkpoint    recovery points, written now and then
     <root>/replication-offset-checkpoint       high watermarks
-    <root>/log-start-offset-checkpoint         where logs start that had records deleted
+    <root>/log-start-offset-checkpoint         log starts, where records were deleted
     <root>/cleaner-offset-checkpoint           how far each log was compacted
     <root>/<topic>-<partition>/                a log, with partition.metadata and leader-epoch-checkpoint
-    <root>/<topic>-<partition>.<id>-delete/    a log on its way out; so are files in a log whose names end in .deleted
+    <root>/<topic>-<partition>.<id>-delete/    a deleted log; deleted files in a log end in .deleted
 
 Synchronous, like the logs: changes belong to the directory's one owner (``DirectoryWriter``).
 
-Deleting records makes the new start durable before it drops segments. What lies wholly below a durable start is removed
-when the log opens, so a crash may leave any of these files.
+Deleting records makes the new start durable before it drops segments. Opening a log removes segments wholly below a
+durable start, so a crash may leave any of them.
 """
 
 from __future__ import annotations
@@ -74,17 +74,15 @@ _DELETED = "-delete"
 PARTITION_DIRECTORY = re.compile(r"([a-zA-Z0-9._-]{1,249})-(\d{1,10})\Z")
 _NAME_BYTES_MAX = 255
 
-#: The settings of a topic, by name and (if the directory knows it) id.
+#: Topic name and id (if known) -> settings.
 ConfigOf = Callable[[str, uuid.UUID | None], LogConfig]
 
 
 def format_directory(
     fs: FileSystem, root: str, *, cluster_id: str, node_id: int, directory_id: uuid.UUID | None = None
 ) -> DirectoryMeta:
-    """Makes ``root`` a directory of this node and cluster; no broker starts on one that was not formatted.
-
-    Formatting again for the same cluster and node changes nothing; for another one it is InvalidConfigError.
-    """
+    """Format ``root`` as a directory of this node and cluster; a broker starts only on a formatted one. Repeating it
+    changes nothing; InvalidConfigError if it belongs to another cluster or node."""
     root = root.rstrip("/")
     make_directories(fs, root)
     found = read_meta(fs, root)
@@ -101,7 +99,7 @@ def format_directory(
 
 
 class LogDirectory:
-    """See the module. Made by ``open``."""
+    """A log directory; see the module. Created by ``open``."""
 
     def __init__(
         self,
@@ -121,7 +119,7 @@ class LogDirectory:
         #: The broker epoch of the clean shutdown before this start; None when the last stop was not clean.
         self.clean_shutdown_epoch = None if last_stop is None else last_stop.broker_epoch
         self.logs: dict[TopicPartition, PartitionLog] = {}
-        #: Logs that are damaged, and why: never served.
+        #: Damaged logs, never served, and their damage.
         self.quarantined: dict[TopicPartition, CorruptLogError] = {}
         self._quarantined_ids: dict[TopicPartition, uuid.UUID | None] = {}
         self._last_stop = last_stop
@@ -133,13 +131,11 @@ class LogDirectory:
         self._log_starts: dict[TopicPartition, int] = {}
         self._knows_log_starts = True
         self._high_watermarks: dict[TopicPartition, int] = {}
-        #: Logs that are about to be renamed into here, and up to where they will be durable.
+        #: Logs about to be renamed into here, and the offset to which each will be durable.
         self._expected: dict[TopicPartition, int] = {}
-        #: Checkpoints whose file does not say what we know: the disk was full when they were to be written.
+        #: Checkpoints whose files are out of date, because the disk was full.
         self._unwritten: set[str] = set()
-        #: How far each log is compacted, and what to compact next.
         self.compaction = CleanerManager(fs, root)
-        #: What was deleted and is still on the disk.
         self.deleted = DeletedFiles(fs)
 
     @classmethod
@@ -156,12 +152,11 @@ class LogDirectory:
         recovery_threads: int = 1,
         on_progress: OnProgress | None = None,
     ) -> LogDirectory:
-        """Locks the directory and opens every log in it; damaged ones end up in ``quarantined``.
+        """Lock the directory and open every log in it; damaged ones go to ``quarantined``.
 
-        After an unclean stop ``recovery_threads`` logs are scanned at a time. ``on_progress`` hears every few seconds
-        how far this is, in whichever thread it happens to be.
-
-        Raises InvalidConfigError (not formatted, or for somebody else), StorageError (another process has it), OSError.
+        After an unclean stop ``recovery_threads`` logs are scanned at a time. ``on_progress`` is called every few
+        seconds, in any of these threads. Raises InvalidConfigError (not formatted, or of another node or cluster),
+        StorageError (another process has it), OSError.
         """
         root = root.rstrip("/")
         meta = read_meta(fs, root) if fs.is_directory(root) else None
@@ -209,8 +204,8 @@ class LogDirectory:
             elif match := PARTITION_DIRECTORY.match(name):
                 found[TopicPartition(match[1], int(match[2]))] = path
         if log_starts is None and not found:
-            # The checkpoint of a directory without logs: from now on one that is missing was lost. Else the first epoch
-            # of a copy of a compacted log, which begins where its first record is, would be taken for its start.
+            # Write the checkpoint even without logs: from now on a missing one was lost. Else the first epoch of a copy
+            # of a compacted log, which begins at its first record, would count as its start.
             with _full_disk_left_out(self.root):
                 self._write(LOG_STARTS, self._log_starts)
                 self._knows_log_starts = True
@@ -219,7 +214,7 @@ class LogDirectory:
             self._forget(lambda partition: partition not in found)
         with _full_disk_left_out(self.root):
             self.compaction.keep_only(set(found))
-        if self._last_stop is not None:  # from here on files change: the next stop has to prove that it was clean
+        if self._last_stop is not None:  # files change from here on: the next stop must write a new marker
             self.fs.unlink(self._path(CLEAN_SHUTDOWN))
         self.fs.sync_directory(self.root)
         with _full_disk_left_out(self.root):
@@ -231,7 +226,7 @@ class LogDirectory:
             for partition, path in found.items():
                 self._open_log(partition, path, meter)
             return
-        # A scan mostly waits: for the disk to read, and to force what the page cache had left.
+        # A scan mostly waits for the disk: to read, and to force what the page cache has.
         pool = ThreadPoolExecutor(threads, thread_name_prefix=f"recovery-{self.root.rpartition('/')[2]}")
         try:
             for opening in [pool.submit(self._open_log, partition, path, meter) for partition, path in found.items()]:
@@ -276,31 +271,28 @@ class LogDirectory:
     # ---------------------------------------------------------------- logs come and go
 
     def get(self, partition: TopicPartition) -> PartitionLog | None:
-        """The log of a partition, when this directory has it and it is sound."""
+        """The partition's log, if this directory has it and it is sound."""
         return self.logs.get(partition)
 
     def holdings(self) -> list[tuple[TopicPartition, uuid.UUID | None]]:
-        """Every log in here, quarantined ones too, with its topic's id as far as it is known."""
+        """Every log in here, also quarantined ones, with its topic's id if known."""
         return [*((partition, log.topic_id) for partition, log in self.logs.items()), *self._quarantined_ids.items()]
 
     def holds(self, partition: TopicPartition) -> bool:
-        """Is there a log of this partition in here, sound or quarantined?"""
+        """Whether a log of this partition is in here, sound or quarantined."""
         return partition in self.logs or partition in self.quarantined
 
     def create(self, partition: TopicPartition, topic_id: uuid.UUID, config: LogConfig) -> PartitionLog:
-        """The log of a partition, made if it is missing; durable when this returns.
-
-        Raises InconsistentTopicIdError when there is a log of another topic of that name, CorruptLogError when it is
-        quarantined, OSError.
-        """
+        """The log of a partition, created if it is missing; durable when this returns. Raises InconsistentTopicIdError
+        (a log of another topic with that name), CorruptLogError (quarantined), OSError."""
         (outcome,) = self.create_all([(partition, topic_id, config)])
         if isinstance(outcome, HeadraceError):
             raise outcome
         return outcome
 
     def create_all(self, wanted: Sequence[NewLog]) -> list[PartitionLog | HeadraceError]:
-        """``create`` of many, forced to the disk together; for each its log, or why there is none. Raises OSError: some
-        of them may be there then, and it can be called again."""
+        """``create`` many logs with shared forced writes; returns the log or the error of each. After an OSError some
+        of them may exist; it can be called again."""
         missing: dict[TopicPartition, NewLog] = {}
         for item in wanted:
             if item[0] not in self.quarantined and item[0] not in self.logs:
@@ -316,16 +308,16 @@ class LogDirectory:
         return outcomes
 
     def _create_missing(self, missing: Mapping[TopicPartition, NewLog]) -> None:
-        # What the checkpoints say of an earlier log of this name must not outlive it.
+        # A new log must not inherit the checkpoints of an earlier log of this name.
         self._forget(missing.__contains__)
         self.compaction.forget(missing)
         self.compaction.write_pending()
-        # What is left of creations, or deletions, that a full disk stopped.
+        # Left over by creations or deletions that a full disk stopped.
         left = [partition for partition in missing if self.fs.is_directory(self._path(str(partition)))]
         if left:
             self._remove(dict.fromkeys(left, (0, 0)))
         for logs in create_logs(self.fs, self.root, list(missing.values()), clock=self._clock, rng=self._rng):
-            for log in logs:  # not before their names are durable: who asks again must not get them sooner
+            for log in logs:  # published only when their names are durable: a second call must not get them sooner
                 self.logs[log.topic_partition] = log
 
     def _of_topic(self, partition: TopicPartition, topic_id: uuid.UUID) -> PartitionLog:
@@ -343,17 +335,17 @@ class LogDirectory:
         return log
 
     def quarantine(self, partition: TopicPartition, error: CorruptLogError) -> bool:
-        """Takes a log that was found to be damaged out of service, its files left as they are, and says so beside them:
-        no start serves it again before the operator has removed that file. False when it is not in service."""
+        """Take a damaged log out of service, leave its files, and mark it: no start serves it before the operator
+        removes the marker. False when it is not in service."""
         log = self.logs.pop(partition, None)
         if log is None:
             return False
         self.quarantined[partition] = error
         self._quarantined_ids[partition] = log.topic_id
         logger.error("%s is quarantined: %s", partition, error.message)
-        with contextlib.suppress(CorruptLogError):  # it wanted to complete an index, perhaps from what is damaged
+        with contextlib.suppress(CorruptLogError):  # closing would complete an index, perhaps from damaged data
             log.close(flush=False)
-        with _full_disk_left_out(self.root):  # then it is named at the clean stop, and judged anew after another
+        with _full_disk_left_out(self.root):  # then the clean stop names it; after an unclean one it is checked again
             path = log.directory
             why = (
                 f"{error.message}. Found while the broker ran: the log is not served and its files are left as they "
@@ -364,13 +356,13 @@ class LogDirectory:
         return True
 
     def delete(self, partition: TopicPartition) -> bool:
-        """``delete_all`` of one; False when there is none."""
+        """``delete_all`` for one partition; False when it has no log here."""
         return bool(self.delete_all([partition]))
 
     def delete_all(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
-        """Removes logs for good, quarantined ones too: renamed (durably, so that they never come back), and removed by
-        ``remove_deleted`` after the topic's file.delete.delay.ms. Readers at work finish on the files they hold.
-        Returns those that were here. The checkpoints are written once for all of them."""
+        """Delete logs, also quarantined ones: renamed durably, and removed by ``remove_deleted`` after the topic's
+        file.delete.delay.ms. Current readers finish. Returns those that were here. Writes the checkpoints once for
+        all."""
         found: dict[TopicPartition, tuple[int, int]] = {}
         for partition in dict.fromkeys(partitions):
             if not self.holds(partition):
@@ -388,8 +380,8 @@ class LogDirectory:
         return list(found)
 
     def _remove(self, partitions: Mapping[TopicPartition, tuple[int, int]]) -> None:
-        """Takes the files of logs that are not open out of the way: {partition: (bytes, delay in ms)}."""
-        self._drop_entries(partitions.__contains__)  # whatever fails below: they belong to no log any more
+        """Rename the directories of closed logs: {partition: (bytes, delay in ms)}."""
+        self._drop_entries(partitions.__contains__)  # on any failure below, too: they belong to no log now
         gone: list[tuple[str, int, int]] = []
         for partition, (size, delay_ms) in partitions.items():
             suffix = f".{self._rng.getrandbits(128):032x}{_DELETED}"
@@ -400,8 +392,7 @@ class LogDirectory:
         self.fs.sync_directory(self.root)
         for path, size, delay_ms in gone:
             self._remove_later(path, size, delay_ms)
-        # A full disk is no reason to keep what was deleted: ``create`` sees to it that the checkpoints are written
-        # before there is a log of the same name.
+        # A full disk must not stop a deletion: ``create`` writes the checkpoints before a log of the same name exists.
         with _full_disk_left_out(self.root):
             self._write_unwritten()
         with _full_disk_left_out(self.root):
@@ -411,20 +402,20 @@ class LogDirectory:
         self.deleted.add(path, size, due_ms=self._clock.monotonic_ms() + delay_ms)
 
     def remove_deleted(self, *, everything: bool = False) -> Removed:
-        """Removes files of deleted segments and logs whose delay is over; ``everything``: the disk is full. May take
-        long, and may be called from any thread: these files belong to no log any more."""
+        """Remove files of deleted segments and logs whose delay is over; ``everything``: the disk is full. May take
+        long; any thread, because these files belong to no log."""
         return self.deleted.remove(None if everything else self._clock.monotonic_ms())
 
     def truncate(self, log: PartitionLog, offset: int) -> None:
-        """``PartitionLog.truncate_to``, with the recovery point lowered first: a log that ends below its recovery point
-        counts as corrupt, and one that ends at it as settled, although a kill may have come before the cut was forced,
-        or its flush may have failed."""
+        """``PartitionLog.truncate_to``, with the recovery point lowered first. A log that ends below its recovery point
+        counts as corrupt; one that ends at it counts as flushed, although a kill may precede the forced cut, or its
+        flush may fail."""
         self._check_held(log)
         end_offset = log.end_after_truncating(offset)
         self.compaction.truncated(log.topic_partition, end_offset)
         lowered = max(end_offset - 1, 0) if end_offset < log.log_end_offset else end_offset
         known = self._recovery_points.get(log.topic_partition, 0)
-        # (What is here may be lower than on the disk: it was full the last time.)
+        # (The value in memory may be lower than on the disk, if that was full.)
         if known > lowered or RECOVERY_POINTS in self._unwritten:
             self._recovery_points[log.topic_partition] = min(known, lowered)
             self._write(RECOVERY_POINTS, self._recovery_points)
@@ -434,13 +425,13 @@ class LogDirectory:
             self._write(LOG_STARTS, self._log_starts)
 
     def restart(self, log: PartitionLog, offset: int) -> None:
-        """Empties a log, durably; its next record gets ``offset``, which may lie behind its end: what came before is
-        kept elsewhere (a snapshot). A crash leaves the log as it was, cut short, empty at its old start, or done: who
-        finds that out can do it again."""
+        """Empty a log, durably; its next record gets ``offset``, which may be beyond its end: earlier records are kept
+        elsewhere (a snapshot). A crash leaves the log as it was, truncated, empty at its old start, or done; the caller
+        can repeat it."""
         self._check_held(log)
         partition = log.topic_partition
         self.compaction.truncated(partition, log.log_start_offset)
-        # Else what is cut short would count as damaged.
+        # Else the truncated log would count as damaged.
         if self._recovery_points.get(partition, 0) or RECOVERY_POINTS in self._unwritten:
             self._recovery_points[partition] = 0
             self._write(RECOVERY_POINTS, self._recovery_points)
@@ -452,7 +443,7 @@ class LogDirectory:
         log.restart_at(offset, move_start)
 
     def delete_records(self, log: PartitionLog, before_offset: int) -> int:
-        """Moves the log start, durably, and drops the whole segments below it; returns the new log start."""
+        """Advance the log start, durably, and drop whole segments below it; returns the new log start."""
         self._check_held(log)
         start = log.delete_records(before_offset)
         if self._log_starts.get(log.topic_partition, 0) < start or LOG_STARTS in self._unwritten:
@@ -460,17 +451,17 @@ class LogDirectory:
             self._write(LOG_STARTS, self._log_starts)
         self._drop(log)
         if start > log.segments[0].base_offset:
-            # A second word for a start that no file's name tells: were the checkpoint of log starts damaged, records
-            # that were deleted would be back.
+            # A second record of a start that no file name shows: without it, a damaged checkpoint of log starts would
+            # bring deleted records back.
             log.epochs.restore(log.epochs.entries)
         return start
 
     def expire(self, verdicts: Iterable[tuple[PartitionLog, Expired]]) -> list[tuple[PartitionLog, Expired]]:
-        """Deletes what retention lets go; returns those that were obeyed. The new log starts are durable (written once
-        for all of these logs) before the first file gets another name.
+        """Delete what retention found expired; returns the verdicts that were applied. The new log starts are durable
+        (one write for all logs) before the first file is renamed.
 
-        A log that has changed since it was judged keeps what is not sure: one that is not here any more, or was
-        truncated, is left out, and an active segment with records that are newer than the verdict stays.
+        A log that changed since its verdict keeps what is uncertain: a removed or truncated log is left out, and an
+        active segment with newer records stays.
         """
         done: list[tuple[PartitionLog, Expired]] = []
         for log, judged in verdicts:
@@ -515,7 +506,7 @@ class LogDirectory:
         high_watermark: int,
         clean_offset: int | None,
     ) -> None:
-        """A log is about to be renamed into here: what the checkpoints say of it is durable before it is."""
+        """Record, durably, the checkpoints of a log that is about to be renamed into here."""
         assert not self.holds(partition), f"{self.root} has a log of {partition} already"
         self._expected[partition] = self._recovery_points[partition] = recovery_point
         self._log_starts[partition] = log_start
@@ -525,13 +516,13 @@ class LogDirectory:
         self.compaction.adopt(partition, clean_offset)
 
     def expect_no_more(self, partition: TopicPartition) -> None:
-        """It does not come."""
+        """Undo ``expect``: the log does not come."""
         if self._expected.pop(partition, None) is not None:
             self._forget(lambda other: other == partition)
             self.compaction.forget([partition])
 
     def adopt(self, partition: TopicPartition, config: LogConfig, *, end_offset: int) -> PartitionLog:
-        """The log that has been renamed into here, whole and durable up to its end. CorruptLogError, OSError."""
+        """Open the log that was renamed into here, whole and durable up to its end. CorruptLogError, OSError."""
         path = self._path(str(partition))
         self._expected.pop(partition, None)
         try:
@@ -554,40 +545,37 @@ class LogDirectory:
         return log
 
     def release(self, log: PartitionLog) -> None:
-        """The log is another directory's now. It stays open for its readers until ``remove_released``; nothing that is
-        asked of it here is done any more."""
+        """Hand the log over to another directory. It stays open for its readers until ``remove_released``; later
+        requests for it here are ignored."""
         self._check_held(log)
         del self.logs[log.topic_partition]
 
     def release_in_doubt(self, log: PartitionLog) -> None:
-        """It may be another directory's: as ``release``, but should it be ours after all, the next start finds its
-        checkpoints."""
+        """``release``, but keeps its checkpoints: the log may still be ours at the next start."""
         self.release(log)
         self._expected[log.topic_partition] = log.recovery_point
 
     def remove_released(self, log: PartitionLog) -> None:
-        """Its files go, as those of a deleted log do."""
+        """Delete a released log's files, as those of a deleted log."""
         size = log.size_bytes
         log.close(flush=False)
         self._remove({log.topic_partition: (size, 0)})
 
     def _check_held(self, log: PartitionLog) -> None:
-        """What was asked of a log that has been deleted since must not reach the checkpoints: a log of the same name
-        would inherit it."""
+        """Refuse a change of a log that was deleted meanwhile: a log of the same name would inherit its checkpoints."""
         if self.logs.get(log.topic_partition) is not log:
             raise log.closed_error()
 
     # ---------------------------------------------------------------- checkpoints
 
     def high_watermark(self, partition: TopicPartition) -> int:
-        """The high watermark that was checkpointed last, not above the log's end; 0 when none was."""
+        """The last checkpointed high watermark, at most the log's end; 0 if there is none."""
         offset = self._high_watermarks.get(partition, 0)
         log = self.logs.get(partition)
         return offset if log is None else min(offset, log.log_end_offset)
 
     def write_high_watermarks(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Checkpoints high watermarks; partitions that are not named keep theirs, those whose log has gone meanwhile
-        have none."""
+        """Checkpoint high watermarks; partitions not named keep theirs, those without a log lose theirs."""
         held = {partition: offset for partition, offset in offsets.items() if partition in self.logs}
         merged = {**self._high_watermarks, **held}
         if merged != self._high_watermarks or HIGH_WATERMARKS in self._unwritten:
@@ -595,7 +583,7 @@ class LogDirectory:
             self._write(HIGH_WATERMARKS, merged)
 
     def write_recovery_points(self) -> None:
-        """Checkpoints how far each log is flushed; recovery will begin there. Quarantined logs keep theirs."""
+        """Checkpoint the flushed end of each log, where recovery begins. Quarantined logs keep theirs."""
         points = {partition: log.recovery_point for partition, log in self.logs.items()}
         for partition in self.quarantined:
             if partition in self._recovery_points:
@@ -606,8 +594,8 @@ class LogDirectory:
             self._write(RECOVERY_POINTS, points)
 
     def close(self, *, broker_epoch: int = -1, clean: bool = True) -> None:
-        """Stops owning the directory. ``clean``: flushes and closes every log and says so on disk, so that the next
-        start need not scan; else (after a failure) just lets go."""
+        """Release the directory. ``clean``: flush and close every log and write the clean shutdown marker, so the next
+        start need not scan; else (after a failure) only close the files."""
         try:
             if clean:
                 logs = list(self.logs.values())
@@ -621,7 +609,7 @@ class LogDirectory:
             self._lock.release()
 
     def _forget(self, gone: Callable[[TopicPartition], bool]) -> None:
-        """Drops partitions from the checkpoints: a log made anew under the same name must not inherit their offsets."""
+        """Drop partitions from the checkpoints: a new log of the same name must not inherit their offsets."""
         self._drop_entries(gone)
         self._write_unwritten()
 
@@ -656,7 +644,7 @@ class LogDirectory:
 
 
 def _is_rolled(log: PartitionLog) -> bool:
-    """Rolls a log; False when there is no room for another segment now."""
+    """Roll a log; False when the disk lacks room for another segment."""
     try:
         log.roll()
     except HeadraceError as error:
@@ -671,7 +659,7 @@ def _is_rolled(log: PartitionLog) -> bool:
 
 @contextlib.contextmanager
 def _full_disk_left_out(root: str) -> Iterator[None]:
-    """Nor does a process without a descriptor to spare keep anything from being done."""
+    """Ignore a full disk, and a lack of descriptors."""
     try:
         yield
     except ServerBusyError as error:

@@ -1,19 +1,19 @@
-"""What is in the files of a log, read without a broker: the functions behind ``headrace log dump PATH [--deep]``.
+"""Read the files of a log without a broker: the functions behind ``headrace log dump PATH [--deep]``.
 
-``dump`` yields what it finds, in order: a ``FileLine`` for each file, then a line for each batch, record (``deep``) or
-index entry, and a ``Problem`` wherever something does not hold, with file, position, offset and what is wrong. It never
-raises for damaged bytes, and changes nothing. The checks are those of Kafka's DumpLogSegments, and those of our own
-recovery:
+``dump`` yields, in order: a ``FileLine`` for each file, a line for each batch, record (``deep``) or index entry, and a
+``Problem`` for each fault, with file, position, offset and reason. It does not raise for damaged bytes and changes
+nothing. The checks are those of Kafka's DumpLogSegments and of our recovery:
 
-* segments: sound headers and CRCs, offsets that go on, whole batches up to the end of the file; ``deep``: every record;
+* segments: sound headers and CRCs, consecutive offsets, whole batches up to the end of the file; ``deep``: every
+  record;
 * offset index: ascending; each entry names the last offset of the batch that starts at its position;
 * time index: ascending; each entry names the last offset of a batch whose largest timestamp it is;
 * producer snapshots: their checksum and structure;
-* a directory: one segment goes on where the one before it ended; ``leader-epoch-checkpoint`` and ``partition.metadata``
-  can be read, and the epochs agree with the batches.
+* a directory: each segment begins where the one before it ended; ``leader-epoch-checkpoint`` and ``partition.metadata``
+  are readable, and the epochs agree with the batches.
 
-Only the cause is told: behind damage in a segment nothing is said of its indexes or of the segment that follows. What
-the next start cuts off (``judge`` in recovery.py) is a ``Note``.
+Only the cause is reported: after damage in a segment, its indexes and the next segment are not compared. What the next
+start truncates (``judge`` in recovery.py) is a ``Note``.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from .segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, BatchMeta
 
 @dataclass(frozen=True, slots=True)
 class FileLine:
-    """A file is looked at."""
+    """Start of a file."""
 
     path: str
     size: int
@@ -48,8 +48,6 @@ class FileLine:
 
 @dataclass(frozen=True, slots=True)
 class BatchLine:
-    """A sound batch."""
-
     path: str
     position: int
     header: BatchHeader
@@ -86,7 +84,7 @@ class TimeEntryLine:
 
 @dataclass(frozen=True, slots=True)
 class ProducerLine:
-    """A producer in a snapshot: its last batch (-1: none), and where its open transaction begins (-1: none is open)."""
+    """A producer in a snapshot: its last batch (-1: none) and the start of its open transaction (-1: none)."""
 
     path: str
     number: int
@@ -102,14 +100,13 @@ class ProducerLine:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something does not hold. ``position``: byte in the file; ``offset``: the record offset concerned; -1: not
-    known."""
+    """A fault. ``position``: byte in the file; ``offset``: the record offset concerned; -1: unknown."""
 
     path: str
     position: int
     offset: int
     what: str
-    #: What to do about it.
+    #: What the operator can do.
     cure: str = ""
 
     def __str__(self) -> str:
@@ -120,7 +117,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Note(Problem):
-    """What does not hold either, and is no damage: a crash leaves it so, and the next start puts it right."""
+    """An irregularity that is no damage: a crash leaves it, and the next start repairs it."""
 
 
 _PLACE = re.compile(
@@ -130,7 +127,7 @@ _PLACE = re.compile(
 
 
 def problem_of(error: CorruptLogError, *, path: str) -> Problem:
-    """What an error of the log says, taken apart; ``path`` is what it is about if it does not name a place."""
+    """The Problem for a log's error; ``path`` is used if the error names no place."""
     match = _PLACE.match(error.message)
     if match is None:
         return Problem(path, -1, -1, error.message)
@@ -142,11 +139,8 @@ Line = FileLine | BatchLine | RecordLine | OffsetEntryLine | TimeEntryLine | Pro
 
 
 def dump(path: str, *, deep: bool = False, fs: FileSystem | None = None) -> Iterator[Line]:
-    """What is found in a ``.log``, ``.index``, ``.timeindex`` or ``.snapshot`` file, in a partition's directory, or in
-    every partition of a log directory, or of several in one directory.
-
-    Raises FileNotFoundError for a path that is not there, ValueError for a file of another kind.
-    """
+    """Dump a ``.log``, ``.index``, ``.timeindex`` or ``.snapshot`` file, a partition's directory, or every partition of
+    one or several log directories. Raises FileNotFoundError, ValueError for a file of another kind."""
     fs = fs or RealFileSystem()
     path = path.rstrip("/")
     if not fs.exists(path):
@@ -180,11 +174,11 @@ def _partitions(fs: FileSystem, path: str) -> list[str]:
 
 
 def is_last_segment(fs: FileSystem, path: str) -> bool:
-    """Is this segment the one that its log appends to?"""
+    """Whether this segment is its log's active one."""
     return segments_in(fs.listdir(os.path.dirname(path) or "."))[-1:] == [_base_offset(path)]
 
 
-#: Of a batch that is whole and wrong, where the next start will cut it off.
+#: Cure for a batch that is whole and wrong, where the next start truncates it.
 WOULD_BE_CUT = (
     "it is above the recovery point, so the broker would take it for a torn tail and cut it when it starts: copy the "
     "file first, if its records were acknowledged"
@@ -192,11 +186,11 @@ WOULD_BE_CUT = (
 
 
 def torn_tail(file: File, found: Scan, *, recovery_point: int, is_last: bool) -> Note | Problem | None:
-    """What the next start cuts off the end of a log, by the judgement of that start; None where it would not. A Note
-    for what a crash leaves, a Problem for a batch that is whole and wrong: it may have rotted once it was acknowledged.
+    """What the next start truncates from the end of a log; None where it would not. A Note for the trace of a crash, a
+    Problem for a batch that is whole and wrong: it may have rotted after it was acknowledged.
 
-    ``found`` is a scan from the file's beginning: what lies behind a gap in the offsets is not called torn, for where
-    no compaction was the gap is damage.
+    ``found`` is a scan from the file's beginning. What follows a gap in the offsets is not called torn: without
+    compaction the gap is damage.
     """
     if found.problem is None:
         return None
@@ -291,8 +285,8 @@ def _dump_directory(fs: FileSystem, path: str, deep: bool) -> Iterator[Line]:
 def epochs_beside(
     fs: FileSystem, directory: str, names: Sequence[str]
 ) -> Iterator[FileLine | Problem | tuple[EpochStart, ...]]:
-    """What the epoch checkpoint of a partition says, if it says something that its checksum bears out (Kafka's has
-    none, and is not asked)."""
+    """The epochs of a partition's checkpoint, if a checksum confirms them (Kafka's files have none and are not
+    used)."""
     if LEADER_EPOCH_FILE not in names:
         return
     path = f"{directory}/{LEADER_EPOCH_FILE}"
@@ -315,7 +309,7 @@ def epochs_beside(
 
 
 def partition_id_beside(fs: FileSystem, directory: str, names: Sequence[str]) -> Iterator[FileLine | Problem]:
-    """``partition.metadata``: its checksum, and that it names a topic's id."""
+    """Check ``partition.metadata``: its checksum, and that it names a topic's id."""
     if PARTITION_METADATA not in names:
         return
     path = f"{directory}/{PARTITION_METADATA}"
@@ -436,8 +430,8 @@ def _dump_snapshot(fs: FileSystem, path: str) -> Iterator[Line]:
 
 
 def snapshot_fault(data: bytes, path: str, error: CorruptLogError) -> Problem:
-    """What is wrong with a producer snapshot. They are not forced when a segment is rolled: a crash may leave the last
-    one short, or with holes."""
+    """The fault of a producer snapshot. Rolls do not force them: a crash may leave the last one short, or with
+    holes."""
     what = error.message.removeprefix(f"{path}: ")
     if is_torn_snapshot(data):
         return Note(path, 0, -1, what, "nothing to do: the next start takes the producers from the log")
@@ -449,7 +443,7 @@ def _whole(data: bytes, entry: struct.Struct) -> int:
 
 
 def check_index(path: str, data: bytes, base_offset: int, batches: Sequence[BatchMeta] | None) -> Iterator[Problem]:
-    """An offset index against the batches of its segment (None: there is no segment)."""
+    """Check an offset index against its segment's batches (None: no segment)."""
     last_offsets, position = {}, 0
     for meta in batches or ():
         last_offsets[position] = meta.last_offset
@@ -477,7 +471,7 @@ def check_index(path: str, data: bytes, base_offset: int, batches: Sequence[Batc
 def check_time_index(
     path: str, data: bytes, base_offset: int, batches: Sequence[BatchMeta] | None
 ) -> Iterator[Problem]:
-    """A time index against the batches of its segment: each entry is the first batch with a timestamp that large."""
+    """Check a time index against its segment's batches: each entry is the first batch with a timestamp that large."""
     ends = [meta.last_offset for meta in batches or ()]
     latest = list(accumulate((meta.max_timestamp_ms for meta in batches or ()), max))
     before = (-1, -1)
@@ -516,7 +510,7 @@ def _batches_of(fs: FileSystem, path: str, suffix: str) -> Sequence[BatchMeta] |
         batches = scan(log, _base_offset(path), check_crc=False).batches
         if any(meta.max_timestamp_ms >= 0 for meta in batches):
             return batches
-        # Headers only: the index has their times, for every sealed segment has an entry.
+        # Headers only: the index has their times, because every sealed segment has an entry.
         places = [0, *accumulate(meta.size for meta in batches)]
         headers = [read_header(log.pread(HEADER_BYTES, position)) for position in places[:-1]]
         return [

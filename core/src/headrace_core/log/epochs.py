@@ -1,7 +1,7 @@
-"""Leader epochs of a log: at which offset each leader began (KIP-101, KIP-320).
+"""Leader epochs of a log and their start offsets (KIP-101, KIP-320).
 
-Followers and consumers find out by it where their history parts from the leader's. Kept in ``leader-epoch-checkpoint``
-in Kafka's format; lost or torn, it is rebuilt from the batches, each of which names its epoch.
+Followers and consumers use them to find where their history diverges from the leader's. Stored in
+``leader-epoch-checkpoint`` in Kafka's format; a lost or torn file is rebuilt from the batches, which name their epochs.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class EpochStart(NamedTuple):
 
 
 class EpochEnd(NamedTuple):
-    """Where an epoch ended: the largest known epoch not above the one asked for, and one past its last offset."""
+    """End of an epoch: the largest known epoch not above the requested one, and one past its last offset."""
 
     epoch: int
     end_offset: int
@@ -38,21 +38,21 @@ UNKNOWN_EPOCH_END = EpochEnd(NO_EPOCH, -1)
 
 
 class LeaderEpochs:
-    """Ascending in both epoch and offset. The tuple is replaced whole, so readers in other threads see a whole one."""
+    """Entries ascending in epoch and offset. The tuple is replaced whole, so other threads read a consistent one."""
 
     def __init__(self, fs: FileSystem, directory: str) -> None:
         self._fs = fs
         self._path = f"{directory}/{LEADER_EPOCH_FILE}"
         self.entries: tuple[EpochStart, ...] = ()
-        #: Are the entries complete, as far as we can tell? Then each batch must have the epoch that they say. Not so
-        #: for a file that has no checksum: Kafka wrote it, and after a crash Kafka's may lack an entry. What comes
-        #: behind them is written without one, too, until they have been made anew from the batches.
+        #: Whether the entries are complete, so that each batch must have the epoch that they say. False for a file
+        #: without checksum: Kafka wrote it, and after a crash it may lack an entry. Later entries get no checksum
+        #: either, until all are rebuilt from the batches.
         self.is_vouched_for = True
-        #: What the file says; None: nothing that could be read.
+        #: The file's entries; None: unreadable.
         self._stored: tuple[EpochStart, ...] | None = ()
 
     def load(self) -> bool:
-        """Reads the checkpoint; False (and empty) when it is missing or damaged, and must be rebuilt."""
+        """Read the checkpoint; False (and empty) when it is missing or damaged, and must be rebuilt."""
         found = load_checkpoint(self._fs, self._path)
         self.entries = ()
         self._stored = None if self._fs.exists(self._path) else ()
@@ -69,12 +69,12 @@ class LeaderEpochs:
 
     @property
     def latest_epoch(self) -> int:
-        """The epoch of the last record; -1 when the log never had one."""
+        """Epoch of the last record; -1: none."""
         return self.entries[-1].epoch if self.entries else NO_EPOCH
 
     def assign(self, epoch: int, start_offset: int) -> None:
-        """Records of ``epoch`` begin at ``start_offset``; durable when this returns. No change for a known epoch,
-        unless it was to begin later: what was written before its first batch, in the same turn, met a full disk."""
+        """Start ``epoch`` at ``start_offset``; durable when this returns. No effect for a known epoch, unless this
+        start is lower: the batches before it, in the same turn, met a full disk."""
         latest, start = self.entries[-1] if self.entries else (NO_EPOCH, start_offset)
         if epoch > latest or (epoch == latest and start_offset < start):
             self.replace(with_epoch(self.entries, EpochStart(epoch, start_offset)))
@@ -89,8 +89,8 @@ class LeaderEpochs:
         self.entries = entries
 
     def restore(self, entries: Iterable[EpochStart]) -> None:
-        """``replace`` for one who opens a log, and found these entries in it: a full disk is no reason not to. The file
-        follows with the next change, and whoever opens the log before that finds the entries again."""
+        """``replace`` while a log is opened: ignores a full disk. The next change writes the file, and an earlier start
+        finds the same entries again."""
         entries = tuple(entries)
         try:
             self.replace(entries)
@@ -101,17 +101,17 @@ class LeaderEpochs:
             self.entries = entries
 
     def made_anew(self) -> None:
-        """The entries that are set next come from all batches of the log."""
+        """Announce that the next entries come from all batches of the log."""
         if not self.is_vouched_for:
             self.is_vouched_for, self._stored = True, None
 
     def truncate_from_end(self, end_offset: int) -> None:
-        """The log now ends at ``end_offset``."""
+        """Drop epochs at and above ``end_offset``, the new log end."""
         self.replace(entry for entry in self.entries if entry.start_offset < end_offset)
 
     def truncate_from_start(self, start_offset: int) -> None:
-        """The log now starts at ``start_offset``: the epoch that holds it is kept, and starts there. The file follows
-        with the next change: whoever opens the log does this again, so retention need not force a file for it."""
+        """Cut the entries at ``start_offset``, the new log start: the epoch that holds it is kept, and starts there.
+        The next change writes the file; opening the log repeats this, so retention forces no file."""
         below = [entry for entry in self.entries if entry.start_offset <= start_offset]
         kept = [entry for entry in self.entries if entry.start_offset > start_offset]
         if below:
@@ -124,7 +124,7 @@ class LeaderEpochs:
         return self.entries[found].epoch if found >= 0 else NO_EPOCH
 
     def end_of(self, epoch: int, log_end_offset: int) -> EpochEnd:
-        """Where ``epoch`` ended, as Kafka's LeaderEpochFileCache answers it."""
+        """End of ``epoch``, as in Kafka's LeaderEpochFileCache."""
         entries = self.entries
         if epoch < 0 or not entries or epoch > entries[-1].epoch:
             return UNKNOWN_EPOCH_END
@@ -136,14 +136,14 @@ class LeaderEpochs:
         return EpochEnd(entries[above - 1].epoch, entries[above].start_offset)
 
     def known_end_of(self, epoch: int, log_end_offset: int) -> EpochEnd:
-        """``end_of``, but UNKNOWN_EPOCH_END for an epoch below the first one: nothing here tells where it ended."""
+        """``end_of``, but UNKNOWN_EPOCH_END for an epoch below the first entry."""
         if self.entries and epoch < self.entries[0].epoch:
             return UNKNOWN_EPOCH_END
         return self.end_of(epoch, log_end_offset)
 
 
 def parse_epochs(rows: Iterable[Sequence[str]]) -> tuple[EpochStart, ...]:
-    """The entries of a checkpoint of epochs; ValueError names the first that is none, or cannot follow."""
+    """The entries of a checkpoint of epochs; ValueError names the first that is invalid or out of order."""
     entries: list[EpochStart] = []
     for number, row in enumerate(rows):
         try:
@@ -157,5 +157,5 @@ def parse_epochs(rows: Iterable[Sequence[str]]) -> tuple[EpochStart, ...]:
 
 
 def with_epoch(entries: tuple[EpochStart, ...], new: EpochStart) -> tuple[EpochStart, ...]:
-    """``entries`` with one more; entries that start at or after it never had a record, and go."""
+    """``entries`` with one more; removes entries that start at or after it, which never had a record."""
     return (*(entry for entry in entries if entry.start_offset < new.start_offset and entry.epoch < new.epoch), new)

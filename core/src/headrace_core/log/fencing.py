@@ -1,22 +1,21 @@
-"""Who may write to a shard: a coordinator, for as long as nobody has come with a larger epoch (decision 13).
+"""Fence writers of a shard: a coordinator may append until another one has a larger epoch (decision 13).
 
-A shard is a partition of ``__consumer_offsets`` or ``__transaction_state``. Its owner changes, and each owner has an
-epoch that is larger than every one before. A coordinator that was paused, or that has not heard the news, goes on
-writing; a broker that leads the partition may not have heard it either. So the epoch is judged where the write is, and
-by what is written:
+A shard is a partition of ``__consumer_offsets`` or ``__transaction_state``. Each new owner has a larger epoch than all
+before. A paused coordinator may continue to write, and the partition's leader may not know the new owner either. So the
+log itself decides:
 
     every batch of a shard carries its writer's epoch        producer id -1, base sequence = epoch
     an append of a smaller one is refused                    FencedShardEpochError, final
     so epochs never fall along the log                       the last batch that carries one has the largest
-    so whoever leads next finds it where the log ends        no file beside the log, nothing that could be lost alone
+    so a new leader finds it at the end of the log           no file beside the log that could be lost alone
 
-Readers of Kafka's format take no notice of a base sequence without a producer id. Compaction keeps that number, and
-the header of the last batch of what it replaces. What was cut off the log (a claim that was never committed) fences
-nobody any more, and need not: its coordinator was not told that it has the shard, and claims it again.
+Readers of Kafka's format ignore a base sequence without a producer id. Compaction keeps that number, and the header of
+the last batch of what it replaces. A truncated claim, which was never committed, fences no writer: its coordinator was
+not confirmed as owner, and claims the shard again.
 
-``expected_end`` is the other half: an append that was decided on all that lies below is refused when something else
-came in between (UnexpectedLogEndError), be it the claim of another or one's own append whose answer was lost. It keeps
-a coordinator honest even where the log was emptied, and its epochs with it. (KAFKA-4362: the old one still wrote.)
+``expected_end`` is the second condition: the append is refused when another one came in between
+(UnexpectedLogEndError): another coordinator's claim, or an own append whose answer was lost. It also holds where the
+log was emptied, and its epochs with it. (KAFKA-4362: the old coordinator still wrote.)
 """
 
 from __future__ import annotations
@@ -29,22 +28,21 @@ from ..records import BatchHeader
 from ..types import TopicPartition
 from .segment import LogSegment
 
-#: Of a log without a batch that carries an epoch; smaller than all that there are.
+#: Epoch of a log whose batches carry none; smaller than all others.
 NO_SHARD_EPOCH = -1
-#: How much of a segment is looked through at once, from its end towards its beginning.
+#: Bytes searched at once, from the end of a segment towards its beginning.
 _WINDOW_BYTES = 64 * 1024
 
 
 class Fence(NamedTuple):
-    """Append only if no larger shard epoch is in the log, and, unless it is None, only if the log ends at
-    ``expected_end``."""
+    """Append only if the log has no larger shard epoch, and, unless None, only if it ends at ``expected_end``."""
 
     epoch: int
     expected_end: int | None = None
 
 
 class KnownEpoch(NamedTuple):
-    """The largest shard epoch of a log as it was when it ended at ``end`` and had been cut so many times."""
+    """The largest shard epoch of a log when it ended at ``end`` and had been truncated ``cuts`` times."""
 
     epoch: int
     end: int
@@ -57,8 +55,7 @@ def epoch_of(header: BatchHeader) -> int:
 
 
 def check_stamps(headers: Iterable[BatchHeader], fence: Fence, partition: TopicPartition) -> None:
-    """Does every batch carry the epoch that it is appended under? InvalidRequestError: else nobody could find it in the
-    log."""
+    """Raise InvalidRequestError unless every batch carries the fence's epoch, by which the log is searched."""
     if fence.epoch < 0:
         raise InvalidRequestError(f"{partition}: shard_epoch={fence.epoch}: must not be negative")
     for header in headers:
@@ -71,8 +68,8 @@ def check_stamps(headers: Iterable[BatchHeader], fence: Fence, partition: TopicP
 
 
 def check_fence(fence: Fence, largest_epoch: int, end: int, partition: TopicPartition) -> None:
-    """May it be appended where the log ends at ``end`` and knows ``largest_epoch``? FencedShardEpochError,
-    UnexpectedLogEndError."""
+    """Raise FencedShardEpochError or UnexpectedLogEndError unless the fence allows an append at ``end`` with
+    ``largest_epoch``."""
     if fence.epoch < largest_epoch:
         raise FencedShardEpochError(
             f"{partition}: shard epoch {fence.epoch} is over, epoch {largest_epoch} has claimed the shard: nothing was "
@@ -86,8 +83,8 @@ def check_fence(fence: Fence, largest_epoch: int, end: int, partition: TopicPart
 
 
 def largest_epoch(segments: Sequence[LogSegment]) -> int:
-    """The largest shard epoch in a log, which is the last one. Reads headers from the log's end towards its beginning,
-    some KiB of a shard's log. CorruptLogError, OSError."""
+    """The largest shard epoch in a log: the last one. Reads headers backwards, some KiB of a shard's log.
+    CorruptLogError, OSError."""
     for segment in reversed(segments):
         was_loaded = segment.index.is_loaded
         end = segment.size

@@ -1,15 +1,15 @@
-"""The file system as an argument: what the log needs from it, and the real one.
+"""The file system as an argument: the interface that the log needs, and the real one.
 
-The log never touches ``os`` itself. It is handed a ``FileSystem``: the machine's (``RealFileSystem``), or the one in
-memory that can crash, lose unsynced bytes, tear writes and fail on demand (``headrace_core.testing.crashing_fs``), so
-that the code that runs in production is the code that the crash tests run.
+The log never uses ``os`` itself. Its ``FileSystem`` is the machine's (``RealFileSystem``), or one in memory that can
+crash, lose unsynced bytes, tear writes and fail on demand (``headrace_core.testing.crashing_fs``). So crash tests run
+the production code.
 
-Two rules of POSIX shape the protocol:
+Two rules of POSIX shape the interface:
 
 * bytes are durable after ``File.sync`` (fdatasync), not after a write;
 * a *name* (created, renamed, unlinked) is durable after ``sync_directory`` of the directory that holds it.
 
-Failures are OSError with the usual errno; who calls decides what they mean.
+Failures are OSError with the usual errno; the caller decides what they mean.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ except ImportError:  # not compiled: one after the other
 
 Buffer = bytes | bytearray | memoryview
 
-#: The disk, or the quota, is used up: the errors that pass.
+#: A full disk or quota: the errors that are not final.
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 #: Linux takes at most this many buffers in one writev.
 IOV_MAX = 1024
@@ -41,7 +41,7 @@ _DIRECTORIES_AT_ONCE = 64
 
 
 class File(Protocol):
-    """An open file. Positions are explicit, so that readers and the writer share it without a seek between them."""
+    """An open file. Positions are explicit, so readers and the writer share it without seeking."""
 
     @property
     def path(self) -> str:
@@ -58,52 +58,50 @@ class File(Protocol):
         unsafe."""
 
     def pwritev(self, buffers: Sequence[Buffer], position: int) -> int:
-        """Writes all of the buffers, one after the other, at ``position``; returns the count of bytes.
-
-        On OSError a part may have been written: the caller owns the clean-up.
-        """
+        """Write all buffers in order at ``position``; returns the number of bytes. On OSError a part may have been
+        written: the caller cleans up."""
 
     def truncate(self, size: int) -> None:
-        """Cuts (or zero-fills) the file to ``size``, and gives back what was preallocated beyond it."""
+        """Cut (or zero-fill) the file to ``size``, and free what was preallocated beyond it."""
 
     def sync(self) -> None:
-        """fdatasync: returns when every byte written before is durable. A failure is final: never retry it."""
+        """fdatasync: every byte written before is durable. A failure is final: never retry it."""
 
     def start_writeback(self, position: int, size: int) -> None:
-        """Has the disk begin with these bytes now, for a ``sync`` that comes soon. A hint: promises nothing."""
+        """Start writing these bytes to the disk, for a ``sync`` that follows soon. A hint."""
 
     def preallocate(self, position: int, size: int) -> None:
-        """Reserves blocks without changing the file's size. Best effort: a file system that cannot, does nothing."""
+        """Reserve blocks without changing the file's size. No effect where the file system cannot."""
 
     def close(self) -> None:
-        """Gives the descriptor back. Idempotent."""
+        """Close the descriptor. Idempotent."""
 
 
 class Lock(Protocol):
     """An exclusive advisory lock, held until released (or the process ends)."""
 
     def release(self) -> None:
-        """Gives it back. Idempotent."""
+        """Release the lock. Idempotent."""
 
 
 class FileSystem(Protocol):
     """A tree of directories and files. Paths are strings with '/'."""
 
     def open(self, path: str, *, write: bool = False, create: bool = False) -> File:
-        """Opens a file; ``create`` makes it when it is missing (its name is durable after ``sync_directory``)."""
+        """Open a file; ``create`` creates a missing one (its name is durable after ``sync_directory``)."""
 
     def open_lazily(self, path: str, *, create: bool = False) -> File:
-        """As ``open`` for reading and writing, but the descriptor may come with the first use, and go again while the
-        file is not used (``descriptors.DescriptorCache``): for files that are kept for long."""
+        """``open`` for reading and writing, but the descriptor may be opened at the first use and closed between uses
+        (``descriptors.DescriptorCache``): for files that are kept for long."""
 
     def file_size(self, path: str) -> int:
         """Bytes in a file, without opening it; FileNotFoundError when it is missing."""
 
     def modified_ms(self, path: str) -> int:
-        """When a file was last written (wall clock); FileNotFoundError when it is missing."""
+        """When a file was last written (wall clock, ms); FileNotFoundError when it is missing."""
 
     def set_modified_ms(self, path: str, time_ms: int) -> None:
-        """Says when a file counts as written: for one that was made from an older one."""
+        """Set a file's modification time, for a file made from an older one."""
 
     def exists(self, path: str) -> bool:
         """Is there a file or directory of this name?"""
@@ -115,29 +113,29 @@ class FileSystem(Protocol):
         """Names in a directory, sorted."""
 
     def mkdir(self, path: str) -> None:
-        """Makes one directory; FileExistsError when it is there."""
+        """Create one directory; FileExistsError when it exists."""
 
     def rmdir(self, path: str) -> None:
-        """Removes an empty directory."""
+        """Remove an empty directory."""
 
     def unlink(self, path: str) -> None:
-        """Removes a file's name; who has it open keeps it."""
+        """Remove a file's name; open descriptors stay valid."""
 
     def rename(self, old: str, new: str) -> None:
-        """Moves a name within one directory, replacing what was there: all of it or nothing, also in a crash."""
+        """Rename within one directory, replacing the target; atomic, also in a crash."""
 
     def sync_directory(self, path: str) -> None:
-        """fsync of a directory: makes the names in it durable."""
+        """fsync a directory: makes the names in it durable."""
 
     def sync_directories(self, paths: Sequence[str]) -> None:
         """``sync_directory`` of several, at the same time where that is faster."""
 
     def sync_files(self, files: Sequence[File]) -> None:
-        """``File.sync`` of several files, at the same time where that is faster; returns when all of them are durable.
-        One that fails is final for all: OSError."""
+        """``File.sync`` several files, at the same time where that is faster; returns when all are durable. One failure
+        is final for all: OSError."""
 
     def lock(self, path: str) -> Lock:
-        """Creates the file if need be and locks it exclusively; BlockingIOError when somebody else holds it."""
+        """Create the file if need be and lock it exclusively; BlockingIOError when another process holds it."""
 
     def free_bytes(self, path: str) -> int:
         """Bytes that can still be written on the disk of ``path``."""
@@ -150,7 +148,7 @@ class FileSystem(Protocol):
 
 
 class RealFile:
-    """A descriptor. It closes with the last reference, so a reader may keep a file that was deleted meanwhile."""
+    """A file with a descriptor, which closes with the last reference: readers may keep a deleted file."""
 
     __slots__ = ("_fd", "path")
 
@@ -187,7 +185,7 @@ class RealFile:
         except BlockingIOError:
             return False
         except OSError as error:
-            return error.errno in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)  # no such question here: just read
+            return error.errno in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)  # not supported here: just read
         return True
 
     def pwritev(self, buffers: Sequence[Buffer], position: int) -> int:
@@ -220,11 +218,11 @@ class RealFile:
         os.fdatasync(self._fd)
 
     def start_writeback(self, position: int, size: int) -> None:
-        if _sync_file_range is not None:  # an error of the disk is told by the sync that follows
+        if _sync_file_range is not None:  # the sync that follows reports disk errors
             _sync_file_range(self._fd, position, size, _SYNC_FILE_RANGE_WRITE)
 
     def drop_cache(self, size: int, position: int) -> None:
-        """These bytes need not stay in the page cache: for who reads what nobody asked for. A hint."""
+        """Drop these bytes from the page cache, after a background read. A hint."""
         with contextlib.suppress(OSError):
             os.posix_fadvise(self._fd, position, size, os.POSIX_FADV_DONTNEED)
 
@@ -345,7 +343,7 @@ _FileCall = Callable[[int, int, int, int], int]
 
 
 def _libc(name: str, *types: type) -> _FileCall | None:
-    """A call of the C library that Python does not expose; None where there is none (both are optional to us)."""
+    """A function of the C library that Python does not expose; None where it is missing (both are optional)."""
     try:
         function = getattr(ctypes.CDLL(None, use_errno=True), name)
     except (OSError, AttributeError):
@@ -362,7 +360,7 @@ _sync_file_range = _libc("sync_file_range", ctypes.c_int, ctypes.c_int64, ctypes
 
 @contextlib.contextmanager
 def full_disk_tolerated() -> Iterator[None]:
-    """For writes that can be left out, or made later: a full disk is passed over."""
+    """Ignore a full disk, for writes that can be left out or repeated later."""
     try:
         yield
     except OSError as error:
@@ -374,7 +372,6 @@ def full_disk_tolerated() -> Iterator[None]:
 
 
 def read_file(fs: FileSystem, path: str) -> bytes:
-    """The bytes of a small file; FileNotFoundError when it is missing."""
     file = fs.open(path)
     try:
         return file.pread(file.size(), 0)
@@ -383,14 +380,14 @@ def read_file(fs: FileSystem, path: str) -> bytes:
 
 
 def write_file_atomically(fs: FileSystem, path: str, data: bytes) -> None:
-    """Replaces a small file so that a crash leaves the old bytes or the new ones: new file, fsync, rename, fsync of the
-    directory. When this returns, the new ones are durable."""
+    """Replace a small file so that a crash leaves the old bytes or the new ones: new file, fsync, rename, fsync of the
+    directory. The new bytes are durable when this returns."""
     write_files_atomically(fs, [(path, data)])
 
 
 def write_files_atomically(fs: FileSystem, files: Sequence[tuple[str, bytes]], *, sync_names: bool = True) -> None:
-    """``write_file_atomically`` of several (path, bytes), forced together. Without ``sync_names`` the new names are
-    durable only once the caller has synced their directories."""
+    """``write_file_atomically`` for several (path, bytes), forced together. Without ``sync_names`` the caller syncs the
+    directories to make the new names durable."""
     temporary: list[File] = []
     try:
         for path, data in files:
@@ -412,7 +409,6 @@ def _temporary(path: str) -> str:
 
 
 def remove_tree(fs: FileSystem, path: str) -> None:
-    """Removes a directory with all that is in it."""
     for name in fs.listdir(path):
         child = f"{path}/{name}"
         if fs.is_directory(child):

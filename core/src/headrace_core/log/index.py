@@ -6,16 +6,15 @@
 All big-endian; offsets are relative to the segment's base offset. As Kafka writes them:
 
 * an offset entry is (last offset of a batch, position where that batch starts), one for about every
-  ``index.interval.bytes`` of log, so ``entry_below(offset)`` gives a place at or before the batch that
-  holds the offset;
+  ``index.interval.bytes`` of log. ``entry_below(offset)`` gives a place at or before the batch that holds the offset;
 * a time entry is (largest timestamp so far, last offset of the batch that has it), written along with an offset entry
-  and once more when the segment is sealed, only while the timestamp grows. A sealed segment's last entry is therefore
-  its largest timestamp.
+  and once more when the segment is sealed, only while the timestamp grows. So a sealed segment's last entry is its
+  largest timestamp.
 
-Entries live in memory in compact arrays that only grow while the segment is written, so a reader in another thread may
-search them at any time. They reach their file in groups, since an index can be rebuilt from the log at any time:
-nothing ever depends on an index being durable. The file is never padded with zeros (KAFKA-10207 was caused by such
-padding). The arrays of a sealed segment are loaded when first asked for.
+Entries live in compact arrays that only grow while the segment is written, so other threads may search them at any
+time. They are written to the file in groups: an index can be rebuilt from the log, so nothing depends on its
+durability. The file is never padded with zeros (the cause of KAFKA-10207). The arrays of a sealed segment are loaded on
+first use.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from .files import File, FileSystem, full_disk_tolerated, read_file
 OFFSET_ENTRY = struct.Struct(">II")
 TIME_ENTRY = struct.Struct(">qI")
 RELATIVE_OFFSET_MAX = 2**31 - 1
-#: Entries that wait in memory (their file is opened for each write); a start makes those anew that were lost.
+#: Entries pending in memory (the file is opened for each write); a start rebuilds lost ones.
 _ENTRIES_PER_WRITE = 256
 
 
@@ -47,15 +46,15 @@ class TimestampOffset(NamedTuple):
 
 
 class IndexEntry(NamedTuple):
-    """An entry of an offset index: a batch's position and its last offset. Where none is low enough: position 0, -1."""
+    """An entry of an offset index: a batch's position and its last offset; (0, -1) where none is low enough."""
 
     position: int
     last_offset: int
 
 
 class _IndexFile:
-    """The file behind an index: written in groups, and open only while it is being written or synced: an idle partition
-    holds no descriptor for its indexes, and a stop syncs only those that were changed."""
+    """The file of an index, written in groups and open only while it is written or synced: an idle partition holds no
+    descriptor for its indexes, and a stop syncs only changed ones."""
 
     __slots__ = ("_entry_bytes", "_fs", "_pending", "_size", "_syncing", "_unsynced", "path")
 
@@ -65,7 +64,7 @@ class _IndexFile:
         self._entry_bytes = entry_bytes
         self._size = 0
         self._pending: bytearray | None = None
-        #: Changed since the last sync. What an earlier process left was synced by it, or is written anew at the start.
+        #: Changed since the last sync. An earlier process synced its changes, or the start rebuilds them.
         self._unsynced = False
         self._syncing: File | None = None
 
@@ -88,7 +87,7 @@ class _IndexFile:
                 self.write()
 
     def write(self) -> None:
-        """Hands pending entries to the operating system."""
+        """Write pending entries to the operating system."""
         if self._pending:
             self._change(self._write_pending)
 
@@ -99,7 +98,7 @@ class _IndexFile:
             self._pending = None
 
     def replace(self, data: bytes) -> None:
-        """The file holds exactly ``data`` from now on."""
+        """Replace the file's contents."""
         self._pending = None
 
         def rewrite(file: File) -> None:
@@ -121,7 +120,7 @@ class _IndexFile:
         self._size = size
 
     def create(self) -> None:
-        """An empty file, of a name that was not there."""
+        """Create the empty file, under a new name."""
         file = self._open()
         try:
             if file.size():
@@ -132,7 +131,7 @@ class _IndexFile:
         self._pending, self._size = None, 0
 
     def sync(self) -> None:
-        """All that was ever written to the file is durable, also by a process before this one."""
+        """Make all that was ever written to the file durable, also by an earlier process."""
         file = self.begin_sync()
         if file is None:
             return
@@ -144,8 +143,8 @@ class _IndexFile:
             self.end_sync(durable=durable)
 
     def begin_sync(self) -> File | None:
-        """The file, with all entries written, for who syncs several at a time and then calls ``end_sync``; None when
-        nothing was changed since the last sync."""
+        """The file with all entries written, for a caller that syncs several files together and then calls
+        ``end_sync``; None: unchanged since the last sync."""
         if not self._unsynced and not self._pending:
             return None
         file = self._syncing = self._open()
@@ -154,14 +153,14 @@ class _IndexFile:
         return file
 
     def end_sync(self, *, durable: bool) -> None:
-        """The file that ``begin_sync`` gave has been synced, or could not be."""
+        """Record whether the sync after ``begin_sync`` succeeded."""
         if self._syncing is not None:
             self._syncing.close()
             self._syncing = None
             self._unsynced = not durable
 
     def close(self) -> None:
-        """Drops what was not written: nothing touches the file from here on, whose name may become another's."""
+        """Drop pending entries: the file's name may become another's, and is not used from here on."""
         self._pending = None
 
     def _change(self, change: Callable[[File], None]) -> None:
@@ -180,7 +179,7 @@ _NO_ENTRY = IndexEntry(0, -1)
 
 
 class _SparseIndex:
-    """What both indexes are: two columns in memory, loaded when first asked for, and the file behind them."""
+    """Base of both indexes: two columns in memory, loaded on first use, and their file."""
 
     _entry: struct.Struct
     _column_types: tuple[str, str]
@@ -198,29 +197,28 @@ class _SparseIndex:
         raise NotImplementedError
 
     def create(self) -> None:
-        """A new segment's index."""
         self.begin_empty()
         self.file.create()
 
     def begin_empty(self) -> None:
-        """Its file is known to be empty."""
+        """Start with a file known to be empty."""
         first, second = self._column_types
         self._entries = (array(first), array(second))
 
     def start_empty(self) -> None:
-        """An index that is about to be rebuilt."""
+        """Start a rebuild."""
         self.begin_empty()
         self.file.replace(b"")
 
     def loaded(self) -> tuple[array[int], array[int]]:
-        """The columns, read from the file when needed. CorruptLogError when the file cannot be an index."""
+        """The columns, read from the file if need be. CorruptLogError for a file that is no index."""
         entries = self._entries
         if entries is None:
             entries = self._entries = self._parse(self.file.load(), self.file.path)
         return entries
 
     def unload(self) -> None:
-        """Forgets the columns of a sealed segment; they are loaded again when asked for."""
+        """Free the columns of a sealed segment; the next use loads them."""
         self._entries = None
 
     @property
@@ -236,8 +234,7 @@ class _SparseIndex:
 
 
 class OffsetIndex(_SparseIndex):
-    """Offset -> position, as columns of relative offsets and positions. ``size_max_bytes`` is
-    ``segment.index.bytes``."""
+    """Offset -> position, as columns of relative offsets and positions. ``size_max_bytes``: ``segment.index.bytes``."""
 
     _entry = OFFSET_ENTRY
     _column_types = ("I", "I")
@@ -247,7 +244,7 @@ class OffsetIndex(_SparseIndex):
         return parse_offset_entries(data, path)
 
     def keep_in_memory(self, entries: list[tuple[int, int]]) -> None:
-        """Stands in for a damaged file, without touching it: (offset, position) of each entry."""
+        """Use these (offset, position) entries in place of a damaged file, which stays untouched."""
         self._entries = (
             array("I", [offset - self.base_offset for offset, _ in entries]),
             array("I", [position for _, position in entries]),
@@ -256,7 +253,8 @@ class OffsetIndex(_SparseIndex):
     # ---- change
 
     def append(self, offset: int, position: int) -> None:
-        """``offset`` (a batch's last) lies in the batch that starts at ``position``; ignored when the index is full."""
+        """Add an entry: ``offset`` (a batch's last) lies in the batch at ``position``; no effect when the index is
+        full."""
         offsets, positions = self.loaded()
         relative = offset - self.base_offset
         if len(offsets) >= self.entries_max:
@@ -268,7 +266,6 @@ class OffsetIndex(_SparseIndex):
         self.file.append(OFFSET_ENTRY.pack(relative, position))
 
     def truncate_to(self, offset: int) -> None:
-        """Drops entries at or above ``offset``."""
         offsets, positions = self.loaded()
         keep = bisect_right(offsets, offset - 1 - self.base_offset) if offset > self.base_offset else 0
         self._entries = (offsets[:keep], positions[:keep])
@@ -277,20 +274,19 @@ class OffsetIndex(_SparseIndex):
     # ---- questions
 
     def entry_below(self, offset: int) -> IndexEntry:
-        """The last entry at or below ``offset``, as yet unchecked against the log; (0, -1) when there is none."""
+        """The last entry at or below ``offset``, unchecked against the log; (0, -1) if there is none."""
         offsets, positions = self.loaded()
         found = bisect_right(offsets, offset - self.base_offset) - 1 if offset >= self.base_offset else -1
         return IndexEntry(positions[found], self.base_offset + offsets[found]) if found >= 0 else _NO_ENTRY
 
     def entry_before(self, position: int) -> IndexEntry:
-        """The last entry with a position that is not above ``position``."""
+        """The last entry at or below ``position``."""
         offsets, positions = self.loaded()
-        # The writer publishes a position before its offset: what has no offset yet is not there.
+        # The writer publishes a position before its offset: ignore positions without one.
         found = bisect_right(positions, position, 0, len(offsets)) - 1
         return IndexEntry(positions[found], self.base_offset + offsets[found]) if found >= 0 else _NO_ENTRY
 
     def last_position(self) -> int:
-        """The position of the last entry; 0 when there is none."""
         positions = self.loaded()[1]
         return positions[-1] if positions else 0
 
@@ -307,14 +303,14 @@ class TimeIndex(_SparseIndex):
         return parse_time_entries(data, path)
 
     def keep_in_memory(self, entries: list[TimestampOffset]) -> None:
-        """Stands in for a damaged file, without touching it."""
+        """Use these entries in place of a damaged file, which stays untouched."""
         self._entries = (
             array("q", [entry.timestamp_ms for entry in entries]),
             array("I", [entry.offset - self.base_offset for entry in entries]),
         )
 
     def maybe_append(self, timestamp_ms: int, offset: int, *, sealing: bool = False) -> None:
-        """Adds an entry if the timestamp is larger than the last one's; when full, only the sealing one."""
+        """Add an entry if the timestamp is larger than the last one's; when full, only for the sealing."""
         timestamps, offsets = self.loaded()
         if timestamp_ms < 0 or (timestamps and timestamp_ms <= timestamps[-1]):
             return
@@ -327,15 +323,13 @@ class TimeIndex(_SparseIndex):
         self.file.append(TIME_ENTRY.pack(timestamp_ms, relative))
 
     def truncate_to(self, offset: int) -> None:
-        """Drops entries at or above ``offset``."""
         timestamps, offsets = self.loaded()
         keep = bisect_right(offsets, offset - 1 - self.base_offset) if offset > self.base_offset else 0
         self._entries = (timestamps[:keep], offsets[:keep])
         self.file.truncate(keep)
 
     def entries_around(self, timestamp_ms: int) -> tuple[TimestampOffset, TimestampOffset]:
-        """The last entry at or below ``timestamp_ms``, behind the one before it; (-1, base offset) for one that is not
-        there."""
+        """The last entry at or below ``timestamp_ms``, and the one before it; (-1, base offset) for a missing one."""
         timestamps, offsets = self.loaded()
         found = bisect_right(timestamps, timestamp_ms) - 1
         none = TimestampOffset(-1, self.base_offset)
@@ -345,7 +339,7 @@ class TimeIndex(_SparseIndex):
         return before, TimestampOffset(timestamps[found], self.base_offset + offsets[found])
 
     def last_entry(self) -> TimestampOffset:
-        """(-1, base offset) when the index is empty."""
+        """The last entry; (-1, base offset) when the index is empty."""
         timestamps, offsets = self.loaded()
         if not timestamps:
             return TimestampOffset(-1, self.base_offset)

@@ -1,26 +1,26 @@
-"""A partition's log goes to another directory of the broker while it is written and read (KIP-113).
+"""Move a partition's log to another directory of the broker while it is written and read (KIP-113).
 
     source                       target
     orders-0/                    orders-0.<32 hex digits>-future/    1  copied segment by segment, on a thread
     orders-0/ (appends wait)     orders-0.<...>-future/              2  the rest, all of it forced to the disk
     orders-0/moved-to            orders-0.<...>-future/              3  the marker, durable
     orders-0/moved-to            orders-0/                           4  the rename, durable: the COMMIT
-    orders-0.<...>-delete/       orders-0/                           5  appends go on, in the target
+    orders-0.<...>-delete/       orders-0/                           5  appends continue in the target
 
-Two disks cannot change at once, so a start after a crash must be able to tell which of two directories is the log, even
-when it meets only one of them. The marker makes that possible: it names the target directory and the future's name, and
-is durable before the rename can be. So a log *without* a marker is the log (a future beside it is a copy that was never
-finished); of one *with* a marker the target decides:
+Two disks cannot change at once, so a start after a crash must find out which of two directories is the log, even with
+only one of them present. The marker names the target directory and the future's name, and is durable before the rename.
+A log *without* a marker is the log (a future beside it is an unfinished copy). For a log *with* a marker, the target
+decides:
 
     the target has               then the marked one is
     -------------------------    --------------------------------------------------------------------
-    the log itself               what is left of the move: deleted
+    the log itself               left over by the move: deleted
     the future of this name      the log: the rename never happened; marker, then future are removed
     neither, and some other
-    directory has the log        what is left of an older move: deleted
-    neither, or is away          not known: offline until the directory is back, or a person decides
+    directory has the log        left over by an older move: deleted
+    neither, or is offline       unknown: offline until the directory is back, or a person decides
 
-Whoever takes a move back removes the marker, durably, before the future.
+To undo a move, remove the marker, durably, before the future.
 
 Synchronous. ``LogCopy.begin`` and ``catch_up`` belong on a thread of their own; ``finish`` and ``commit`` are one
 action of the source's ``DirectoryWriter``. An OSError that they raise is the source's; the target's is
@@ -55,57 +55,57 @@ MARKER = "moved-to"
 FUTURE_SUFFIX = "-future"
 CHUNK_BYTES = 1024 * 1024
 _NAME_BYTES_MAX = 255
-#: How often a copy that waits looks whether its rate was changed.
+#: Interval at which a waiting copy checks for a new rate.
 _RECONSIDER_S = 0.5
 _FUTURE = re.compile(r"(.+)-(\d{1,10})\.[0-9a-f]{32}-future\Z")
 _SEGMENT_FILE = re.compile(r"\d{20}\.(log|index|timeindex|snapshot)\Z")
-#: What is copied beside a sealed segment; what is missing, the target makes anew from the log.
+#: Copied beside a sealed segment; the target rebuilds missing ones from the log.
 _BESIDE = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, SNAPSHOT_SUFFIX)
-#: Files that are in the making, or on their way out.
+#: Temporary or deleted files.
 _PASSING = (".tmp", ".deleted", ".cleaned", ".swap", MARKER)
-#: Whose failed rename certainly changed nothing.
+#: Errors of a rename that surely changed nothing.
 _NOT_DONE = (*NO_SPACE, errno.EROFS)
 
 
 class MoveError(Exception):
-    """Why a log was not moved. Not for clients: a move has no answer, it shows in the description of directories."""
+    """Why a log was not moved. Internal: moves have no response; the description of directories shows them."""
 
 
 class TargetFailedError(MoveError):
-    """The directory that a log was being moved to has failed; ``__cause__`` is the OSError. The log stays."""
+    """The target directory has failed; ``__cause__`` is the OSError. The log stays."""
 
 
 class MoveInDoubtError(MoveError):
-    """The rename that commits a move may have happened, or not: only the next start can tell, from the disk.
-    ``__cause__`` is the OSError of the target, or a HeadraceError that says nothing about the target's disk."""
+    """The committing rename may have happened or not: the next start reads it from the disk. ``__cause__`` is the
+    target's OSError, or a HeadraceError that says nothing about the target's disk."""
 
 
 class MarkerStaysError(MoveError):
-    """The move was not made, but the source may still say that it was: the future, which tells that it was not, stays
-    until the next start."""
+    """The move failed, but its marker may remain in the source: the future, which disproves it, stays until the next
+    start."""
 
 
 class MoveCancelledError(MoveError):
-    """The move was called off: the log stays where it is."""
+    """The move was cancelled: the log stays."""
 
 
 class LogWasCutError(MoveError):
-    """The log was truncated while it was copied; the copy has to begin anew."""
+    """The log was truncated during the copy, which has to start again."""
 
 
 def future_name(partition: TopicPartition, move_id: uuid.UUID) -> str:
-    """Kafka's name of a log that is to become the partition's."""
+    """Kafka's name for a future log of the partition."""
     suffix = f".{move_id.hex}{FUTURE_SUFFIX}"
     return str(partition)[: _NAME_BYTES_MAX - len(suffix)] + suffix
 
 
 class Pace:
-    """Holds a copy to so many bytes a second (which may be changed meanwhile), and ends it when it is called off."""
+    """Limits the rate of a copy (changeable meanwhile), and cancels it."""
 
     def __init__(self, clock: Clock, bytes_per_second: float) -> None:
         self._clock = clock
         self._bytes_per_second = bytes_per_second
-        #: Has the copy waited for its rate since somebody set this to False?
+        #: Whether the copy has waited for its rate since this was set to False.
         self.has_waited = False
         self._cancelled = threading.Event()
         self._is_hurried = False
@@ -113,24 +113,24 @@ class Pace:
         self._since_ms = clock.monotonic_ms()
 
     def cancel(self) -> None:
-        """From any thread: the copy ends at its next chunk."""
+        """End the copy at its next chunk. Any thread."""
         self._cancelled.set()
 
     def set_rate(self, bytes_per_second: float) -> None:
-        """From any thread: holds within a second, also for a copy that waits."""
+        """Change the rate; takes effect within a second, also for a waiting copy. Any thread."""
         self._bytes_per_second = bytes_per_second
 
     def hurry(self) -> None:
-        """No rate any more: appends wait for what is left."""
+        """Lift the rate: appends wait for the rest of the copy."""
         self._is_hurried = True
 
     def check(self) -> None:
-        """Raises MoveCancelledError."""
+        """Raise MoveCancelledError if cancelled."""
         if self._cancelled.is_set():
             raise MoveCancelledError("the move was cancelled: the log stays where it is")
 
     def wait(self, size: int) -> None:
-        """After ``size`` bytes: until the next may go. Raises MoveCancelledError."""
+        """Wait until the copy may continue after ``size`` bytes. Raises MoveCancelledError."""
         self._owed_bytes += size
         while not self._is_hurried and (rate := self._bytes_per_second) < math.inf:
             now_ms = self._clock.monotonic_ms()
@@ -156,19 +156,19 @@ def _on_target(root: str) -> Iterator[None]:
 
 
 class _SegmentCopy:
-    """How much of a segment the target has."""
+    """Progress of the copy of one segment."""
 
     __slots__ = ("file", "segment", "size")
 
     def __init__(self, segment: LogSegment, file: File) -> None:
         self.segment = segment
         self.size = 0
-        #: None: complete, and durable.
+        #: None: complete and durable.
         self.file: File | None = file
 
 
 class LogCopy:
-    """One log on its way. ``room``: DiskFullError for so many bytes more in the target, or None."""
+    """Copy of one log. ``room``: returns DiskFullError if the target lacks so many bytes, else None."""
 
     def __init__(
         self,
@@ -184,7 +184,7 @@ class LogCopy:
         self.name = future_name(log.topic_partition, move_id)
         self.path = f"{target_root}/{self.name}"
         self.copied_bytes = 0
-        #: About where the copy ends.
+        #: About the end of the copy.
         self.end_offset = log.log_start_offset
         self._fs = fs
         self._target_root = target_root
@@ -196,16 +196,15 @@ class LogCopy:
     # ---------------------------------------------------------------- copying (a thread)
 
     def begin(self) -> None:
-        """Makes the future's directory, durably. Raises DiskFullError, TargetFailedError."""
+        """Create the future's directory, durably. Raises DiskFullError, TargetFailedError."""
         with _on_target(self._target_root):
             self._fs.mkdir(self.path)
             self._fs.sync_directory(self._target_root)
 
     def catch_up(self) -> int:
-        """Copies what the log has and the copy has not; returns how many bytes have come meanwhile. What was copied is
-        durable in both directories when this returns, so that taking over forces next to nothing: everybody's appends
-        to the source wait for that. Raises DiskFullError, TargetFailedError, MoveCancelledError, LogWasCutError, and
-        OSError of the source."""
+        """Copy what is missing; returns the bytes that arrived meanwhile. All copied bytes are durable in both
+        directories when this returns, so ``finish`` forces little while all appends to the source wait. Raises
+        DiskFullError, TargetFailedError, MoveCancelledError, LogWasCutError, and OSError of the source."""
         self._copy_all()
         self._force_active()
         return max(self.log.size_bytes - self.copied_bytes, 0)
@@ -221,7 +220,7 @@ class LogCopy:
                 self._copy(segment, is_sealed=number < len(segments) - 1)
             except OSError:
                 if segment in self.log.segments:
-                    raise  # else it was deleted, or compacted, under our hands: the next pass sees to it
+                    raise  # else it was deleted or compacted during the copy: the next pass handles it
         self.end_offset = end_offset
         self._check_not_cut()
 
@@ -229,7 +228,7 @@ class LogCopy:
         for copy in self._copies.values():
             if copy.file is None:
                 continue
-            # By a descriptor of its own: the owner's does not forget that it has something to sync.
+            # Through a separate descriptor: the owner's must keep its unsynced mark.
             with contextlib.suppress(FileNotFoundError):
                 source = self._fs.open(copy.segment.path, write=True)
                 try:
@@ -244,7 +243,7 @@ class LogCopy:
             raise LogWasCutError(f"{self.log.directory} was truncated while it was copied")
 
     def _drop_all_but(self, segments: Sequence[LogSegment]) -> None:
-        """Segments that retention or compaction took out of the log since they were copied."""
+        """Drop copied segments that retention or compaction has removed from the log."""
         present = set(segments)
         for base, copy in list(self._copies.items()):
             if copy.segment in present:
@@ -298,7 +297,7 @@ class LogCopy:
         with _on_target(self._target_root):
             copy.file.sync()
             copy.file.close()
-            if modified_ms is not None:  # retention looks at it where records have no believable time
+            if modified_ms is not None:  # retention uses it where records have no plausible time
                 self._fs.set_modified_ms(stem + LOG_SUFFIX, modified_ms)
             for suffix, data in indexes.items():
                 self._write(stem + suffix, data)
@@ -314,7 +313,7 @@ class LogCopy:
             file.close()
 
     def abandon(self) -> None:
-        """Removes the copy. OSError is the target's."""
+        """Remove the copy. OSError is the target's."""
         for copy in self._copies.values():
             if copy.file is not None:
                 copy.file.close()
@@ -325,8 +324,8 @@ class LogCopy:
     # ---------------------------------------------------------------- taking over (the source's turn)
 
     def finish(self) -> None:
-        """Seals the source's active segment, and makes the copy whole and durable. Nothing may be appended after.
-        Raises as ``catch_up``."""
+        """Seal the source's active segment, and make the copy whole and durable. No appends after this. Raises as
+        ``catch_up``."""
         self._check_not_cut()
         self.log.roll()
         self._copy_all()
@@ -343,12 +342,12 @@ class LogCopy:
             self._fs.sync_directory(self.path)
 
     def commit(self, target_id: uuid.UUID) -> None:
-        """The copy becomes the log. Raises MoveInDoubtError; MarkerStaysError, TargetFailedError, any HeadraceError: it
-        did not; and OSError of the source."""
+        """Make the copy the log. MoveInDoubtError: unknown. MarkerStaysError, TargetFailedError, other HeadraceError:
+        it did not happen. OSError is the source's."""
         source, target = self.log.directory, f"{self._target_root}/{self.log.topic_partition}"
         try:
             write_file_atomically(self._fs, f"{source}/{MARKER}", MoveMarker(target_id, self.name).encode())
-        except (OSError, HeadraceError):  # it may be there all the same, when only its name could not be forced
+        except (OSError, HeadraceError):  # the marker may exist all the same, if only forcing its name failed
             self._take_marker_back(source)
             raise
         try:
@@ -365,8 +364,8 @@ class LogCopy:
             raise self._in_doubt(error) from error
 
     def _take_marker_back(self, source: str) -> None:
-        """Before the future may go: a marked log without its future is one that nobody believes. Raises
-        MarkerStaysError, and OSError (never for want of space) of the source."""
+        """Remove the marker before the future: a marked log without its future cannot be trusted. Raises
+        MarkerStaysError, and OSError (never for lack of space) of the source."""
         try:
             if self._fs.exists(f"{source}/{MARKER}"):
                 remove_marker(self._fs, source)
@@ -388,7 +387,7 @@ class LogCopy:
 
 @dataclass(frozen=True, slots=True)
 class MoveMarker:
-    """What a log that may have been moved away says: where to, and what the copy was called before."""
+    """Marker in a log that may have been moved: the target, and the copy's former name."""
 
     directory_id: uuid.UUID
     future: str
@@ -398,7 +397,7 @@ class MoveMarker:
 
 
 def read_marker(fs: FileSystem, log_directory: str) -> MoveMarker | None:
-    """None when there is none. ValueError when it is damaged."""
+    """None when it is missing. ValueError when it is damaged."""
     path = f"{log_directory}/{MARKER}"
     if not fs.exists(path):
         return None
@@ -410,23 +409,23 @@ def read_marker(fs: FileSystem, log_directory: str) -> MoveMarker | None:
 
 
 def remove_marker(fs: FileSystem, log_directory: str) -> None:
-    """The log is the log again, durably."""
+    """Remove the marker, durably: this directory holds the log."""
     fs.unlink(f"{log_directory}/{MARKER}")
     fs.sync_directory(log_directory)
 
 
 class Leftovers(NamedTuple):
-    """What moves have left in a directory."""
+    """Traces of moves in a directory."""
 
-    #: The name of each copy that never took over, and its partition as far as the name tells.
+    #: Name of each unfinished copy, and its partition as far as the name shows.
     futures: dict[str, TopicPartition | None]
     markers: dict[TopicPartition, MoveMarker]
-    #: Markers that cannot be read, and why.
+    #: Unreadable markers, and why.
     damaged: dict[TopicPartition, str]
 
 
 def find_leftovers(directory: LogDirectory) -> Leftovers:
-    """Of an opened directory. One look for each of its logs."""
+    """Find the traces in an opened directory. One lookup for each log."""
     found = Leftovers({}, {}, {})
     for name in directory.fs.listdir(directory.root):
         if name.endswith(FUTURE_SUFFIX):
@@ -444,7 +443,7 @@ def find_leftovers(directory: LogDirectory) -> Leftovers:
 
 
 class Marked(enum.Enum):
-    """What a log with a marker is; see the module's table."""
+    """Verdict on a marked log; see the module's table."""
 
     LOG = "the log: the move was never committed"
     STALE = "left over: the log is elsewhere"
@@ -454,8 +453,8 @@ class Marked(enum.Enum):
 def judge_marked(
     found: Mapping[uuid.UUID, Leftovers], holdings: Mapping[uuid.UUID, Collection[TopicPartition]]
 ) -> dict[tuple[uuid.UUID, TopicPartition], Marked]:
-    """What each log with a marker is, by the module's table. ``found`` and ``holdings`` are those of the directories
-    that are online, by id; ``holdings`` has the marked logs too."""
+    """Judge each marked log by the module's table. ``found`` and ``holdings``: of the online directories, by id;
+    ``holdings`` includes the marked logs."""
     verdicts: dict[tuple[uuid.UUID, TopicPartition], Marked] = {}
     for directory_id, left in found.items():
         for partition, marker in left.markers.items():

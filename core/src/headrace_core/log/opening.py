@@ -1,14 +1,13 @@
-"""Opening a log: which segments are there, which of them are believed, and where the log starts and ends.
+"""Open a log: find its segments, decide which are sound, and where the log starts and ends.
 
-Everything is judged before anything is changed; CorruptLogError leaves the files as they were found.
+All checks come before the first change; CorruptLogError leaves the files as they were.
 
-**The page cache proves nothing.** After a failed fdatasync Linux calls the pages clean although the disk does not have
-them. The next process reads sound batches from the cache, and its own fdatasync writes nothing and succeeds. So an
-unclean start writes every batch that it accepts beyond the recovery point again, in place, and forces it, before the
-batch counts as flushed. The scan hands over the very bytes that it checked: the cache may drop a page at any time, and
-the disk's older bytes come back. (Dropping the pages first would lose what only the cache has, and
-POSIX_FADV_DONTNEED is advice.) A crash in the middle changes nothing, for the bytes are the same. A clean start
-rewrites nothing.
+**The page cache proves nothing.** After a failed fdatasync Linux marks the pages clean although the disk does not have
+them. The next process reads sound batches from the cache, and its fdatasync writes nothing and succeeds. So an unclean
+start rewrites every accepted batch beyond the recovery point in place, and forces it, before it counts as flushed. The
+scan passes on the very bytes that it checked: the cache may drop a page at any time, and the disk's older bytes
+reappear. (Dropping the pages first would lose what only the cache has, and POSIX_FADV_DONTNEED is advice.) A crash in
+the middle changes nothing, for the bytes are the same. A clean start rewrites nothing.
 """
 
 from __future__ import annotations
@@ -42,13 +41,11 @@ _SEGMENT_FILE = re.compile(r"(\d{20})(\.log|\.index|\.timeindex)\Z")
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A log that can be served."""
-
     segments: list[LogSegment]
     epochs: LeaderEpochs
     log_start_offset: int
     log_end_offset: int
-    #: What recovery did, for the log of the process; empty after a clean stop.
+    #: What recovery did, for the process's log; empty after a clean stop.
     notes: list[str]
 
 
@@ -72,7 +69,7 @@ class _Opening:
         self.leftovers: list[str] = []
 
     def list_after_swaps(self) -> list[str]:
-        """The names in the directory, once there is no interrupted compaction among them."""
+        """Names in the directory, after interrupted compactions are resolved."""
         names = self.fs.listdir(self.directory)
         if not any(name.endswith(SWAP) for name in names):
             return names
@@ -90,7 +87,7 @@ class _Opening:
             ):
                 self.leftovers.append(name)
         bases.sort()
-        while len(bases) > 1 and bases[1] <= log_start_offset:  # a deletion that a crash stopped in the middle
+        while len(bases) > 1 and bases[1] <= log_start_offset:  # a deletion interrupted by a crash
             gone = segment_name(bases.pop(0)) + "."
             self.leftovers += [name for name in names if name.startswith(gone) and name not in self.leftovers]
         return [
@@ -106,9 +103,9 @@ class _Opening:
         ]
 
     def leave_out_what_never_began(self, segments: list[LogSegment]) -> None:
-        """An empty last segment that claims an offset which the one before it has: a roll failed (no space, no
-        descriptor), the log went on in the segment before, and a crash brought the new one's name back. Believed, it
-        would hide what was acknowledged since."""
+        """Drop an empty last segment whose base offset the segment before has: a roll failed (no space, no descriptor),
+        the log continued in the old segment, and a crash brought the new name back. Kept, it would hide records
+        acknowledged since."""
         while len(segments) > 1 and segments[-1].size == 0 and self.reaches(segments[-2], segments[-1].base_offset):
             empty = segments.pop()
             self.notes.append(f"{empty.path}: empty, and the segment before it goes on beyond its offset: removed")
@@ -119,8 +116,8 @@ class _Opening:
                     self.leftovers.append(name)
 
     def reaches(self, segment: LogSegment, offset: int) -> bool:
-        """Does the segment have batches from ``offset`` on? By the headers behind its last index entry, without a gap,
-        for it was the active one; of what cannot be read, others judge."""
+        """Whether the segment has batches from ``offset`` on, by the headers behind its last index entry. Without a
+        gap, for it was the active one; other checks judge unreadable bytes."""
         try:
             position = segment.index.last_position() if segment.indexes_fit() else 0
             position = position if position < segment.size else 0
@@ -146,7 +143,7 @@ class _Opening:
     # ---------------------------------------------------------------- believing
 
     def is_cleanly_closed(self, active: LogSegment, log_end_offset: int) -> bool:
-        """Does the last segment end where the clean shutdown said, with indexes that fit?"""
+        """Whether the last segment ends where the clean shutdown said, with indexes that fit."""
         if active.size == 0:
             return active.base_offset == log_end_offset and active.begin_empty()
         try:
@@ -162,9 +159,8 @@ class _Opening:
         return found.problem is None and found.next_offset == log_end_offset
 
     def is_flushed_whole(self, segment: LogSegment, found: Scan) -> bool:
-        """Is all of the segment on the disk already, and nothing to be cut off it? So it is with an idle partition:
-        after an unclean stop of a broker with thousands of them, none needs to be forced. (Of an empty one not even the
-        name is known to be there.)"""
+        """Whether all of the segment is on the disk and sound. True for idle partitions, so after an unclean stop of a
+        broker with thousands of them, none is forced. (For an empty one even the name may be missing on the disk.)"""
         return (
             0 < found.end == segment.size
             and found.next_offset <= self.recovery_point
@@ -173,7 +169,7 @@ class _Opening:
         )
 
     def scan_and_rewrite(self, segment: LogSegment, *, contiguous: bool, epochs: Sequence[EpochStart] | None) -> Scan:
-        """Scan a segment, and make the pages of what is sound beyond the recovery point dirty again; see the module."""
+        """Scan a segment, and dirty the pages of what is sound beyond the recovery point; see the module."""
         log = segment.log
 
         def rewrite(data: memoryview, position: int) -> None:
@@ -191,14 +187,14 @@ class _Opening:
         )
 
     def first_epoch(self, segment: LogSegment) -> int:
-        """The leader epoch of a segment's first batch; -1 when it has none, or cannot be read."""
+        """Leader epoch of a segment's first batch; -1 when there is none, or it is unreadable."""
         try:
             return segment.header_at(0).leader_epoch if segment.size else NO_EPOCH
         except CorruptLogError:
             return NO_EPOCH
 
     def sizes_fit(self, segment: LogSegment) -> bool:
-        """A cheap look at a sealed segment's indexes, without reading them."""
+        """Compare a sealed segment's index sizes, without reading them."""
         for path, entry_bytes, needed in ((INDEX_SUFFIX, 8, False), (TIME_INDEX_SUFFIX, 12, segment.size > 0)):
             try:
                 size = self.fs.file_size(segment.path.removesuffix(LOG_SUFFIX) + path)
@@ -245,7 +241,7 @@ def open_segments(
     epochs = LeaderEpochs(fs, directory)
     epochs_known = epochs.load()
     if epochs_known and segments and not epochs.entries and opening.first_epoch(segments[0]) >= 0:
-        epochs_known = False  # Kafka's, which lost its entries in a crash: every log of ours has them on disk first
+        epochs_known = False  # Kafka's file, which lost entries in a crash: Headrace's are always written first
     if not segments:
         if recovery_point > log_start_offset:
             raise CorruptLogError(
@@ -263,9 +259,7 @@ def open_segments(
         scans = _scan_unflushed(opening, segments, recovery_point, vouched_for)
         log_end_offset = scans[len(segments) - 1].next_offset
         if not epochs.is_vouched_for:
-            epochs_known = (
-                False  # it will be written with a checksum: from the batches, not from what nobody vouches for
-            )
+            epochs_known = False  # the checksum comes with a rebuild from the batches, not from unverified entries
     _remove(opening, segments[0].base_offset)
     doubtful = {number for number, found in scans.items() if not opening.is_flushed_whole(segments[number], found)}
     if doubtful:
@@ -275,8 +269,8 @@ def open_segments(
         found = scans.get(number)
         if found is not None:
             if number in doubtful and segment.size:
-                segment.log.truncate(found.end)  # also gives back what was reserved behind the end
-                segment.log.sync()  # what was found beyond the recovery point counts as flushed from here on
+                segment.log.truncate(found.end)  # also frees what was reserved behind the end
+                segment.log.sync()  # bytes found beyond the recovery point count as flushed from here on
             if sealed or segment.size or not segment.begin_empty():
                 opening.rebuild(segment, found, sealed=sealed)
         elif sealed and not opening.sizes_fit(segment):
@@ -287,7 +281,7 @@ def open_segments(
 
     log_start_offset = max(log_start_offset, segments[0].base_offset)
     if epochs_known and epochs.entries and epochs.entries[0].start_offset > log_start_offset:
-        # The first epoch is said to start where the log does, once records were deleted: a second word for it.
+        # The first epoch starts at the log start once records were deleted: a second record of it.
         if not start_is_known and opening.first_epoch(segments[0]) >= 0:
             log_start_offset = epochs.entries[0].start_offset
             opening.notes.append(
@@ -295,9 +289,9 @@ def open_segments(
                 "log starts was lost"
             )
         else:
-            epochs_known = False  # records are back that were given up
+            epochs_known = False  # deleted records are back
     _restore_epochs(opening, epochs, epochs_known, segments, scans, log_end_offset)
-    if log_start_offset > log_end_offset:  # records below the start were deleted, and those above it were never flushed
+    if log_start_offset > log_end_offset:  # records below the start were deleted, those above it never flushed
         opening.notes.append(f"{directory}: ends at {log_end_offset}, below its start {log_start_offset}: starts empty")
         for segment in reversed(segments):
             segment.close()
@@ -311,13 +305,13 @@ def open_segments(
 def _scan_unflushed(
     opening: _Opening, segments: list[LogSegment], recovery_point: int, epochs: Sequence[EpochStart] | None
 ) -> dict[int, Scan]:
-    """Scans every segment that reaches beyond the recovery point; CorruptLogError on anything but a torn tail."""
+    """Scan every segment that reaches beyond the recovery point; CorruptLogError on anything but a torn tail."""
     scans = {}
     last = len(segments) - 1
     for number, segment in enumerate(segments):
         if number < last and segments[number + 1].base_offset <= recovery_point:
             continue
-        # The active segment is never compacted, but truncation may have made a compacted one the active one.
+        # The active segment is never compacted, but truncation may make a compacted one active.
         contiguous = number == last and not opening.config.cleanup_compact
         found = scans[number] = opening.scan_and_rewrite(segment, contiguous=contiguous, epochs=epochs)
         judgement = judge(segment.log, found, recovery_point=recovery_point, is_last=number == last)
@@ -367,7 +361,8 @@ def _restore_epochs(
     scans: dict[int, Scan],
     log_end_offset: int,
 ) -> None:
-    """The checkpoint, cut at the log's end, with what the scanned batches say; from the batches alone if it is lost."""
+    """Rebuild the epoch checkpoint: cut at the log's end, completed by the scanned batches; from all batches if it is
+    lost."""
     if not known:
         epochs.made_anew()
     entries = tuple(entry for entry in epochs.entries if known and entry.start_offset < log_end_offset)
@@ -383,8 +378,7 @@ def _restore_epochs(
 
 def _remove(opening: _Opening, first_offset: int) -> None:
     if any(name.endswith(LOG_SUFFIX) for name in opening.leftovers):
-        # A deletion stopped between the log's start and the files: it may not have come to force what only the
-        # snapshots tell from here on.
+        # A deletion may have stopped before it forced the snapshots, now the only record of some producers.
         snapshots_in(opening.fs, opening.directory).force(first_offset)
     for name in opening.leftovers:
         opening.fs.unlink(f"{opening.directory}/{name}")

@@ -1,24 +1,23 @@
-"""Producer snapshots of one log: when they are written, which are believed, and the table that follows from them.
+"""Producer snapshots of one log: when to write them, which are sound, and the table that follows.
 
-``<offset>.snapshot`` holds the table before that offset. One is written at each roll, for the offset that the new
-segment begins with, and one at the log's end when it is closed cleanly, as Kafka does. So whoever opens the log replays
-no more than the headers of the active segment; after a clean stop, none.
+``<offset>.snapshot`` holds the table before that offset. As in Kafka, each roll writes one for the new segment's base
+offset, and a clean close writes one for the log's end. So opening a log replays at most the headers of the active
+segment; after a clean stop, none.
 
     found at the start                          the table
     ----------------------------------------    ---------------------------------------------------------------
-    a sound snapshot, at the end or before      the newest one, and what the batches behind it say
-    snapshots, but none is sound                what all batches say
-    none at all, the last stop was clean        empty: who knows a producer leaves a snapshot when it is closed
-    none at all, else                           what the active segment says: nobody was known when it was begun
+    a sound snapshot, at the end or before      the newest one, and the batches behind it
+    snapshots, but none is sound                all batches
+    none at all, the last stop was clean        empty: a log with producers leaves a snapshot when it is closed
+    none at all, else                           the active segment: no producer was known when it was begun
 
-A log that never met a producer has no snapshots: that is why "none at all" can mean what it says. Snapshots are not
-forced at a roll: each has a checksum, and a torn one only sends us to the one before it. Those above the log's end must
-be gone for good before the log can grow over their offsets again. What only a snapshot tells, because the batches
-before it are deleted, is forced before they are.
+A log without producers never has snapshots; so "none at all" is proof. Rolls do not force snapshots: each has a
+checksum, and a torn one only leads to the one before it. Those above the log's end must be removed durably before the
+log can grow over their offsets again. Before batches are deleted, the snapshot that replaces them is forced.
 
-A control batch whose CRC is right and whose records cannot be read is as its writer made it: no damage, and the other
-replicas have the same one. A leader does not take it; where it is in a log it ends no transaction, and a note says so.
-(Refusing the log for it would lose the partition on all its replicas, after its torn tail was cut.)
+A control batch with a correct CRC and unreadable records is as its writer made it: no damage, and the other replicas
+have the same one. A leader refuses it; in a log it ends no transaction, and a note reports it. (Refusing the log would
+lose the partition on all replicas, after its torn tail was cut.)
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ _INT16 = struct.Struct(">h")
 _TYPE_AT = 2
 #: A marker's value: version int16, coordinator epoch int32.
 _MARKER = struct.Struct(">hi")
-#: How far back a producer's batches are looked for that a snapshot does not tell of.
+#: How far back a producer's batches before its snapshot are looked up.
 _LOOK_BACK_BYTES = 16 * 1024 * 1024
 
 
@@ -51,24 +50,24 @@ class ProducerSnapshots:
         self._fs = fs
         self._directory = directory
         self._offsets = set(offsets)
-        #: Written by a process before this one: a flush of them may have failed, and another would write nothing.
+        #: Written by an earlier process: its flush may have failed, and another flush would write nothing.
         self._inherited = set(self._offsets)
 
     @property
     def offsets(self) -> list[int]:
-        """Ascending; some may have gone with their segments."""
+        """Ascending; some may have been removed with their segments."""
         return sorted(self._offsets)
 
     def path(self, offset: int) -> str:
         return f"{self._directory}/{segment_name(offset)}{SNAPSHOT_SUFFIX}"
 
     def is_wanted(self, table: ProducerTable, offset: int) -> bool:
-        """Has the table before ``offset`` to be written?"""
+        """Whether the table before ``offset`` must be written."""
         return offset not in self._offsets and bool(len(table) or self._offsets)
 
     def take(self, table: ProducerTable, offset: int, bases: Iterable[int]) -> None:
-        """Writes the table before ``offset``, not durably, and removes those that are neither the newest nor that of a
-        segment (``bases``). Raises OSError (a full disk), ServerBusyError: nothing is left of it then."""
+        """Write the table before ``offset``, not durably, and remove those that are neither the newest nor of a segment
+        (``bases``). Raises OSError (a full disk), ServerBusyError: nothing remains of it then."""
         if not self.is_wanted(table, offset):
             return
         path = self.path(offset)
@@ -90,12 +89,12 @@ class ProducerSnapshots:
             self._remove(stray)
 
     def written(self, offset: int) -> None:
-        """There is one more."""
+        """Record one more snapshot."""
         self._offsets.add(offset)
         self._inherited.discard(offset)
 
     def drop_above(self, offset: int) -> None:
-        """The log is about to be cut at ``offset``: no snapshot of what lies above it is left, durably."""
+        """Remove, durably, all snapshots above ``offset``, where the log is about to be cut."""
         above = [found for found in self.offsets if found > offset]
         for found in reversed(above):
             self._remove(found)
@@ -103,9 +102,8 @@ class ProducerSnapshots:
             self._fs.sync_directory(self._directory)
 
     def force(self, offset: int) -> None:
-        """The batches before ``offset`` are about to go: what only they and the snapshots tell of producers is durable
-        when this returns, for whoever reads the newest snapshot, and for whoever cuts the log. As far as the disk has
-        room and descriptors are left: what makes room is not kept waiting."""
+        """Make the snapshot durable that replaces the batches before ``offset``, for readers of the newest snapshot and
+        for truncation. Skipped when the disk or the descriptors are used up: what makes room must not wait."""
         files: list[File] = []
         try:
             for found in sorted({offset, *self.offsets[-1:]} & self._offsets):
@@ -122,7 +120,7 @@ class ProducerSnapshots:
                 file.close()
 
     def forget(self, offsets: Iterable[int]) -> None:
-        """These went with their segments."""
+        """Drop snapshots removed with their segments."""
         self._offsets.difference_update(offsets)
 
     def _remove(self, offset: int) -> None:
@@ -132,7 +130,6 @@ class ProducerSnapshots:
 
 
 def snapshots_in(fs: FileSystem, directory: str) -> ProducerSnapshots:
-    """The snapshots that a log's directory has."""
     matches = map(_SNAPSHOT.match, fs.listdir(directory))
     return ProducerSnapshots(fs, directory, [int(match[1]) for match in matches if match])
 
@@ -140,8 +137,8 @@ def snapshots_in(fs: FileSystem, directory: str) -> ProducerSnapshots:
 def load_producers(
     fs: FileSystem, directory: str, segments: Sequence[LogSegment], log_end_offset: int, *, clean: bool
 ) -> tuple[ProducerTable, ProducerSnapshots, list[str]]:
-    """The table of an opened log, by the table above; its snapshots; and what was wrong with them. ``clean``: it was
-    closed cleanly. CorruptLogError: a batch that had to be read is damaged."""
+    """The table of an opened log (see the module); its snapshots; notes on faulty ones. ``clean``: it was closed
+    cleanly. CorruptLogError: a batch that had to be read is damaged."""
     snapshots = snapshots_in(fs, directory)
     snapshots.drop_above(log_end_offset)
     return (*_believed(fs, snapshots, segments, log_end_offset, clean=clean),)
@@ -184,8 +181,8 @@ def _believed(
 
 
 def _begin_of_active(segments: Sequence[LogSegment]) -> int:
-    """Where the active segment begins; the one before it, if nothing was written to it yet: a crash may have kept its
-    name, and not that of the snapshot beside it."""
+    """Base offset of the active segment, or of the one before while it is empty: a crash may keep its name, and lose
+    that of the snapshot beside it."""
     at = len(segments) - 1
     while at and segments[at].size == 0:
         at -= 1
@@ -195,9 +192,9 @@ def _begin_of_active(segments: Sequence[LogSegment]) -> int:
 def _replace(
     fs: FileSystem, snapshots: ProducerSnapshots, table: ProducerTable, unsound: int, notes: list[str]
 ) -> None:
-    """A sound snapshot for one that is not. This one tells that there were producers: it stays until the other is
-    durable. Each has its own: were there but one for the log's end, a cut below it would leave none, and "none at all"
-    says that nobody was known."""
+    """Replace an unsound snapshot by a sound one. The unsound one proves that producers existed, so it stays until the
+    new one is durable. Each gets its own: with only one at the log's end, a cut below it would leave none, which would
+    mean "no producers"."""
     try:
         write_file_atomically(fs, snapshots.path(table.next_offset), table.snapshot())
     except OSError as error:
@@ -211,8 +208,8 @@ def _replace(
 
 
 def replay(table: ProducerTable, segments: Sequence[LogSegment], end_offset: int, notes: list[str]) -> None:
-    """Tells the table of all batches from its offset on, up to this one, and ``notes`` what could not be told. Reads
-    headers, and markers. CorruptLogError."""
+    """Feed the table with all batches from its offset up to ``end_offset``; unreadable ones go to ``notes``. Reads
+    headers and markers. CorruptLogError."""
     start = table.next_offset
     bases = [segment.base_offset for segment in segments]
     for segment in segments[max(bisect_right(bases, start) - 1, 0) : bisect_left(bases, end_offset)]:
@@ -232,7 +229,7 @@ def replay(table: ProducerTable, segments: Sequence[LogSegment], end_offset: int
 
 
 def tell(table: ProducerTable, header: BatchHeader, segment: LogSegment, position: int, notes: list[str]) -> None:
-    """Tells the table of a batch in the log. CorruptLogError: a damaged marker."""
+    """Feed the table with one batch of the log. CorruptLogError: a damaged marker."""
     if not header.is_control:
         table.appended(header)
         return
@@ -246,8 +243,8 @@ def tell(table: ProducerTable, header: BatchHeader, segment: LogSegment, positio
 
 
 def tell_kept_marker(table: ProducerTable, header: BatchHeader, batch: bytes | memoryview) -> str | None:
-    """Tells the table of a control batch that this log has, or its leader's. Why it tells nothing, if its records
-    cannot be read; see the module. CorruptMessageError: its CRC is wrong."""
+    """Feed the table with a control batch of this log or of its leader. Returns why it was ignored, if its records are
+    unreadable; see the module. CorruptMessageError: its CRC is wrong."""
     try:
         tell_marker(table, header, batch)
     except InvalidRecordError as error:
@@ -256,9 +253,9 @@ def tell_kept_marker(table: ProducerTable, header: BatchHeader, batch: bytes | m
 
 
 def tell_marker(table: ProducerTable, header: BatchHeader, batch: bytes | memoryview) -> None:
-    """Tells the table of a control batch; only the end of a transaction concerns it. CorruptMessageError,
-    InvalidRecordError: the table is as it was. One without records is what compaction leaves of a marker, so that its
-    epoch stays known; of which coordinator it was is gone."""
+    """Feed the table with a control batch; only the end of a transaction counts. CorruptMessageError,
+    InvalidRecordError: the table is unchanged. Compaction leaves a marker without records, to keep its epoch; its
+    coordinator is unknown."""
     if header.record_count == 0:
         table.marker_appended(header, None)
     for record in decode_batch(batch):
@@ -270,9 +267,8 @@ def tell_marker(table: ProducerTable, header: BatchHeader, batch: bytes | memory
 
 
 def complete_window(entry: ProducerEntry, segments: Sequence[LogSegment]) -> None:
-    """Looks up in the log the batches of a producer that come before those that its snapshot told of, so that one that
-    is sent again is known. Once for each producer after a start, when something of its comes out of order. Reads
-    headers, no further back than some MiB. CorruptLogError."""
+    """Look up in the log a producer's batches before those of its snapshot, to recognise a repeated one. Once for each
+    producer after a start, when a batch is out of order. Reads headers, at most some MiB back. CorruptLogError."""
     entry.is_cut_short = False
     known = entry.batches
     if not known:

@@ -1,13 +1,12 @@
-"""What a partition's leader knows of each producer: epoch, last sequences, open transaction; Kafka's .snapshot file.
+"""State of a partition's producers: epoch, last sequences, open transaction; Kafka's .snapshot file.
 
-Pure: values in, verdicts out. A partition's owner asks ``check`` before it appends a batch that has a producer id, and
-tells ``appended`` and ``marker_appended`` what it appended; who opens a log does the same with what lies behind the
-last snapshot, so that a table rebuilt from the log equals the one that was lost (KIP-98; ProducerStateManager).
+Pure: values in, verdicts out. The partition's owner calls ``check`` before it appends a batch with a producer id, then
+``appended`` or ``marker_appended``. Opening a log replays what lies behind the last snapshot in the same way, so a
+rebuilt table equals the lost one (KIP-98; ProducerStateManager).
 
-A producer expires (KIP-854) by the local time of its last append on this replica, on a clock that never jumps. Kafka
-compares the timestamp of the record with the wall clock: a producer of old events is then forgotten while it writes,
-and its retry is appended twice. The time is not in the file, whose bytes are Kafka's; after a load it counts from the
-load on.
+A producer expires (KIP-854) by the local time of its last append on this replica, on a monotonic clock. Kafka compares
+the record's timestamp with the wall clock, so it forgets a producer of old events while it writes, and appends its
+retry twice. The time is not in the file, whose bytes are Kafka's; after a load it counts from the load.
 
 ``<offset>.snapshot`` holds the state of all producers before that offset, in Kafka's bytes (version 1), big-endian:
 
@@ -18,12 +17,10 @@ load on.
         int64 last offset (-1)  int32 offset delta (of the last batch: last sequence - first one)
         int64 timestamp, ms     int32 coordinator epoch     int64 first offset of its open transaction (-1: none)
 
-A snapshot holds each producer's last batch only. When a batch of such a producer does not fit, the batches before are
-looked up in the log once, by headers (``complete_window``), so a producer that resends its five batches after a restart
-is not out of order.
+A snapshot holds each producer's last batch only. When its next batch does not fit, the batches before are looked up
+once in the log, by headers (``complete_window``), so a producer may resend its five batches after a restart.
 
-The table learns of a batch before it is written, so the next one in the same turn can follow; a write that fails takes
-it back.
+The table learns of a batch before the write, so the next one in the same turn can follow; a failed write is undone.
 """
 
 from __future__ import annotations
@@ -41,7 +38,7 @@ from ..records import BatchHeader, Buffer
 
 SNAPSHOT_SUFFIX = ".snapshot"
 SNAPSHOT_VERSION = 1
-#: A producer's last batches, by which a resent one is known (Kafka's number; a client has at most 5 in flight).
+#: Last batches of a producer, by which a repeated one is recognised (Kafka's number: at most 5 in flight).
 BATCHES_KEPT = 5
 SEQUENCE_MAX = 2**31 - 1
 NO_PRODUCER_EPOCH = -1
@@ -53,19 +50,19 @@ _ENTRY = struct.Struct(">qhiqiqiq")
 
 
 def sequence_after(sequence: int, count: int = 1) -> int:
-    """Sequences go from 0 to 2^31 - 1 and begin again."""
+    """Sequences go from 0 to 2^31 - 1 and wrap."""
     return (sequence + count) & SEQUENCE_MAX
 
 
 class LastRecord(NamedTuple):
-    """Of an active producer: the last offset of its last batch of data (None: only a marker is left), its epoch."""
+    """An active producer's epoch and last data offset (None: only a marker is left)."""
 
     last_data_offset: int | None
     producer_epoch: int
 
 
 class ProducerBatch(NamedTuple):
-    """A batch that was appended: its last sequence, last offset, last sequence - first sequence, max timestamp."""
+    """An appended batch: its last sequence, last offset, last sequence - first sequence, max timestamp."""
 
     last_sequence: int
     last_offset: int
@@ -82,21 +79,20 @@ class ProducerBatch(NamedTuple):
 
 
 class Check(enum.Enum):
-    """What becomes of a producer's batch."""
+    """Verdict on a producer's batch."""
 
-    #: It comes next: append it.
+    #: Append it.
     NEXT = "next"
-    #: It was appended before: answer with that batch's offset, append nothing.
+    #: Appended before: answer with that batch's offset, append nothing.
     DUPLICATE = "duplicate"
     #: A batch before it is missing.
     OUT_OF_ORDER = "out of order"
-    #: A newer producer with this id has been here: this one is fenced.
+    #: A newer producer has this id.
     FENCED = "fenced"
 
 
 class Checked(NamedTuple):
-    """``batch``: of a duplicate, the one that was appended. ``why``: a sentence for an error; empty when there is
-    none."""
+    """``batch``: for a duplicate, the appended one. ``why``: a sentence for an error, or empty."""
 
     check: Check
     batch: ProducerBatch | None = None
@@ -117,12 +113,12 @@ class ProducerEntry:
     coordinator_epoch: int = -1
     #: Of its last batch or marker.
     last_timestamp_ms: int = -1
-    #: Where its open transaction begins; None: none is open.
+    #: Start of its open transaction; None: none is open.
     transaction_first_offset: int | None = None
-    #: Its bytes in a snapshot; None: it has changed since the last one. A table of a million producers is written at
-    #: each roll, and few of them have changed.
+    #: Its bytes in a snapshot; None: changed since the last one. A table of a million producers is written at each
+    #: roll, and few of them have changed.
     packed: bytes | None = field(default=None, compare=False, repr=False)
-    #: Does the log hold batches of its window that are not here? Of a snapshot only the last batch comes back.
+    #: Whether the log holds batches of its window that are not here: a snapshot has only the last one.
     is_cut_short: bool = field(default=False, compare=False)
     #: When this replica appended its last batch or marker, or loaded the table; see ``ProducerTable.local_ms``.
     appended_ms: float = field(default=0.0, compare=False, repr=False)
@@ -132,14 +128,13 @@ class ProducerEntry:
         return self.batches[-1] if self.batches else None
 
     def move_to_epoch(self, epoch: int) -> None:
-        """Sequences begin anew with an epoch."""
+        """Start a new epoch with new sequences."""
         if epoch != self.epoch:
             self.epoch = epoch
             self.batches = ()
             self.is_cut_short = False
 
     def pack(self) -> bytes:
-        """Its bytes in a snapshot."""
         packed = self.packed
         if packed is None:
             last = self.last_batch or ProducerBatch(-1, -1, 0, self.last_timestamp_ms)
@@ -158,7 +153,7 @@ class ProducerEntry:
 
 
 class Remembered(NamedTuple):
-    """What a producer's entry was before an append that may yet fail; ``epoch`` None: there was none."""
+    """A producer's entry before an append that may fail; ``epoch`` None: there was none."""
 
     producer_id: int
     epoch: int | None = None
@@ -175,7 +170,7 @@ class ProducerTable:
         self._entries = {entry.producer_id: entry for entry in entries}
         #: The state is that before this offset.
         self.next_offset = next_offset
-        #: The local time of what it is told next, in milliseconds of a clock that never goes back.
+        #: Local time of the next updates, in milliseconds of a monotonic clock.
         self.local_ms = 0.0
 
     def __len__(self) -> int:
@@ -190,10 +185,10 @@ class ProducerTable:
     # ---------------------------------------------------------------- before and after an append
 
     def check(self, header: BatchHeader) -> Checked:
-        """May this batch (of data, with a producer id) be appended now? Changes nothing.
+        """Decide whether this batch (of data, with a producer id) may be appended. Changes nothing.
 
-        A producer that is not known may begin with any sequence: its state may have been deleted with its records. A
-        known one with a new epoch begins with 0.
+        An unknown producer may begin with any sequence: its state may have been deleted with its records. A known one
+        with a new epoch begins with 0.
         """
         entry = self._entries.get(header.producer_id)
         if entry is None:
@@ -229,7 +224,7 @@ class ProducerTable:
     def appended(
         self, header: BatchHeader, *, base_offset: int | None = None, max_timestamp_ms: int | None = None
     ) -> None:
-        """A batch of data is in the log, with the offsets and time of ``header``, or with these."""
+        """Record an appended batch of data, with the offsets and time of ``header``, or with these."""
         if base_offset is None:
             base_offset = header.base_offset
         last_offset = base_offset + header.last_offset_delta
@@ -250,8 +245,8 @@ class ProducerTable:
             entry.transaction_first_offset = base_offset
 
     def marker_appended(self, header: BatchHeader, coordinator_epoch: int | None) -> int | None:
-        """A COMMIT or ABORT marker is in the log; where the transaction that it ends began, None when it was empty.
-        ``coordinator_epoch`` None: it is not known any more."""
+        """Record an appended COMMIT or ABORT marker; returns the start of the transaction that it ends, None when that
+        was empty. ``coordinator_epoch`` None: unknown."""
         self.next_offset = max(self.next_offset, header.next_offset)
         entry = self._entry(header, header.max_timestamp_ms)
         if coordinator_epoch is not None:
@@ -270,13 +265,13 @@ class ProducerTable:
         return entry
 
     def loaded(self, local_ms: float) -> None:
-        """The table comes from a snapshot or the log: every producer's time counts from ``local_ms`` on."""
+        """Set every producer's time to ``local_ms``: the table comes from a snapshot or the log."""
         self.local_ms = local_ms
         for entry in self._entries.values():
             entry.appended_ms = local_ms
 
     def remember(self, producer_id: int) -> Remembered:
-        """For ``take_back``, before ``appended`` is told of a batch whose write may still fail."""
+        """The state for ``take_back``, before ``appended`` of a batch whose write may fail."""
         entry = self._entries.get(producer_id)
         if entry is None:
             return Remembered(producer_id)
@@ -290,7 +285,7 @@ class ProducerTable:
         )
 
     def take_back(self, remembered: Iterable[Remembered], next_offset: int) -> None:
-        """The appends failed. ``remembered``: the latest first; ``next_offset``: where the log ends."""
+        """Undo failed appends. ``remembered``: the latest first; ``next_offset``: the log's end."""
         self.next_offset = next_offset
         for old in remembered:
             entry = self._entries.get(old.producer_id)
@@ -310,14 +305,14 @@ class ProducerTable:
 
     @property
     def first_unstable_offset(self) -> int | None:
-        """Where the first open transaction begins: the last stable offset is not above it. None: none is open."""
+        """Start of the first open transaction, which bounds the last stable offset; None: none is open."""
         return min(
             (entry.transaction_first_offset for entry in self if entry.transaction_first_offset is not None),
             default=None,
         )
 
     def last_records(self) -> dict[int, LastRecord]:
-        """What compaction has to leave of each producer, so that a table made from the log is this one. Any thread."""
+        """What compaction must keep of each producer, so that the log rebuilds this table. Any thread."""
         found: dict[int, LastRecord] = {}
         for entry in list(self._entries.values()):
             batches = entry.batches
@@ -335,7 +330,7 @@ class ProducerTable:
         ]
 
     def expire(self, now_ms: float, expiration_ms: int, candidates: Iterable[int] | None = None) -> list[int]:
-        """Forgets those that are ``expired``; ``candidates``: of these only, who were a moment ago."""
+        """Remove ``expired`` producers; ``candidates``: only these."""
         gone = []
         for producer_id in self.expired(now_ms, expiration_ms) if candidates is None else candidates:
             entry = self._entries.get(producer_id)
@@ -349,7 +344,6 @@ class ProducerTable:
     # ---------------------------------------------------------------- the file
 
     def snapshot(self) -> bytes:
-        """The bytes of ``<next_offset>.snapshot``."""
         body = _COUNT.pack(len(self._entries)) + b"".join(
             [entry.packed or entry.pack() for entry in self._entries.values()]
         )
@@ -357,8 +351,8 @@ class ProducerTable:
 
     @classmethod
     def from_snapshot(cls, data: Buffer, path: str, next_offset: int) -> ProducerTable:
-        """The inverse: of each producer its last batch only, as in Kafka. CorruptLogError names the file: the state can
-        be rebuilt from an older snapshot and the log."""
+        """Inverse of ``snapshot``: each producer's last batch only, as in Kafka. CorruptLogError names the file: the
+        state can be rebuilt from an older snapshot and the log."""
         view = memoryview(data)
         if len(view) < _HEAD.size + _COUNT.size:
             raise CorruptLogError(f"{path}: {len(view)} bytes are too few for a producer snapshot")
@@ -382,8 +376,8 @@ class ProducerTable:
 
 
 def is_torn_snapshot(data: Buffer) -> bool:
-    """Does a snapshot that is not sound look like what a crash leaves of one that was not forced: too short, or with a
-    block of zeros?"""
+    """Whether an unsound snapshot looks like the trace of a crash before it was forced: too short, or with a block of
+    zeros."""
     view = memoryview(data)
     if len(view) < _HEAD.size + _COUNT.size:
         return True

@@ -1,4 +1,4 @@
-"""How far a log directory is with being opened: told every few seconds, for a start that takes longer than that."""
+"""Progress of opening a log directory, reported every few seconds."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ OnProgress = Callable[[OpeningProgress], None]
 
 
 class OpeningMeter:
-    """Counts, and tells ``on_progress`` at most every ``interval_ms``: there is no timer, whoever counts looks at the
-    clock. For several threads."""
+    """Counts opened logs and bytes, and calls ``on_progress`` at most every ``interval_ms`` (no timer: each count
+    checks the clock). Thread-safe."""
 
     def __init__(
         self, path: str, clock: Clock, on_progress: OnProgress | None = None, *, interval_ms: float = INTERVAL_MS
@@ -44,15 +44,14 @@ class OpeningMeter:
         self._began_ms = self._told_ms = clock.monotonic_ms()
 
     def log_opened(self) -> None:
-        """One more log is open, or known to be damaged."""
+        """Count a log that is open, or known to be damaged."""
         self._count(1, 0)
 
     def scanned(self, size: int) -> None:
-        """Recovery has read so many bytes more."""
         self._count(0, size)
 
     def scanning(self, file: File) -> File:
-        """``file``, for a scan whose reading is counted."""
+        """Wrap ``file`` so that a scan's reads are counted."""
         return cast("File", _CountedFile(file, self))
 
     def _count(self, opened: int, scanned_bytes: int) -> None:
@@ -74,8 +73,6 @@ class OpeningMeter:
 
 
 class _CountedFile:
-    """What a scan needs of a file."""
-
     __slots__ = ("_file", "_meter")
 
     def __init__(self, file: File, meter: OpeningMeter) -> None:

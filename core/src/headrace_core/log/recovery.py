@@ -1,4 +1,4 @@
-"""What a log believes after it was not closed cleanly.
+"""Recovery of a log that was not closed cleanly.
 
 Nothing after the recovery point (the offset up to which all was flushed, persisted now and then) is trusted: segments
 that reach beyond it are read whole and every CRC is checked. A scan ends at the end of the file, or at the first bytes
@@ -13,15 +13,15 @@ that are no sound batch. Then:
     at or above it               sound batches follow, but the bad       torn tail: cut
                                  bytes have a hole
 
-A *hole* is an aligned 4-KiB block of zeros inside the bad batch, or as much of such a block as belongs to the batch: of
-its first block the end, of its last one, where the file ends, the beginning. One turn of the writer may write many
-blocks, and a machine that loses power may have persisted any of them: a file that only grew shows the lost ones as
-zeros. Batches of that turn that lie behind the hole can be sound, and were never acknowledged. Bit rot in acknowledged
-bytes does not look like this. (Without this rule an ordinary power loss could make a partition with one replica refuse
-to start.) A few zeros are evidence only where a sound batch would have something else.
+A *hole* is an aligned 4-KiB block of zeros inside the bad batch, or the part of such a block that belongs to the batch:
+the end of its first block, or, at the end of the file, the beginning of its last one. One turn of the writer may write
+many blocks, and a power loss may persist any of them: a file that only grew shows the lost ones as zeros. Batches of
+that turn behind the hole can be sound, and were never acknowledged. Bit rot in acknowledged bytes looks different.
+(Without this rule a power loss could make a partition with one replica refuse to start.) A few zeros are evidence only
+where a sound batch would have something else.
 
 A log that ends below its recovery point has lost flushed bytes: corruption as well. Corruption is never repaired here:
-the files stay as they are, the log is not served, and its owner fetches it anew or asks a human.
+the files stay as they are, the log is not served, and its owner fetches a new copy or asks a human.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ from .segment import BatchMeta
 
 _WINDOW_BYTES = 4 * 1024 * 1024
 _BLOCK_BYTES = 4096
-#: A record without headers ends with their number, a zero: of the last block so many have to be there.
+#: Zeros needed in the last block: a record without headers ends with their number, one zero.
 _MIN_HOLE_BYTES_AT_END = 2
 _ZERO_BLOCK = bytes(_BLOCK_BYTES)
-#: A tail that ends with so many zeros was never written.
+#: Zeros at the end of a tail that was never written.
 _ZEROS = 8
 _MAGIC_AT = 16
 _BASE_OFFSET = struct.Struct(">q")
@@ -52,11 +52,11 @@ _BASE_OFFSET = struct.Struct(">q")
 
 @dataclass(slots=True)
 class Scan:
-    """What a pass over a segment's bytes found."""
+    """Result of a scan of a segment."""
 
     batches: list[BatchMeta] = field(default_factory=list)
     epochs: list[EpochStart] = field(default_factory=list)
-    #: Where the sound batches end, and the offset after the last of them.
+    #: End of the sound batches, and the offset after the last of them.
     end: int = 0
     next_offset: int = 0
     file_size: int = 0
@@ -65,8 +65,6 @@ class Scan:
 
 
 class Verdict(enum.Enum):
-    """What the end of a scan means."""
-
     WHOLE = "whole"
     TORN = "torn tail"
     CORRUPT = "corruption"
@@ -92,19 +90,21 @@ def scan(
     accept: Callable[[memoryview, int], object] | None = None,
     accept_from: int = 0,
 ) -> Scan:
-    """Reads batches from ``position`` (a batch's start) until the end of the file, or the first that is not sound: cut
+    """Read batches from ``position`` (a batch's start) until the end of the file, or the first that is not sound: cut
     short, impossible, wrong CRC, or with an offset or leader epoch that cannot follow the one before it. (The CRC
-    covers neither of these two.) ``contiguous``: offsets must go on without a gap, as they do where no compaction has
-    been. ``epochs``: the epoch checkpoint, which is durable before the first batch of an epoch is written: another
-    epoch than the one that it tells is damage; None: not asked. ``accept`` gets the bytes of sound batches and their
-    position, some MiB at a time and without a gap, from the first batch that has ``accept_from`` or a later offset:
-    the very bytes that were checked, whatever the file reads by then.
+    covers neither of these two.)
+
+    * ``contiguous``: offsets must follow without a gap, as they do without compaction.
+    * ``epochs``: the epoch checkpoint, durable before the first batch of an epoch is written; another epoch is damage.
+      None: unchecked.
+    * ``accept`` gets the checked bytes of sound batches and their position, some MiB at a time and without a gap, from
+      the first batch that has ``accept_from`` or a later offset.
     """
     size = file.size() if end is None else end
     found = Scan(end=position, next_offset=base_offset, file_size=size)
     window = b""
     window_at = position
-    accepted: int | None = None  # up to this position ``accept`` has been told; None: nothing to tell yet
+    accepted: int | None = None  # ``accept`` has the bytes up to this position; None: none yet
 
     def tell_accepted() -> None:
         nonlocal accepted
@@ -131,7 +131,7 @@ def scan(
             if header.last_offset - base_offset > RELATIVE_OFFSET_MAX:
                 raise CorruptMessageError(f"offset {header.last_offset} is too far from {base_offset}, the first one")
             latest_epoch = found.epochs[-1].epoch if found.epochs else NO_EPOCH
-            if header.leader_epoch < latest_epoch:  # none (-1) either: a log that has had a leader keeps having one
+            if header.leader_epoch < latest_epoch:  # none (-1) either: a log that had a leader keeps an epoch
                 raise CorruptMessageError(f"leader epoch {header.leader_epoch} cannot follow {latest_epoch}")
             if epochs:  # none at all: batches below a start where the log was cut may still be there
                 _, _, least, most = epoch_range(epochs, header.last_offset)
@@ -159,7 +159,7 @@ def scan(
 
 
 def judge(file: File, found: Scan, *, recovery_point: int, is_last: bool) -> Judgement:
-    """Tells a torn tail from corruption; see the table above."""
+    """Distinguish a torn tail from corruption; see the table above."""
     if found.problem is None:
         if is_last and found.next_offset < recovery_point:
             return Judgement(
@@ -180,11 +180,8 @@ def judge(file: File, found: Scan, *, recovery_point: int, is_last: bool) -> Jud
 
 
 def find_sound_batch(file: File, position: int, end: int, offset_min: int) -> int | None:
-    """Where the first sound batch with an offset of at least ``offset_min`` starts, at or after ``position``.
-
-    Every byte position is a candidate: magic byte, offset range and length rule nearly all of them out before a CRC is
-    computed.
-    """
+    """Position of the first sound batch with an offset of at least ``offset_min``, at or after ``position``. Every byte
+    is a candidate: magic byte, offset range and length exclude nearly all before a CRC is computed."""
     start = position
     while start + HEADER_BYTES <= end:
         window = file.pread(min(_WINDOW_BYTES, end - start), start)
@@ -215,9 +212,9 @@ def _is_sound(file: File, window: bytes, at: int, window_at: int, end: int, offs
 
 
 def has_hole(file: File, start: int, end: int, next_offset: int) -> bool:
-    """Is one of the blocks that the bad batch touches, between ``start`` and ``end``, nothing but zeros? Of the first,
-    which it shares with the batch before, only its own part counts, and that of the last, if the file ends there.
-    ``next_offset``: the least offset that the batch can have begun with."""
+    """Whether one of the bad batch's blocks between ``start`` and ``end`` is all zeros. Of the first block only the
+    batch's part counts, and of the last one if the file ends there. ``next_offset``: the least possible offset of the
+    batch."""
     boundary = -(-start // _BLOCK_BYTES) * _BLOCK_BYTES
     rest = file.pread(min(boundary, end) - start, start)
     # (A batch begins with its offset, whose upper bytes are zeros anyway.)
@@ -236,8 +233,8 @@ def has_hole(file: File, start: int, end: int, next_offset: int) -> bool:
 
 
 def is_cut_short(file: File, found: Scan) -> bool:
-    """Does the end of the file look like what a crash leaves: a batch whose end is missing, or zeros in the place of
-    blocks that never reached the disk?"""
+    """Whether the end of the file looks like the trace of a crash: a batch without its end, or zeros in place of blocks
+    that never reached the disk."""
     rest = file.pread(found.file_size - found.end, found.end)
     if len(rest) < HEADER_BYTES or not any(rest[-_ZEROS:]):
         return True
@@ -249,7 +246,7 @@ def is_cut_short(file: File, found: Scan) -> bool:
         return False
     if size <= len(rest):
         return False
-    whole = rest[:8] + (len(rest) - 12).to_bytes(4, "big") + rest[12:]  # is it only the length that is wrong?
+    whole = rest[:8] + (len(rest) - 12).to_bytes(4, "big") + rest[12:]  # is only the length wrong?
     try:
         check_batch(whole)
     except CorruptMessageError:

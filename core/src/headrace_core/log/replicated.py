@@ -1,8 +1,7 @@
-"""Batches that come from a partition's leader: what a follower asks of them before they enter its log. Pure.
+"""Checks of a follower on batches from its leader, before they enter its log. Pure.
 
-They keep their offsets and their leader epochs: nothing is rewritten. What the CRC does not cover (base offset, length,
-epoch) is held against the log that they are to follow; the CRC is checked again. The records inside were
-checked by the leader, as in Kafka.
+Batches keep their offsets and leader epochs. What the CRC does not cover (base offset, length, epoch) is compared with
+the log that they follow; the CRC is checked again. The leader checked the records inside, as in Kafka.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ from .segment import BatchMeta
 
 
 class ReplicatedAppendError(HeadraceError):
-    """What a leader sent cannot follow the log as it is here. Nothing was appended: join again."""
+    """The leader's batches cannot follow this log. Nothing was appended: join again."""
 
 
 class UnexpectedOffsetError(ReplicatedAppendError):
-    """The batches do not go on where the log ends."""
+    """The batches do not start at the log's end."""
 
 
 class UnexpectedEpochError(ReplicatedAppendError):
@@ -34,11 +33,11 @@ class UnexpectedEpochError(ReplicatedAppendError):
 def check_replicated(
     data: Buffer, *, log_end_offset: int, leader_epoch: int, latest_epoch: int = NO_EPOCH, is_empty: bool = False
 ) -> list[BatchHeader]:
-    """Checks batches that came from a leader of ``leader_epoch``, for a log that ends at ``log_end_offset`` with a
-    batch of ``latest_epoch``; their headers, for ``Append``. Costs a pass over the bytes; any thread.
+    """Check batches from a leader of ``leader_epoch`` against a log that ends at ``log_end_offset`` with a batch of
+    ``latest_epoch``; returns their headers, for ``Append``. Costs a pass over the bytes; any thread.
 
-    Offsets rise, and may leave gaps: compaction did. ``is_empty``: the log has no batch; then the first one may begin
-    below the end, if it reaches there (the leader's log starts in the middle of it).
+    Offsets rise, with gaps from compaction. ``is_empty``: the log has no batch; then the first one may begin below the
+    end and reach beyond it (the leader's log starts in the middle of it).
 
     Raises CorruptMessageError (framing, CRC), UnexpectedOffsetError, UnexpectedEpochError.
     """
@@ -80,8 +79,8 @@ def check_order(
 
 
 def prepare_replicated(data: Buffer, headers: Sequence[BatchHeader], segment_bytes: int) -> Iterator[Write]:
-    """The batches as they stand, in parts that each fit into a segment: one part, but where this broker's segments are
-    smaller than what a leader sends at once. CorruptMessageError: the headers are not those of the data."""
+    """The batches unchanged, in parts that fit into a segment each: more than one only where this broker's segments are
+    smaller than a leader's message. CorruptMessageError: the headers are not those of the data."""
     if sum(header.size for header in headers) != len(data):
         raise CorruptMessageError(f"{len(data)} bytes of records, but their batches add up to another number")
     view = memoryview(data)
@@ -109,13 +108,13 @@ def _part(data: memoryview, headers: Sequence[BatchHeader]) -> Write:
 
 
 def epoch_starts(headers: Sequence[BatchHeader], latest_epoch: int) -> list[tuple[int, int]]:
-    """(epoch, offset) of each leader epoch that begins with one of these batches."""
+    """(epoch, offset) of each leader epoch that begins in these batches."""
     starts = [
         (after.leader_epoch, after.base_offset)
         for before, after in pairwise(headers)
         if after.leader_epoch > before.leader_epoch
     ]
     first = headers[0]
-    if first.leader_epoch >= max(latest_epoch, 0):  # the latest one too: it may have been said to begin later
+    if first.leader_epoch >= max(latest_epoch, 0):  # the latest one too: its recorded start may be too high
         starts.insert(0, (first.leader_epoch, first.base_offset))
     return starts
