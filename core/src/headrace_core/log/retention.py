@@ -1,24 +1,22 @@
-"""Which of a log's oldest segments go. Pure: what is known of the segments in, a verdict out.
+"""Decide which of a log's oldest segments retention removes. Pure: facts about the segments in, a verdict out.
 
     [ segment ][ segment ][ segment ][ active ]        the oldest first, never a gap
-      goes        goes      stays -> so does all behind it
+      goes        goes      stays -> so do all behind it
 
-Kafka's rules (UnifiedLog.deleteOldSegments), one after the other, each on what the one before it left:
+Kafka's rules (UnifiedLog.deleteOldSegments), each on what the one before it left:
 
 1. *Log start.* A segment that lies wholly below the log start.
 2. *Size* (``retention.bytes``). As long as what stays is not smaller than the limit.
 3. *Time* (``retention.ms``). A segment whose latest record is older.
 
-2 and 3 hold where ``cleanup.policy`` names ``delete``; a log that is only compacted obeys its log start. Nothing goes
-that reaches above the high watermark. When all segments would go, the active one is among them: it is rolled first, and
-the log goes on, empty, at its end.
+2 and 3 apply where ``cleanup.policy`` includes ``delete``. A segment that reaches above the high watermark stays. When
+all segments would go, the active one is among them: it is rolled first, and the log continues, empty, at its end.
 
-*Whose time.* A record's own, whatever it is: a segment is as old as its latest timestamp. Where no record has one, the
-time at which the file was last written. Kafka stops here, so that one record from a clock that was years ahead holds
-its segment, and all that come after it, for these years. A topic says how far ahead a timestamp may be
-(``message.timestamp.after.max.ms``, an hour by default, enforced at every append). So a timestamp that would be refused
-today - it came while the topic allowed more, or from a log that was copied here - does not count either: such a segment
-is as old as its file. A topic that allows any future (the largest number there is) gets Kafka's rule.
+A segment is as old as its latest timestamp, or, where no record has one, as its file's last write. In Kafka a record
+from a clock years ahead therefore keeps its segment, and all later ones, for years. Here a timestamp that
+``message.timestamp.after.max.ms`` (an hour by default) would refuse now does not count: the segment is as old as its
+file. Such records arrived while the topic allowed more, or with a copied log. A topic that allows any future (the
+largest number) gets Kafka's rule.
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ from .config import LogConfig
 
 
 class Why(Enum):
-    """Which rule let segments go."""
+    """Rule by which segments expired."""
 
     LOG_START = "log start"
     SIZE = "retention.bytes"
@@ -41,14 +39,14 @@ class Why(Enum):
 
 
 class SegmentFacts(NamedTuple):
-    """What the rules have to know of a segment beside its time."""
+    """Facts about a segment that the rules need, besides its time."""
 
     base_offset: int
     size: int
 
 
 class Share(NamedTuple):
-    """The segments that one rule let go."""
+    """The segments that one rule removes."""
 
     why: Why
     segments: int
@@ -57,19 +55,19 @@ class Share(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Expired:
-    """The oldest ``segments`` segments go, and the log starts at ``log_start_offset``."""
+    """Remove the oldest ``segments`` segments; the log then starts at ``log_start_offset``."""
 
     segments: int
     log_start_offset: int
     shares: tuple[Share, ...]
     #: The active segment is among them: roll it first.
     roll_first: bool
-    #: How often the log had been cut when it was judged: a segment that was cut and filled again is as young as that.
+    #: ``cuts`` of the log at the verdict: a segment that was truncated and filled again is younger.
     cuts: int = 0
 
     def without_active(self, base_offset: int, size: int) -> Expired | None:
-        """The same, but the active segment (which begins at ``base_offset``, and had ``size`` bytes) stays; None when
-        nothing else goes."""
+        """The verdict without the active segment (which begins at ``base_offset``, and had ``size`` bytes); None if
+        that leaves nothing to remove."""
         if self.segments == 1:
             return None
         *shares, last = self.shares
@@ -79,7 +77,7 @@ class Expired:
 
 
 def time_of_segment(largest_timestamp_ms: int, written_ms: Callable[[], int], *, config: LogConfig, now_ms: int) -> int:
-    """The time that a segment counts as having. ``written_ms``: when its file was last written; asked if needed."""
+    """The time that a segment counts as having. ``written_ms``: when its file was last written; called if needed."""
     if largest_timestamp_ms < 0:
         return written_ms()
     if largest_timestamp_ms > now_ms and largest_timestamp_ms - now_ms > config.timestamp_after_max_ms:
@@ -97,9 +95,9 @@ def expired(
     now_ms: int,
     time_of: Callable[[int], int],
 ) -> Expired | None:
-    """What goes now; None when nothing does. ``segments``: all of them, oldest first, the last one active.
+    """The segments to remove now; None: none. ``segments``: all of them, oldest first, the last one active.
 
-    ``time_of(place)``: the ``time_of_segment`` of a segment; asked only from the oldest on, up to the first that stays.
+    ``time_of(place)``: the ``time_of_segment`` of a segment; called from the oldest on, up to the first that stays.
     """
     last = len(segments) - 1
 
@@ -139,8 +137,8 @@ def expired(
 
 
 def is_waiting_for_compaction(config: LogConfig, first_timestamp_ms: int | None, now_ms: int) -> bool:
-    """Must the active segment be sealed although nobody appends? Only sealed segments are compacted, and a record of it
-    is older than ``max.compaction.lag.ms`` (KIP-354; Kafka sees it at the next append only).
+    """Whether to seal an idle active segment: only sealed segments are compacted, and one of its records is older than
+    ``max.compaction.lag.ms`` (KIP-354; Kafka checks at the next append only).
 
     ``first_timestamp_ms``: of its first batch; None when it is empty.
     """

@@ -1,8 +1,8 @@
-"""Reading a segment through for damage while its log is served: the part of scrubbing that knows the bytes.
+"""Read a segment through for damage while its log is served: the part of scrubbing that knows the bytes.
 
-``scrub_segment`` asks what a read asks of a slice (framing, CRC, offsets that go on, leader epochs), for a whole
-segment, window by window, and compares the index files of a sealed one entry by entry. It changes nothing, keeps no
-more than a window in memory, and gives back the page cache what it had to fetch from the disk.
+``scrub_segment`` checks a whole segment as a read checks a slice (framing, CRC, consecutive offsets, leader epochs),
+window by window, and compares the index files of a sealed one entry by entry. It changes nothing, keeps at most a
+window in memory, and drops from the page cache what it fetched from the disk.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _OFFSET_MAX = 2**63 - 1
 
 
 class Scrubbed(NamedTuple):
-    """What was read of a segment, and what is wrong with its indexes; None: nothing."""
+    """Bytes read of a segment, and the fault of its indexes; None: sound."""
 
     size: int
     index_fault: str | None
@@ -36,12 +36,10 @@ def scrub_segment(
     spend: Callable[[int], None],
     should_stop: Callable[[], bool],
 ) -> Scrubbed:
-    """Reads all of ``segment`` that is written, waiting in ``spend(bytes)`` as often as the pace demands.
-
-    Raises CorruptLogError when it is damaged, looked at twice (and still a segment of the log: one that was replaced or
-    cut meanwhile is no matter any more), OSError.
-    """
-    cuts = log.cuts  # before anything is looked at that a truncation changes
+    """Read all written bytes of ``segment``, waiting in ``spend(bytes)`` for the pace. Raises OSError, and
+    CorruptLogError when it is damaged at a second look and still a segment of the log (not replaced or cut
+    meanwhile)."""
+    cuts = log.cuts  # before reading anything that a truncation changes
     segments = log.segments
     at = segments.index(segment) if segment in segments else len(segments)
     following = segments[at + 1].base_offset if at + 1 < len(segments) else None
@@ -103,13 +101,13 @@ def _window(log: PartitionLog, segment: LogSegment, position: int, size: int, ne
         raise CorruptLogError(f"{segment.path}, position {position}, offset {next_offset}: {error.message}") from error
     finally:
         if not was_cached:
-            forget = getattr(segment.log, "drop_cache", None)  # a hint that not every file takes
+            forget = getattr(segment.log, "drop_cache", None)  # a hint that not every file supports
             if forget is not None:
                 forget(wanted, position)
 
 
 class _IndexesBeside:
-    """The index files of a sealed segment, compared with its batches as they come by."""
+    """Compares a sealed segment's index files with its batches."""
 
     def __init__(self, fs: FileSystem, segment: LogSegment) -> None:
         self._path = segment.index.file.path
@@ -133,7 +131,6 @@ class _IndexesBeside:
         self._next_time_entry = next(self._times, None)
 
     def follow(self, place: Place) -> None:
-        """The next batch."""
         position, header = place
         entry = self._next_offset_entry
         if entry is not None and entry[0] <= position:
@@ -152,11 +149,11 @@ class _IndexesBeside:
                 )
             self._last_entry_ms = time_entry[1]
             self._next_time_entry = next(self._times, None)
-        if header.record_count:  # compaction leaves empty batches, whose times are no record's
+        if header.record_count:  # compaction leaves empty batches, with times of removed records
             self._latest_ms = max(self._latest_ms, header.max_timestamp_ms)
 
     def ended(self) -> str | None:
-        """What is wrong with them; None: nothing."""
+        """Finish; the fault, or None."""
         if self._next_offset_entry is not None or self._next_time_entry is not None:
             self._blame(f"{self._path}: it, or the time index beside it, goes on behind the log's end")
         elif self._last_entry_ms < self._latest_ms:
@@ -168,7 +165,7 @@ class _IndexesBeside:
 
 
 def index_files(segment: LogSegment) -> tuple[bytes, bytes]:
-    """What should be in a sealed segment's index files: an entry for every ``interval_bytes`` of its log, as an
+    """The right contents of a sealed segment's index files: an entry for every ``interval_bytes`` of its log, as an
     appender writes them. Reads every batch: CorruptLogError."""
     offsets, times = bytearray(), bytearray()
     latest_ms, latest_offset, told_ms, since = -1, segment.base_offset, -1, 0
@@ -190,7 +187,7 @@ def index_files(segment: LogSegment) -> tuple[bytes, bytes]:
 
 
 def replace_index_files(fs: FileSystem, log: PartitionLog, segment: LogSegment, files: tuple[bytes, bytes]) -> bool:
-    """By the log's owner, in its turn; False when the segment is not one of its sealed ones any more."""
+    """Replace a sealed segment's index files, in the owner's turn; False when the log no longer has the segment."""
     if segment not in log.segments[:-1]:
         return False
     write_file_atomically(fs, segment.index.file.path, files[0])

@@ -1,12 +1,11 @@
 """One segment: a ``.log`` file of record batches, back to back, and its two indexes.
 
-The writer appends; readers in any thread look up and read, always below an end that the partition's owner gave them.
-The writer publishes in an order that keeps this safe without a lock: bytes first, then ``size``, then index entries: no
-entry is seen before the batch that it speaks of.
+The writer appends; readers in any thread look up and read, always below an end that the partition's owner published.
+The writer publishes bytes first, then ``size``, then index entries. So an entry is never visible before its batch, and
+no lock is needed.
 
-An index is believed as far as the log bears it out: an entry that is used is compared with the batch that it points to.
-Where the two differ, one of them is damaged: the log is read whole, with CRCs, and either it is named
-(CorruptLogError), or indexes are made from it, in memory.
+An index entry is used only after a comparison with its batch. Where the two differ, one of them is damaged: the log is
+read whole, with CRCs. Either it is damaged (CorruptLogError), or indexes are rebuilt from it, in memory.
 
 An index entry is (last offset of a batch, position where it starts): reading at the offset after a batch finds that
 batch first, and skips it.
@@ -29,17 +28,17 @@ LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX = ".log", ".index", ".timeindex"
 
 logger = logging.getLogger(__name__)
 
-#: A segment whose files have become another's has its indexes in memory only: under these names there are none.
+#: A segment whose files were replaced has its indexes in memory only: no files have these names.
 RETIRED_SUFFIX = ".retired"
-#: What a walk over headers reads at once: a whole index interval and then some.
+#: Bytes per read of a walk over headers: a whole index interval and more.
 _WALK_BYTES = 8192
-#: What a walk over whole batches reads at once.
+#: Bytes per read of a walk over whole batches.
 _WINDOW_BYTES = 1024 * 1024
-#: Blocks are reserved ahead of a segment that is being filled: as much again as it has, up to this.
+#: Blocks reserved ahead of a growing segment: as much again as it has, up to this.
 _AHEAD_BYTES_MAX = 64 * 1024 * 1024
 AHEAD_FROM_BYTES = 4 * 1024 * 1024
-#: Held for the moment in which a reader notes what it found (a largest timestamp, indexes made anew), and while a cut
-#: takes away what readers may note; of any segment.
+#: Held briefly while a reader stores what it found (a largest timestamp, rebuilt indexes), and while a truncation
+#: discards that; one lock for all segments.
 _NOTING = threading.Lock()
 
 
@@ -49,17 +48,17 @@ def segment_name(base_offset: int) -> str:
 
 
 class BatchMeta(NamedTuple):
-    """What a segment has to know of a batch that it is given."""
+    """What a segment needs to know of an appended batch."""
 
     size: int
     base_offset: int
     last_offset: int
-    #: Of its records: -1 when compaction has left none, whatever the header keeps.
+    #: Of its records: -1 when compaction has left none, although the header keeps a time.
     max_timestamp_ms: int
 
     @classmethod
     def of(cls, header: BatchHeader) -> BatchMeta:
-        """Of a batch that is in a log already, there or on the leader."""
+        """From the header of a batch in a log, here or on the leader."""
         latest_ms = header.max_timestamp_ms if header.record_count else -1
         return cls(header.size, header.base_offset, header.last_offset, latest_ms)
 
@@ -72,19 +71,19 @@ class Place(NamedTuple):
 
 
 class IndexMismatchError(CorruptLogError):
-    """An index says something of the log that the log does not bear out: either of them may be the damaged one."""
+    """An index contradicts its log: one of the two is damaged."""
 
 
 class Cut(NamedTuple):
-    """How a segment is cut: before the batch at ``place`` (None: not at all), so that it ends with ``end_offset``,
-    which lies below the offset asked for if a batch straddles that, or if it lies in a gap that compaction left."""
+    """Where to cut a segment: before the batch at ``place`` (None: not at all), so that it ends with ``end_offset``.
+    That is below the requested offset if a batch straddles it, or if it lies in a gap from compaction."""
 
     place: Place | None
     end_offset: int
 
 
 class LogSegment:
-    """Files of one segment. Made by ``create`` (new, empty) or ``attach`` (found on the disk)."""
+    """Files of one segment. Created by ``create`` (new, empty) or ``attach`` (found on the disk)."""
 
     def __init__(
         self, fs: FileSystem, directory: str, base_offset: int, *, index_bytes_max: int, interval_bytes: int, log: File
@@ -96,24 +95,24 @@ class LogSegment:
         self.index = OffsetIndex(fs, path + INDEX_SUFFIX, base_offset, index_bytes_max)
         self.time_index = TimeIndex(fs, path + TIME_INDEX_SUFFIX, base_offset, index_bytes_max)
         self.interval_bytes = interval_bytes
-        #: Bytes that readers may look at.
+        #: Published bytes.
         self.size = 0
-        #: Largest timestamp, and the last offset of the batch that has it; None: not known yet (a sealed segment).
+        #: Largest timestamp, and the last offset of its batch; None: unknown (a sealed segment).
         self._largest: TimestampOffset | None = TimestampOffset(-1, base_offset)
         #: Of the first batch (its max timestamp, as in Kafka), for segment.ms; None while empty or not looked up.
         self.first_timestamp_ms: int | None = None
         self.created_ms = 0
-        #: What was found wrong with the index files; None: nothing so far, or they were made anew.
+        #: Fault of the index files; None: none found, or they were rebuilt.
         self.index_fault: str | None = None
-        #: (size, the offset after the last batch when it had this size); None: not looked up.
+        #: (size, offset after the last batch at this size); None: not looked up.
         self._end: tuple[int, int] | None = None
-        #: Is the time index known to be that of the log? One that was not loaded from its file is.
+        #: Whether the time index matches the log, as one not loaded from its file does.
         self._times_checked = True
-        #: Was anything written, or cut, since it was opened or closed?
+        #: Written or truncated since it was opened or closed.
         self._is_changed = False
         self._bytes_since_index = 0
         self._reserved_end = 0
-        #: May blocks be reserved ahead? Not on a disk that is nearly full.
+        #: Whether blocks may be reserved ahead; False on a disk that is nearly full.
         self.reserves_ahead = True
         self._fs = fs
 
@@ -129,8 +128,8 @@ class LogSegment:
         now_ms: int,
         reserve_bytes: int = 0,
     ) -> LogSegment:
-        """A new, empty segment; the names are durable once the caller synced the directory. OSError leaves none of its
-        files."""
+        """Create an empty segment; the names are durable once the caller synced the directory. OSError leaves none of
+        its files."""
         log = fs.open_lazily(f"{directory}/{segment_name(base_offset)}{LOG_SUFFIX}", create=True)
         assert log.size() == 0, f"{log.path} exists and is not empty"
         segment = cls(
@@ -140,7 +139,7 @@ class LogSegment:
             segment.index.create()
             segment.time_index.create()
         except (OSError, ServerBusyError):
-            # The owner may go on with the segment before this one: a file that claims its next offset must not stay.
+            # The owner may continue in the segment before: a file that claims its next offset must not stay.
             with contextlib.suppress(OSError, ServerBusyError):
                 segment.delete_files()
             raise
@@ -154,7 +153,7 @@ class LogSegment:
     def attach(
         cls, fs: FileSystem, directory: str, base_offset: int, *, index_bytes_max: int, interval_bytes: int, now_ms: int
     ) -> LogSegment:
-        """A segment found on the disk, taken to be as long as its file."""
+        """A segment found on the disk, assumed as long as its file."""
         path = f"{directory}/{segment_name(base_offset)}{LOG_SUFFIX}"
         size = fs.file_size(path)
         log = fs.open_lazily(path)
@@ -170,23 +169,23 @@ class LogSegment:
     # ---------------------------------------------------------------- writing (one owner)
 
     def fits(self, last_offset: int) -> bool:
-        """Can this offset still be told relative to the base offset in 31 bits?"""
+        """Whether this offset fits into 31 bits relative to the base offset."""
         return last_offset - self.base_offset <= RELATIVE_OFFSET_MAX
 
     def write(self, buffers: Sequence[Buffer], size: int) -> None:
-        """Writes bytes behind the published end; they exist for nobody before ``publish``. OSError leaves a part,
-        CorruptLogError nothing."""
-        _ = self.largest_timestamp  # what ``publish`` will need: a damaged log says so before anything is written to it
+        """Write bytes behind the published end, invisible before ``publish``. OSError leaves a part, CorruptLogError
+        nothing."""
+        _ = self.largest_timestamp  # needed by ``publish``: a damaged log raises before a byte is written to it
         end = self.size + size
         if end > self._reserved_end and end > AHEAD_FROM_BYTES and self.reserves_ahead:
-            # Growing by whole extents spares the file system an allocation in every flush.
+            # Growing by whole extents saves the file system an allocation in every flush.
             ahead = max(min(_AHEAD_BYTES_MAX, self.size), size)
             self.log.preallocate(self.size, ahead)
             self._reserved_end = self.size + ahead
         self.log.pwritev(buffers, self.size)
 
     def publish(self, batches: Sequence[BatchMeta]) -> None:
-        """The batches just written are there: the size, then the indexes, with the entries of Kafka's
+        """Make the written batches visible: the size, then the indexes, with the entries of Kafka's
         LogSegment.append."""
         self._is_changed = True
         position = self.size
@@ -194,7 +193,7 @@ class LogSegment:
         since = self._bytes_since_index
         entries: list[tuple[int, int, TimestampOffset]] = []
         if self.first_timestamp_ms is None and self.size == 0 and batches and batches[0].max_timestamp_ms >= 0:
-            self.first_timestamp_ms = batches[0].max_timestamp_ms  # else it is read from the header
+            self.first_timestamp_ms = batches[0].max_timestamp_ms  # else the header is read for it
         for size, _, last_offset, max_timestamp_ms in batches:
             if max_timestamp_ms > largest.timestamp_ms:
                 self._largest = largest = TimestampOffset(max_timestamp_ms, last_offset)
@@ -210,32 +209,32 @@ class LogSegment:
             self.time_index.maybe_append(latest.timestamp_ms, latest.offset)
 
     def undo_write(self) -> None:
-        """Removes what ``write`` left behind the published end."""
+        """Remove bytes that ``write`` left behind the published end."""
         self.log.truncate(self.size)
         self._reserved_end = 0
 
     def give_back(self) -> None:
-        """Frees the blocks that were reserved ahead, for a disk that has become full."""
+        """Free the blocks reserved ahead, when the disk is full."""
         if self._reserved_end > self.size:
             self.undo_write()
 
     def write_last_entries(self) -> None:
-        """Hands all index entries of a segment that is about to be sealed to the operating system."""
+        """Write all pending index entries before a segment is sealed."""
         self._complete(sealing=True)
         self.write_indexes()
 
     def seal(self) -> None:
-        """No more appends: the last time entry, unused space given back, everything durable."""
+        """End appends: write the last time entry, free unused blocks, make everything durable."""
         self._complete(sealing=True)
         self._sync([self.log, *self.begin_close()])
 
     def truncate_to(self, place: Place | None) -> None:
-        """Cuts the log before ``place`` (None: keep all), and the indexes with it."""
+        """Cut the log before ``place`` (None: keep all), and the indexes with it."""
         if place is None:
             return
         self._is_changed = True
         self._check_times()
-        with _NOTING:  # a reader that has read all batches anew must not put back the entries that go
+        with _NOTING:  # a reader that rebuilt the indexes must not restore removed entries
             self.index.truncate_to(place.header.base_offset)
             self.time_index.truncate_to(place.header.base_offset)
             self.size = place.position
@@ -248,7 +247,7 @@ class LogSegment:
         self._bytes_since_index = place.position - self.index.last_position()
 
     def rebuild_indexes(self, batches: Sequence[BatchMeta]) -> None:
-        """Both indexes anew from all the batches in the segment, as an appender would have written them."""
+        """Rebuild both indexes from all the batches in the segment, as an appender would have written them."""
         self.index.start_empty()
         self.time_index.start_empty()
         self.size = 0
@@ -256,19 +255,19 @@ class LogSegment:
         self._largest = TimestampOffset(-1, self.base_offset)
         self.first_timestamp_ms = None
         self.publish(batches)
-        with full_disk_tolerated():  # the entries are in memory, and reach the file when there is room
+        with full_disk_tolerated():  # the entries are in memory; they are written when there is room
             self.write_indexes()
         self.index_fault = None
         self._times_checked = True
 
     def write_indexes(self) -> None:
-        """Hands pending index entries to the operating system."""
+        """Write pending index entries to the operating system."""
         self.index.file.write()
         self.time_index.file.write()
 
     def begin_empty(self) -> bool:
-        """Makes a segment that was attached, and has no bytes, ready for appends without opening its files; False (and
-        no change) when its indexes are not empty."""
+        """Prepare an attached, empty segment for appends without opening its files; False (and no change) when its
+        indexes are not empty."""
         for index in (self.index, self.time_index):
             with contextlib.suppress(FileNotFoundError):
                 if self._fs.file_size(index.file.path):
@@ -280,22 +279,22 @@ class LogSegment:
         return True
 
     def resume(self) -> None:
-        """Makes a segment that was attached ready for appends."""
+        """Prepare an attached segment for appends."""
         self._bytes_since_index = self.size - self.index.last_position()
 
     def close(self) -> None:
-        """Completes the indexes; descriptors go with the last reader. Does nothing if nothing was changed."""
+        """Complete the indexes; descriptors close with the last reader. No effect if nothing was changed."""
         self._sync(self.begin_close())
 
     def begin_close(self) -> list[File]:
-        """As ``close``, for several at a time: what is to be synced before ``end_close``. A clean stop means that the
-        next start believes the indexes."""
+        """``close`` for several at a time: returns the files to sync before ``end_close``. After a clean stop the next
+        start trusts the indexes."""
         if self._is_changed or self._reserved_end > self.size:
             self._complete()
         return [file for index in (self.index, self.time_index) if (file := index.file.begin_sync()) is not None]
 
     def end_close(self, *, durable: bool) -> None:
-        """What ``begin_close`` gave has been synced, or could not be."""
+        """Record whether the sync after ``begin_close`` succeeded."""
         self.index.file.end_sync(durable=durable)
         self.time_index.file.end_sync(durable=durable)
 
@@ -320,7 +319,7 @@ class LogSegment:
             self.end_close(durable=durable)
 
     def delete_files(self) -> None:
-        """Unlinks the files; who reads them keeps them open."""
+        """Unlink the files; readers keep them open."""
         for path in (self.index.file.path, self.time_index.file.path, self.path):
             if self._fs.exists(path):
                 self._fs.unlink(path)
@@ -328,7 +327,7 @@ class LogSegment:
     # ---------------------------------------------------------------- reading (any thread)
 
     def indexes_fit(self) -> bool:
-        """Can the index files be those of this log file? Their last offset entry is compared with the log."""
+        """Whether the index files can belong to this log: compares their last offset entry with it."""
         return self._what_does_not_fit() is None
 
     def _what_does_not_fit(self) -> str | None:
@@ -347,8 +346,8 @@ class LogSegment:
         return None
 
     def _check_times(self) -> None:
-        """Once after each load, before the time index is used: does it end with the largest timestamp?"""
-        size = self.size  # before it is asked whether they were checked, as who appends has done: that has no entry yet
+        """Check once after each load that the time index ends with the largest timestamp."""
+        size = self.size  # read the size first: a concurrent append marks the index as checked before it publishes
         self.load_indexes()
         if self._times_checked:
             return
@@ -356,7 +355,7 @@ class LogSegment:
             last = self.time_index.last_entry()
             start = self._time_place(*self.time_index.entries_around(last.timestamp_ms))
             for position, header in self.places(start, size):
-                # An empty batch, which compaction has left, keeps its time but is no reason for an entry.
+                # An empty batch, which compaction has left, keeps its time but gets no entry.
                 if header.max_timestamp_ms > last.timestamp_ms and header.record_count:
                     raise IndexMismatchError(
                         f"{self.time_index.file.path} ends with timestamp {last.timestamp_ms}, but the batch at "
@@ -367,8 +366,8 @@ class LogSegment:
         self._times_checked = True
 
     def load_indexes(self) -> None:
-        """Loads the indexes of a sealed segment; when they do not fit the log, others are made in memory in their place
-        (the files stay: a reader changes nothing). CorruptLogError when it is the log that is damaged."""
+        """Load a sealed segment's indexes; rebuild them in memory if they do not fit the log (the files stay: a reader
+        changes nothing). CorruptLogError when the log is damaged."""
         if self.index.is_loaded and self.time_index.is_loaded:
             return
         self._times_checked = False
@@ -377,8 +376,8 @@ class LogSegment:
             self.distrust_indexes(fault)
 
     def distrust_indexes(self, why: str) -> None:
-        """One of log and indexes is damaged. Reads every batch: CorruptLogError if it is the log, else both indexes are
-        made anew, in memory."""
+        """Decide whether log or indexes are damaged, by reading every batch: CorruptLogError if it is the log, else
+        both indexes are rebuilt in memory."""
         offsets: list[tuple[int, int]] = []
         times: list[TimestampOffset] = []
         largest = TimestampOffset(-1, self.base_offset)
@@ -389,7 +388,7 @@ class LogSegment:
                 largest = TimestampOffset(header.max_timestamp_ms, header.last_offset)
                 times.append(largest)
         with _NOTING:
-            if self.size < size:  # cut meanwhile: what was read is gone, and the owner writes its indexes
+            if self.size < size:  # cut meanwhile: the bytes read are gone, and the owner writes its indexes
                 raise IndexMismatchError(why)
             self.index.keep_in_memory(offsets)
             self.time_index.keep_in_memory(times)
@@ -400,11 +399,11 @@ class LogSegment:
 
     @property
     def largest_timestamp(self) -> TimestampOffset:
-        """The largest timestamp, and the last offset of the batch that holds it; (-1, base offset) when empty."""
+        """The largest timestamp, and the last offset of its batch; (-1, base offset) when empty."""
         found = self._largest
         if found is None:
             looked_up = self._find_largest_timestamp()
-            with _NOTING:  # the owner may have looked it up too, and have appended since: then it knows better
+            with _NOTING:  # the owner may have found it too, and appended since: its value is newer
                 found = self._largest
                 if found is None:
                     found = self._largest = looked_up
@@ -425,14 +424,14 @@ class LogSegment:
 
     @property
     def end_offset(self) -> int:
-        """The offset after the last batch, of a segment that is not appended to."""
+        """The offset after the last batch of a segment without appends."""
         found, size = self._end, self.size
         if found is None or found[0] != size:
             found = self._end = size, self.offset_before(size)
         return found[1]
 
     def _walk_for_largest(self, largest: TimestampOffset) -> TimestampOffset:
-        """From the last time entry to the end: batches behind it may be later than it says."""
+        """Walk from the last time entry to the end: later batches may have larger timestamps."""
         if self.size == 0:
             return TimestampOffset(-1, self.base_offset)
         position = self.find(largest.offset).position if largest.timestamp_ms >= 0 else 0
@@ -448,7 +447,7 @@ class LogSegment:
         return self.first_timestamp_ms
 
     def header_at(self, position: int) -> BatchHeader:
-        """CorruptLogError when no batch starts there."""
+        """The header at ``position``; CorruptLogError when no batch starts there."""
         try:
             return read_header(self.log.pread(HEADER_BYTES, position))
         except CorruptMessageError as error:
@@ -462,7 +461,7 @@ class LogSegment:
         return place
 
     def find_or_end(self, offset: int) -> Place | None:
-        """As ``find``, but None when every batch ends below ``offset``."""
+        """``find``, but None when every batch ends below ``offset``."""
         self.load_indexes()
         try:
             return self.find_by_index(offset)
@@ -471,11 +470,11 @@ class LogSegment:
             return self.find_by_index(offset)
 
     def where_to_cut(self, offset: int, next_offset: int) -> Cut:
-        """How this segment ends without the records at and above ``offset``; what follows it, or will, is
-        ``next_offset``. Nothing can be undone later, so no header is believed that does not prove itself: what is left
-        last and what goes first have their CRC checked, and base offsets, which no CRC covers, are held against what
-        lies around them. CorruptLogError otherwise."""
-        self._check_times()  # now: the cut needs them, and must not fail halfway
+        """How this segment ends without the records at and above ``offset``; ``next_offset``: of what follows it, or
+        will. A cut cannot be undone, so headers need proof: the CRCs of the last kept and first removed batch are
+        checked, and their base offsets, which no CRC covers, are compared with their neighbours. CorruptLogError
+        otherwise."""
+        self._check_times()  # the cut needs them, and must not fail halfway
         try:
             return self._cut_by_index(offset, next_offset)
         except IndexMismatchError as mismatch:
@@ -515,14 +514,14 @@ class LogSegment:
             ) from error
 
     def find_by_index(self, offset: int) -> Place | None:
-        """As ``find_or_end``, but IndexMismatchError where the index has to be doubted: that takes a while."""
+        """``find_or_end``, but IndexMismatchError where the index is in doubt: resolving that takes long."""
         for place in self._walk_from(self.index.entry_below(offset), self.size):
             if place.header.last_offset >= offset:
                 return place
         return None
 
     def floor(self, timestamp_ms: int) -> int:
-        """A position that no record with this timestamp or a later one lies before."""
+        """A position before which no record has this timestamp or a later one."""
         self._check_times()
         try:
             return self._time_place(*self.time_index.entries_around(timestamp_ms))
@@ -531,8 +530,8 @@ class LogSegment:
             return self._time_place(*self.time_index.entries_around(timestamp_ms))
 
     def _time_place(self, before: TimestampOffset, entry: TimestampOffset) -> int:
-        """Where the batch lies that a time entry speaks of: the first one with that timestamp, all before it have
-        earlier ones. All batches from the entry before it on are asked whether that is so."""
+        """Position of a time entry's batch: the first one with that timestamp, all before it have earlier ones. Checks
+        all batches from the entry ``before`` on."""
         if entry.timestamp_ms < 0:
             return 0
         path = self.time_index.file.path
@@ -567,11 +566,9 @@ class LogSegment:
         return next_offset
 
     def cut(self, place: Place, limit: int, end: int, end_offset: int) -> tuple[int, int]:
-        """Where the last whole batch before position ``limit`` ends, and with which offset the next one begins.
-        The batches end at position ``end``, beyond the limit, and what follows there begins with ``end_offset``.
-
-        ``place`` is a batch at or before the limit, and is kept whole even if it alone passes it.
-        """
+        """Where the last whole batch before position ``limit`` ends, and the next one's base offset. The batches end at
+        position ``end``, beyond the limit, and what follows begins with ``end_offset``. ``place``, a batch at or before
+        the limit, is kept whole even if it alone exceeds it."""
         position, header = place
         after = position + header.size
         if after > end:
@@ -622,7 +619,7 @@ class LogSegment:
         return BatchWalk(self, entry.position, end, indexed_offset=entry.last_offset)
 
     def places(self, position: int, end: int) -> BatchWalk:
-        """Batches from ``position`` (where one starts) on that start before ``end``; headers only."""
+        """Batches that start from ``position`` (of a batch) to before ``end``; headers only."""
         return BatchWalk(self, position, end)
 
     def unload_indexes(self) -> None:
@@ -632,9 +629,9 @@ class LogSegment:
 
 
 class BatchWalk:
-    """Iterates over headers, a few of them for each read while batches are small. CorruptLogError where they cannot
-    follow each other; IndexMismatchError where the first one ends above ``indexed_offset`` (-1: not known), or no other
-    ends with it."""
+    """Iterates over headers, several for each read while batches are small. CorruptLogError where they are out of
+    order; IndexMismatchError where the first one ends above ``indexed_offset`` (-1: unknown), or no other ends with
+    it."""
 
     __slots__ = ("_chunk", "_chunk_at", "_end", "_indexed_offset", "_next_offset", "_position", "_segment")
 
@@ -672,8 +669,8 @@ class BatchWalk:
         if self._indexed_offset >= 0:
             if header.last_offset > self._indexed_offset:
                 raise self._mismatch(f"a batch with offsets {header.base_offset} to {header.last_offset} is there")
-            # Below it: so Kafka up to 3.9 writes of several batches that came together (on followers, and when it
-            # compacts): where the first of them begins, and with which offset the last one ends.
+            # Below it: Kafka up to 3.9 writes one entry for several batches of a group (on followers, and when it
+            # compacts): the position of the first, and the last offset of the last.
             if header.last_offset == self._indexed_offset:
                 self._indexed_offset = -1
         if header.base_offset < self._next_offset or not self._segment.fits(header.last_offset):
@@ -695,7 +692,7 @@ class BatchWalk:
 
 
 def _cannot_follow(path: str, position: int, header: BatchHeader, next_offset: int) -> CorruptLogError:
-    """A batch is out of order."""
+    """The error for a batch out of order."""
     return CorruptLogError(
         f"{path}, position {position}, offset {next_offset}: a batch with offsets {header.base_offset} to "
         f"{header.last_offset} cannot follow {next_offset - 1}"
@@ -703,9 +700,9 @@ def _cannot_follow(path: str, position: int, header: BatchHeader, next_offset: i
 
 
 def show_compaction(segments: Iterable[LogSegment]) -> bool:
-    """Has compaction been at work here: is there a gap between batches, or within one? Walks over headers up to the
-    first one; CorruptLogError. (A topic may have been compacted before its policy was changed, or before its files were
-    copied here.)"""
+    """Whether compaction left a gap between batches, or within one. Walks over headers up to the first one;
+    CorruptLogError. (A topic may have been compacted before its policy changed, or before its files were copied
+    here.)"""
     for segment in segments:
         next_offset = segment.base_offset
         for _, header in segment.places(0, segment.size):

@@ -1,19 +1,19 @@
-"""How much room a log directory has, and when it takes no more appends.
+"""Free space of a log directory, and when it refuses appends.
 
     0          reserve                                            size of the disk
     |-------------|------------- free bytes --------------------------|
-      kept for deletes, checkpoints, indexes and compaction
+     kept for deletes, checkpoints, indexes and compaction
 
-An append that would take the free bytes below the reserve is refused before anything of it is written
-(``log.dir.reserve.bytes``, at most 5 % of the disk). The broker then still has room for what makes room.
+An append that would reduce the free bytes below the reserve is refused before any write (``log.dir.reserve.bytes``, at
+most 5 % of the disk). So the broker keeps room for what frees space.
 
-Measuring is a statvfs (a few microseconds), and rare: while there is plenty, once in so many written bytes; near the
-reserve, at most once in 100 ms. In between, our own bytes are subtracted. There is no timer: who asks, measures. So a
-directory that is full finds out that it is not when the next append is tried, or at the broker's housekeeping.
+Measuring is a statvfs (a few microseconds), and rare: with much room, once per so many written bytes; near the reserve,
+at most once in 100 ms. In between, our own bytes are subtracted. Without a timer: a full directory measures again at
+the next append, or at the broker's housekeeping.
 
-A *shortage* begins with the first refusal and outlasts it: until ``RESUME_BYTES`` above the reserve are free, and for
-some seconds at least. While it lasts, replicas here are not to lead, and those that follow are out of sync; so a disk
-at the threshold does not move leaders back and forth.
+A *shortage* begins with the first refusal and outlasts it: until ``RESUME_BYTES`` above the reserve are free, and at
+least for some seconds. While it lasts, replicas here should not lead, and followers here are out of sync; so a disk at
+the threshold does not move leaders back and forth.
 """
 
 from __future__ import annotations
@@ -22,21 +22,22 @@ from ..clock import Clock
 from ..errors import DiskFullError
 from .files import FileSystem
 
-#: With less than this above the reserve, the disk is near to full: measured often, and no blocks are reserved ahead.
+#: With less than this above the reserve, the disk is measured often, and no blocks are reserved ahead.
 NEAR_BYTES = 256 * 1024 * 1024
-#: The reserve is never more than this part of the disk.
+#: The reserve is at most the disk's size divided by this.
 RESERVE_PART_MAX = 20
-#: So much is free above the reserve when a shortage ends; at most the same part of the disk.
+#: Free bytes above the reserve that end a shortage; at most the same part of the disk.
 RESUME_BYTES = 64 * 1024 * 1024
-#: How long a shortage lasts at least, in milliseconds. One that comes back within twice that time lasts twice as long.
+#: Minimal duration of a shortage, in ms. One that returns within twice that time lasts twice as long.
 SHORTAGE_FIRST_MS, SHORTAGE_MOST_MS = 5_000.0, 60_000.0
 _MEASURE_INTERVAL_MS = 100.0
-#: Others write to the disk too: with plenty of room, a part of it may be written before it is measured again.
+#: Others write to the disk too: with much room, a part of it may be written before the next measurement.
 _PART_WRITTEN = 8
 
 
 class SpaceGauge:
-    """Of one directory. Asked and told by the directory's writer, one turn after the other; anybody may look."""
+    """Free space of one directory. The directory's writer updates it, one turn after the other; any thread may read
+    it."""
 
     __slots__ = (
         "_clock",
@@ -70,9 +71,9 @@ class SpaceGauge:
         self._root = root
         self._clock = clock
         self.wanted_reserve_bytes = reserve_bytes
-        #: What is kept: ``wanted_reserve_bytes``, but no more than 5 % of the disk.
+        #: ``wanted_reserve_bytes``, but at most 5 % of the disk.
         self.reserve_bytes = 0
-        #: As measured last.
+        #: At the last measurement.
         self.free_bytes = 0
         self.total_bytes = 0
         self._headroom = 0  # above the reserve, by the last measurement and what was written since
@@ -87,16 +88,16 @@ class SpaceGauge:
 
     @property
     def is_full(self) -> bool:
-        """Below its reserve, or an append was refused, when it was measured last."""
+        """At the last measurement: below the reserve, or an append was refused."""
         return self._headroom < 0 or self._was_refused
 
     @property
     def is_near(self) -> bool:
-        """So little is left that it must not be tied up in blocks that are reserved ahead."""
+        """Too little room to reserve blocks ahead."""
         return self._headroom < NEAR_BYTES
 
     def measure(self) -> None:
-        """Asks the file system. OSError when it cannot say: the disk is gone."""
+        """Ask the file system. OSError when the disk fails."""
         self.free_bytes = self._fs.free_bytes(self._root)
         self.total_bytes = self._fs.total_bytes(self._root)
         self.reserve_bytes = min(self.wanted_reserve_bytes, self.total_bytes // RESERVE_PART_MAX)
@@ -115,7 +116,8 @@ class SpaceGauge:
             self._shortage_ended_ms = now_ms
 
     def refusal(self, size: int) -> DiskFullError | None:
-        """Why ``size`` more bytes are not taken; None when they are (and count as written). OSError as ``measure``."""
+        """The error if ``size`` more bytes are refused; None when they are accepted (and count as written). OSError as
+        ``measure``."""
         if self._headroom - size < self._remeasure_below and (
             self._clock.monotonic_ms() - self._measured_ms >= _MEASURE_INTERVAL_MS
         ):
@@ -128,7 +130,7 @@ class SpaceGauge:
         return None
 
     def ran_out(self) -> None:
-        """A write met the end of the disk, or of a quota, which nobody had measured."""
+        """Record that a write met an unmeasured end of the disk or of a quota."""
         self._was_refused = True
         self._measured_ms = self._clock.monotonic_ms()
         self._ran_short()
@@ -143,7 +145,7 @@ class SpaceGauge:
         self._shortage_until_ms = now_ms + self._shortage_ms
 
     def full_error(self) -> DiskFullError:
-        """What refused appends and creations are told."""
+        """The error of refused appends and creations."""
         return DiskFullError(
             f"log directory {self._root} is full: {self.free_bytes} bytes are free, {self.reserve_bytes} of them are "
             "kept in reserve (log.dir.reserve.bytes). Reads and deletes go on, and writes as soon as there is room: "

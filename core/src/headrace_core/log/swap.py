@@ -1,6 +1,6 @@
-"""A cleaned segment takes the place of the segments that it was made from, so that a crash leaves the old or the new.
+"""Replace segments by the cleaned one made from them, so that a crash leaves the old or the new.
 
-Kafka's names, in an order of our own where Kafka's had holes (KAFKA-12520):
+Kafka's names, in an order that closes Kafka's holes (KAFKA-12520):
 
     1  <base>.log.cleaned and its indexes are written and forced
     2  the indexes become .swap; directory forced
@@ -8,11 +8,10 @@ Kafka's names, in an order of our own where Kafka's had holes (KAFKA-12520):
     4  the other old segments are unlinked, the indexes take their names; directory forced
     5  <base>.log.swap -> <base>.log; directory forced
 
-A crash before 3 is durable: what is called .cleaned or .swap goes, the old segments were never touched. After it:
-``finish_swaps``, before the log is opened, does 4 and 5 (again). Which segments are old needs no list: a cleaned
-segment keeps the last batch of what it was made from, if only its header, so every segment that begins before its end
-is one.
-The log takes its name last, so that at no moment a new index lies beside an old log without the .swap that tells so.
+After a crash before 3 is durable, .cleaned and .swap files are removed; the old segments were never touched. After a
+later one ``finish_swaps`` repeats 4 and 5 before the log is opened. It needs no list of old segments: a cleaned segment
+keeps the last batch of its sources, if only its header, so every segment that begins before its end is one. The log
+takes its name last, so a new index never lies beside an old log without a .swap file.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _INDEX_SWAP = re.compile(r"\d{20}\.(index|timeindex|txnindex)\.swap\Z")
 
 
 def commit_swap(fs: FileSystem, directory: str, base_offset: int) -> None:
-    """Steps 2 and 3: when this returns, the cleaned segment is the one that counts, whatever happens."""
+    """Steps 2 and 3: when this returns, the cleaned segment counts, also after a crash."""
     stem = f"{directory}/{segment_name(base_offset)}"
     for suffix in _INDEXES:
         if fs.exists(stem + suffix + CLEANED):
@@ -46,7 +45,7 @@ def commit_swap(fs: FileSystem, directory: str, base_offset: int) -> None:
 
 
 def finish_swap(fs: FileSystem, directory: str, base_offset: int, replaced: Iterable[int]) -> None:
-    """Steps 4 and 5; ``replaced``: the base offsets of the segments whose place it takes."""
+    """Steps 4 and 5; ``replaced``: the base offsets of the segments that it replaces."""
     for old in replaced:
         if old != base_offset:
             for suffix in (LOG_SUFFIX, *_INDEXES, SNAPSHOT_SUFFIX):
@@ -61,12 +60,12 @@ def finish_swap(fs: FileSystem, directory: str, base_offset: int, replaced: Iter
 
 
 def finish_swaps(fs: FileSystem, directory: str) -> list[str]:
-    """Before a log is opened: finishes the swap that a crash interrupted, removes what never counted. Idempotent; says
-    what it did. CorruptLogError (and no change) when a swapped segment cannot be read."""
+    """Before a log is opened: finish an interrupted swap, remove unfinished ones. Idempotent; returns notes on what it
+    did. CorruptLogError (and no change) when a swapped segment is unreadable."""
     names = fs.listdir(directory)
     committed = sorted(int(match[1]) for match in map(_LOG_SWAP.match, names) if match)
     bases = [int(match[1]) for match in map(_LOG.match, names) if match]
-    ends = {base: _end_of_swapped(fs, directory, base) for base in committed}  # all of them before anything is changed
+    ends = {base: _end_of_swapped(fs, directory, base) for base in committed}  # all of them before the first change
     notes = []
     for base, end in ends.items():
         replaced = [old for old in bases if base <= old < end]
@@ -82,7 +81,7 @@ def finish_swaps(fs: FileSystem, directory: str) -> list[str]:
 
 
 def _end_of_swapped(fs: FileSystem, directory: str, base: int) -> int:
-    """The offset after the last one of a swapped segment, which is never empty: it keeps the last batch of the old."""
+    """The end offset of a swapped segment, which is never empty: it keeps its sources' last batch."""
     path = f"{directory}/{segment_name(base)}{LOG_SUFFIX}{SWAP}"
     file = fs.open(path)
     try:

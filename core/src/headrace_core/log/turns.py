@@ -1,9 +1,8 @@
-"""What a turn of the directory writer consists of. Pure: no files, no clock, no event loop.
+"""Plan a turn of the directory writer. Pure: no files, no clock, no event loop.
 
-Work queues up while a turn is under way; the next turn takes all of it (up to a bound on bytes, so that nobody waits
-for the whole of a flood). Within a turn, appends to the same log are merged into one write; an action on a log
-(truncate, roll, delete, ...) keeps its place among the appends to that log, and an action on the directory among all of
-them.
+Work queues up during a turn; the next turn takes all of it, up to a bound on bytes that limits the wait in a flood.
+Appends to the same log within a turn become one write. An action on a log (truncate, roll, delete, ...) keeps its place
+among the appends to that log, and an action on the directory among all of them.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from .appending import Append
 from .config import LogConfig
 from .partition_log import PartitionLog
 
-#: Flushes that a disk is judged by, and how few of them tell nothing.
+#: Flushes by which a disk is judged, and the least number for a judgement.
 RECENT_SYNCS, _SYNCS_TO_JUDGE = 64, 16
 #: Called in the event loop with the outcome: a value, or the exception.
 Done = Callable[[Any], None]
@@ -27,16 +26,16 @@ Done = Callable[[Any], None]
 
 @dataclass(slots=True)
 class ActionEntry:
-    """A queued change of another kind; ``log`` None: it concerns the directory, and all logs in it."""
+    """A queued action; ``log`` None: on the directory and all its logs."""
 
     log: PartitionLog | None
     action: Callable[[], Any]
     done: Done
 
 
-#: What is queued: an append to a log, or another change.
+#: An append to a log, or an action.
 Entry = tuple[PartitionLog, Append] | ActionEntry
-#: A part of a turn: appends to one log, in order, which are one write; or another change.
+#: Appends to one log, in order, as one write; or an action.
 Step = tuple[PartitionLog, list[Append]] | ActionEntry
 
 
@@ -45,12 +44,12 @@ class Turn(NamedTuple):
 
     steps: list[Step]
     size: int
-    #: Too much for the event loop: many bytes, an action, or a segment that is about to be sealed.
+    #: Too long for the event loop: many bytes, an action, or a segment that will be sealed.
     is_heavy: bool
 
 
 def plan_turn(queue: deque[Entry], *, bytes_max: int, inline_bytes_max: int) -> Turn:
-    """Takes the next turn's work off the queue."""
+    """Take the next turn's work off the queue."""
     steps: list[Step] = []
     open_writes: dict[PartitionLog, list[Append]] = {}
     size = 0
@@ -78,7 +77,7 @@ def plan_turn(queue: deque[Entry], *, bytes_max: int, inline_bytes_max: int) -> 
 
 
 def must_flush_now(config: LogConfig, unflushed_records: int) -> bool:
-    """Must the records be forced to disk within the turn that wrote them?"""
+    """Whether the turn must force the records that it wrote."""
     return config.flush is FlushPolicy.COMMIT or unflushed_records >= config.flush_messages
 
 
@@ -90,7 +89,7 @@ def flush_deadline_ms(config: LogConfig, unflushed_since_ms: float | None) -> fl
 
 
 class SyncGauge:
-    """How long this disk takes to flush a small turn: decides whether the event loop may wait for it.
+    """Flush time of a small turn on this disk: decides whether the event loop may wait for it.
 
     A smoothed maximum: rises at once, falls slowly, so that one slow flush sends the next few turns to the thread.
     """
@@ -108,5 +107,5 @@ class SyncGauge:
 
     @property
     def median_ms(self) -> float | None:
-        """Of the last flushes: what the disk is like, whatever hiccup it had; None while there were fewer than 16."""
+        """Median of the last flushes, which ignores single slow ones; None for fewer than 16."""
         return None if len(self._recent) < _SYNCS_TO_JUDGE else statistics.median(self._recent)

@@ -1,10 +1,10 @@
-"""Is everything in these files what was written? What ``headrace log verify PATH`` asks: no broker, no change.
+"""Compare files with what was written: ``headrace log verify PATH``, without a broker, changing nothing.
 
-``verify`` takes a log directory (or a directory of several), a partition's directory or a segment, and yields a
-``FileLine`` for each file that it begins with, and a ``Problem`` for each thing that does not hold: file, position,
-offset, what is wrong, what to do. It goes on behind a problem where it can. What is asked of each file:
+``verify`` takes a log directory (or a directory of several), a partition's directory or a segment. It yields a
+``FileLine`` for each file, and a ``Problem`` for each fault: file, position, offset, reason, cure. It continues after a
+problem where it can. Checks by file:
 
-    segment                   each batch: framing, CRC, offsets that go on, the epoch checkpoint's epoch; each record's
+    segment                   each batch: framing, CRC, consecutive offsets, the epoch checkpoint's epoch; each record's
                               structure, offset and time against its batch; whole batches to the end of the file, which
                               is where the next segment begins
     offset index              each entry: the batch at its position ends with its offset; ascending
@@ -12,12 +12,12 @@ offset, what is wrong, what to do. It goes on behind a problem where it can. Wha
                               its largest timestamp
     producer snapshot         its checksum, and its structure
     leader-epoch-checkpoint   its checksum; ascending; not beyond the log's end
-    partition.metadata, meta.properties, .kafka_cleanshutdown      their checksums, and what they say
-    the checkpoints of a log directory      their checksums; each offset within the log that it is about
+    partition.metadata, meta.properties, .kafka_cleanshutdown      their checksums and values
+    the checkpoints of a log directory      their checksums; each offset within its log
 
-Offsets between batches may be missing where compaction has been, so such a gap alone is no problem. A file without a
-checksum (Kafka's) is taken as it is. What the next start puts right without loss is a ``Note``, by the judgement of
-that start (``judge`` in recovery.py): a torn tail above the recovery point, and what a crash leaves besides.
+Compaction leaves gaps in the offsets, so a gap alone is no problem. A file without a checksum (Kafka's) is accepted.
+What the next start repairs without loss (``judge`` in recovery.py) is a ``Note``: a torn tail above the recovery point,
+and other traces of a crash.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ _SAFE = {
 
 @dataclass(slots=True)
 class Counts:
-    """What was looked at so far."""
+    """Totals of what was checked so far."""
 
     files: int = 0
     bytes: int = 0
@@ -92,17 +92,15 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class _Ends:
-    """From where to where a partition's records reach."""
+    """First and last offset of a partition's records."""
 
     start_offset: int
     end_offset: int
 
 
 def verify(path: str, *, fs: FileSystem | None = None, counts: Counts | None = None) -> Iterator[FileLine | Problem]:
-    """See the module. ``counts`` is kept up to date meanwhile, for who shows progress.
-
-    Raises FileNotFoundError for a path that is not there, ValueError for one of another kind.
-    """
+    """See the module. ``counts`` is updated meanwhile, for a progress display. Raises FileNotFoundError, ValueError for
+    a path of another kind."""
     fs, counts = fs or RealFileSystem(), counts or Counts()
     path = path.rstrip("/")
     for line in _verify(fs, path, counts):
@@ -189,15 +187,15 @@ def _verify_offsets(
         return
     for partition, offset in offsets.items():
         if partition not in ends:
-            continue  # it is on its way out, or was moved: the next start drops the entry
+            continue  # deleted or moved: the next start drops the entry
         log = ends[partition]
         if log is None or log.start_offset <= offset <= log.end_offset:
             continue
         if offset < log.start_offset and name != RECOVERY_POINTS:
-            continue  # retention went on since it was written
+            continue  # retention advanced since it was written
         if offset > log.end_offset:
             what = f"says {offset} of {partition}, whose log ends at {log.end_offset}"
-            if name == LOG_STARTS:  # below a recovery point the partition itself is to be blamed
+            if name == LOG_STARTS:  # below a recovery point the partition itself is at fault
                 yield Problem(path, 0, offset, what, _SAFE[name])
 
 
@@ -270,7 +268,7 @@ class _Partition:
     def _seams(self, segments: list[_Segment]) -> Iterator[Problem]:
         was_compacted = any(segment.was_compacted for segment in segments[:-1])
         last = segments[-1]
-        if last.first_gap is not None and not was_compacted:  # what is appended to was never compacted
+        if last.first_gap is not None and not was_compacted:  # an active segment was never compacted
             position, expected, found = last.first_gap
             yield Problem(
                 last.path, position, expected, f"begins with offset {found}, but {expected} should come", _RESTORE
@@ -311,7 +309,7 @@ def _file(fs: FileSystem, path: str) -> FileLine:
 
 
 class _Bounds(NamedTuple):
-    """What decides between a torn tail and damage."""
+    """Bounds that separate a torn tail from damage."""
 
     recovery_point: int
     is_last: bool
@@ -331,18 +329,18 @@ class _Segment:
         self.base_offset = self.next_offset = base_offset
         self.size = 0
         self.is_sound = True
-        #: (position, the offset that should be there, the one that is); None: the offsets have no gap.
+        #: (position, expected offset, found offset); None: no gap.
         self.first_gap: tuple[int, int, int] | None = None
-        #: Is there a gap, or a batch that has lost records?
+        #: It has a gap, or a batch that has lost records.
         self.was_compacted = False
         self._fs = fs
         self._epochs = epochs
         self._counts = counts
         self._bounds = bounds
-        #: Does it end with what the next start cuts off?
+        #: The next start truncates its end.
         self.is_torn = False
         self._batches: list[BatchMeta] = []
-        #: Which of them compaction has emptied: their times are no record's.
+        #: Batches that compaction has emptied: their times are of removed records.
         self._times_of_empty: list[int] = []
         #: Of batches that hold records.
         self._largest_ms = -1
@@ -403,7 +401,7 @@ class _Segment:
         if len(records) != header.record_count:
             return f"{len(records)} records, the header says {header.record_count}"
         latest_ms = max((record.timestamp_ms for record in records), default=header.max_timestamp_ms)
-        # A batch that was compacted keeps the time of records that it lost.
+        # A compacted batch keeps the time of records that it lost.
         if latest_ms > header.max_timestamp_ms:
             return f"a record has timestamp {latest_ms}, the batch's largest is {header.max_timestamp_ms}"
         return None
@@ -424,7 +422,7 @@ class _Segment:
             data = read_file(self._fs, path)
             yield FileLine(path, len(data))
             if not self.is_sound or self.is_torn:
-                continue  # each entry behind the damage would be one more problem; of a torn one they are made anew
+                continue  # each entry behind the damage would be one more problem; those of a torn one are rebuilt
             for problem in check(path, data, self.base_offset, self._batches):
                 yield Problem(problem.path, problem.position, problem.offset, problem.what, _REBUILD)
             if suffix == TIME_INDEX_SUFFIX and is_sealed:

@@ -52,7 +52,7 @@ cdef enum:
     PyBUF_READ = 0x100
     HORIZON_FLAG = 0x40
     SLOT_BYTES = 24
-    # Below this, giving the GIL up costs more than the work that it lets others do.
+    # Below this size, releasing the GIL costs more than it gains.
     NOGIL_BYTES_MIN = 2048
 
 cdef extern from *:
@@ -166,7 +166,7 @@ cdef class OffsetMap:
         if len(secret) != 16:
             raise ValueError("the secret has 16 bytes")
         self._slot_count = max(memory_bytes // SLOT_BYTES, 2)
-        # One slot stays free, always: the search for a key that is not there ends at it.
+        # One slot always stays free: it ends the search for a missing key.
         self.capacity = max(min(<Py_ssize_t>(self._slot_count * load_factor), <Py_ssize_t>self._slot_count - 1), 1)
         self._k0 = le64(key)
         self._k1 = le64(key + 8)
@@ -182,7 +182,7 @@ cdef class OffsetMap:
         self.size = 0
 
     cdef Slot* _find(self, bytes_t key, size_t size) noexcept nogil:
-        """The key's slot, or the free one that it would get."""
+        """The key's slot, or the free one for it."""
         cdef unsigned long long hashed[2]
         cdef size_t at
         cdef Slot* slot
@@ -445,7 +445,7 @@ cdef class BatchFilter:
         return position
 
     cdef bint _must_stay(self, const BatchFields* batch, long long last_offset):
-        """Does the batch stay even when it has no records left?"""
+        """Whether the batch stays even without records."""
         if last_offset + 1 == self._keep_next:
             return True
         if batch.producer_id < 0:
@@ -465,7 +465,7 @@ cdef class BatchFilter:
         if batch.attributes & (CONTROL_FLAG | TRANSACTIONAL_FLAG):
             verdict = self._judge(header_of(batch), _control_type(p, batch) if is_control else NO_CONTROL_TYPE)
         self.records_read += batch.record_count
-        if last_offset > self._latest:  # the next cleaning's business
+        if last_offset > self._latest:  # for the next cleaning
             self.records_kept += batch.record_count
             return self._append(p, batch.size, batch)
         if batch.record_count == 0 or verdict & 1:
@@ -512,7 +512,7 @@ cdef class BatchFilter:
     cdef int _walk(self, Walk* walk, const BatchFields* batch, bytes_t body, Py_ssize_t size, bint keep_all) except -1:
         cdef int fault = begin_walk(walk, batch, body, size, self._max_records, self._max_headers)
         cdef Span* spans
-        if fault:  # before there is room for as many records as the header claims
+        if fault:  # before memory is reserved for the header's record count
             return fault
         if batch.record_count > self._span_room:
             spans = <Span*>realloc(self._spans, batch.record_count * sizeof(Span))
@@ -521,7 +521,7 @@ cdef class BatchFilter:
             self._spans = spans
             self._span_room = batch.record_count
         self._span_count = 0
-        self._largest = LLONG_MIN  # times before 1970 are times too
+        self._largest = LLONG_MIN  # times before 1970 are valid too
         self._has_tombstone = False
         cdef bint drops_tombstones = (batch.attributes & HORIZON_FLAG) != 0 and self._now >= batch.base_timestamp
         if size < NOGIL_BYTES_MIN:
@@ -576,7 +576,7 @@ cdef class BatchFilter:
         return self._note(batch, size)
 
     cdef int _append_empty(self, const BatchFields* batch) except -1:
-        """The header alone: base and last offset, and with them the producer's last sequence, stay known."""
+        """Append the header alone: it keeps base and last offset, and the producer's last sequence."""
         cdef BatchFields empty = batch[0]
         empty.size = HEADER_SIZE
         empty.attributes &= ~(COMPRESSION_BITS | HORIZON_FLAG)
@@ -609,7 +609,7 @@ cdef class BatchFilter:
             PyBuffer_Release(&packed)
 
     cdef bytearray _kept_records(self):
-        """Their bytes as they were: base offset and base timestamp stay, so do the deltas."""
+        """The kept records' bytes unchanged: base offset and base timestamp stay, so do the deltas."""
         cdef bytearray records = bytearray()
         cdef Py_ssize_t size = 0
         cdef Py_ssize_t index
@@ -626,7 +626,7 @@ cdef class BatchFilter:
         return records
 
     cdef bytearray _moved_records(self, const BatchFields* batch):
-        """Their bytes with timestamp deltas from the horizon."""
+        """The kept records' bytes with timestamp deltas from the horizon."""
         cdef bytearray records = bytearray()
         cdef Py_ssize_t size = 0
         cdef Py_ssize_t index

@@ -1,8 +1,7 @@
 """Compaction, record by record, in plain Python: the readable reference, and the tests' oracle for _cleaning.pyx.
 
-All of it works on buffers of whole batches from the start of one on; a part of a batch at the end is left for the next
-call: each function and ``feed`` returns how many bytes it has dealt with. Damage is CorruptMessageError or
-InvalidRecordError.
+All functions take buffers that begin with a whole batch. A partial batch at the end is left for the next call: each
+function and ``feed`` returns how many bytes it consumed. Damage is CorruptMessageError or InvalidRecordError.
 """
 
 from __future__ import annotations
@@ -35,10 +34,8 @@ _CONTROL_KEY = struct.Struct(">hh")
 
 
 class OffsetMap:
-    """Key -> the largest offset that was put; room for ``capacity`` keys in ``memory_bytes``, never more.
-
-    ``secret``: 16 bytes that nobody who writes records knows. (This twin keeps the keys themselves.)
-    """
+    """Key -> largest offset put; room for ``capacity`` keys in ``memory_bytes``, never more. ``secret``: 16 bytes
+    unknown to producers. (This twin keeps the keys themselves.)"""
 
     def __init__(self, memory_bytes: int, secret: bytes, load_factor: float = 0.9) -> None:
         if len(secret) != 16:
@@ -55,7 +52,7 @@ class OffsetMap:
         self._offsets.clear()
 
     def put(self, key: bytes, offset: int) -> None:
-        """Offsets of a key only ever grow. ValueError when the map is full."""
+        """Set a key's offset, which only grows. ValueError when the map is full."""
         if self.size >= self.capacity:
             raise ValueError(f"the offset map is full: {self.size} keys")
         self._offsets[key] = offset
@@ -66,8 +63,8 @@ class OffsetMap:
 
 
 def _control_type(data: Buffer, position: int, header: BatchHeader) -> int:
-    """Of a whole control batch, its CRC checked; NO_CONTROL_TYPE when it was emptied, says none, or was written so that
-    its records cannot be read: it ends no transaction then, as for the table of producers, and stays."""
+    """Type of a whole control batch, its CRC checked. NO_CONTROL_TYPE when it was emptied, has none, or has unreadable
+    records: it ends no transaction then, as for the table of producers, and stays."""
     if header.record_count == 0 or header.attributes & COMPRESSION_MASK:
         return NO_CONTROL_TYPE
     body = memoryview(data)[position + HEADER_BYTES : position + header.size]
@@ -79,8 +76,8 @@ def _control_type(data: Buffer, position: int, header: BatchHeader) -> int:
 
 
 def scan_batches(data: Buffer, observe: Callable[[BatchHeader, int], object]) -> int:
-    """Calls ``observe(header, control_type)`` for each control batch and each transactional one; other batches are
-    stepped over by their header, also beyond the end of ``data``: what is returned may lie behind it."""
+    """Call ``observe(header, control_type)`` for each control batch and each transactional one; other batches are
+    skipped by their header, also beyond the end of ``data``: the returned position may lie behind it."""
     position = 0
     while len(data) - position >= HEADER_BYTES:
         header = read_header(data, position)
@@ -111,11 +108,11 @@ def _body(data: Buffer, position: int, header: BatchHeader) -> Buffer:
 
 
 class KeyIndexer:
-    """Puts the keys of records from ``start_offset`` on into the map, batch by batch, until it has no room for a whole
-    one more (``is_full``).
+    """Puts the keys of records from ``start_offset`` on into the map, batch by batch, until a whole batch does not fit
+    (``is_full``).
 
-    ``latest``: every batch up to this offset is in the map. ``judge`` is asked about control batches and transactional
-    ones, in the log's order; records that it discards are not put: an aborted record replaces nothing.
+    ``latest``: every batch up to this offset is in the map. ``judge`` is called for control and transactional batches,
+    in the log's order; records that it discards are not put: an aborted record replaces nothing.
     """
 
     def __init__(self, offset_map: OffsetMap, start_offset: int, judge: Judge) -> None:
@@ -150,7 +147,7 @@ class KeyIndexer:
 
 
 class BatchFilter:
-    """What stays of each batch, in the log's order; ``take`` hands out the bytes and their batches.
+    """Filters each batch, in the log's order; ``take`` returns the bytes and their batches.
 
     * Batches above ``latest`` stay as they are: they are not in the map yet.
     * A record stays if no later record of its key is in the map; one without a key goes. A tombstone goes once its
@@ -161,8 +158,8 @@ class BatchFilter:
       producers that have only a marker left): then its header stays.
     * Base offset, last offset, sequence, leader epoch and the offsets of records never change.
 
-    The max timestamp that is told of a batch without records is -1, so that no time index points to it; its header
-    keeps the true one, by which an idle producer is known.
+    The reported max timestamp of a batch without records is -1, so that no time index points to it; its header keeps
+    the true one, by which an idle producer is known.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Chooses the compiled code or its plain twin, as the records' own backend was chosen."""
+"""Selects the compiled code or its plain twin, as the records' backend does."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 elif BACKEND == "native":
     try:
         from . import _cleaning as _backend
-    except ImportError:  # an extension from before there was compaction: not built yet
+    except ImportError:  # an extension built before compaction existed
         from . import _pure as _backend
 else:
     from . import _pure as _backend

@@ -4,14 +4,13 @@
     2  map              keys of the dirty part -> their latest offsets, until the map is full
     3  for each group   filter its segments into a new one; have the log's owner swap it in
 
-Only step 3's swaps change the log, each by the owner, in its turn; all the rest runs beside appends and fetches. What
-the owner did to the log meanwhile (truncated it, dropped segments) is seen then: a group that is not there any more as
-it was read is given up. The active segment is never read into the map nor rewritten.
+Only the swaps of step 3 change the log, each in the owner's turn; all the rest runs beside appends and fetches. A swap
+detects what the owner changed meanwhile (truncation, dropped segments) and abandons a group that is no longer as it was
+read. The active segment is never mapped or rewritten.
 
-Each new segment keeps the last batch of what it was made from, if only its header. So the segments that it replaces are
-those that begin before its end, and an interrupted swap needs no list.
-
-Keys are hashed with a secret of the process: two chosen keys that collide would drop a record.
+Each new segment keeps the last batch of its sources, if only its header. So it replaces the segments that begin before
+its end, and an interrupted swap needs no list. Keys are hashed with a secret of the process: two chosen keys that
+collide would drop a record.
 """
 
 from __future__ import annotations
@@ -40,19 +39,19 @@ from .windows import RateLimiter, feed_segment
 
 logger = logging.getLogger(__name__)
 
-#: Has the log's owner run an action in its turn (``DirectoryWriter.run``), and waits for what it returns.
+#: Runs an action in the turn of the log's owner (``DirectoryWriter.run``), and waits for its result.
 Execute = Callable[[Callable[[], bool]], bool]
 
-#: One aborted transaction in a .txnindex: version, producer id, first offset, last offset, last stable offset.
+#: An aborted transaction in a .txnindex: version, producer id, first offset, last offset, last stable offset.
 _TXN_ENTRY = struct.Struct(">hqqqq")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleaningReport:
-    """What a cleaning did."""
+    """Result of a cleaning."""
 
     topic_partition: TopicPartition
-    #: Clean up to here now: the next one's first dirty offset.
+    #: Clean up to here: the next one's first dirty offset.
     clean_offset: int
     segments_before: int = 0
     segments_after: int = 0
@@ -61,17 +60,15 @@ class CleaningReport:
     records_read: int = 0
     records_kept: int = 0
     records_without_key: int = 0
-    #: The map was full before the end: there is more to clean.
+    #: The map was full before the end: clean again.
     is_partial: bool = False
-    #: The log changed under the cleaning, which stopped there; nothing is lost, clean it again.
+    #: The log changed, which stopped the cleaning; nothing is lost, clean again.
     is_interrupted: bool = False
 
 
 class Cleaner:
-    """Cleans one log after the other, with one map for all of them. Belongs to one thread.
-
-    ``secret``: 16 random bytes, the key of the map's hash.
-    """
+    """Cleans one log after the other, with one map for all. Belongs to one thread. ``secret``: 16 random bytes, the key
+    of the map's hash."""
 
     def __init__(
         self, fs: FileSystem, config: CleanerConfig, *, clock: Clock, secret: bytes, limiter: RateLimiter | None = None
@@ -91,11 +88,11 @@ class Cleaner:
         producers: Mapping[int, LastRecord],
         should_stop: Callable[[], bool] = lambda: False,
     ) -> CleaningReport:
-        """Cleans ``log`` as ``target`` says. ``producers``: the active ones, from the producer state.
+        """Clean ``log`` as ``target`` says. ``producers``: the active ones, from the producer state.
 
-        Raises CorruptLogError (a batch that cannot be read; what was swapped before it stays, and is right),
-        InvalidConfigError (a batch has more records than the map has room for), DiskFullError, ServerShuttingDownError
-        (``should_stop``), OSError, and what ``execute`` raises.
+        Raises CorruptLogError (an unreadable batch; earlier swaps stay, and are right), InvalidConfigError (a batch has
+        more records than the map has room for), DiskFullError, ServerShuttingDownError (``should_stop``), OSError, and
+        the errors of ``execute``.
         """
         round_ = _Round(self, log, target, execute, producers, should_stop)
         try:
@@ -105,7 +102,7 @@ class Cleaner:
 
 
 class _Round:
-    """The state of one cleaning."""
+    """State of one cleaning."""
 
     def __init__(
         self,
@@ -123,7 +120,7 @@ class _Round:
         self._now_ms = cleaner._clock.now_ms()
         self._log = log
         self._target = target
-        self._config = log.config  # a change takes hold with the next cleaning
+        self._config = log.config  # a change applies to the next cleaning
         self._execute = execute
         self._should_stop = should_stop
         self._last_offsets = {
@@ -134,10 +131,10 @@ class _Round:
         self._marker_epochs = {
             producer_id: last.producer_epoch for producer_id, last in producers.items() if last.last_data_offset is None
         }
-        #: Before the segments are taken: a truncation since then may have cut one, and filled it again.
+        #: Read before the segments: a later truncation may cut a segment that fills again.
         self._cuts = log.cuts
         self._segments = log.segments
-        #: Sealed segments that the log must still have as they are; those that were swapped are not among them.
+        #: Sealed segments that the log must still have unchanged; swapped ones are not among them.
         self._expected = set(self._segments[:-1])
         self._aborted: list[AbortedTransaction] = []
         self._bytes_read = self._bytes_written = self._segments_after = 0
@@ -147,14 +144,14 @@ class _Round:
         try:
             return self._run()
         except (CorruptLogError, FileNotFoundError) as error:
-            # Whole segments were taken away or cut while they were read: that is no damage.
+            # The owner removed or cut segments during the read: no damage.
             if not self._is_overtaken():
                 raise
             logger.info("%s changed while it was compacted (%s): left for the next time", self._log.directory, error)
             return self._report(self._target.first_dirty_offset, is_interrupted=True)
 
     def _is_overtaken(self) -> bool:
-        """Did the owner cut, delete or close what this cleaning reads?"""
+        """Whether the owner cut, deleted or closed what this cleaning reads."""
         present = self._log.segments[:-1]
         return self._log.cuts != self._cuts or not self._expected.issubset(present)
 
@@ -200,7 +197,7 @@ class _Round:
     # ---------------------------------------------------------------- 1 and 2: what is there
 
     def _read_transactions(self, end: int) -> int:
-        """Learns which transactions were aborted; the end, moved down to before the first one that is still open.
+        """Find the aborted transactions; returns the end, lowered to the first open one.
 
         A transaction with data before the end may have its marker behind it, even in the active segment: reads on until
         all of these have ended.
@@ -229,7 +226,8 @@ class _Round:
         return max(segment.base_offset for segment in self._segments if segment.base_offset <= first_open)
 
     def _map_dirty(self, end: int) -> tuple[int, bool]:
-        """Maps the keys from the first dirty offset on; where the map ends, and whether it was full before ``end``."""
+        """Map the keys from the first dirty offset on; returns the map's end, and whether it was full before
+        ``end``."""
         dirty = self._target.first_dirty_offset
         indexer = KeyIndexer(self._map, dirty, TransactionJudge(self._aborted, self._now_ms).judge)
         for segment, following in pairwise(self._segments):
@@ -286,7 +284,7 @@ class _Round:
             file.close()
 
     def _clean_group_or_leave(self, group: Sequence[LogSegment], judge: TransactionJudge, latest: int) -> bool:
-        """``_clean_group``; also True when retention took all of the group meanwhile, which is as good."""
+        """``_clean_group``; also True when retention removed all of the group meanwhile."""
         try:
             if not self._is_below_start(group) and self._clean_group(group, judge, latest):
                 return True
@@ -297,12 +295,12 @@ class _Round:
         return self._is_below_start(group)
 
     def _is_below_start(self, group: Sequence[LogSegment]) -> bool:
-        """Have all segments of a group been deleted from the log's front?"""
+        """Whether retention removed all segments of a group."""
         present = self._log.segments
         return bool(present) and present[0].base_offset > group[-1].base_offset
 
     def _clean_group(self, group: Sequence[LogSegment], judge: TransactionJudge, latest: int) -> bool:
-        """Filters a group into a new segment and has it swapped in; False when the log was changed meanwhile."""
+        """Filter a group into a new segment and have it swapped in; False when the log changed meanwhile."""
         with_records = [segment for segment in group if segment.size]
         if not with_records:
             self._segments_after += len(group)
@@ -335,7 +333,7 @@ class _Round:
     def _rewrite(
         self, group: Sequence[LogSegment], with_records: Sequence[LogSegment], keep: BatchFilter
     ) -> CleanedSegment:
-        """The new segment, durable; nothing is left of it when this raises."""
+        """The new segment, durable; removed when this raises."""
         cleaned = CleanedSegment(
             self._fs,
             self._log.directory,
@@ -347,7 +345,7 @@ class _Round:
         try:
             self._write(with_records, keep, cleaned)
             cleaned.finish(self._txn_index(group))
-            # Where no record has a time, retention goes by the file's.
+            # Where no record has a time, retention uses the file's.
             cleaned.set_modified_ms(self._fs.modified_ms(group[-1].path))
         except Exception:
             cleaned.discard()
@@ -409,12 +407,11 @@ def _next_offset(segment: LogSegment) -> int:
 def swap_segments(
     fs: FileSystem, log: PartitionLog, old: Sequence[LogSegment], cleaned: CleanedSegment, *, cuts: int
 ) -> bool:
-    """By the log's owner: ``cleaned`` for ``old``, durable when this returns. False, and nothing done, when these are
-    not the log's neighbouring sealed segments any more, or the log was truncated since its ``cuts`` were told: a
-    segment that was cut, filled and rolled again is the same one, with other records.
+    """Replace ``old`` by ``cleaned``, in the owner's turn; durable when this returns. False, without a change, unless
+    they are neighbouring sealed segments of the log and its ``cuts`` are unchanged: a segment that was cut, filled and
+    rolled again is the same object with other records.
 
-    ServerBusyError: nothing is done. An OSError is final whatever its reason: which names are durable is not known
-    then.
+    ServerBusyError: no change. OSError is final for any reason: it is unknown which names are durable.
     """
     segments = log.segments
     at = segments.index(old[0]) if old[0] in segments else -1
@@ -422,7 +419,7 @@ def swap_segments(
     if not is_as_read or log.cuts != cuts:
         cleaned.discard()
         return False
-    for segment in old:  # may fail for want of a descriptor: nothing is done yet
+    for segment in old:  # may fail for lack of a descriptor: no change so far
         segment.load_indexes()
     try:
         for segment in old:
@@ -448,8 +445,8 @@ def swap_segments(
 
 
 def _retire(segment: LogSegment) -> None:
-    """Readers may go on with this segment: its log stays open, but its indexes must not be loaded from files that are
-    another segment's by then. Under names that do not exist they are made anew from the log, in memory."""
+    """Keep a segment readable after its replacement: its log stays open, but its index files will be another segment's.
+    Under names that do not exist, indexes are rebuilt from the log, in memory."""
     segment.load_indexes()
     segment.index.file.path += ".retired"
     segment.time_index.file.path += ".retired"

@@ -1,8 +1,8 @@
-"""What the compiled code, its plain twin and the planners share: the delete horizon's bit, control types, verdicts.
+"""Shared by the compiled code, its plain twin and the planners: the delete horizon's bit, control types, verdicts.
 
-The *delete horizon* (KIP-534) says until when a tombstone, or the marker of a transaction that has no records left,
-must stay: a reader that began at the log's start has until then to see it. The first cleaning that meets one sets bit 6
-of the batch's attributes and writes now + delete.retention.ms as its base timestamp, with the records' deltas from it.
+The *delete horizon* (KIP-534) is the time until which a tombstone, or the marker of a transaction without records, must
+stay, so that a reader that began at the log's start can see it. The first cleaning that meets one sets bit 6 of the
+batch's attributes and writes now + delete.retention.ms as its base timestamp, with the records' deltas from it.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ NO_CONTROL_TYPE = -1
 
 
 class Verdict(enum.IntFlag):
-    """What is to become of a batch that is transactional, or a control batch."""
+    """Fate of a transactional or control batch."""
 
     KEEP = 0
-    #: Its records go.
+    #: Remove its records.
     DISCARD = 1
-    #: A marker without records: it gets a delete horizon, if it has none yet.
+    #: A marker without records: set a delete horizon, if it has none.
     OF_NOTHING = 2
 
 
 def delete_horizon_ms(header: BatchHeader) -> int | None:
-    """Until when the batch's tombstones or marker stay; None when no cleaning has met them yet."""
+    """Time until which the batch's tombstones or marker stay; None before the first cleaning."""
     return header.base_timestamp_ms if header.attributes & HORIZON_BIT else None
 
 

@@ -1,13 +1,13 @@
-"""The door to compaction: what to clean next, and how far each log of a directory is clean.
+"""Plans and runs compaction for a log directory, and records how far each log is clean.
 
-How a broker uses it: one manager for each log directory, which owns it, and a pool of threads with a ``Cleaner`` each:
+A broker has one manager for each log directory, which owns it, and a pool of threads with a ``Cleaner`` each:
 
     manager = directory.compaction
     for target in manager.plan(directory.logs, stable_offset_of=..., now_ms=clock.now_ms()):
         manager.clean(cleaner, log, target, execute=on_owner, producers=table.last_records())     on a thread
 
 ``plan`` and ``clean`` may be called from any thread; ``truncated`` and ``forget`` change files: ``LogDirectory`` calls
-them when a log is cut or gone, in its owner's turn (``DirectoryWriter.run``), as is all that goes through ``execute``.
+them when a log is cut or removed, in its owner's turn (``DirectoryWriter.run``), where ``execute`` runs too.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .planning import SegmentFacts, Target, in_order, target_of
 
 logger = logging.getLogger(__name__)
 
-#: Partition -> first offset that no cleaning has read, in the directory's root.
+#: Partition -> first offset that no cleaning has read; in the directory's root.
 CLEANER_OFFSETS = "cleaner-offset-checkpoint"
 
 
@@ -41,20 +41,20 @@ class CleanerManager:
         self._lock = threading.Lock()
         self._offsets = read_offsets(fs, self._path)
         self._in_progress: set[TopicPartition] = set()
-        #: Being cleaned, and cut or deleted meanwhile: how far that cleaning came means nothing.
+        #: Cut or deleted while they were cleaned: ignore how far that cleaning came.
         self._changed: set[TopicPartition] = set()
-        #: Does the file lack something that we know? The disk was full.
+        #: The file is out of date: the disk was full.
         self._is_unwritten = False
         self._uncleanable: dict[TopicPartition, str] = {}
 
     @property
     def uncleanable(self) -> dict[TopicPartition, str]:
-        """Partitions that failed, and why: left alone until ``retry``."""
+        """Partitions whose cleaning failed, and why; skipped until ``retry``."""
         with self._lock:
             return dict(self._uncleanable)
 
     def clean_offset(self, partition: TopicPartition) -> int | None:
-        """Up to where a log was cleaned; None when it never was."""
+        """End of a log's last cleaning; None: never cleaned."""
         with self._lock:
             return self._offsets.get(partition)
 
@@ -65,10 +65,8 @@ class CleanerManager:
         stable_offset_of: Callable[[PartitionLog], int],
         now_ms: int,
     ) -> list[Target]:
-        """What is worth cleaning now, the most urgent first; none that is being cleaned or has failed.
-
-        ``stable_offset_of``: the last stable offset, which is never above the high watermark.
-        """
+        """The logs worth cleaning now, most urgent first, without those in progress or failed. ``stable_offset_of``:
+        the last stable offset, at most the high watermark."""
         with self._lock:
             left_out = self._in_progress | self._uncleanable.keys()
             offsets = dict(self._offsets)
@@ -99,11 +97,11 @@ class CleanerManager:
         producers: Mapping[int, LastRecord],
         should_stop: Callable[[], bool] = lambda: False,
     ) -> CleaningReport | None:
-        """Cleans a log and remembers how far. None when it is being cleaned already.
+        """Clean a log and record how far. None when it is being cleaned already.
 
-        Raises what ``Cleaner.clean`` raises. The partition is then ``uncleanable``, except after
+        Raises the errors of ``Cleaner.clean``. The partition is then ``uncleanable``, except after
         ServerShuttingDownError, DiskFullError, ServerBusyError (no descriptor is left) and StorageError (its directory
-        failed), which say nothing about it.
+        failed), which are not its fault.
         """
         partition = target.topic_partition
         with self._lock:
@@ -131,14 +129,14 @@ class CleanerManager:
             self._uncleanable[partition] = str(error)
 
     def retry(self, partition: TopicPartition) -> None:
-        """A partition that failed may be planned again."""
+        """Plan a failed partition again."""
         with self._lock:
             self._uncleanable.pop(partition, None)
 
     # ---------------------------------------------------------------- by the directory's owner
 
     def truncated(self, partition: TopicPartition, offset: int) -> None:
-        """A log is about to end at ``offset``: what comes there next was not cleaned. Durable when this returns."""
+        """Record that a log will end at ``offset``: later records there are not clean. Durable when this returns."""
         with self._lock:
             self._changed.update(self._in_progress & {partition})
             if self._offsets.get(partition, 0) <= offset:
@@ -147,7 +145,7 @@ class CleanerManager:
             self._write()
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
-        """Logs that are gone: one made anew under the same name is not clean."""
+        """Forget removed logs: a new one of the same name is not clean."""
         with self._lock:
             before = len(self._offsets)
             for partition in partitions:
@@ -158,7 +156,7 @@ class CleanerManager:
                 self._write()
 
     def adopt(self, partition: TopicPartition, offset: int | None) -> None:
-        """A log comes from another directory, where it was cleaned up to ``offset``. Durable when this returns."""
+        """Add a log from another directory, where it was cleaned up to ``offset``. Durable when this returns."""
         if offset is None:
             self.forget([partition])
             return
@@ -173,7 +171,7 @@ class CleanerManager:
         self.forget(gone)
 
     def write_pending(self) -> None:
-        """Writes what a full disk kept out of the checkpoint; OSError when it still does."""
+        """Write changes that a full disk delayed; OSError if it still does."""
         with self._lock:
             if self._is_unwritten:
                 self._write()
@@ -194,8 +192,8 @@ class CleanerManager:
 
 
 def _target(log: PartitionLog, checkpoint: int | None, stable_offset: int, now_ms: int) -> Target | None:
-    """None for a log that was closed meanwhile. Timestamps are only looked up (which may read from the disk) where a
-    lag is set."""
+    """The log as a target; None if it was closed meanwhile. Timestamps are looked up (perhaps from the disk) only where
+    a lag is set."""
     config, segments = log.config, log.segments
     if not segments:
         return None

@@ -16,7 +16,7 @@ _WRITEBACK_BYTES = 8 * 1024 * 1024
 
 
 class CleanedSegment:
-    """Written by one thread; nobody reads it before it was swapped in."""
+    """A new segment, written by one thread; without readers before its swap."""
 
     def __init__(
         self, fs: FileSystem, directory: str, base_offset: int, end_offset: int, config: LogConfig, *, now_ms: int
@@ -49,10 +49,11 @@ class CleanedSegment:
         segment.time_index.start_empty()
 
     def append(self, data: Buffer, batches: Sequence[BatchMeta]) -> None:
-        """Whole batches with their sizes, offsets and times. OSError leaves a part: ``discard`` it.
+        """Append whole batches with their sizes, offsets and times. OSError leaves a part: ``discard`` it.
 
-        CorruptLogError: a batch's offsets do not follow those before it. No CRC covers a batch's base offset, so a bit
-        that flipped there shows only here, and a cleaned segment must not make it look right."""
+        CorruptLogError: a batch's offsets do not follow those before it. No CRC covers a base offset, so a flipped bit
+        shows only here, and a cleaned segment must not hide it.
+        """
         if not batches:
             return
         for _, base_offset, last_offset, _ in batches:
@@ -65,7 +66,7 @@ class CleanedSegment:
             self._next_offset = last_offset + 1
         segment = self._segment
         if segment.size == 0:
-            segment.first_timestamp_ms = batches[0][3]  # only so that publish does not look for it
+            segment.first_timestamp_ms = batches[0][3]  # so that publish need not look for it
         segment.write([data], len(data))
         segment.publish(batches)
         self.size = segment.size
@@ -74,7 +75,7 @@ class CleanedSegment:
             self._handed_over = self.size
 
     def finish(self, txn_index: bytes = b"") -> None:
-        """Complete and durable, indexes and all; its names are durable with the directory."""
+        """Complete the segment and its indexes, durably; its names are durable with the directory."""
         if txn_index:
             file = self._fs.open(self._stem + TXN_INDEX_SUFFIX + CLEANED, write=True, create=True)
             try:
@@ -87,11 +88,11 @@ class CleanedSegment:
         self._segment.log.close()
 
     def set_modified_ms(self, time_ms: int) -> None:
-        """Says when it counts as written: when the segments were that it was made from."""
+        """Set the file's modification time to that of its sources."""
         self._fs.set_modified_ms(self._stem + LOG_SUFFIX + CLEANED, time_ms)
 
     def discard(self) -> None:
-        """Gives it up: its files go, as far as the disk lets them."""
+        """Remove the files, as far as the disk allows."""
         with contextlib.suppress(OSError):
             self._segment.log.close()
             for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX):

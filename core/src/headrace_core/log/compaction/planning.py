@@ -1,11 +1,11 @@
-"""What to clean, how far, in which order. Pure: values in, values out.
+"""Plan what to clean, how far, in which order. Pure: values in, values out.
 
     first segment             first dirty offset                  end                    log end
-         |  cleaned before, one     |   dirty: never looked at      |  not yet: active,     |
-         |  record for each key     |   by a cleaning               |  unstable, too young  |
+    |  cleaned before, one     |   dirty: never read           |  not yet: active,     |
+    |  record for each key     |   by a cleaning               |  unstable, too young  |
 
-A cleaning reads the dirty part into the offset map, then rewrites everything before the end. Whole segments only: the
-end is where a segment begins, so that what is behind it is never touched.
+A cleaning reads the dirty part into the offset map, then rewrites everything before the end. The end is a segment's
+base offset, so later segments are never touched.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class CleanerConfig:
 
 
 class SegmentFacts(NamedTuple):
-    """What planning has to know of a segment."""
+    """Facts about a segment that planning needs."""
 
     base_offset: int
     size: int
@@ -52,19 +52,19 @@ class Target:
     end_offset: int
     clean_bytes: int
     cleanable_bytes: int
-    #: Something in it is older than max.compaction.lag.ms.
+    #: One of its records is older than max.compaction.lag.ms.
     is_overdue: bool
 
     @property
     def dirty_ratio(self) -> float:
-        """Of the bytes that a cleaning would read, the share that none has read before."""
+        """Share of unread bytes among those that a cleaning would read."""
         total = self.clean_bytes + self.cleanable_bytes
         return self.cleanable_bytes / total if total else 0.0
 
 
 def first_dirty_offset(checkpoint: int | None, log_start_offset: int, log_end_offset: int) -> int:
-    """Where the last cleaning ended. A checkpoint that lies outside of the log (deleted records, a log that was cut or
-    made anew) is worth nothing: everything counts as dirty then."""
+    """End of the last cleaning. A checkpoint outside of the log (deleted records, a cut or recreated log) is ignored:
+    everything counts as dirty then."""
     if checkpoint is None or not log_start_offset <= checkpoint <= log_end_offset:
         return log_start_offset
     return checkpoint
@@ -83,9 +83,9 @@ def target_of(
 ) -> Target:
     """How far this log could be cleaned now. ``segments``: all of them, oldest first, the last one active.
 
-    ``stable_offset``: records at and above it may still change their meaning (the last stable offset, which is never
-    above the high watermark). Never beyond: the active segment; a segment that reaches to the stable offset; one with a
-    record younger than min.compaction.lag.ms.
+    ``stable_offset``: the last stable offset (at most the high watermark); records from there on may still change their
+    meaning. Never cleaned: the active segment; a segment that reaches to the stable offset; one with a record younger
+    than min.compaction.lag.ms.
     """
     dirty = first_dirty_offset(checkpoint, log_start_offset, log_end_offset)
     end = segments[-1].base_offset
@@ -124,7 +124,7 @@ def in_order(targets: Iterable[tuple[Target, LogConfig]]) -> list[Target]:
 
 
 class SegmentSize(NamedTuple):
-    """What grouping has to know of a segment; ``next_offset``: where the one after it begins."""
+    """Facts about a segment that grouping needs; ``next_offset``: the next one's base offset."""
 
     base_offset: int
     size: int
@@ -134,8 +134,8 @@ class SegmentSize(NamedTuple):
 
 
 def group_segments(segments: Sequence[SegmentSize], config: LogConfig) -> list[list[int]]:
-    """Runs of neighbours (their places in ``segments``) that become one segment each: together no larger than a segment
-    and its indexes may be, and with every offset within 31 bits of the first one's base (KAFKA-6264)."""
+    """Runs of neighbours (places in ``segments``) that become one segment each: within the limits of a segment and its
+    indexes, and with every offset within 31 bits of the first one's base (KAFKA-6264)."""
     groups: list[list[int]] = []
     size = index_bytes = time_index_bytes = base_offset = 0
     for place, segment in enumerate(segments):

@@ -1,16 +1,14 @@
-"""Which transactions were aborted, and which markers may go. Pure.
+"""Find aborted transactions, and markers that may be removed. Pure.
 
-A marker must outlive its transaction's data (KAFKA-8351, 13727, 14055): an ABORT marker because without it aborted
-records would look committed, a COMMIT marker because without it they would look open. Hence, as in Kafka:
+A marker must outlive its transaction's data (KAFKA-8351, 13727, 14055): without an ABORT marker aborted records would
+look committed, without a COMMIT marker they would look open. So, as in Kafka:
 
 * Aborted data goes in the first cleaning that knows of the abort; its marker stays for that cleaning at least.
-* A marker before which a cleaning met no more data of its transaction is a marker *of nothing*. It gets a delete
-  horizon then, and goes in a cleaning after that: a reader that has seen some of the data has until then to see how it
-  ended.
+* A marker without data of its transaction before it is a marker *of nothing*. It gets a delete horizon, and goes in a
+  cleaning after that: until then, readers that saw some of the data learn how it ended.
 
-Kafka takes the aborted transactions from the segments' .txnindex files. Here they are read from the log itself, by its
-batch headers and markers: the log is the truth from which such an index is made, and an index that is lost or stale can
-then not resurrect an aborted record.
+Kafka takes the aborted transactions from the segments' .txnindex files. Here they come from the log's batch headers and
+markers, from which such an index is made: a lost or stale index cannot resurrect an aborted record.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ from .horizon import Verdict, delete_horizon_ms
 
 
 class AbortedTransaction(NamedTuple):
-    """``first_offset``: of its first batch that is still there; ``last_offset``: its marker's."""
+    """``first_offset``: of its first batch that is left; ``last_offset``: its marker's."""
 
     producer_id: int
     first_offset: int
@@ -32,12 +30,11 @@ class AbortedTransaction(NamedTuple):
 
 
 class TransactionHistory:
-    """Fed with every control batch and every transactional one, in the log's order: who aborted what, and what is
-    open."""
+    """Aborted and open transactions, fed with every control and every transactional batch, in the log's order."""
 
     def __init__(self) -> None:
         self.aborted: list[AbortedTransaction] = []
-        #: Producer id -> first offset of its transaction that has not ended yet.
+        #: Producer id -> first offset of its open transaction.
         self.open: dict[int, int] = {}
 
     def observe(self, header: BatchHeader, control_type: int) -> None:
@@ -50,17 +47,17 @@ class TransactionHistory:
 
     @property
     def first_open_offset(self) -> int | None:
-        """Where the first transaction begins whose end was not seen; None when all have ended."""
+        """Start of the first open transaction; None: none is open."""
         return min(self.open.values(), default=None)
 
 
 class TransactionJudge:
-    """What becomes of transactional batches and markers in one pass over the log, in its order."""
+    """Judges transactional batches and markers in one pass over the log, in its order."""
 
     def __init__(self, aborted: Iterable[AbortedTransaction], now_ms: int) -> None:
         self._coming = deque(sorted(aborted, key=lambda transaction: transaction.first_offset))
         self._now_ms = now_ms
-        #: Aborted and under way: producer id -> was a batch of it met?
+        #: Aborted and in progress: producer id -> was a batch of it met?
         self._aborting: dict[int, bool] = {}
         self._committing: set[int] = set()
 

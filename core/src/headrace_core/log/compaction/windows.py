@@ -1,4 +1,4 @@
-"""A segment's bytes in pieces of whole batches, read no faster than allowed."""
+"""Read a segment in pieces of whole batches, at a limited rate."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from ..segment import LogSegment
 
 
 class RateLimiter:
-    """``log.cleaner.io.max.bytes.per.second``, reading and writing together; one for all cleaning threads. A second's
-    worth may come at once."""
+    """``log.cleaner.io.max.bytes.per.second``, reading and writing together; one for all cleaning threads. Allows a
+    burst of one second's worth."""
 
     def __init__(self, bytes_per_s: float, clock: Clock, *, wait_s: Callable[[float], None] = time.sleep) -> None:
         if bytes_per_s <= 0:
@@ -26,7 +26,7 @@ class RateLimiter:
         self._lock = threading.Lock()
 
     def spend(self, size: int) -> None:
-        """Returns when so many bytes more may be read or written."""
+        """Wait until ``size`` more bytes may be read or written."""
         with self._lock:
             now_ms = self._clock.monotonic_ms()
             self._free_at_ms = max(self._free_at_ms, now_ms - 1000) + size / self._bytes_per_ms
@@ -45,8 +45,8 @@ def feed_segment(
     start: int = 0,
     after: Callable[[], object] = lambda: None,
 ) -> int:
-    """Hands the bytes from position ``start`` (a batch's) to ``feed``, which returns how many it has dealt with (which
-    may be more than it was given: those are stepped over), or 0 for "no more".
+    """Pass the bytes from position ``start`` (a batch's) to ``feed``, which returns how many it consumed (more than
+    given: those are skipped), or 0 to stop.
 
     ``check`` is called before each piece and may raise; ``after`` after each. Returns the position reached.
     CorruptLogError names the file and the position.
@@ -63,7 +63,7 @@ def feed_segment(
             if done == 0:
                 header = read_header(window)
                 if header.size <= len(window):
-                    return position  # it does not want it
+                    return position  # refused
                 if header.size > size - position:
                     raise CorruptMessageError(f"its batch has {header.size} bytes, {size - position} are there")
                 wanted = header.size
