@@ -1,15 +1,15 @@
-"""The broker as a whole: ``Broker.__init__`` builds all its parts, in one pass and from the top to the bottom.
+"""The broker as a whole: ``Broker.__init__`` builds all its parts, in one pass and from top to bottom.
 
-A start, in order: read the formatted directories; bind both listeners (nothing is served yet, but the ports are known);
-begin with the metadata of the last life (its snapshot), and follow the log; register; catch up with everything that is
-committed; open the logs with the settings found there (recovery happens here, heartbeats go on meanwhile and keep the
-broker fenced); act on the metadata; when that is current, ask to be unfenced; serve.
+A start: read the formatted directories; bind both listeners (ports are known, nothing is served yet); load the last
+metadata snapshot and follow the metadata log; register; catch up with everything committed; open the logs with those
+settings (recovery; heartbeats keep the broker fenced meanwhile); act on the metadata; when that is current, ask to be
+unfenced; serve.
 
-A clean stop, in order: ask the controller to move leaderships away; refuse new requests; finish what is under way; end
-the streams; flush and close the logs and mark them clean. A stop at once cuts the connections, asks and finishes
-nothing, and leaves the logs as a crash would.
+A clean stop: ask the controller to move leaderships away; refuse new requests; finish those in progress; end the
+streams; flush and close the logs and mark them clean. A stop at once cuts the connections, finishes nothing, and leaves
+the logs as a crash would.
 
-A broker that cannot reach the controllers goes on serving: what it acknowledges is on its disk, and nothing is
+A broker that cannot reach the controllers continues to serve: what it acknowledges is on its disk, and nothing is
 committed without the in-sync replicas.
 """
 
@@ -92,16 +92,16 @@ from .upkeep.upkeep import Upkeep
 
 logger = logging.getLogger("headrace.broker")
 
-#: Recovery points and high watermarks are written so often: they only spare the next start some work.
+#: Interval of writing recovery points and high watermarks, which save the next start some work.
 CHECKPOINT_INTERVAL_S = 5.0
-#: How long a controlled shutdown may take, and then what is under way, before the broker stops regardless.
+#: Time for a controlled shutdown, and again for requests in progress; then the broker stops regardless.
 CONTROLLED_SHUTDOWN_S = 10.0
 DESCRIPTORS_CHECK_S = 0.25
 DRAIN_S = 10.0
-#: Requests make garbage without cycles: rare, larger passes of the collector cost less than many small ones. (Python's
-#: default begins with 700 allocations between two passes over the youngest objects.)
+#: Requests make garbage without cycles: rare, larger collector passes cost less than many small ones. (Python's default
+#: begins with 700 allocations between two passes over the youngest objects.)
 GC_THRESHOLDS = (10_000, 20, 50)
-#: How long calls may take to end, and then clients to read why: what is not over then (health watches) is cut.
+#: Time for calls to end and for clients to read why; then the rest (health watches) is cut.
 STREAMS_GRACE_S = 2.0
 
 
@@ -132,7 +132,7 @@ class Broker:
         metrics = Metrics()
         lag_time_max_ms = values["replica.lag.time.max.ms"]
 
-        # What all others read: who this is, what it is set to, what it has, what the cluster looks like.
+        # Shared by all others: identity, settings, contents, the cluster's state.
         self.identity = BrokerIdentity()
         self.settings = LiveSettings(config.given, self.events)
         pushes = PendingPushes()
@@ -157,7 +157,7 @@ class Broker:
         )
         self.storage.set_moves_rate(self.settings.current.moves_bytes_per_second)
 
-        # The controllers, and what they are asked.
+        # The controllers, and calls to them.
         self._controller = ControllerLink(
             self._controllers, self.clock, self.identity, timeout_ms=limits.request_timeout_ms
         )
@@ -173,7 +173,7 @@ class Broker:
             lag_time_max_ms=lag_time_max_ms,
         )
 
-        # What the partitions are, and what is done with them.
+        # The partitions, and their work.
         self.streams = FollowerStreams(self.identity, events=self.events, metrics=metrics)
         self.roles = Roles(
             self.partitions,
@@ -210,7 +210,7 @@ class Broker:
             reads_by_rack=values["replica.selector.class"] in RACK_AWARE_SELECTORS,
         )
 
-        # Who hears of what.
+        # Subscriptions.
         self.settings.subscribe(lambda _, new: self._fs.resize(new.open_files_max))
         self.settings.subscribe(lambda _, new: self.storage.set_reserve(new.dir_reserve_bytes))
         self.settings.subscribe(lambda _, new: self.storage.set_recovery_threads(new.recovery_threads_per_dir))
@@ -218,7 +218,7 @@ class Broker:
         self.storage.full.subscribe(lambda _: self.upkeep.retention.disk_is_full())
         self.storage.short.subscribe(self._cannot_lead_changed)
         self.storage.directory_changed.subscribe(self._assignments.replicas_changed)
-        # Also those of which the controllers do not know that they were there.
+        # Also partitions whose place the controllers did not know.
         self.storage.failed.subscribe(lambda partitions, _: self._assignments.replicas_changed(partitions))
         self.storage.failed.subscribe(lambda *_: self._report_offline_directories())
 
@@ -227,18 +227,19 @@ class Broker:
         self._session: BrokerSession | None = None
         self._follower: MetadataFollower | None = None
         self._tasks: list[asyncio.Task[Any]] = []
-        #: Why this broker is to lead nothing for now: codes for people.
+        #: Why this broker must lead nothing now: stable codes.
         self._cannot_lead: set[str] = set()
         self._descriptors = DescriptorWatch(self._descriptors_changed)
         self._stopping = False
-        self._acting = False  # the logs are open: every change from here on is acted upon, in its turn
-        self._in_force = asyncio.Event()  # the first image is
+        self._acting = False  # the logs are open: from here on every change is applied, in its turn
+        self._in_force = asyncio.Event()  # set when the first image is applied
         self._ready = False
 
     # -- start -------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Returns when the broker serves. HeadraceError or OSError when it cannot; ``stop`` cleans up then too."""
+        """Start serving; returns when the broker serves. Raises HeadraceError or OSError; ``stop`` cleans up then
+        too."""
         metas = self.storage.identify(node_id=self.config.node_id)
         self.identity.cluster_id = metas[0].cluster_id
         await self._bind()
@@ -286,7 +287,7 @@ class Broker:
         state = RuntimeState.of("broker", node_id, self._started_ms, self._addresses)
         try:
             write_state(self.config.state_file, state)
-        except OSError as error:  # a convenience: a full disk, or a first directory that is away, ends no broker
+        except OSError as error:  # a convenience: a full disk or an offline first directory must not stop the broker
             logger.warning("runtime.state.file=%s could not be written: %s", self.config.state_file, error)
         self.events.emit(
             NodeStarted(
@@ -298,7 +299,7 @@ class Broker:
         )
 
     def address(self, listener: str) -> str:
-        """host:port where a listener is bound."""
+        """host:port of a bound listener."""
         return self._listeners[listener].address
 
     async def _bind(self) -> None:
@@ -332,7 +333,7 @@ class Broker:
         served: dict[str, list[tuple[Any, Any, str]]] = {
             CLIENT: [*for_clients, metadata(CLIENT)],
             EXTERNAL: [*for_clients, metadata(EXTERNAL)],
-            INTERNAL: [  # transaction markers come here
+            INTERNAL: [  # transaction markers arrive here
                 (
                     replication_pb2_grpc.add_ReplicationServicer_to_server,
                     replication,
@@ -412,7 +413,7 @@ class Broker:
         return follower
 
     async def _unless_failed(self, waiting: Any) -> Any:
-        """The result of ``waiting``, unless a task that it depends on fails first: then that failure."""
+        """Await ``waiting``, or raise the failure of a task that it depends on."""
         task = asyncio.ensure_future(waiting)
         await asyncio.wait([task, *self._tasks], return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
@@ -427,8 +428,8 @@ class Broker:
                 raise HeadraceError(f"the broker's {failed.get_name()} task ended by itself")
 
     async def _applied_unfenced(self) -> None:
-        """Until this broker has itself applied that it is unfenced, with the leaderships that come with it. When it was
-        unregistered meanwhile, the session says so."""
+        """Wait until this broker has applied that it is unfenced, with its leaderships. If it was unregistered
+        meanwhile, the session raises."""
         assert self._follower is not None
         follower, broker_id = self._follower, self.identity.broker_id
         while (known := follower.image.brokers.get(broker_id)) is None or known.fenced:
@@ -437,7 +438,7 @@ class Broker:
     # -- while it serves ---------------------------------------------------------------------------------------------
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Serve until ``stop`` is set; raises what ends the broker's life from outside (another one took its place)."""
+        """Serve until ``stop`` is set; raises external reasons to end (another broker took its id)."""
         waiting = asyncio.create_task(stop.wait())
         try:
             await asyncio.wait([waiting, *self._tasks], return_when=asyncio.FIRST_COMPLETED)
@@ -448,7 +449,7 @@ class Broker:
 
     async def _metadata_changed(self, image: MetadataImage, delta: MetadataDelta) -> None:
         if not self._acting:
-            return  # the first image that is acted upon will hold it
+            return  # the first applied image will contain it
         await self._in_force.wait()
         self.streams.metadata_changed(image, delta)
         await self.roles.apply(image, delta)
@@ -459,13 +460,13 @@ class Broker:
         self.metadata.advance(image, delta)
         self._session.applied(image.next_offset)
         if any(broker.in_controlled_shutdown and not broker.fenced for broker in image.brokers.values()):
-            self._session.hurry()  # it may stop once all have applied that it leads nothing any more
+            self._session.hurry()  # it may stop once all brokers have applied that it leads nothing
         self._isr_keeper.metadata_changed(self.partitions.leaders_of(image, delta))
         self._serve_or_not()
 
     def _serve_or_not(self) -> None:
-        """Serve while the controllers say that this broker is not fenced, and it has applied the metadata that says so:
-        with it come the leaderships (and their epochs) that hold now."""
+        """Serve while the controllers say that this broker is not fenced, and it has applied the metadata that says so,
+        with the leaderships and epochs that are valid now."""
         assert self._session is not None
         if not self._ready or self._stopping:
             return
@@ -486,8 +487,9 @@ class Broker:
     def cannot_lead(self, reason: str, lasts: bool = True) -> None:
         """Lead nothing while ``reason`` (a stable code, such as NO_DESCRIPTORS) lasts.
 
-        The controllers hear it within milliseconds, and elect others for its partitions where another in-sync replica
-        can lead. Idempotent. Directories that are short of space need no call."""
+        The controllers learn it within milliseconds, and elect other in-sync replicas where they can. Idempotent.
+        Directories short of space need no call.
+        """
         (self._cannot_lead.add if lasts else self._cannot_lead.discard)(reason)
         self._cannot_lead_changed()
 
@@ -523,7 +525,7 @@ class Broker:
     # -- stop --------------------------------------------------------------------------------------------------------
 
     async def stop(self, *, at_once: bool = False) -> None:
-        """Stop cleanly, from whatever state; ``at_once``: as nearly as it can be done what a crash does. Idempotent."""
+        """Stop cleanly, from any state; ``at_once``: as close to a crash as possible. Idempotent."""
         for listener in self._listeners.values():
             await listener.serving(False)
         if at_once:
@@ -544,7 +546,7 @@ class Broker:
             await listener.stop(STREAMS_GRACE_S)
         try:
             await self.upkeep.stop()
-        except Exception:  # whatever it is: the logs are closed all the same
+        except Exception:  # on any error: the logs are closed all the same
             logger.exception("upkeep did not stop as it should")
         for task in self._tasks:
             task.cancel()
@@ -572,7 +574,7 @@ class Broker:
             logger.warning("the controller did not move the leaderships within %.0f s", CONTROLLED_SHUTDOWN_S)
 
     async def _drain(self) -> None:
-        """Until every request under way has ended, or DRAIN_S are over."""
+        """Wait until every request in progress has ended, at most DRAIN_S."""
         drained = asyncio.Event()
         self.context.budget.when_empty(drained.set)
         with contextlib.suppress(TimeoutError):
@@ -581,13 +583,13 @@ class Broker:
 
 
 def _flush_interval_ms(values: Mapping[str, Any]) -> int:
-    """How often topics with log.flush=interval are flushed that do not say so themselves."""
+    """Flush interval of topics with log.flush=interval and no flush.ms."""
     interval_ms: int = values["log.flush.interval.ms"]
     return DEFAULT_FLUSH_INTERVAL_MS if interval_ms == LONG_MAX else interval_ms
 
 
 async def serve(config: NodeConfig, stop: asyncio.Event) -> None:
-    """What ``python -m headrace_broker`` runs. Cancelled, it stops at once."""
+    """Run ``python -m headrace_broker``. If cancelled, it stops at once."""
     from headrace_core.node.run import settle_memory
     from headrace_core.telemetry import log_events
 
@@ -612,6 +614,6 @@ async def serve(config: NodeConfig, stop: asyncio.Event) -> None:
         await asyncio.gather(starting, return_exceptions=True)
         try:
             await broker.stop(at_once=at_once)
-        except asyncio.CancelledError:  # the clean stop takes somebody too long
+        except asyncio.CancelledError:  # the clean stop took too long for the caller
             await broker.stop(at_once=True)
             raise

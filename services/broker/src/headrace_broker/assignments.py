@@ -1,12 +1,11 @@
 """Reports to the controllers in which directory each replica of this broker is (KIP-858).
 
-The report is the difference between the metadata (where the controllers believe a replica to be) and the storage (where
-it is). They are compared when the metadata of a partition changed, when a replica was moved, and when its directory
-failed. So nothing has to be remembered, and a report that was lost is made again. A broker with one directory reports
-nothing: the controllers know it from the start.
+A report is the difference between the metadata and the storage. They are compared when a partition's metadata changes,
+when a replica is moved, and when its directory fails. So nothing is remembered, and a lost report is made again. A
+broker with one directory reports nothing: the controllers know it from the start.
 
-A replica that starts over empty is reported as ``fresh`` before its log is made (``report_fresh``, KIP-903): from then
-on the controllers hold it to be eligible for nothing. ``roles`` makes the log when the metadata shows that.
+A replica that starts over empty is reported as ``fresh`` before its log is created (``report_fresh``, KIP-903): from
+then on it is eligible for nothing. ``roles`` creates the log when the metadata shows that.
 
 One task sends the reports, thousands of partitions in a call.
 """
@@ -29,19 +28,19 @@ from .settings import BrokerIdentity
 
 logger = logging.getLogger(__name__)
 
-#: Replicas of one call: far fewer than the controllers' metadata.max.records.per.request (where that was set lower,
-#: calls become smaller), and some 50 KiB.
+#: Replicas in one call: some 50 KiB, and far below the controllers' metadata.max.records.per.request (where that is
+#: lower, calls become smaller).
 CALL_REPLICAS_MAX = 2_000
-#: A call is repeated by itself: it never stops trying, but after a while it is in no hurry.
+#: Retries continue forever, with at most this backoff.
 _BACKOFF_MS_MAX = 10_000
 
-#: Reports to the controllers where replicas are and which of them start over empty; returns what was refused.
+#: Reports to the controllers where replicas are and which of them start over empty; returns the refused ones.
 Assign = Callable[[Mapping[ReplicaKey, bytes], Collection[ReplicaKey]], Awaitable[DirectoriesAssigned]]
 
 
 class DirectoryAssignments:
-    """``directory_of``: the id of the directory that a replica is in, working or failed; None if there is no
-    replica. ``run`` is the task; all other methods are called in the same event loop."""
+    """``directory_of``: the id of the directory that a replica is in, working or failed; None if there is no replica.
+    ``run`` is the task; call all other methods in the same event loop."""
 
     def __init__(
         self,
@@ -57,23 +56,23 @@ class DirectoryAssignments:
         self._backoff = backoff or Backoff(most_ms=_BACKOFF_MS_MAX)
         self._image = MetadataImage()
         self._pending: dict[ReplicaKey, bytes] = {}
-        #: Those of the pending ones that begin anew, and who waits for the controllers to know it.
+        #: The pending ones that start over, and their callbacks.
         self._fresh: dict[ReplicaKey, Callable[[int], None]] = {}
         self._call_max = CALL_REPLICAS_MAX
         self._wake = asyncio.Event()
 
     @property
     def pending(self) -> int:
-        """Replicas whose directory was not reported yet."""
+        """Replicas whose directory is not reported yet."""
         return len(self._pending)
 
     def all_changed(self, image: MetadataImage) -> None:
-        """The first image is in force: compare everything."""
+        """Compare everything with the first image."""
         everything = {topic_id: frozenset(range(len(topic.partitions))) for topic_id, topic in image.topics.items()}
         self.metadata_changed(image, MetadataDelta(0, image.next_offset, partitions=everything))
 
     def metadata_changed(self, image: MetadataImage, delta: MetadataDelta) -> None:
-        """``delta`` has been put into force: the logs that it asks for exist, or have failed."""
+        """Compare the partitions of ``delta`` after it was applied: its logs exist, or have failed."""
         self._image = image
         for topic_id, numbers in delta.partitions.items():
             topic = image.topics[topic_id]
@@ -81,16 +80,16 @@ class DirectoryAssignments:
                 self._compare(topic_id, TopicPartition(topic.name, number))
 
     def replicas_changed(self, partitions: Iterable[TopicPartition]) -> None:
-        """These replicas were moved to other directories, or theirs have failed."""
+        """Compare replicas that were moved, or whose directory failed."""
         for partition in partitions:
             topic_id = self._image.topic_ids.get(partition.topic)
             if topic_id is not None:
                 self._compare(topic_id, partition)
 
     def report_fresh(self, topic_id: bytes, partition: int, directory: bytes, recorded: Callable[[int], None]) -> None:
-        """Report that this broker's replica starts over, empty, in ``directory``. Its log is not there yet, or is
-        damaged and about to be deleted. ``recorded`` is called with the metadata offset as of which the controllers
-        know it. A caller that does not find it in the metadata may call again."""
+        """Report that this broker's replica starts over, empty, in ``directory``: its log is missing, or damaged and
+        about to be deleted. ``recorded`` is called with the metadata offset from which the controllers know it. A
+        caller that does not find it in the metadata may call again."""
         key = (topic_id, partition)
         self._fresh[key] = recorded
         self._pending[key] = directory
@@ -116,7 +115,7 @@ class DirectoryAssignments:
         self._fresh.pop(key, None)
 
     async def run(self) -> None:
-        """Report what is pending, until cancelled."""
+        """Report pending replicas until cancelled."""
         while True:
             self._wake.clear()
             while self._pending:
@@ -128,7 +127,8 @@ class DirectoryAssignments:
                     if isinstance(error, PolicyViolationError) and len(sent) > 1:
                         self._call_max = len(sent) // 2
                         continue
-                    # Also what no repetition cures: a former life of the broker ends by its heartbeats, not by this.
+                    # Also errors that a retry does not cure: heartbeats, not this call, detect an outdated broker
+                    # epoch.
                     level = logging.DEBUG if error.retriable else logging.WARNING
                     logger.log(level, "%d replicas could not be assigned to directories: %s", len(sent), error)
                     await asyncio.sleep(self._backoff.next_s())

@@ -1,4 +1,4 @@
-"""How many bytes of requests the broker holds at once: above the limit, streams are not read any further."""
+"""Limit the bytes of requests that the broker holds at once: above it, streams are not read."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Protocol
 
 
 class Pausable(Protocol):
-    """A stream that can be told to stop reading."""
+    """A stream that can pause reading."""
 
     def pause(self) -> None: ...
 
@@ -16,8 +16,8 @@ class Pausable(Protocol):
 
 
 class UnreadAnswers:
-    """Bytes of fetched records that clients have not read, of all streams together. Over ``limit`` nobody is stopped:
-    each stream has one small answer at a time then, so that clients which do not read cost no others their memory."""
+    """Bytes of fetched records that clients have not read, of all streams. Over ``limit`` no stream stops, but each has
+    one small answer at a time, so that clients which do not read use up no other client's memory."""
 
     __slots__ = ("limit", "used")
 
@@ -26,7 +26,7 @@ class UnreadAnswers:
         self.used = 0
 
     def changed(self, size: int) -> None:
-        """A stream holds ``size`` bytes more (or less, when negative)."""
+        """Add ``size`` bytes of a stream (negative: remove)."""
         self.used += size
         assert self.used >= 0, "more bytes read than were unread"
 
@@ -36,8 +36,8 @@ class UnreadAnswers:
 
 
 class ByteBudget:
-    """Bytes in flight, of all streams together. Over ``limit`` a stream that asks is paused; it resumes, in turn, when
-    there is room again. One request may overshoot: it has arrived already when its size is known."""
+    """Bytes in flight, of all streams. Over ``limit`` a stream that calls ``take`` is paused; it resumes, in turn, when
+    there is room. One request may overshoot: its size is known only after its arrival."""
 
     __slots__ = ("_emptied", "_paused", "limit", "used")
 
@@ -48,7 +48,7 @@ class ByteBudget:
         self._emptied: Callable[[], None] | None = None
 
     def take(self, size: int, stream: Pausable) -> None:
-        """``size`` bytes have arrived from ``stream``."""
+        """Add ``size`` bytes that arrived from ``stream``."""
         self.used += size
         if self.used > self.limit:
             stream.pause()
@@ -63,16 +63,16 @@ class ByteBudget:
         while self._paused and self.used <= self.limit:
             self._paused.popleft().resume()
             if self._paused and self.used > self.limit * 3 // 4:
-                break  # the others follow as room is made, so that they do not all rush in at once
+                break  # the others follow one by one, as room is made
 
     def when_empty(self, callback: Callable[[], None]) -> None:
-        """Call ``callback`` once, as soon as no request is under way; at once if none is."""
+        """Call ``callback`` once, when no request is in progress; at once if none is."""
         if self.used:
             self._emptied = callback
         else:
             callback()
 
     def forget(self, stream: Pausable) -> None:
-        """``stream`` is gone."""
+        """Drop a closed stream."""
         if stream in self._paused:
             self._paused.remove(stream)

@@ -1,4 +1,4 @@
-"""What every handler needs of the broker, in one value that the composition root fills (app.py)."""
+"""What every handler needs from the broker, in one value that app.py fills."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .settings import BrokerIdentity
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerLimits:
-    """Bounds on what clients may have the broker hold. Bytes unless said otherwise."""
+    """Bounds on what the broker holds for clients. Bytes unless said otherwise."""
 
     #: Of one request (socket.request.max.bytes).
     request_bytes_max: int = 16 * 1024 * 1024
@@ -31,12 +31,12 @@ class BrokerLimits:
     stream_bytes_max: int = 16 * 1024 * 1024
     #: Of all produce streams together.
     in_flight_bytes_max: int = 64 * 1024 * 1024
-    #: How long a request may take that does not say so itself (request.timeout.ms).
+    #: Default timeout of a request (request.timeout.ms).
     request_timeout_ms: int = REQUEST_TIMEOUT_MS
 
 
 class BrokerMetrics:
-    """The data path's counters, as attributes, so that counting is an addition and nothing else."""
+    """Counters of the data path, as attributes, so that counting is only an addition."""
 
     __slots__ = (
         "fetch_bytes",
@@ -57,20 +57,18 @@ class BrokerMetrics:
         self.fetch_requests: Counter = metrics.counter("fetch-requests")
         self.fetch_bytes: Counter = metrics.counter("fetch-bytes")
         self.fetch_errors: Counter = metrics.counter("fetch-errors")
-        #: What was pushed to followers, with what goes around the records.
+        #: Bytes pushed to followers, with their framing.
         self.replication_bytes: Counter = metrics.counter("replication-bytes-out")
 
 
 class EndableStream(Protocol):
-    """An open call that can be told to end."""
+    """An open call that can be ended."""
 
     def finish(self, error: BaseException | None = None) -> None: ...
 
 
 @dataclass(slots=True, kw_only=True)
 class BrokerContext:
-    """The broker as its handlers see it."""
-
     identity: BrokerIdentity
     clock: Clock
     limits: BrokerLimits
@@ -81,9 +79,9 @@ class BrokerContext:
     metadata: MetadataState
     partitions: PartitionTable
     pushes: PendingPushes
-    #: None: there is no controller to have any from (in tests of single rooms).
+    #: None: no controller to get them from (in tests of single rooms).
     producer_ids: ProducerIds | None = None
-    #: May consumers be sent to followers in their rack (replica.selector.class, KIP-392)?
+    #: Whether consumers may be sent to followers in their rack (replica.selector.class, KIP-392).
     reads_by_rack: bool = False
     unread: UnreadAnswers = field(default_factory=UnreadAnswers)
     #: Every open stream of the client listener.
@@ -95,7 +93,7 @@ class BrokerContext:
         return self.identity.broker_id
 
     def rack_of(self, broker_id: int) -> str | None:
-        """Of a broker that is there: registered, not fenced, and with a rack; None of any other."""
+        """Rack of a registered, unfenced broker; None for any other."""
         broker = self.metadata.image.brokers.get(broker_id)
         return None if broker is None or broker.fenced else broker.rack or None
 

@@ -1,14 +1,14 @@
-"""Calls of this broker to the active controller, whoever that is at the moment.
+"""Calls of this broker to the active controller.
 
-While no controller leads, a call waits for the next leader, within its time. How often one call may send its request
-is a property of the method (``Sending``)::
+While no controller leads, a call waits for the next leader, within its timeout. The method decides how often one call
+may send its request (``Sending``)::
 
-    AT_MOST_ONCE      AlterPartition. After one request on the wire the call ends, whatever became of it: its caller
-                      counts the attempts (partition/isr.py). Only an address without a connection is passed over.
+    AT_MOST_ONCE      AlterPartition. After one request on the wire the call ends, with any result: its caller counts
+                      the attempts (partition/isr.py). Only an address without a connection is skipped.
     UNTIL_ATTEMPTED   changes. Another controller is asked when the first one has surely done nothing: it does not lead,
                       it is shutting down, or there was no connection. A lost answer ends the call
                       (core/membership/leader_calls.py).
-    UNTIL_ANSWERED    reads, and what may be done twice: AssignReplicasToDirs states what the broker compares with the
+    UNTIL_ANSWERED    reads and idempotent calls: AssignReplicasToDirs repeats a state that the broker compares with the
                       metadata again, a block of producer ids whose answer was lost is never used, and an internal topic
                       that already exists is no error.
 """
@@ -38,7 +38,7 @@ from headrace_protos.v1 import admin_pb2_grpc, cluster_pb2, cluster_pb2_grpc
 
 from .settings import BrokerIdentity
 
-#: How long a call may take that does not say so itself (request.timeout.ms).
+#: Default timeout of a call (request.timeout.ms).
 REQUEST_TIMEOUT_MS = 30_000
 
 #: A replica of this broker: its topic's id, and the partition's number.
@@ -54,14 +54,14 @@ class Sending(enum.Enum):
 
 
 class IsrRequest(NamedTuple):
-    """What the leader of a partition asks AlterPartition for; see cluster.proto."""
+    """An AlterPartition request of a partition's leader; see cluster.proto."""
 
     topic_id: bytes
     partition: int
     leader_epoch: int
     #: The partition epoch that the leader knows.
     partition_epoch: int
-    #: (broker id, broker epoch) of each member, the leader among them.
+    #: (broker id, broker epoch) of each member, including the leader.
     isr: tuple[tuple[int, int], ...]
     recovering: bool = False
     #: An earlier attempt at this partition epoch has no definite answer and may still arrive.
@@ -79,21 +79,21 @@ class IsrAnswer(NamedTuple):
 
 
 class DirectoriesAssigned(NamedTuple):
-    """What the controllers refused of where replicas are said to be; the rest holds at ``metadata_offset``."""
+    """Replicas whose directory the controllers refused; the rest is valid at ``metadata_offset``."""
 
     refused: Mapping[ReplicaKey, HeadraceError]
     metadata_offset: int
 
 
 class ProducerIdBlock(NamedTuple):
-    """The producer ids ``first``, ``first + 1``, ..., ``first + length - 1``: given out to nobody else, ever."""
+    """The producer ids ``first`` to ``first + length - 1``, never given out again."""
 
     first: int
     length: int
 
 
 class ControllerLink:
-    """A channel to each controller's internal listener, opened on first use."""
+    """Channels to the controllers' internal listeners, opened on first use."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class ControllerLink:
         *,
         timeout_ms: int = REQUEST_TIMEOUT_MS,
     ) -> None:
-        """``identity``: what this broker's own calls say it is. ``timeout_ms``: how long they may take."""
+        """``identity``: of this broker, in its own calls. ``timeout_ms``: of these calls."""
         self._controllers = controllers
         self._clock = clock
         self._identity = identity
@@ -111,18 +111,18 @@ class ControllerLink:
         self._channels: dict[str, grpc.aio.Channel] = {}
 
     async def call(self, method: str, request: Any, timeout_ms: int) -> Any:
-        """The active controller's answer to an Admin call. While none is active, or can be reached, it is looked for
-        until ``timeout_ms`` are over; then the last failure is raised. RequestTimedOutError: the request was sent, and
-        whether it was carried out is not known. The controller's own errors are raised at once."""
+        """Send an Admin call to the active controller and return its answer. Searches for the active one until
+        ``timeout_ms`` are over; then raises the last failure. RequestTimedOutError: the request was sent, its outcome
+        is unknown. The controller's own errors are raised at once."""
         sending = Sending.UNTIL_ANSWERED if is_repeatable(method, request) else Sending.UNTIL_ATTEMPTED
         return await self._call(admin_pb2_grpc.AdminStub, method, request, timeout_ms, sending)
 
     async def assign_directories(
         self, where: Mapping[ReplicaKey, bytes], fresh: Collection[ReplicaKey] = ()
     ) -> DirectoriesAssigned:
-        """Tell the controllers in which directory replicas of this broker are (KIP-858); what they refused. Those of
-        ``fresh`` are about to be made anew, empty: when this returns, they are eligible for nothing any more (KIP-903).
-        Raises as ``call`` does, and StaleBrokerEpochError."""
+        """Report the directories of replicas of this broker (KIP-858); returns the refused ones. Those in ``fresh``
+        will be recreated empty: when this returns, they are eligible for nothing (KIP-903). Raises as ``call``, and
+        StaleBrokerEpochError."""
         request = cluster_pb2.AssignReplicasToDirsRequest(
             broker_id=self._identity.broker_id, broker_epoch=self._identity.broker_epoch
         )
@@ -149,11 +149,10 @@ class ControllerLink:
     async def alter_partitions(
         self, changes: Iterable[IsrRequest], metadata_offset: int
     ) -> dict[ReplicaKey, IsrAnswer | HeadraceError]:
-        """Ask for new in-sync sets of partitions that this broker leads (KIP-497); each one's state afterwards, or why
-        it was refused (cluster.proto names the errors). ``metadata_offset``: up to where this broker has applied the
-        metadata log. At most one request is sent, so one call is one attempt; the caller repeats it. What is so
-        already is answered like what is new. Raises as ``call`` does, StaleBrokerEpochError, and NetworkError when the
-        answer was lost."""
+        """Ask for new in-sync sets of partitions that this broker leads (KIP-497); returns each one's state afterwards,
+        or why it was refused (cluster.proto names the errors). ``metadata_offset``: how far this broker has applied the
+        metadata log. Sends at most one request; the caller retries. A repeated change is answered like a new one.
+        Raises as ``call``, StaleBrokerEpochError, and NetworkError when the answer was lost."""
         request = cluster_pb2.AlterPartitionRequest(
             broker_id=self._identity.broker_id,
             broker_epoch=self._identity.broker_epoch,
@@ -182,8 +181,8 @@ class ControllerLink:
         }
 
     async def allocate_producer_ids(self) -> ProducerIdBlock:
-        """A block of producer ids that nobody else has, or will have (KIP-730). A block whose answer was lost is gone,
-        and another one is asked for. Raises as ``call`` does, and StaleBrokerEpochError."""
+        """Allocate a new block of producer ids (KIP-730). A block whose answer was lost stays unused. Raises as
+        ``call``, and StaleBrokerEpochError."""
         request = cluster_pb2.AllocateProducerIdsRequest(
             broker_id=self._identity.broker_id, broker_epoch=self._identity.broker_epoch
         )
@@ -193,8 +192,8 @@ class ControllerLink:
         return ProducerIdBlock(answer.first, answer.length)
 
     async def create_internal_topic(self, name: str, timeout_ms: int) -> int:
-        """Have an internal topic created; the metadata offset at which it exists. Raises as ``call`` does, and what
-        refuses a topic."""
+        """Create an internal topic; returns the metadata offset at which it exists. Raises as ``call``, and the errors
+        of CreateTopics."""
         request = cluster_pb2.CreateInternalTopicRequest(name=name)
         answer = await self._call(
             cluster_pb2_grpc.ClusterStub, "CreateInternalTopic", request, timeout_ms, Sending.UNTIL_ANSWERED
@@ -228,7 +227,7 @@ class ControllerLink:
                 if error.was_sent and sending is Sending.UNTIL_ATTEMPTED:
                     raise outcome_unknown(method, error) from None
                 was_sent = error.was_sent
-            except (NotControllerError, ServerShuttingDownError) as error:  # it has done nothing of it
+            except (NotControllerError, ServerShuttingDownError) as error:  # nothing was done
                 failure = error
                 was_sent = True
             pause_s = discovery.failed(failure)

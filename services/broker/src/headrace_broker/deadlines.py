@@ -1,7 +1,7 @@
-"""Time-outs of many requests with one timer.
+"""Timeouts of many requests with one timer.
 
 Requests nearly always end long before their deadline, so adding and discarding must cost next to nothing, and expiry
-may be late by a tick. There is no timer at all while nothing is waited for.
+may be late by a tick. The timer stops while nothing waits.
 """
 
 from __future__ import annotations
@@ -14,20 +14,18 @@ TICK_MS = 100
 
 
 class Expiring:
-    """What can be waited for."""
-
     __slots__ = ("deadline_ms",)
 
     def __init__(self) -> None:
         self.deadline_ms = 0.0
 
     def expire(self) -> None:
-        """The deadline is over. Called once, and no longer after ``discard``."""
+        """Called once when the deadline is over; not after ``discard``."""
         raise NotImplementedError
 
 
 class Deadlines:
-    """The set of what is waited for, swept every tick."""
+    """A set of deadlines, swept every tick."""
 
     __slots__ = ("_clock", "_loop", "_timer", "_waiting")
 

@@ -1,8 +1,8 @@
-"""The broker's log directories (``log.dirs``) as such: whose they are, which of them work, where a new partition goes.
+"""The broker's log directories (``log.dirs``): their identity and state, and where a new partition goes.
 
 A directory is *online*, with a writer, or *offline*: not formatted (perhaps not mounted), unreadable, read-only, or
-failed while it was used. An offline one stays so until the broker starts anew; the broker goes on with the others, and
-ends when there is none left (KIP-112).
+failed in use. An offline one stays so until the broker restarts; the broker continues with the others, and ends when
+none is left (KIP-112).
 
 An unmounted directory looks like an empty one: nothing is created, and no checkpoint written, before ``.lock`` could be
 opened and ``meta.properties`` names this directory (``check_mounted``, every five seconds).
@@ -31,13 +31,13 @@ from headrace_core.types import TopicPartition
 
 logger = logging.getLogger(__name__)
 
-#: KIP-858's reserved ids: of a log that nobody has placed yet, and of one that may be in a directory that is away.
+#: KIP-858's reserved ids: of a log that is not placed yet, and of one that may be in an offline directory.
 UNASSIGNED, LOST = uuid.UUID(int=0), uuid.UUID(int=1)
 
 
 @dataclass(slots=True, eq=False)
 class HeldDirectory:
-    """One of ``log.dirs``, in whatever state."""
+    """One of ``log.dirs``, in any state."""
 
     root: str
     #: None while it could never be read.
@@ -49,21 +49,22 @@ class HeldDirectory:
 
     @property
     def failure(self) -> StorageError | None:
-        """Why it is offline; None while it works (or has yet to be opened)."""
+        """Why it is offline; None while it works (or is not opened yet)."""
         if self.start_failure is not None:
             return self.start_failure
         return None if self.writer is None else self.writer.failure
 
     @property
     def load(self) -> tuple[bool, int, int]:
-        """Smaller is better for one more partition: room above the reserve, few logs, much free space."""
+        """Sort key for placing one more partition, smallest first: room above the reserve, few logs, much free
+        space."""
         assert self.writer is not None
         assert self.space is not None
         directory = self.writer.directory
         return self.space.is_full, len(directory.logs) + len(directory.quarantined), -self.space.free_bytes
 
     def measure(self) -> None:
-        """The free space as it is now. A disk that cannot even say that has failed. Call in the loop."""
+        """Measure the free space; a failure is the disk's. Call in the loop."""
         assert self.writer is not None
         assert self.space is not None
         try:
@@ -78,16 +79,16 @@ class LogDescription:
 
     partition: TopicPartition
     size_bytes: int
-    #: By how much the log's end is behind: of the present log, for a future one; else 0.
+    #: How far the end of a future log is behind the present log's; else 0.
     offset_lag: int
     is_future: bool
-    #: Why it is not served although its directory is online; None: it is.
+    #: Why it is not served although its directory is online; None: it is served.
     error: HeadraceError | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectoryDescription:
-    """What DescribeLogDirs says of one directory (KIP-113, KIP-827). Bytes are -1 when nobody can tell."""
+    """One directory in DescribeLogDirs (KIP-113, KIP-827). Bytes are -1 when unknown."""
 
     root: str
     directory_id: uuid.UUID | None
@@ -95,15 +96,15 @@ class DirectoryDescription:
     total_bytes: int
     usable_bytes: int
     logs: Sequence[LogDescription]
-    #: The median of its last small flushes; -1 while there were too few to tell.
+    #: Median of its last small flushes, in microseconds; -1: too few.
     sync_us: int = -1
 
 
 def identify(fs: FileSystem, directories: Iterable[HeldDirectory], *, node_id: int) -> list[MetaProperties]:
-    """Learn whose each directory is. One that cannot tell is offline; returns what the others say.
+    """Read the identity of each directory; returns those that are readable, the rest is offline.
 
-    Raises InvalidConfigError (another node's, one given twice, not one is formatted), InconsistentClusterIdError,
-    StorageError (another process has one of them, or not one can be used): mistakes that only a person can mend.
+    Raises InvalidConfigError (another node's, one given twice, none formatted), InconsistentClusterIdError,
+    StorageError (another process has one of them, or none is usable): mistakes that a person must correct.
     """
     held = list(directories)
     metas: list[MetaProperties] = []
@@ -128,7 +129,7 @@ def identify(fs: FileSystem, directories: Iterable[HeldDirectory], *, node_id: i
 
 
 def check_free(fs: FileSystem, directory: HeldDirectory) -> None:
-    """StorageError when another process has the directory. One that cannot be locked at all is offline."""
+    """Raise StorageError if another process has the directory; one that cannot be locked is offline."""
     try:
         fs.lock(f"{directory.root}/{LOCK}").release()
     except BlockingIOError:
@@ -140,7 +141,7 @@ def check_free(fs: FileSystem, directory: HeldDirectory) -> None:
 
 
 def put_offline(directory: HeldDirectory, error: Exception) -> None:
-    """The directory cannot be used in this life of the broker. Whether others can, the caller says (tell_left)."""
+    """Mark the directory offline until the broker restarts; the caller reports the remaining ones (tell_left)."""
     why = error.message if isinstance(error, HeadraceError) else f"{type(error).__name__}: {error}"
     directory.start_failure = StorageError(
         f"log directory {directory.root} is offline: {why}. Once that is mended, or the directory is taken out of "
@@ -151,21 +152,21 @@ def put_offline(directory: HeldDirectory, error: Exception) -> None:
 
 
 def tell_left(directories: Collection[HeldDirectory]) -> None:
-    """Said once all have been tried: how many of them the broker goes on with, if not with all."""
+    """Log how many directories the broker continues with, if not all; called once after all were tried."""
     usable = sum(directory.failure is None for directory in directories)
     if usable < len(directories):
         logger.warning("the broker goes on with %d of its %d log directories", usable, len(directories))
 
 
 def raise_all_failed(failures: Sequence[Exception]) -> None:
-    """No directory is left: the first reason as it is, when it says what to do; else StorageError with all of them."""
+    """Raise when no directory is left: the first failure, if it names a cure; else StorageError with all of them."""
     if isinstance(failures[0], HeadraceError):
         raise failures[0]
     raise StorageError("no log directory can be used: " + "; ".join(map(str, failures))) from failures[0]
 
 
 def check_mounted(directory: LogDirectory) -> None:
-    """OSError when the directory is not what was opened: unmounted, replaced, or read-only by now. Two opens and no
+    """Raise OSError if the directory is no longer the opened one: unmounted, replaced, or read-only. Two opens and no
     write; on the directory's thread."""
     fs, root = directory.fs, directory.root
     fs.open(f"{root}/{LOCK}", write=True).close()
@@ -182,8 +183,8 @@ def describe(
     futures: Iterable[LogDescription] = (),
     refused: Mapping[TopicPartition, HeadraceError] = MappingProxyType({}),
 ) -> DirectoryDescription:
-    """The directory with its logs, ``futures`` and quarantined ones among them; measures its disk. ``refused``: which
-    logs are not served, and why."""
+    """Describe a directory with its logs, including ``futures`` and quarantined ones; measures its disk. ``refused``:
+    logs that are not served, and why."""
     if held.writer is not None and held.failure is None:
         held.measure()
     error, logs = held.failure, list(futures)
@@ -227,16 +228,16 @@ def _sync_us(held: HeldDirectory) -> int:
 
 
 def _segment_bytes(fs: FileSystem, path: str) -> int:
-    """Of a log that is not open."""
+    """Bytes of a log that is not open."""
     try:
         return sum(fs.file_size(f"{path}/{name}") for name in fs.listdir(path) if name.endswith(LOG_SUFFIX))
     except OSError:
-        return 0  # it is being taken away: there is nothing any more
+        return 0  # it was removed meanwhile
 
 
 def least_loaded(candidates: Collection[HeldDirectory], added: dict[HeldDirectory, int]) -> HeldDirectory:
-    """Where one more partition goes: the directory with the fewest (``added`` counts those on their way), as in Kafka;
-    of equals, the one with the most free space. A full one only while all are full. ``candidates`` is not empty."""
+    """The directory for one more partition: the one with the fewest logs (``added`` counts planned ones), as in Kafka;
+    among equals, the one with the most free space. A full one only if all are full. ``candidates`` is not empty."""
 
     def load(directory: HeldDirectory) -> tuple[bool, int, int]:
         is_full, logs, free = directory.load

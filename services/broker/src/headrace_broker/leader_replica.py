@@ -1,7 +1,7 @@
-"""A partition on this broker: its log, its leader state, and the directory's writer, tied together.
+"""A partition led by this broker: combines its log, its leader state, and the directory's writer.
 
-The pure leader decides what is committed; the writer owns every change to the files. Nothing here waits: an append is
-handed over and comes back by a callback, a read that would wait for the disk is handed to a thread.
+The pure leader decides what is committed; the writer owns every change to the files. Nothing here waits: appends and
+cold reads (on a thread) call back.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-#: Of replicas whose log has not changed directories, which are nearly all: an event each would be for nothing.
+#: Of replicas whose log has not changed directories, nearly all: saves an event each.
 _NEVER_HELD = asyncio.Event()
 _NEVER_HELD.set()
 
-#: Hears of a log that was found to be damaged; in the event loop.
+#: Called in the event loop with a damaged log.
 OnDamage = Callable[[PartitionLog, CorruptLogError], None]
 
-#: How an append ends: called exactly once, in the event loop.
+#: Result of an append: called exactly once, in the event loop.
 Done = Callable[[AppendInfo | HeadraceError], None]
 
 
 class _Appending:
-    """What this broker owes a producer for one append."""
+    """State of one append of a producer."""
 
     __slots__ = ("checked", "committed", "done", "fence", "now_ms", "records", "written")
 
@@ -65,12 +65,12 @@ class _Appending:
         self.committed = committed
         self.written = written
         self.fence = fence
-        #: What the log is to append, once the batches are checked.
+        #: What the log will append, once the batches are checked.
         self.checked: Append | None = None
 
 
 class LeaderReplica:
-    """One led partition under one leader epoch; the next epoch is a new LeaderReplica over the same log."""
+    """A led partition under one leader epoch; the next epoch gets a new LeaderReplica over the same log."""
 
     __slots__ = (
         "_active",
@@ -101,7 +101,7 @@ class LeaderReplica:
         self._threads = threads
         self._on_damage = on_damage
         self._unchecked: deque[_Appending] = deque()
-        #: Checked appends that wait for the log to come to rest in another directory; None: nothing is held.
+        #: Checked appends that wait while the log changes directories; None: not held.
         self._held: list[_Appending] | None = None
         #: Of the last ``hold``.
         self._released = _NEVER_HELD
@@ -120,19 +120,20 @@ class LeaderReplica:
         written: Callable[[], None] | None = None,
         fence: Fence | None = None,
     ) -> None:
-        """Append a producer's batches. ``done`` is called when the topic's flush policy is met here, and, if
-        ``committed``, when every in-sync replica has met it too. An error is raised, and ``done`` is not called, or it
-        is handed to ``done``: what ``accept`` raises, NotEnoughReplicasError (``committed``, and nothing was written),
-        OutOfOrderSequenceNumberError, InvalidProducerEpochError, StorageError, and what the leader resigns with;
-        with a ``fence`` (a coordinator's append to its shard) FencedShardEpochError, UnexpectedLogEndError, and
-        InvalidRequestError for batches that do not carry its epoch.
+        """Append a producer's batches. Calls ``done`` when the topic's flush policy is met here, and, if ``committed``,
+        on every in-sync replica.
 
-        ``written`` is called, before ``done``, when the records are in the log and ``done`` waits for others: from
-        then on nobody here holds the bytes.
+        Errors are raised (then ``done`` is not called) or passed to ``done``: those of ``accept``,
+        NotEnoughReplicasError (``committed``, and nothing was written), OutOfOrderSequenceNumberError,
+        InvalidProducerEpochError, StorageError, and the error of a resignation. With a ``fence`` (a coordinator's
+        append to its shard) also FencedShardEpochError, UnexpectedLogEndError, and InvalidRequestError for batches
+        without its epoch.
 
-        What an idempotent producer sends again is answered with the offset that it has, under the same conditions.
+        ``written`` is called before ``done``, when the records are in the log and ``done`` waits for others: from then
+        on this broker does not hold the bytes.
 
-        Batches that are costly to check are checked on a thread; those that come meanwhile wait, to keep their order.
+        A repeated batch of an idempotent producer gets its first offset, under the same conditions. Batches that are
+        costly to check are checked on a thread; later ones wait, to keep their order.
         """
         self._check_may_append(committed)
         append = _Appending(records, now_ms, done, committed, written, fence)
@@ -170,7 +171,7 @@ class LeaderReplica:
         checking.add_done_callback(self._checked)
 
     def _checked(self, checking: asyncio.Future[None]) -> None:
-        """The first of those that wait has been checked. Those behind it that need no thread go on at once."""
+        """The first waiting append was checked. Continue with those behind it that need no thread."""
         append = self._unchecked.popleft()
         self._finish_check(append, checking.result)
         while self._unchecked:
@@ -178,7 +179,7 @@ class LeaderReplica:
             try:
                 slow = needs_thread(append.records, self.log.config)
             except HeadraceError:
-                slow = False  # the check itself says what is wrong
+                slow = False  # the check itself raises
             if slow:
                 self._check_next()
                 return
@@ -186,9 +187,9 @@ class LeaderReplica:
             self._finish_check(append, functools.partial(self._check, append))
 
     def _finish_check(self, append: _Appending, check: Callable[[], None]) -> None:
-        """``check`` checks the batches, or raises what was wrong with them."""
+        """``check`` checks the batches, or raises their error."""
         try:
-            self._check_may_append(append.committed)  # it may have waited for a thread, or for the log to be moved
+            self._check_may_append(append.committed)  # it may have waited for a thread or a move
             check()
             self._submit(append)
         except HeadraceError as error:
@@ -214,13 +215,13 @@ class LeaderReplica:
             self.leader.when_committed(outcome.next_offset, lambda failed: done(outcome if failed is None else failed))
 
     def hold(self) -> None:
-        """Appends wait from here on, until ``release``: the log is about to change directories. What was handed to the
-        writer before is written before whatever is handed to it next."""
+        """Hold appends until ``release``: the log is about to change directories. Appends that the writer already has
+        are written before its next work."""
         if self._held is None:
             self._held, self._released = [], asyncio.Event()
 
     def release(self, log: PartitionLog, writer: DirectoryWriter) -> None:
-        """``log`` (the same as before, or its copy in another directory) takes appends, through ``writer``."""
+        """Resume appends to ``log`` (the same, or its copy in another directory) through ``writer``."""
         self._writer = writer
         if log is not self.log:
             self.log = log
@@ -232,7 +233,7 @@ class LeaderReplica:
             self._finish_check(append, _nothing)
 
     def log_advanced(self) -> None:
-        """A turn of the writer has ended that changed this log. Called before the waiters of its appends."""
+        """A turn of the writer changed this log. Called before the waiters of its appends."""
         log = self.log
         if log.is_closed:
             return
@@ -242,19 +243,19 @@ class LeaderReplica:
             grown += self._active.size
             self._active = active
         self._seen_bytes = active.size
-        flushed_end = log.flushed_end  # first: a turn may be under way on the writer's thread
+        flushed_end = log.flushed_end  # first: a turn may be running on the writer's thread
         self.leader.appended(log.log_end_offset, flushed_end, max(grown, 0))
 
     # -- read --------------------------------------------------------------------------------------------------------
 
     @property
     def reads(self) -> PartitionLeader:
-        """What of it may be read (``reading.ReadState``)."""
+        """The readable state (``reading.ReadState``)."""
         return self.leader
 
     def read(self, offset: int, max_bytes: int) -> ReadResult | None:
-        """Batches from the one that holds ``offset`` up to the high watermark, at least one. None when they are not in
-        the page cache: see ``read_cold``. Raises OffsetOutOfRangeError, CorruptLogError, StorageError."""
+        """Read batches from the one that holds ``offset`` up to the high watermark, at least one. None when they are
+        not in the page cache: see ``read_cold``. Raises OffsetOutOfRangeError, CorruptLogError, StorageError."""
         log = self.log
         try:
             return log.read(offset, max_bytes, self.leader.high_watermark, wait=False)
@@ -262,7 +263,7 @@ class LeaderReplica:
             raise self._writer.read_failed(self.partition, error) from error
 
     def read_cold(self, offset: int, max_bytes: int) -> asyncio.Future[ReadResult | None]:
-        """The same from a thread that may wait for the disk."""
+        """``read`` in a thread that may wait for the disk."""
         up_to = self.leader.high_watermark
         return self._threads.run(lambda: self._looked_up(lambda log: log.read(offset, max_bytes, up_to)))
 
@@ -270,17 +271,16 @@ class LeaderReplica:
 
     @property
     def latest_epoch(self) -> int:
-        """The epoch of the log's last record, -1 when it has none."""
+        """Epoch of the log's last record; -1: none."""
         return self.log.epochs.latest_epoch
 
     def known_epoch_end(self, epoch: int) -> tuple[int, int]:
-        """(largest epoch not above ``epoch`` that has records here, its end); (-1, -1) when there is none."""
+        """(largest epoch at or below ``epoch`` with records here, its end); (-1, -1) for none."""
         end = self.log.epochs.known_end_of(epoch, self.log.log_end_offset)
         return end.epoch, end.end_offset
 
     def bytes_from(self, offset: int) -> int:
-        """About how many bytes of records lie at ``offset`` and behind it. Costs no I/O: of the segment that holds the
-        offset, by its share of the offsets."""
+        """About the bytes of records from ``offset`` on. Without I/O: by the offset's share of its segment."""
         total, end = 0, self.leader.log_end
         for segment in reversed(self.log.segments):
             size, base = segment.size, segment.base_offset
@@ -292,19 +292,19 @@ class LeaderReplica:
         return total
 
     def read_appended(self, offset: int, max_bytes: int) -> ReadResult | None:
-        """As ``read``, up to the log's end, committed or not."""
+        """``read`` up to the log's end, committed or not."""
         try:
             return self.log.read(offset, max_bytes, self.leader.log_end, wait=False)
         except OSError as error:
             raise self._writer.read_failed(self.partition, error) from error
 
     def read_appended_cold(self, offset: int, max_bytes: int) -> asyncio.Future[ReadResult | None]:
-        """The same from a thread that may wait for the disk."""
+        """``read_appended`` in a thread that may wait for the disk."""
         up_to = self.leader.log_end
         return self._threads.run(lambda: self._looked_up(lambda log: log.read(offset, max_bytes, up_to)))
 
     def _looked_up(self, look: Callable[[PartitionLog], T]) -> T:
-        """``look(log)``, in a thread. When the log has moved to another directory meanwhile, it is looked up there."""
+        """``look(log)`` in a thread; repeated if the log moved to another directory meanwhile."""
         log = self.log
         while True:
             try:
@@ -321,34 +321,33 @@ class LeaderReplica:
                     raise
 
     def check_not_truncated(self, offset: int, last_fetched_epoch: int) -> None:
-        """``check_not_truncated`` of its log."""
         check_not_truncated(self.log, offset, last_fetched_epoch)
 
     # -- offsets -----------------------------------------------------------------------------------------------------
 
     def timestamp_offset(self, timestamp_ms: int) -> asyncio.Future[FoundTimestamp | None]:
-        """The first record at or after a time, below the high watermark; None when there is none."""
+        """First record at or after a time, below the high watermark; None: none."""
         up_to = self.leader.high_watermark
         return self._threads.run(lambda: self._looked_up(lambda log: log.offset_for_timestamp(timestamp_ms, up_to)))
 
     def max_timestamp_offset(self) -> asyncio.Future[FoundTimestamp | None]:
-        """The record with the largest timestamp below the high watermark; None for an empty log (KIP-734)."""
+        """Record with the largest timestamp below the high watermark; None for an empty log (KIP-734)."""
         up_to = self.leader.high_watermark
         return self._threads.run(lambda: self._looked_up(lambda log: log.offset_of_max_timestamp(up_to)))
 
     def epoch_end(self, epoch: int) -> tuple[int, int]:
-        """(largest known epoch not above ``epoch``, its end offset); (-1, -1) when there is none."""
-        if epoch == self.leader.leader_epoch:  # KIP-101: the present epoch ends where the log does, written in or not
+        """(largest known epoch at or below ``epoch``, its end offset); (-1, -1) for none."""
+        if epoch == self.leader.leader_epoch:  # KIP-101: the present epoch ends at the log's end, even without records
             return epoch, self.log.log_end_offset
         end = self.log.epoch_end_offset(epoch)
         return end.epoch, end.end_offset
 
     def epoch_at(self, offset: int) -> int:
-        """The leader epoch of the record at ``offset``; -1 when there is none."""
+        """Leader epoch of the record at ``offset``; -1: none."""
         return self.log.epochs.epoch_of(offset) if offset < self.log.log_end_offset else NO_EPOCH
 
     async def delete_records(self, before_offset: int) -> None:
-        """Move the log start up to ``before_offset``, durably. PolicyViolationError: the topic's cleanup.policy lacks
+        """Advance the log start to ``before_offset``, durably. PolicyViolationError: the topic's cleanup.policy lacks
         ``delete``. OffsetOutOfRangeError outside of 0 .. high watermark."""
         if not self.log.config.cleanup_delete:
             raise PolicyViolationError(
@@ -367,17 +366,17 @@ class LeaderReplica:
             try:
                 await asyncio.shield(deleting)
                 break
-            except UnknownTopicOrPartitionError:  # deleted; or it is on its way to another directory, or there already
+            except UnknownTopicOrPartitionError:  # deleted, or moved to another directory
                 await self._released.wait()
                 if self.log is log:
                     raise
-        # A later leader of the same log may have moved it further than this one ever knew.
+        # A later leader of the same log may have advanced it further.
         self.leader.advance_log_start(min(log.log_start_offset, high_watermark))
 
 
 def check_not_truncated(log: PartitionLog, offset: int, last_fetched_epoch: int) -> None:
-    """KIP-320: does the log still hold what a client has read, which ended at ``offset`` with records of
-    ``last_fetched_epoch`` (-1: it does not say)? Raises OffsetOutOfRangeError when it was truncated meanwhile."""
+    """Raise OffsetOutOfRangeError if the log was truncated below what a client has read, which ended at ``offset`` with
+    records of ``last_fetched_epoch`` (-1: unknown) (KIP-320)."""
     if last_fetched_epoch < 0:
         return
     end = log.epoch_end_offset(last_fetched_epoch)
@@ -391,4 +390,4 @@ def check_not_truncated(log: PartitionLog, offset: int, last_fetched_epoch: int)
 
 
 def _nothing() -> None:
-    """The batches are checked."""
+    """Stands for a check that is done."""

@@ -1,8 +1,8 @@
-"""Moving partitions between this broker's directories, while they are written and read (KIP-113).
+"""Moves partitions between this broker's directories while they are written and read (KIP-113).
 
-One move after the other, each by a task and a thread of its own that end with it. The copy catches up while appends go
-on; then they wait in their replica (``LeaderReplica.hold``) for what is left, some milliseconds, and go on in the other
-directory. ``headrace_core.log.moving`` has the steps on the disk, and what a crash leaves of them.
+One move at a time, each with a task and a thread of its own. The copy catches up while appends continue; then appends
+wait in their replica (``LeaderReplica.hold``) some milliseconds for the rest, and continue in the other directory.
+``headrace_core.log.moving`` has the steps on the disk, and the states after a crash.
 """
 
 from __future__ import annotations
@@ -45,22 +45,22 @@ from .directories import HeldDirectory, LogDescription
 
 logger = logging.getLogger(__name__)
 
-#: Appends are held when no more than this is left to copy (some 0.1 s), or after so many passes at full speed.
+#: Appends are held when at most this is left to copy (some 0.1 s), or after so many passes at full speed.
 HOLD_BELOW_BYTES = 8 * 1024 * 1024
 PASSES_MAX = 20
 
 
 class Mover(Protocol):
-    """What a move needs of the storage. All of it in the event loop."""
+    """What a move needs of the storage. Called in the event loop."""
 
     def hold(self, partition: TopicPartition, log: PartitionLog) -> None:
-        """Appends to the partition wait from here on; ``log`` may be read until it is released."""
+        """Hold appends to the partition; ``log`` may be read until its release."""
 
     def release(self, partition: TopicPartition, log: PartitionLog, writer: DirectoryWriter) -> None:
-        """They go on, in ``log``."""
+        """Resume appends, in ``log``."""
 
     def high_watermark(self, partition: TopicPartition) -> int:
-        """As far as it is known here."""
+        """As far as known here."""
 
     def taken_over(self, partition: TopicPartition, target: HeldDirectory) -> None:
         """The log is in ``target`` now, and will be open there in a moment."""
@@ -69,11 +69,11 @@ class Mover(Protocol):
         """It is open there."""
 
     def lost(self, partition: TopicPartition, error: HeadraceError) -> None:
-        """The partition is offline: nobody can say where its log is, or it cannot be opened."""
+        """The partition is offline: the place of its log is unknown, or it cannot be opened."""
 
 
 class Move:
-    """One partition on its way to another directory."""
+    """One partition's move to another directory."""
 
     def __init__(self, log: PartitionLog, source: HeldDirectory, target: HeldDirectory, copy: LogCopy, pace: Pace):
         self.partition = log.topic_partition
@@ -85,7 +85,7 @@ class Move:
         self.ended = asyncio.Event()
 
     def describe(self) -> LogDescription:
-        """The copy, as a future log."""
+        """Describe the copy, as a future log."""
         return LogDescription(
             partition=self.partition,
             size_bytes=self.copy.copied_bytes,
@@ -105,7 +105,7 @@ class Move:
 
 
 class Moves:
-    """The moves of a broker. Owned by the event loop."""
+    """All moves of a broker. Owned by the event loop."""
 
     def __init__(
         self,
@@ -123,13 +123,13 @@ class Moves:
         self._rng = rng
         self._events = events
         self._bytes_per_second = bytes_per_second
-        #: In the order in which they were asked for; the first that is not called off before is next.
+        #: In the order of the requests; the first that is not cancelled is next.
         self._under_way: dict[TopicPartition, Move] = {}
         self._running: Move | None = None
         self._task: asyncio.Task[None] | None = None
 
     def set_rate(self, bytes_per_second: float) -> None:
-        """``replica.alter.log.dirs.io.max.bytes.per.second`` has changed; it holds for moves under way as well."""
+        """Apply ``replica.alter.log.dirs.io.max.bytes.per.second``, also to moves in progress."""
         self._bytes_per_second = bytes_per_second
         for move in self._under_way.values():
             move.pace.set_rate(bytes_per_second)
@@ -138,13 +138,12 @@ class Moves:
         return list(self._under_way.values())
 
     def target_of(self, partition: TopicPartition) -> HeldDirectory | None:
-        """Where the partition is being moved to; None: nowhere."""
+        """Target of the partition's move; None: not moving."""
         move = self._under_way.get(partition)
         return None if move is None else move.target
 
     def begin(self, log: PartitionLog, source: HeldDirectory, target: HeldDirectory) -> None:
-        """Begins to move ``log``, which is in ``source``, and is not being moved. DiskFullError when the target has no
-        room for it."""
+        """Start to move ``log`` out of ``source``. DiskFullError when the target has no room."""
         partition = log.topic_partition
         assert partition not in self._under_way, f"{partition} is being moved already"
         space = target.space
@@ -174,8 +173,8 @@ class Moves:
             self._begin_next()
 
     async def cancel(self, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """Calls moves off (None: all), and returns when they have ended: undone, or done. Those whose turn has not come
-        end at once: a deleted topic does not wait for another topic's copy."""
+        """Cancel moves (None: all); returns when they have ended, undone or done. Queued ones end at once: a deleted
+        topic does not wait for another topic's copy."""
         which = None if partitions is None else frozenset(partitions)
         moves = [move for move in self.under_way() if which is None or move.partition in which]
         for move in moves:
@@ -186,7 +185,7 @@ class Moves:
             await move.ended.wait()
 
     async def wait(self, partition: TopicPartition) -> None:
-        """Until no move of the partition is under way."""
+        """Wait until no move of the partition is in progress."""
         move = self._under_way.get(partition)
         if move is not None:
             await move.ended.wait()
@@ -194,7 +193,7 @@ class Moves:
     # -- one move ----------------------------------------------------------------------------------------------------
 
     async def _run(self, move: Move) -> None:
-        """Never raises: a move has no answer, what became of it shows in the directories and in the log."""
+        """Never raises: directories and the log show the result of a move."""
         try:
             await self._copy_and_take_over(move)
         except MoveCancelledError as error:
@@ -216,25 +215,26 @@ class Moves:
                 await on_thread(move.copy.begin)
                 passes = 0
                 while await on_thread(move.copy.catch_up) > HOLD_BELOW_BYTES:
-                    # Slower than its producers by its rate, a move goes on until it is given a higher one, as in Kafka.
+                    # A move slower than its producers continues until its rate is raised, as in Kafka.
                     passes = 0 if move.pace.has_waited else passes + 1
                     move.pace.has_waited = False
                     if passes == PASSES_MAX:
                         break
                 await self._take_over(move, on_thread)
             except (MoveInDoubtError, MarkerStaysError):
-                raise  # what is on the disk now tells the next start which is the log
+                raise  # the files on the disk show the next start which is the log
             except BaseException:
-                if move.target.failure is None and move.source.failure is None:  # else it may be the marked log's proof
+                # else it may prove that the marked log is the log
+                if move.target.failure is None and move.source.failure is None:
                     await on_thread(functools.partial(_abandon, move.copy))
                 raise
         except (TargetFailedError, MoveInDoubtError) as error:
             if isinstance(error.__cause__, OSError) and not isinstance(
                 error.__cause__, HeadraceError
-            ):  # else no disk's
+            ):  # else no disk failed
                 move.target_writer.fail(error.__cause__)
             raise
-        except HeadraceError:  # a time-out of the controllers is a TimeoutError too, and no disk's failure
+        except HeadraceError:  # a timeout of the controllers is a TimeoutError too, and no disk's failure
             raise
         except OSError as error:
             move.source_writer.fail(error)
@@ -248,7 +248,7 @@ class Moves:
         mover.hold(partition, old)
         move.pace.hurry()
         try:
-            await source.run(_nothing, log=old)  # what was handed over before is in the log now
+            await source.run(_nothing, log=old)  # earlier appends are in the log after this
             await on_thread(move.copy.catch_up)
             await self._commit(move)
             is_taken_over = True
@@ -258,7 +258,7 @@ class Moves:
             mover.lost(partition, StorageError(str(error)))
             raise
         except BaseException as error:
-            if is_taken_over:  # what came into the old log now would be lost
+            if is_taken_over:  # an append to the old log now would be lost
                 mover.lost(partition, _not_opened(move, error))
             raise
         finally:
@@ -273,7 +273,7 @@ class Moves:
             )
 
     async def _commit(self, move: Move) -> None:
-        """The copy has become the log when this returns; when it raises, it has not (but for MoveInDoubtError)."""
+        """When this returns, the copy is the log; when it raises, it is not (except for MoveInDoubtError)."""
         log, source, target = move.log, move.source_writer, move.target_writer
         try:
             outcome: MoveError | bool = False
@@ -309,7 +309,7 @@ class Moves:
 
 
 def _not_opened(move: Move, error: BaseException) -> HeadraceError:
-    """Why a log that has changed directories is not served."""
+    """The error of a log that cannot be opened after its move."""
     if isinstance(error, CorruptLogError):
         return error
     return StorageError(
@@ -319,7 +319,7 @@ def _not_opened(move: Move, error: BaseException) -> HeadraceError:
 
 
 def _finish_and_commit(move: Move, start: int, end: int) -> MoveError | bool:
-    """The source's turn. False: the log has changed since the target was told of it, tell it again."""
+    """Run in the source's turn. False: the log changed since the target learned of it; repeat."""
     log, directory = move.log, move.source_writer.directory
     if directory.get(move.partition) is not log:
         return MoveCancelledError(f"the log of {move.partition} was deleted while it was moved")
@@ -329,7 +329,7 @@ def _finish_and_commit(move: Move, start: int, end: int) -> MoveError | bool:
         move.copy.finish()
         move.copy.commit(move.target_writer.directory.meta.directory_id)
     except MoveInDoubtError as error:
-        directory.release_in_doubt(log)  # what is asked of it from here on, such as to delete records, would be lost
+        directory.release_in_doubt(log)  # later requests, such as to delete records, would be lost
         return error
     except MoveError as error:
         return error
@@ -345,15 +345,15 @@ def _abandon(copy: LogCopy) -> None:
 
 
 def _nothing() -> None:
-    """Its turn comes after all that was queued before it."""
+    """Waits for all that was queued before."""
 
 
 # -- after a crash ---------------------------------------------------------------------------------------------------
 
 
 async def settle_moves(held: Sequence[HeldDirectory]) -> dict[TopicPartition, HeadraceError]:
-    """Undo what moves have left unfinished, and finish what they have left to do, before any log is used: of a log that
-    is in two directories one remains. Returns the partitions of which nobody can say where their log is, and why."""
+    """Undo or finish interrupted moves before any log is used: of a log in two directories one remains. Returns the
+    partitions whose log's place is unknown, and why."""
     online = {
         one.writer.directory.meta.directory_id: one.writer
         for one in held
@@ -363,7 +363,7 @@ async def settle_moves(held: Sequence[HeldDirectory]) -> dict[TopicPartition, He
     for one, writer in list(online.items()):
         try:
             found[one] = await asyncio.to_thread(find_leftovers, writer.directory)
-        except OSError as error:  # it is away from here on, like one that could not be opened
+        except OSError as error:  # offline from here on, like one that could not be opened
             del online[one]
             writer.fail(error)
     holdings = {one: [item for item, _ in writer.directory.holdings()] for one, writer in online.items()}
@@ -393,9 +393,9 @@ async def settle_moves(held: Sequence[HeldDirectory]) -> dict[TopicPartition, He
     homes |= {partition for (_, partition), verdict in verdicts.items() if verdict is Marked.LOG}
     for directory_id, writer in online.items():
         for name, copied in found[directory_id].futures.items():
-            if name in stuck:  # its marker is still there, and the log is believed because of it
+            if name in stuck:  # its marker remains, and the log is trusted because of it
                 continue
-            if copied in homes or len(online) == len(held):  # else it may prove that a log which is away is the log
+            if copied in homes or len(online) == len(held):  # else it may prove that the log is in an offline directory
                 await _done_or_logged(writer, functools.partial(_remove_future, writer.directory, name))
     return refused
 

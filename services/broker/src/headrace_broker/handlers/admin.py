@@ -1,8 +1,8 @@
-"""The Admin service on a broker: passed on to the active controller, answered once this broker has applied the change.
+"""The Admin service on a broker: forwards to the active controller, and answers once this broker has applied the
+change.
 
-So a client that talks to one broker reads its own writes there without knowing about offsets. Descriptions of
-configurations are answered from this broker's own image: only it knows what its properties file says. Log directories
-are this broker's own matter (log_dirs.py).
+So a client of one broker reads its own writes there without tracking offsets. This broker describes configurations from
+its own image, because only it knows its properties file, and its own log directories (log_dirs.py).
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class AdminService(admin_pb2_grpc.AdminServicer):
         return await alter_replica_log_dirs(self._broker, self._log_dirs, request)
 
     async def _pass_on(self, method: str, request: Any, timeout_ms: int) -> Any:
-        """A change: answered once this broker has applied it."""
+        """Forward a change; answers once this broker has applied it."""
         answer = await self._ask(method, request, timeout_ms)
         await self._broker.metadata.wait_for(answer.metadata_offset, self._timeout_ms(timeout_ms))
         return answer

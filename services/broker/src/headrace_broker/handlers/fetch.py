@@ -1,20 +1,20 @@
 """The Fetch service: the stream is the session; one request is one answer, in order.
 
-At any time a stream is in one of three states::
+A stream is in one of three states::
 
     idle      no request, or too many answers unwritten          -> a request, or room in the queue
     waiting   a long poll without min_bytes                      -> enough new bytes, time over, or a newer request
     reading   a cold read (not in the page cache) on a thread    -> the read's end
 
-All of it runs in plain callbacks: an idle session costs no task, and no timer but the one of its waiting poll.
-Positions advance only when an answer is queued, so that a poll which gives up leaves nothing behind.
+All of it runs in callbacks: an idle session needs no task, and a waiting poll one timer. Positions advance only when an
+answer is queued, so an abandoned poll changes nothing.
 
-A consumer that says its rack may read from a follower, and is told by the leader of one in its rack when there is one
-(KIP-392): the partition leaves the session then, to be named again wherever the consumer goes. Who says no rack reads
-from leaders only, so that it finds out at once when one has changed.
+A consumer that names its rack may read from a follower; the leader names one in its rack if there is one (KIP-392). The
+partition then leaves the session; the consumer adds it where it fetches next. A consumer without a rack reads from
+leaders only, and so learns at once of a change.
 
-A newer request ends a wait, an empty one too. A client that always keeps two requests in flight would spin at the log's
-end: send the next one ahead only while answers carry records.
+A newer request, also an empty one, ends a wait. A client that always keeps two requests in flight would spin at the
+log's end: send the next one ahead only while answers carry records.
 """
 
 from __future__ import annotations
@@ -48,21 +48,21 @@ logger = logging.getLogger(__name__)
 
 DEFAULT_MAX_BYTES = 50 * 1024 * 1024
 DEFAULT_PARTITION_MAX_BYTES = 1024 * 1024
-#: An answer is cut here whatever the client allows: larger messages gain nothing and cost memory (decision 5).
+#: Answers are cut here under any client limit: larger messages gain nothing and cost memory (decision 5).
 ANSWER_BYTES_MAX = 1024 * 1024
-#: Answers that may wait to be written before the next request is looked at.
+#: Bytes of unwritten answers above which the next request waits.
 QUEUED_BYTES_MAX = 2 * ANSWER_BYTES_MAX
-#: The same while clients leave too many answers of all streams unread (UnreadAnswers): those who read go on.
+#: The same while clients leave too many answers of all streams unread (UnreadAnswers).
 CROWDED_ANSWER_BYTES_MAX = 64 * 1024
 #: Partitions looked up in one turn of the loop, when requests have queued.
 TURN_PARTITIONS_MAX = 500
-#: Requests that may wait to be looked at before the stream is read no further, and their bytes as received. Each stream
-#: has a limit of its own: with one budget for all of them, clients that read no answers would stop the others.
+#: Queued requests, and their bytes as received, above which the stream is not read. The limit is for each stream: with
+#: a shared one, clients that read no answers would stop the others.
 QUEUED_REQUESTS_MAX = 64
 QUEUED_REQUEST_BYTES_MAX = 64 * 1024
-#: What an answer, and each partition in it, counts beside its records: an empty answer is not free either.
+#: Counted for an answer, and for each partition in it, beside the records: an empty answer is not free.
 _OVERHEAD_BYTES = 64
-#: How often a leader looks for a replica that is nearer to a consumer which reads from it.
+#: How often a leader looks for a nearer replica for a consumer.
 NEARER_LOOK_MS = 5_000
 _EMPTY = b""
 
@@ -83,7 +83,7 @@ class FetchService(fetch_pb2_grpc.FetchServicer):
 
 
 class _Piece(NamedTuple):
-    """What an answer says of one partition of the session. ``nearer``: read from that broker instead."""
+    """Part of an answer for one partition. ``nearer``: read from that broker instead."""
 
     entry: SessionPartition
     replica: Readable
@@ -93,8 +93,6 @@ class _Piece(NamedTuple):
 
 
 class FetchStream(StreamHandler[Any]):
-    """One client's session."""
-
     __slots__ = (
         "_broker",
         "_closed",
@@ -121,14 +119,14 @@ class FetchStream(StreamHandler[Any]):
         self._loop = asyncio.get_running_loop()
         self._session = FetchSession(self._schedule_wake)
         self._replicas: dict[TopicPartition, Readable] = {}
-        #: The consumer's, when it says one; and when a nearer replica was looked for last.
+        #: The consumer's rack, and when a nearer replica was last looked for.
         self._rack = ""
         self._looked_ms: dict[TopicPartition, float] = {}
         self._requests: deque[tuple[Any, int]] = deque()  # with their sizes as received
         self._requests_bytes = 0
         self._unread = 0  # bytes of answers, as counted in the broker's
-        self._current: Any = None  # the request being waited or read for
-        self._refused: list[Any] = []  # results of partitions that the current request named in vain
+        self._current: Any = None  # the request in progress
+        self._refused: list[Any] = []  # results of partitions that the current request named wrongly
         self._cold: dict[TopicPartition, tuple[int, ReadResult | HeadraceError]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._reading = False
@@ -180,7 +178,8 @@ class FetchStream(StreamHandler[Any]):
     # -- one request after the other ---------------------------------------------------------------------------------
 
     def _pump(self) -> None:
-        """Look at queued requests until one has to wait, the answers pile up, or this turn of the loop is long."""
+        """Process queued requests until one has to wait, unwritten answers pile up, or this turn of the loop is
+        long."""
         looked_up = 0
         while self._requests and self._current is None and self._stream.queued_bytes < self._queued_bytes_max():
             if looked_up > TURN_PARTITIONS_MAX:
@@ -199,7 +198,7 @@ class FetchStream(StreamHandler[Any]):
             self._stream.check_idle()
 
     def _queued_bytes_max(self) -> int:
-        """Answers that may wait before the next request is looked at: none, when all streams together hold too many."""
+        """Unwritten answers above which the next request waits: none, when all streams together hold too many."""
         return 1 if self._broker.unread.is_full else QUEUED_BYTES_MAX
 
     def _count_unread(self) -> None:
@@ -213,7 +212,7 @@ class FetchStream(StreamHandler[Any]):
         return request
 
     def _look(self, *, give_up: bool) -> None:
-        """Answer the current request if that can be; ``give_up``: with what there is."""
+        """Answer the current request if possible; ``give_up``: with the bytes at hand."""
         request = self._current
         largest = CROWDED_ANSWER_BYTES_MAX if self._broker.unread.is_full else ANSWER_BYTES_MAX
         most = min(request.max_bytes or DEFAULT_MAX_BYTES, largest, self._broker.limits.fetch_bytes_max)
@@ -224,7 +223,7 @@ class FetchStream(StreamHandler[Any]):
             return
         wanted = min(request.min_bytes, most)
         failed = bool(self._refused) or any(piece.error is not None or piece.nearer is not None for piece in pieces)
-        # What lies on the disk is no reason to wait for producers: hand out what is at hand, and read it for the next.
+        # Records on the disk do not wait for producers: answer with what is in memory, and read them for the next.
         if size >= wanted or cold is not None or failed or give_up or self._requests:
             self._stop_waiting()
             self._answer(request, pieces, size)
@@ -234,8 +233,8 @@ class FetchStream(StreamHandler[Any]):
             self._timer = self._loop.call_later(request.max_wait_ms / 1000, self._time_over)
 
     def _collect(self, most: int) -> tuple[list[_Piece], int, tuple[SessionPartition, Readable, int] | None]:
-        """What the ready partitions have to say, up to ``most`` bytes, without moving anything. The third item is a
-        read that would have to wait for the disk, behind which nobody has been asked."""
+        """Collect up to ``most`` bytes from the ready partitions, without advancing positions. The third item is a read
+        that would wait for the disk; partitions after it were not visited."""
         pieces: list[_Piece] = []
         size = 0
         for entry in self._session.ready():
@@ -272,7 +271,7 @@ class FetchStream(StreamHandler[Any]):
                 pieces.append(_Piece(entry, replica, None, error))
                 continue
             if size and len(piece.records) > room:
-                break  # only an answer's first batch may be larger than what was asked for
+                break  # only an answer's first batch may exceed the requested size
             size += len(piece.records)
             pieces.append(_Piece(entry, replica, piece, None))
         return pieces, size, None
@@ -281,7 +280,7 @@ class FetchStream(StreamHandler[Any]):
         response = fetch_pb2.FetchResponse(correlation_id=request.correlation_id, results=self._refused)
         total_size = size + response.ByteSize() + _OVERHEAD_BYTES
         self._refused = []
-        tell = response.results.add  # in place: a message that is made first and then put in is copied, records and all
+        tell = response.results.add  # in place: adding a finished message would copy it with its records
         for entry, replica, piece, error, nearer in pieces:
             reads, position = replica.reads, entry.position
             if error is not None:
@@ -325,7 +324,7 @@ class FetchStream(StreamHandler[Any]):
     # -- waiting -----------------------------------------------------------------------------------------------------
 
     def _schedule_wake(self) -> None:
-        """Enough bytes are there. Look once this turn is over: what comes with them goes into the same answer."""
+        """Enough bytes are there. Answer after this turn of the loop, together with what arrives in it."""
         if not self._wake_scheduled:
             self._wake_scheduled = True
             self._loop.call_soon(self._woken)
@@ -429,7 +428,7 @@ class FetchStream(StreamHandler[Any]):
         return replicas.readable(partition) if self._rack else replicas.leader(partition)
 
     def _nearer(self, entry: SessionPartition, replica: Readable) -> int | None:
-        """The follower in the consumer's rack, if this is the leader, and elsewhere; asked now and then only."""
+        """The follower in the consumer's rack, if this is the leader, and elsewhere; looked up at intervals."""
         broker = self._broker
         if not (broker.reads_by_rack and isinstance(replica, LeaderReplica)):
             return None
@@ -445,11 +444,11 @@ class FetchStream(StreamHandler[Any]):
         error = self._broker.partitions.for_clients(partition, error)
         hint = self._broker.partitions.leader_hint(partition, error)
         high_watermark = last_stable_offset = log_start = -1
-        if isinstance(error, OffsetOutOfRangeError):  # where the log is, so that nobody need ask
+        if isinstance(error, OffsetOutOfRangeError):  # with the log's bounds, to save a request
             with contextlib.suppress(HeadraceError):
                 replica = self._readable(partition)
                 reads = replica.reads
-                # The log may be ahead of its leader, in the midst of a turn that moves its start.
+                # The log may be ahead of its leader while a turn advances its start.
                 high_watermark, log_start = reads.high_watermark, max(reads.log_start, replica.log.log_start_offset)
                 last_stable_offset = reads.last_stable_offset
         return fetch_pb2.FetchPartitionResult(

@@ -17,7 +17,7 @@ from ..directories import DirectoryDescription
 
 @dataclass(frozen=True, slots=True)
 class LogDirs:
-    """What the storage offers: ``describe`` every directory; ``move`` a replica, which returns when the move has begun
+    """Functions of the storage: ``describe`` every directory; ``move`` a replica, which returns when the move has begun
     and raises LogDirNotFoundError, StorageError, ReplicaNotAvailableError."""
 
     describe: Callable[[], Sequence[DirectoryDescription]]
@@ -52,7 +52,7 @@ def describe_log_dirs(broker: BrokerContext, log_dirs: LogDirs, request: Any) ->
 
 
 async def alter_replica_log_dirs(broker: BrokerContext, log_dirs: LogDirs, request: Any) -> Any:
-    """Each replica by itself; one that is named twice, for whatever directories, is refused as a whole."""
+    """Move each replica by itself; a replica named twice is refused as a whole."""
     _check_meant(broker, request)
     broker.partitions.check_serving()
     moves: list[tuple[TopicPartition, str]] = []
@@ -81,7 +81,7 @@ def _check_meant(broker: BrokerContext, request: Any) -> None:
 
 
 def _wanted(topics: Any) -> dict[str, Collection[int]] | None:
-    """Topic -> its wanted partitions; None: everything."""
+    """Topic -> wanted partitions; None: everything."""
     if not topics:
         return None
     wanted: dict[str, Collection[int]] = {}
@@ -95,7 +95,7 @@ def _wanted(topics: Any) -> dict[str, Collection[int]] | None:
 
 
 def _named(broker: BrokerContext, item: Any) -> list[TopicPartition]:
-    """The replicas that a request names; without numbers all that this broker has of the topic."""
+    """Replicas that a request names; without numbers all of the topic on this broker."""
     check_topic_name(item.topic)
     if item.partitions:
         return [TopicPartition(item.topic, number) for number in item.partitions]

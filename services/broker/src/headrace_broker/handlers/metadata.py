@@ -1,4 +1,4 @@
-"""The Metadata service: what this broker knows of the cluster; named topics are created on the way if allowed."""
+"""The Metadata service: this broker's view of the cluster; creates missing topics if allowed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ..controller_link import ControllerLink
 
 logger = logging.getLogger(__name__)
 
-#: Topics that one request may have created; of more names the others stay unknown, until the client asks again.
+#: Topics created for one request; the others stay unknown until the client asks again.
 AUTO_CREATED_MAX = 100
 
 
@@ -36,7 +36,7 @@ class MetadataService(metadata_pb2_grpc.MetadataServicer):
         topic_defaults: Mapping[str, Any],
         listener: str = CLIENT,
     ) -> None:
-        """``listener``: whose addresses those who ask are told; the one that they ask at."""
+        """``listener``: the answers contain its addresses; the one that serves the request."""
         self._listener = listener
         self._broker = broker
         self._controller = controller
@@ -53,7 +53,7 @@ class MetadataService(metadata_pb2_grpc.MetadataServicer):
         answer = await self._response(request)
         for topic in answer.topics if failed else ():
             if topic.error.code == common_pb2.ERROR_CODE_UNKNOWN_TOPIC_OR_PARTITION and topic.name in failed:
-                why = failed[topic.name]  # that it does not exist is known to whoever had it made
+                why = failed[topic.name]  # report the failure, not that the topic is missing
                 topic.error.code, topic.error.message = why.code, f"it could not be made: {why.message}"
         return answer
 
@@ -62,7 +62,7 @@ class MetadataService(metadata_pb2_grpc.MetadataServicer):
         await metadata.wait_for(max(request.min_metadata_offset, 1), limits.request_timeout_ms)
         topic, failed = shard_topic(request), {}
         if request.keys and metadata.image.topic(topic) is None:
-            failed = await self._create_internal(topic)  # whatever auto.create.topics.enable says, as in Kafka
+            failed = await self._create_internal(topic)  # independent of auto.create.topics.enable, as in Kafka
         answer = self._own_view().find_coordinators(metadata.image, request, metadata.lag.ms)
         if topic in failed and metadata.image.topic(topic) is None:
             for each in answer.coordinators:
@@ -87,7 +87,7 @@ class MetadataService(metadata_pb2_grpc.MetadataServicer):
         )
 
     def _own_view(self) -> MetadataView:
-        if self._view is None:  # made late: the broker's id is known once it has registered
+        if self._view is None:  # created late: the broker's id is known after its registration
             self._view = MetadataView(
                 listener=self._listener,
                 broker_id=self._broker.broker_id,
@@ -97,12 +97,12 @@ class MetadataService(metadata_pb2_grpc.MetadataServicer):
         return self._view
 
     async def _create_missing(self, names: list[str]) -> dict[str, Any]:
-        """Create the named topics that do not exist; what it failed with (Error messages), by name."""
+        """Create the missing topics; returns failures (Error messages) by name."""
         missing = [name for name in dict.fromkeys(names) if self._may_create(name)]
         return await self._create(missing[:AUTO_CREATED_MAX]) if missing else {}
 
     async def _create(self, missing: list[str]) -> dict[str, Any]:
-        """Why some of them could not be made; that they were there already is no reason."""
+        """Why topics could not be created; that they exist is no failure."""
         wanted = admin_pb2.CreateTopicsRequest(
             topics=[admin_pb2.NewTopic(name=name, partitions=-1, replication_factor=-1) for name in missing]
         )
@@ -120,7 +120,7 @@ class MetadataService(metadata_pb2_grpc.MetadataServicer):
             return dict.fromkeys(missing, error_to_proto(error))
 
     async def _create_internal(self, name: str) -> dict[str, Any]:
-        """Why it could not be made, by its name; empty when it exists now."""
+        """Why it could not be created, by its name; empty when it exists now."""
         timeout_ms = self._broker.limits.request_timeout_ms
         try:
             offset = await self._controller.create_internal_topic(name, timeout_ms)

@@ -1,4 +1,4 @@
-"""The Offsets service: where a time, an epoch, the start or the end lies; and moving the start."""
+"""The Offsets service: finds offsets by time, epoch, start or end; advances the start."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..context import BrokerContext
 from ..leader_replica import LeaderReplica
 from ..partition import PartitionLeader
 
-#: DeleteRecords' before_offset that stands for the high watermark.
+#: before_offset in DeleteRecords for the high watermark.
 _HIGH_WATERMARK = -1
 
 
@@ -83,7 +83,7 @@ class OffsetsService(offsets_pb2_grpc.OffsetsServicer):
                 )
             replica = self._leader(item, NO_EPOCH)
             before = replica.leader.high_watermark if item.before_offset == _HIGH_WATERMARK else item.before_offset
-            # Shielded: once begun it is finished, whoever still waits for it.
+            # Shielded: once begun it is finished, even if the caller leaves.
             deleting = asyncio.ensure_future(replica.delete_records(before))
             done, _ = await asyncio.wait([deleting], timeout=timeout_ms / 1000)
             if not done:
@@ -115,8 +115,8 @@ class OffsetsService(offsets_pb2_grpc.OffsetsServicer):
     async def _each(
         self, items: Any, one: Callable[[Any, Turns], Awaitable[Any]], refused: Callable[[Any, HeadraceError], Any]
     ) -> list[Any]:
-        """One result for each item, in order; a failed item's result says so, and the others go on. ``one`` waits for
-        nothing but by ``Turns.outside``, when there are many items."""
+        """One result for each item, in order; a failed item's result has its error. With many items, ``one`` waits only
+        by ``Turns.outside``."""
         results = []
         async with Turns(len(items)) as turns:
             for item in items:
@@ -132,7 +132,7 @@ class OffsetsService(offsets_pb2_grpc.OffsetsServicer):
 
 async def _find(replica: LeaderReplica, timestamp_ms: int, read_committed: bool, turns: Turns) -> tuple[int, int, int]:
     """(offset, its timestamp, its leader epoch); offset -1 when there is no such record. OffsetNotAvailableError after
-    an election, as long as it is not known again how far the log is committed (KIP-207)."""
+    an election, until the committed end is known again (KIP-207)."""
     leader = replica.leader
     if timestamp_ms == LATEST_TIMESTAMP:
         leader.check_latest_known()
@@ -158,8 +158,7 @@ async def _find(replica: LeaderReplica, timestamp_ms: int, read_committed: bool,
 async def _deleted_by_all(leader: PartitionLeader, offset: int, timeout_s: float) -> int:
     """The low watermark, once no replica that counts for it has records below ``offset`` (KIP-107).
 
-    Raises RequestTimedOutError (the leader's own are deleted, and the others follow), and what the leader resigned
-    with.
+    Raises RequestTimedOutError (the leader's own are deleted, and the others follow), and the error of a resignation.
     """
     reached: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 

@@ -1,13 +1,13 @@
 """The Produce service: read, check, hand to the log's owner, answer when ``acks`` is satisfied.
 
-A request costs no task: the stream's reader calls ``on_request``, the directory's writer calls back, and the last
-partition to finish queues the answer. Once handed over, an append happens whatever becomes of the stream, so that
-cancellation never tears a write.
+A request needs no task: the stream's reader calls ``on_request``, the directory's writer calls back, and the last
+partition to finish queues the answer. Once handed over, an append happens even if the stream ends, so cancellation
+never tears a write.
 
-Back-pressure: a stream is not read while more than ``stream_bytes_max`` of its requests are under way, while the broker
-as a whole holds more than its budget, or while the client leaves its answers unread. A request is under way until it
-is answered; one that is answered late (its time was over), until its records have left the memory too: what waits for
-a disk counts, what only waits for other brokers does not.
+Back-pressure: a stream is not read while more than ``stream_bytes_max`` of its requests are in progress, while the
+broker as a whole exceeds its budget, or while the client leaves its answers unread. A request is in progress until it
+is answered. One that timed out counts until its records have left the memory: waiting for a disk counts, waiting only
+for other brokers does not.
 """
 
 from __future__ import annotations
@@ -46,25 +46,25 @@ _DURABILITY = {
     FlushPolicy.INTERVAL: produce_pb2.DURABILITY_INTERVAL,
     FlushPolicy.OS: produce_pb2.DURABILITY_OS,
 }
-#: Answers that may wait for the client to read them before its stream is read no further.
+#: Bytes of unread answers above which a stream is not read.
 UNREAD_BYTES_MAX = 1024 * 1024
-#: Why a stream is not read: its own requests, or the broker's as a whole, hold too many bytes; or its answers do.
+#: Why a stream is not read: bytes of its own requests, of the broker's, or of unread answers.
 _OWN_LIMIT, _BROKER_LIMIT, _UNREAD_ANSWERS = 1, 2, 4
-#: What is wrong with the bytes themselves. A request that holds nothing else is held against its connection.
+#: Errors of the bytes themselves. A request with only such errors counts against its connection.
 _WORTHLESS = ("CORRUPT_MESSAGE", "INVALID_RECORD", "MESSAGE_TOO_LARGE", "RECORD_LIST_TOO_LARGE")
 _ACKS = (produce_pb2.ACKS_UNSPECIFIED, produce_pb2.ACKS_ALL, produce_pb2.ACKS_LEADER, produce_pb2.ACKS_NONE)
 
 
 class Writers(enum.Enum):
-    """Who writes on a listener: clients to topics, on the internal one coordinators to their shards. A client that
-    could name a shard's epoch could take every shard away from its coordinator for good."""
+    """Writers on a listener: clients to topics, on the internal one coordinators to their shards. A client that could
+    name a shard's epoch could take every shard away from its coordinator permanently."""
 
     CLIENTS = enum.auto()
     COORDINATORS = enum.auto()
 
 
 class ProduceService(produce_pb2_grpc.ProduceServicer):
-    """headrace.v1.Produce. ``writers``: for whom, which depends on the listener."""
+    """headrace.v1.Produce. ``writers``: depends on the listener."""
 
     def __init__(self, broker: BrokerContext, writers: Writers = Writers.CLIENTS) -> None:
         self._broker = broker
@@ -79,7 +79,7 @@ class ProduceService(produce_pb2_grpc.ProduceServicer):
             self._broker.streams.discard(stream)
 
     async def InitProducerId(self, request: Any, context: Any) -> Any:
-        """An id and an epoch for a producer that is idempotent (KIP-98, KIP-360)."""
+        """Return an id and an epoch for an idempotent producer (KIP-98, KIP-360)."""
         ids = self._broker.producer_ids
         if ids is None:
             raise UnsupportedVersionError("this broker has no controller that gives producer ids")
@@ -94,7 +94,7 @@ class ProduceService(produce_pb2_grpc.ProduceServicer):
 
 
 def fence_of(item: Any, writers: Writers) -> Fence | None:
-    """The conditions of one partition's append; None: it has none. InvalidTopicError (a client writes to a shard),
+    """The conditions of one partition's append; None: none. InvalidTopicError (a client writes to a shard),
     InvalidRequestError."""
     topic, has_epoch = item.topic, item.HasField("shard_epoch")
     if writers is Writers.CLIENTS:
@@ -112,7 +112,7 @@ def fence_of(item: Any, writers: Writers) -> Fence | None:
 
 
 class _Pending(Expiring):
-    """A request under way. ``results`` has a place for each of its partitions."""
+    """A request in progress. ``results`` has a place for each of its partitions."""
 
     __slots__ = (
         "acks",
@@ -136,16 +136,16 @@ class _Pending(Expiring):
         self.acks = acks
         self.partitions = partitions
         self.results: list[Any] = [None] * len(partitions)
-        #: Who was given the records; with acks ALL it knows why they are late.
+        #: Receivers of the records; with acks ALL they know why it is late.
         self.replicas: list[LeaderReplica | None] = [None] * len(partitions)
         self.remaining = len(partitions)
         self.size = 0
-        #: Partitions whose records were refused for what they are.
+        #: Partitions refused because of their records.
         self.worthless = 0
         self.answered = False
-        #: The partitions (their places in the request) whose records are on their way to the log.
+        #: Partitions (places in the request) whose records are on their way to the log.
         self.in_memory: set[int] = set()
-        #: Its bytes count no more.
+        #: Its bytes no longer count.
         self.is_over = False
 
     def expire(self) -> None:
@@ -153,7 +153,7 @@ class _Pending(Expiring):
 
 
 class _Held:
-    """A refusal that waits for the appends before it: so many of its partition's are still under way."""
+    """A refusal that waits for so many earlier appends of its partition."""
 
     __slots__ = ("before", "error", "index", "pending")
 
@@ -165,8 +165,6 @@ class _Held:
 
 
 class ProduceStream(StreamHandler[Any]):
-    """One client's stream."""
-
     __slots__ = ("_appending", "_broker", "_held", "_holds", "_in_flight", "_in_flight_bytes", "_stream", "_writers")
 
     def __init__(
@@ -178,7 +176,7 @@ class ProduceStream(StreamHandler[Any]):
         self._in_flight = 0
         self._in_flight_bytes = 0
         self._holds = 0  # why the stream is not read: bits, see pause
-        self._appending: dict[TopicPartition, int] = {}  # how many appends to each partition are under way
+        self._appending: dict[TopicPartition, int] = {}  # appends in progress for each partition
         self._held: dict[TopicPartition, deque[_Held]] = {}
 
     # -- StreamHandler -----------------------------------------------------------------------------------------------
@@ -194,7 +192,7 @@ class ProduceStream(StreamHandler[Any]):
         partitions = [TopicPartition(item.topic, item.partition) for item in items]
         pending = _Pending(self, request.correlation_id, acks, partitions)
         record_bytes = sum(map(len, records))
-        pending.size = max(record_bytes, self._stream.request_bytes)  # all that the request holds, names and all
+        pending.size = max(record_bytes, self._stream.request_bytes)  # all that the request holds, including names
         self._begin(pending, record_bytes)
         refusal = self._refusal_of_all(pending, record_bytes)
         if refusal is not None:
@@ -230,7 +228,7 @@ class ProduceStream(StreamHandler[Any]):
                 self._appending[partitions[index]] = self._appending.get(partitions[index], 0) + 1
 
     def _refusal_of_all(self, pending: _Pending, record_bytes: int) -> HeadraceError | None:
-        """What is wrong with the request as a whole, said of each of its partitions."""
+        """An error of the request as a whole, returned for each partition."""
         if pending.acks not in _ACKS:
             return InvalidRequiredAcksError(f"acks={pending.acks}: must be NONE, LEADER or ALL")
         if self._writers is Writers.COORDINATORS and pending.acks != produce_pb2.ACKS_ALL:
@@ -283,7 +281,7 @@ class ProduceStream(StreamHandler[Any]):
         broker.budget.take(pending.size, self)
 
     def _end(self, pending: _Pending) -> None:
-        """Nothing of it is left here but, if it was late, notes of where its answers would go."""
+        """Free the request, except, if it was late, the places of its answers."""
         if pending.is_over or not pending.answered or pending.in_memory:
             return
         pending.is_over = True
@@ -297,7 +295,7 @@ class ProduceStream(StreamHandler[Any]):
             self._stream.check_idle()
 
     def _written(self, pending: _Pending, index: int) -> None:
-        """One partition's records are in the log, and wait for the acknowledgements of other replicas."""
+        """One partition's records are in the log, and wait for other replicas."""
         pending.in_memory.discard(index)
         self._end(pending)
 
@@ -320,7 +318,7 @@ class ProduceStream(StreamHandler[Any]):
             self._release_held(partition)
 
     def _refused(self, pending: _Pending, index: int, error: HeadraceError) -> None:
-        """Nothing is appended. The answers for one partition keep their order: appends before it are answered first."""
+        """Refuse an append. Answers for one partition keep their order: earlier appends are answered first."""
         partition = pending.partitions[index]
         before = self._appending.get(partition, 0)
         if before:
@@ -329,7 +327,7 @@ class ProduceStream(StreamHandler[Any]):
             self._failed(pending, index, error)
 
     def _release_held(self, partition: TopicPartition) -> None:
-        """One more append to the partition has ended: answer the refusals that waited for it alone."""
+        """One append of the partition has ended: answer the refusals that waited only for it."""
         held = self._held[partition]
         for refusal in held:
             refusal.before -= 1
@@ -394,8 +392,8 @@ class ProduceStream(StreamHandler[Any]):
             self._hold(_UNREAD_ANSWERS)
 
     def expired(self, pending: _Pending) -> None:
-        """The time-out is over: answer now. What was appended stays, and may be committed yet. A high watermark
-        that stands still must not keep the client's other partitions waiting: what is in the log counts no more."""
+        """The timeout is over: answer now. What was appended stays, and may still be committed. What is in the log
+        counts no more: a stalled high watermark must not block the client's other partitions."""
         results = [
             result or self._result_of(partition, self._late_error(pending, index))
             for index, (partition, result) in enumerate(zip(pending.partitions, pending.results, strict=True))

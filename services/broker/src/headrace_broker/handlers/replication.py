@@ -1,10 +1,9 @@
-"""The Replication service: followers on the other brokers are pushed what the partitions led here are given.
+"""The Replication service: pushes the records of partitions led here to followers on other brokers.
 
-The lanes know what is owed (``partition/leader_lane.py``); this shell gives each of them a stream, a clock and threads
-for cold reads. Whatever makes work for a lane (a log that grew, an acknowledgement, room in the stream) schedules one
-turn for it in the event loop, and a turn makes one message of all that has come together. While a message is being
-written no other is made: what comes meanwhile goes into the next one, and a follower that does not read costs one
-message.
+The lanes know what is owed (``partition/leader_lane.py``); this shell gives each a stream, a clock and threads for cold
+reads. Every event for a lane (a log that grew, an acknowledgement, room in the stream) schedules one turn in the event
+loop, and a turn makes one message of all that has come together. No other message is made while one is being written:
+so a follower that does not read costs one message.
 """
 
 from __future__ import annotations
@@ -42,24 +41,22 @@ from ..replication.wire import hello_of, request_of, response_to_proto
 
 logger = logging.getLogger(__name__)
 
-#: Answers to joins that may wait to be written before the stream is read no further.
+#: Answers to joins that may wait to be written before the stream is not read.
 UNSENT_MAX = 20_000
 
-#: A leader says something so often to a follower that does the same (replication.proto, ``sends_heartbeats``).
+#: Heartbeat interval towards a follower that sends heartbeats (replication.proto, ``sends_heartbeats``).
 SPEAK_S = 1.0
 _STILL_HERE = response_to_proto(Response(speaks=True))
 
-#: A look at a follower's silence that comes so late finds a loop that stood still, and proves nothing.
+#: A silence check that runs so late shows a stalled loop, and proves nothing.
 STALLED_MS = 500
 
 _THROTTLED_REPLICAS = "leader.replication.throttled.replicas"
 
 
 class ReplicationService(replication_pb2_grpc.ReplicationServicer):
-    """headrace.v1.Replication; and what its lanes ask of this broker (``LaneHost``).
-
-    Belongs on the internal listener. ``set_throttle`` follows ``leader.replication.throttled.rate``.
-    """
+    """headrace.v1.Replication, and the ``LaneHost`` of its lanes. Belongs on the internal listener. ``set_throttle``
+    follows ``leader.replication.throttled.rate``."""
 
     def __init__(self, broker: BrokerContext) -> None:
         self._broker = broker
@@ -79,12 +76,12 @@ class ReplicationService(replication_pb2_grpc.ReplicationServicer):
             self._broker.streams.discard(stream)
 
     def set_throttle(self, bytes_per_second: int) -> None:
-        """What replicas that are listed as throttled may have together while they catch up (KIP-73)."""
+        """Set the rate shared by throttled replicas while they catch up (KIP-73)."""
         self._pacer.set_rate(bytes_per_second, self.now_ms())
 
     @property
     def followers(self) -> JoinedReplicas:
-        """Who follows what over all streams."""
+        """Joined followers over all streams."""
         return self._registry
 
     def now_ms(self) -> int:
@@ -93,7 +90,7 @@ class ReplicationService(replication_pb2_grpc.ReplicationServicer):
     # -- for the streams ---------------------------------------------------------------------------------------------
 
     def lane(self, hello: Hello, stream: LeaderStream) -> LeaderLane:
-        """The lane of a new stream, which takes the place of an older one of the same follower. Raises
+        """The lane of a new stream, which replaces an older one of the same follower. Raises
         InconsistentClusterIdError, NotLeaderOrFollowerError, StaleBrokerEpochError, InvalidRequestError."""
         self._check(hello)
         lane = LeaderLane(
@@ -159,7 +156,7 @@ class ReplicationService(replication_pb2_grpc.ReplicationServicer):
     # -- the metadata ------------------------------------------------------------------------------------------------
 
     def _metadata_changed(self, image: MetadataImage, delta: MetadataDelta) -> None:
-        """Streams of former lives of brokers end: what they acknowledge says nothing of the disk that there is now."""
+        """End streams of brokers with a former epoch: their acknowledgements do not apply to the present disk."""
         if not delta.brokers:
             return
         for stream in list(self._streams.values()):
@@ -169,8 +166,6 @@ class ReplicationService(replication_pb2_grpc.ReplicationServicer):
 
 
 class LeaderStream(StreamHandler[Any]):
-    """One follower's stream."""
-
     __slots__ = (
         "_closed",
         "_is_scheduled",
@@ -219,7 +214,7 @@ class LeaderStream(StreamHandler[Any]):
                 self._speak()
             return
         if lane.is_closed:
-            return  # it came while the stream was ended: a join would take the place of one on the stream that counts
+            return  # it arrived while the stream ended: a join would replace one on the current stream
         lane.heard()
         said = request_of(request)
         for handle in said.leaves:
@@ -255,8 +250,8 @@ class LeaderStream(StreamHandler[Any]):
             self._lane.close()
 
     def _listen(self) -> None:
-        """End the stream when the follower is silent for too long: the link to it is broken, though nothing tells so.
-        What waits to be written, and cannot be, does not hold this up."""
+        """End the stream when the follower is silent for too long: its connection is broken without notice. Does not
+        wait for unwritten messages."""
         self._silence = None
         lane = self._lane
         if lane is None or self._closed or lane.is_closed:
@@ -265,7 +260,7 @@ class LeaderStream(StreamHandler[Any]):
         if silent_at_ms is None:
             return
         if self._stream.paused or now_ms - silent_at_ms > STALLED_MS:
-            lane.heard()  # nothing was read here, whatever it said
+            lane.heard()  # nothing was read here, so silence proves nothing
             silent_at_ms = now_ms + SILENCE_MS
         if now_ms >= silent_at_ms:
             self.end(NetworkError(f"broker {self.broker_id} has said nothing for {SILENCE_MS} ms: the link is broken"))
@@ -273,29 +268,29 @@ class LeaderStream(StreamHandler[Any]):
             self._silence = self._loop.call_later((silent_at_ms - now_ms) / 1000, self._listen)
 
     def _speak(self) -> None:
-        """Say every second that this leader is there: a follower that hears nothing ends the stream."""
+        """Send a heartbeat every second: a follower without one ends the stream."""
         self._speaking = None
         if self._lane is None or self._closed or self._lane.is_closed:
             return
-        if not self._stream.queued_bytes:  # else there is something under way to it
+        if not self._stream.queued_bytes:  # else a message is on its way to it
             self._stream.send(_STILL_HERE, ITEM_BYTES)
         self._speaking = self._loop.call_later(SPEAK_S, self._speak)
 
     # -- for the service ---------------------------------------------------------------------------------------------
 
     def wake(self) -> None:
-        """Its lane may have something to say: look once this turn of the loop is over."""
+        """Schedule a turn at the end of this turn of the loop: the lane may have something to send."""
         if not self._is_scheduled and not self._closed:
             self._is_scheduled = True
             self._service.pushes.begin(self)
             self._loop.call_soon(self._turn)
 
     def replaced(self) -> None:
-        """The follower has opened another stream: this one is a connection whose end was not noticed here."""
+        """The follower opened another stream: the end of this connection was not noticed here."""
         self.end(None)
 
     def end(self, error: HeadraceError | None) -> None:
-        """No more of it is served from here on, whatever the connection does."""
+        """Stop serving it from here on, in any state of the connection."""
         if self._lane is not None:
             self._lane.close()
         self._stream.finish(error)
@@ -335,7 +330,7 @@ class LeaderStream(StreamHandler[Any]):
             self.wake_at(due_ms)
 
     def wake_at(self, due_ms: int) -> None:
-        """One timer, for the first moment that the lane waits for; one that is too early does no harm."""
+        """Set one timer for the lane's next deadline; too early is harmless."""
         if self._closed or (self._timer is not None and self._timer_ms <= due_ms):
             return
         if self._timer is not None:
@@ -346,7 +341,7 @@ class LeaderStream(StreamHandler[Any]):
     def _due(self) -> None:
         self._timer = None
         due_ms = None if self._lane is None else self._lane.due_ms()
-        if due_ms is None:  # a push has taken the news along
+        if due_ms is None:  # a push has carried the news
             return
         if due_ms > self._service.now_ms():
             self.wake_at(due_ms)
@@ -375,8 +370,8 @@ def _outcome(read: ColdRead, done: asyncio.Future[ReadResult | None]) -> ReadRes
 
 
 class _ThrottledReplicas:
-    """Which partitions are throttled when this broker leads them, by ``leader.replication.throttled.replicas`` of their
-    topics ("partition:leader,...", or "*"); read again when a configuration changes."""
+    """Partitions throttled while this broker leads them, by their topics' ``leader.replication.throttled.replicas``
+    ("partition:leader,...", or "*"); read again when a configuration changes."""
 
     __slots__ = ("_configs", "_of_topic")
 

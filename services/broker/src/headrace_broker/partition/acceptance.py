@@ -1,7 +1,7 @@
-"""May these batches of a producer enter this topic's log?
+"""Check whether a producer's batches may enter a topic's log.
 
-The log itself knows what a topic demands (``headrace_core.log.appending``). What is added here is what this broker does
-not do yet, and what can be refused by the first header alone, before anything is spent on the content.
+``headrace_core.log.appending`` checks the topic's demands. This adds what this broker does not support yet, and what
+the first header alone can refuse, before the content costs anything.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from headrace_core.log.files import Buffer
 from headrace_core.records import BatchHeader, Compression, iterate_headers, read_header
 from headrace_core.types import TopicPartition
 
-#: So few compressed bytes cannot grow to more than takes a few milliseconds.
+#: So few compressed bytes decompress within a few milliseconds.
 _INLINE_COMPRESSED_BYTES_MAX = 1024
 
 
 def needs_thread(records: bytes, config: LogConfig) -> bool:
-    """Would checking these records stall whoever does it? Decompression costs milliseconds, or much more when somebody
-    means harm, and so does compressing what the topic wants in another codec; everything else runs at several GB/s."""
+    """Whether checking these records would stall its thread. Decompression costs milliseconds, or much more for
+    malicious input, and so does recompression; everything else runs at several GB/s."""
     if len(records) <= _INLINE_COMPRESSED_BYTES_MAX:
         return False
     wanted = topic_codec(config)
@@ -38,7 +38,7 @@ def accept(
     records: bytes, config: LogConfig, partition: TopicPartition, now_ms: int
 ) -> tuple[Buffer, Sequence[BatchHeader]]:
     """The batches and their headers, ready for the log, in the topic's codec (``compression.type``). Costs a pass over
-    the bytes; safe in any thread.
+    the bytes; any thread.
 
     Raises CorruptMessageError, InvalidRecordError, InvalidTimestampError, RecordTooLargeError (a batch above
     ``max.message.bytes``), RecordListTooLargeError (more than a segment holds), UnsupportedVersionError (transactions,

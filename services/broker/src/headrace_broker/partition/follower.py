@@ -1,25 +1,24 @@
-"""A partition's follower: joins its leader, cuts what the leader never had, takes what is pushed.
+"""A partition's follower: joins its leader, truncates what the leader never had, takes pushed records.
 
 ::
 
-    state         what is so                                    goes on
-    JOINING       no leader's answer yet, or none that counts   join -> joined
-    FOLLOWING     the logs match, pushes come                   pushed, news; disconnected -> JOINING
-    TRUNCATING    the log is cut, or begun anew                 truncated -> JOINING
-    OUT           something has to happen elsewhere first       retry -> JOINING: the other lane, newer metadata
+    state         meaning                                     next
+    JOINING       no valid answer of a leader yet             join -> joined
+    FOLLOWING     the logs match, the leader pushes           pushed, news; disconnected -> JOINING
+    TRUNCATING    the log is truncated, or started again      truncated -> JOINING
+    OUT           needs another lane or newer metadata        retry -> JOINING
 
-One machine is one leader epoch: when another leader or epoch is announced, the shell makes a new one, from the log as
-it is. What an old machine was sent does not concern the new one, for handles are never used twice.
+One machine is one leader epoch: for another leader or epoch the shell creates a new one, from the log as it is.
+Messages to an old machine do not reach the new one, because handles are never reused.
 
-Rules, and what happened to those who had other ones:
+Rules, and the failures without them:
 
-    cut by leader epochs, never by the high watermark                          KIP-101, KIP-279
-    join only when nothing is under way to the log: what the leader is told    (our own: appends run beside the stream)
-    must be what is there
-    take only what goes on where the log ends, in epochs that never fall       KIP-320: fencing, diverging tails
+    truncate by leader epochs, never by the high watermark                     KIP-101, KIP-279
+    join only when no append is in progress: the join must describe the log    (our own: appends run beside the stream)
+    take only what starts at the log's end, in epochs that never fall          KIP-320: fencing, diverging tails
     and are not above the leader's
-    the high watermark is the leader's, as far as the log goes; it never       KIP-101
-    goes back, unless the log is cut below it
+    the high watermark is the leader's, at most the log's end; it never        KIP-101
+    goes back, unless the log is truncated below it
 """
 
 from __future__ import annotations
@@ -49,23 +48,23 @@ class LogsMatch(NamedTuple):
 
 
 class Truncate(NamedTuple):
-    """Cut the log at ``offset`` (a batch that straddles it goes whole), then say ``truncated``."""
+    """Cut the log at ``offset`` (a straddling batch goes whole), then call ``truncated``."""
 
     offset: int
 
 
 class Restart(NamedTuple):
-    """Empty the log; its next record gets ``at_offset``. Then say ``truncated``."""
+    """Empty the log; its next record gets ``at_offset``. Then call ``truncated``."""
 
     at_offset: int
 
 
 class OtherLane(NamedTuple):
-    """Join again on the other lane; say ``retry`` before."""
+    """Call ``retry``, then join again on the other lane."""
 
 
 class Wait(NamedTuple):
-    """Nothing can be done before something changes elsewhere; say ``retry`` then."""
+    """Wait for a change elsewhere, then call ``retry``."""
 
     error: HeadraceError
 
@@ -78,18 +77,18 @@ JoinOutcome = LogsMatch | Truncate | Restart | OtherLane | Wait | Stale
 
 
 class Take(NamedTuple):
-    """Append these batches as they are. ``end_offset``: where the log ends then."""
+    """Append these batches unchanged. ``end_offset``: the log's end then."""
 
     records: bytes
     end_offset: int
 
 
 class Drop(NamedTuple):
-    """It is not for this join: forget it."""
+    """Not for this join: ignore it."""
 
 
 class Refuse(NamedTuple):
-    """It cannot be what the leader has: let go of the handle, and join anew."""
+    """It cannot be the leader's log: release the handle, and join again."""
 
     error: HeadraceError
 
@@ -98,7 +97,7 @@ PushOutcome = Take | Drop | Refuse
 
 
 class PushedBatch(Protocol):
-    """What is read of a batch's header, its CRC checked before (``headrace_core.records.BatchHeader``)."""
+    """Fields of a batch's header, its CRC checked before (``headrace_core.records.BatchHeader``)."""
 
     @property
     def base_offset(self) -> int: ...
@@ -109,7 +108,8 @@ class PushedBatch(Protocol):
 
 
 class PartitionFollower:
-    """The follower's state under one leader epoch. Single-threaded; the shell feeds it, and does what it says."""
+    """The follower's state under one leader epoch. Single-threaded; the shell feeds it, and carries out its
+    decisions."""
 
     __slots__ = (
         "_acked",
@@ -153,17 +153,17 @@ class PartitionFollower:
         self.log_start = log_start
         self.log_end = log_end
         self.durable_end = durable_end
-        #: Of the last record; -1: there is none.
+        #: Of the last record; -1: none.
         self.last_epoch = last_epoch
         self.high_watermark = min(max(high_watermark, log_start), log_end)
         self.state = FollowerState.JOINING
         #: Why it is OUT.
         self.error: HeadraceError | None = None
-        #: Of the join that counts; -1: none.
+        #: Of the current join; -1: none.
         self.handle = -1
         self._leader_high_watermark = 0
         self._leader_log_start = 0
-        #: Up to here records were taken, and handed to the log: it may not have them yet.
+        #: End of the records handed to the log, which may not have them yet.
         self._taken_end = log_end
         self._taken_epoch = last_epoch
         self._acked: Ack | None = None
@@ -172,21 +172,21 @@ class PartitionFollower:
 
     @property
     def taken_end(self) -> int:
-        """Where the log will end when all that was taken is in it."""
+        """The log's end when all taken records are in it."""
         return self._taken_end
 
     @property
     def taken_epoch(self) -> int:
-        """Of the last record that was taken; -1: there is none."""
+        """Epoch of the last taken record; -1: none."""
         return self._taken_epoch
 
     @property
     def can_join(self) -> bool:
-        """It wants to, and nothing is on its way to the log."""
+        """Whether it may join: it is JOINING, and no append is in progress."""
         return self.state is FollowerState.JOINING and self.handle < 0 and self._taken_end == self.log_end
 
     def join(self, handle: int, window_bytes: int) -> Join:
-        """What to ask the leader."""
+        """The request to the leader."""
         assert self.can_join, f"{self.partition}: cannot join, {self.state.value}, {self._taken_end} of {self.log_end}"
         self.handle = handle
         self._acked = None
@@ -203,7 +203,7 @@ class PartitionFollower:
         )
 
     def joined(self, answer: Joined, end_of: EndOf) -> JoinOutcome:
-        """The leader's answer. ``end_of``: of this log, where the largest epoch not above one ended."""
+        """Apply the leader's answer. ``end_of``: end of the largest epoch in this log not above one."""
         if answer.handle != self.handle or self.state is not FollowerState.JOINING:
             return Stale()
         if answer.error is not None:
@@ -217,11 +217,11 @@ class PartitionFollower:
         if answer.diverging is not None:
             cut = cut_for(answer.diverging, end_of, self.log_end)
             if cut >= self.log_end and self.last_epoch > answer.diverging.epoch:
-                # It once led in epochs that it wrote no record of (the first append was refused, or was one that it had
-                # already): all records are common, and only those epochs go, as in Kafka's UnifiedLog.truncateTo.
+                # It once led in epochs without a record of its own (the first append was refused, or a repeat): all
+                # records are common, and only those epochs go, as in Kafka's UnifiedLog.truncateTo.
                 self._end(FollowerState.TRUNCATING)
                 return Truncate(self.log_end) if self.log_start < self.log_end else Restart(self.log_end)
-            if cut >= self.log_end:  # the leader says that the logs part, and not where: cutting cannot help
+            if cut >= self.log_end:  # the leader says that the logs diverge, and not where: truncating cannot help
                 return self._out(
                     UnknownServerError(
                         f"{self.partition}: broker {self.leader_id} says that its epoch {answer.diverging.epoch} ended "
@@ -236,7 +236,7 @@ class PartitionFollower:
         return LogsMatch()
 
     def truncated(self, log_end: int, last_epoch: int, *, log_start: int | None = None) -> None:
-        """The log was cut, or begun anew, durably; it ends at ``log_end`` with a record of ``last_epoch``."""
+        """The log was truncated or restarted, durably; it ends at ``log_end`` with a record of ``last_epoch``."""
         assert self.state is FollowerState.TRUNCATING, f"{self.partition}: cut while {self.state.value}"
         self.log_end = self.durable_end = self._taken_end = log_end
         self.last_epoch = self._taken_epoch = last_epoch
@@ -245,7 +245,7 @@ class PartitionFollower:
         self.state = FollowerState.JOINING
 
     def ended(self, message: Ended) -> OtherLane | Wait | Stale:
-        """The leader follows the handle no more."""
+        """The leader has ended the handle."""
         if message.handle != self.handle:
             return Stale()
         if message.error is not None:
@@ -254,12 +254,12 @@ class PartitionFollower:
         return OtherLane()
 
     def disconnected(self) -> None:
-        """The stream broke, or the handle was let go of: join anew, once the log has what was taken."""
+        """The stream broke, or the handle was released: join again, once the log has what was taken."""
         if self.state is not FollowerState.TRUNCATING:
             self._end(FollowerState.JOINING)
 
     def retry(self) -> None:
-        """What kept it out may be over."""
+        """Try again: the reason for OUT may be over."""
         if self.state is FollowerState.OUT:
             self._end(FollowerState.JOINING)
 
@@ -276,7 +276,7 @@ class PartitionFollower:
     # -- following ---------------------------------------------------------------------------------------------------
 
     def pushed(self, push: Push, batches: Iterable[PushedBatch]) -> PushOutcome:
-        """Records have come; ``batches`` are their headers, in order, their CRCs checked."""
+        """Records arrived; ``batches`` are their headers, in order, their CRCs checked."""
         if push.handle != self.handle or self.state is not FollowerState.FOLLOWING:
             return Drop()
         end, epoch = self._taken_end, self._taken_epoch
@@ -292,8 +292,8 @@ class PartitionFollower:
         return Take(push.records, end)
 
     def _what_is_wrong(self, batch: PushedBatch, end: int, epoch: int) -> str:
-        """Gaps are compaction's; but nothing may come twice, and no epoch out of its order."""
-        # (A log that begins anew may begin in the middle of a batch, where the leader's log starts.)
+        """The fault of a batch. Gaps come from compaction; repeats and falling epochs are faults."""
+        # (A restarted log may begin in the middle of a batch, where the leader's log starts.)
         if batch.base_offset < end and not (epoch < 0 and batch.next_offset > end):
             return f"a batch from offset {batch.base_offset}, and the log goes on at {end}"
         if batch.leader_epoch < epoch:
@@ -303,7 +303,7 @@ class PartitionFollower:
         return ""
 
     def appended(self, log_end: int, durable_end: int, last_epoch: int) -> None:
-        """The log has what was taken up to ``log_end``, and has met its flush policy up to ``durable_end``."""
+        """The log has the taken records up to ``log_end``, and has met its flush policy up to ``durable_end``."""
         assert self.log_end <= log_end <= self._taken_end, f"{self.partition}: {log_end}, {self._taken_end} were taken"
         self.log_end, self.last_epoch = log_end, last_epoch
         self.flushed(durable_end)
@@ -315,27 +315,27 @@ class PartitionFollower:
         self.durable_end = max(self.durable_end, durable_end)
 
     def append_failed(self, error: HeadraceError) -> None:
-        """What was taken is not in the log, and will not be (a full disk, a batch that was no good)."""
+        """The taken records will not be in the log (a full disk, a bad batch)."""
         self._taken_end, self._taken_epoch = self.log_end, self.last_epoch
         if self.state is not FollowerState.TRUNCATING:
             self._out(error)
 
     def news(self, news: News) -> None:
-        """The leader's offsets have moved."""
+        """Apply the leader's new offsets."""
         if news.handle == self.handle and self.state is FollowerState.FOLLOWING:
             self._heard(news.high_watermark, news.log_start)
 
     def log_start_moved(self, log_start: int) -> None:
-        """Records below ``log_start`` are gone here."""
+        """Records below ``log_start`` were deleted here."""
         self.log_start = max(self.log_start, log_start)
 
     @property
     def wanted_log_start(self) -> int:
-        """Where the leader's log starts, as far as it concerns this one: records below it are to be deleted."""
+        """The leader's log start as it applies here: delete records below it."""
         return max(self.log_start, min(self._leader_log_start, self.high_watermark))
 
     def next_ack(self) -> Ack | None:
-        """What the leader has not been told yet; None: it knows all, or nobody listens. Counts as told."""
+        """The next acknowledgement; None: nothing new, or no leader. Marks it as sent."""
         if self.state is not FollowerState.FOLLOWING:
             return None
         ack = Ack(self.handle, self.durable_end, self.log_end, self.log_start)

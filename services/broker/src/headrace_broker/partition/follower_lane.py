@@ -1,16 +1,14 @@
-"""The follower's side of one stream to one leader (pure): which partitions are joined under which handle, what is said
-next.
+"""The follower's side of one stream to one leader (pure): handles of joined partitions, and the next message.
 
-A partition on a lane is *wanted* until it may be joined (an append of it may still be under way: a join says where the
-log ends), *joining* from its join to the answer, *following* until its handle ends::
+A partition on a lane is *wanted* until it may be joined (an append may still be in progress: a join reports the log's
+end), *joining* until the answer, *following* until its handle ends::
 
     wanted  --next()-->  joining  --joined-->  following
       ^                     |                      |
       +--- join() again ----+-- error, cut, ... ---+      and all of them when the stream breaks
 
-What is to be said is gathered and goes out as one message: of a partition that moved a hundred times while the last
-message was written, the last position. A handle that was let go of names nobody any more, so what was on its way for it
-is dropped by whoever looks it up here.
+Outgoing items are gathered into one message: of a partition that advanced a hundred times while the last message was
+written, it has the last position. A released handle belongs to no partition, so later messages for it are dropped.
 """
 
 from __future__ import annotations
@@ -19,21 +17,21 @@ from typing import Generic, Protocol, TypeVar
 
 from .messages import Ack, Ended, Join, Joined, Request
 
-#: Joins, leaves and acknowledgements of one message: some 50 KiB.
+#: Joins, leaves and acknowledgements in one message: some 50 KiB.
 ITEMS_MAX = 2_000
 
 
 class Joinable(Protocol):
-    """A partition that is followed, as a lane needs it (``PartitionFollower``, and what is around it)."""
+    """A followed partition, as a lane needs it (``PartitionFollower`` and its shell)."""
 
     @property
     def can_join(self) -> bool:
-        """Is its log at rest? Whoever answers no has the lane asked again (``next``) when that is over."""
+        """Whether its log is at rest. After False, ``next`` is called again when that changes."""
 
     def join(self, handle: int) -> Join: ...
 
     def next_ack(self) -> Ack | None:
-        """What the leader has not been told yet."""
+        """The next acknowledgement."""
 
 
 F = TypeVar("F", bound=Joinable)
@@ -49,7 +47,7 @@ class _Handle(Generic[F]):
 
 
 class FollowerLane(Generic[F]):
-    """See the module. One for each leader and lane; it outlives the streams that carry it."""
+    """See the module. One for each leader and lane; it outlives its streams."""
 
     def __init__(self) -> None:
         self._next_number = 1
@@ -57,12 +55,12 @@ class FollowerLane(Generic[F]):
         self._by_replica: dict[F, _Handle[F]] = {}
         self._wanted: dict[F, None] = {}
         self._leaves: list[int] = []
-        #: Of the leaves, those whose logs take no appends.
+        #: Leaves because the log takes no appends.
         self._cannot_append: set[int] = set()
         self._acks_due: dict[_Handle[F], None] = {}
 
     def __len__(self) -> int:
-        """How many partitions are on it."""
+        """Number of partitions on it."""
         return len(self._wanted) + len(self._by_replica)
 
     def __contains__(self, replica: F) -> bool:
@@ -71,12 +69,12 @@ class FollowerLane(Generic[F]):
     # -- what the partitions say -------------------------------------------------------------------------------------
 
     def join(self, replica: F) -> None:
-        """It is to be joined; anew, if it is."""
+        """Join it, or join it again."""
         self._let_go(replica)
         self._wanted[replica] = None
 
     def leave(self, replica: F, *, cannot_append: bool = False) -> None:
-        """It is on this lane no more. ``cannot_append``: because its log takes nothing."""
+        """Remove it. ``cannot_append``: because its log takes no appends."""
         handle = self._let_go(replica)
         if cannot_append and handle is not None:
             self._cannot_append.add(handle.number)
@@ -91,24 +89,24 @@ class FollowerLane(Generic[F]):
     # -- what the leader says ----------------------------------------------------------------------------------------
 
     def find(self, number: int) -> F | None:
-        """Whom a push or news is for; None: its handle was let go of."""
+        """The partition of a push or news; None: the handle was released."""
         handle = self._by_number.get(number)
         return handle.replica if handle is not None and handle.is_joined else None
 
     def joined(self, joined: Joined) -> F | None:
-        """Whom the answer is for; None: nobody any more. Its handle has ended unless ``joined.follows``."""
+        """The partition of an answer; None: released. The handle has ended unless ``joined.follows``."""
         handle = self._by_number.get(joined.handle)
         if handle is None:
             return None
         if joined.follows:
             handle.is_joined = True
-            self._acks_due[handle] = None  # it may have moved since it asked
+            self._acks_due[handle] = None  # it may have advanced since the join
         else:
             self._forget(handle)
         return handle.replica
 
     def ended(self, ended: Ended) -> F | None:
-        """Whom the leader follows no more; None: nobody any more."""
+        """The partition whose handle the leader ended; None: released."""
         handle = self._by_number.get(ended.handle)
         if handle is None:
             return None
@@ -116,8 +114,8 @@ class FollowerLane(Generic[F]):
         return handle.replica
 
     def broken(self) -> list[F]:
-        """The stream is over, and all handles with it. Whoever had one, or wanted one, wants one on the next stream;
-        they are returned, for what was pushed and not written yet is pushed again."""
+        """The stream ended, and all handles with it. Its partitions want to join the next stream and are returned,
+        because what was pushed and not written yet is pushed again."""
         lost = list(self._by_replica)
         self._by_number.clear()
         self._by_replica.clear()
@@ -130,7 +128,7 @@ class FollowerLane(Generic[F]):
     # -- what goes out -----------------------------------------------------------------------------------------------
 
     def next(self) -> Request | None:
-        """The next message; None: there is nothing to say."""
+        """The next message; None: nothing to send."""
         leaves, self._leaves = self._leaves, []
         cannot_append, self._cannot_append = frozenset(self._cannot_append), set()
         joins = self._take_joins(ITEMS_MAX)

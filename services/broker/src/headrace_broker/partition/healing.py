@@ -1,21 +1,20 @@
-"""How a replica that was lost or damaged comes back from the others (pure).
+"""Recovery of a lost or damaged replica from the others (pure).
 
-A log that was found to be damaged is quarantined: it is not served, and nothing is cut off it. If the partition has
-other replicas, its broker heals it without anybody's help::
+A damaged log is quarantined: it is not served, and nothing is truncated. If the partition has other replicas, its
+broker heals it automatically::
 
-    damaged here                          step     what is done
+    damaged here                          step     action
     no other replica may lead             KEEP     nothing: this may be the last copy; an operator decides
     in the ISR or eligible, or leading    REPORT   the controllers record that it starts over, empty: it is eligible for
                                                    nothing from there on, and another one leads (KIP-903)
-    nobody leads                          WAIT     an election comes first
+    no leader                             WAIT     an election comes first
     another one leads, and this one is
-    eligible for nothing                  MAKE     the damaged log is deleted, an empty one made: it follows
+    eligible for nothing                  MAKE     the damaged log is deleted, an empty one created: it follows
 
-Each step is taken by looking at the metadata, so nothing has to be remembered across a restart: a quarantined log is
-found quarantined, a log that was deleted is made anew where the metadata has it, and is not in sync.
+Each step follows from the metadata, so nothing is remembered across a restart: a quarantined log is found quarantined;
+a deleted log is created again where the metadata has it, and is not in sync.
 
-``KEEP`` errs on the side of what is damaged. A copy that is out of sync elsewhere is no reason to give this one up: it
-lacks records that are in here, most of them readable.
+``KEEP`` favours the damaged copy: an out-of-sync copy elsewhere lacks records that are here, most of them readable.
 """
 
 from __future__ import annotations
@@ -37,19 +36,19 @@ class Step(enum.Enum):
 
 
 def has_others(state: PartitionImage, broker_id: int) -> bool:
-    """May another replica than that of ``broker_id`` lead, because it has all that was committed, or does one lead?"""
+    """Whether a replica on another broker than ``broker_id`` leads, or may lead with all committed records."""
     if state.leader not in (NO_LEADER, broker_id):
         return True
     return any(other != broker_id for other in (*state.isr, *state.elr))
 
 
 def is_eligible(state: PartitionImage, broker_id: int) -> bool:
-    """Do the controllers believe that this broker's replica holds all that was committed, or that it may?"""
+    """Whether the controllers believe that this broker's replica holds, or may hold, all committed records."""
     return state.leader == broker_id or broker_id in (*state.isr, *state.elr, *state.last_known_elr)
 
 
 def next_step(state: PartitionImage, broker_id: int) -> Step:
-    """What becomes of a damaged replica of ``broker_id``, as the partition is now."""
+    """The next step for a damaged replica of ``broker_id``."""
     if broker_id not in state.replicas or not has_others(state, broker_id):
         return Step.KEEP
     if is_eligible(state, broker_id):
@@ -58,20 +57,20 @@ def next_step(state: PartitionImage, broker_id: int) -> Step:
 
 
 class HealingReplica:
-    """What the metadata does not tell about a damaged replica that is being healed. Lost with the process, and not
-    needed afterwards: the next life of the broker has another broker epoch (KIP-903)."""
+    """State of a healing replica beyond the metadata. Lost with the process, and not needed after: the next start has
+    another broker epoch (KIP-903)."""
 
     __slots__ = ("cancel", "reported_offset", "unconfirmed_leave")
 
     def __init__(self, unconfirmed_leave: tuple[int, int] | None = None) -> None:
-        #: The leader, and its epoch, that may not have received the leave of this replica yet.
+        #: The leader and its epoch that may not have received this replica's leave yet.
         self.unconfirmed_leave = unconfirmed_leave
         self.cancel: Callable[[], None] = lambda: None
-        #: The controllers know that it begins anew, as of this metadata offset; None: not yet.
+        #: The metadata offset from which the controllers know that it starts over; None: not yet.
         self.reported_offset: int | None = None
 
     def waits_for_leave(self, state: PartitionImage) -> bool:
-        """Not if another leader, or epoch, has begun: that one never had this replica as a follower."""
+        """Whether the leave is outstanding; not with another leader or epoch, which never had this follower."""
         if self.unconfirmed_leave is not None and self.unconfirmed_leave != (state.leader, state.leader_epoch):
             self.close()
         return self.unconfirmed_leave is not None

@@ -1,18 +1,18 @@
-"""The in-sync set of a partition as its leader sees it: who follows how far, who counts, and what to ask for.
+"""A partition's in-sync set as its leader sees it: followers' progress, members, and AlterPartition proposals.
 
 Three sets, after KIP-497::
 
-    committed     what the controllers have decided, as far as this leader has heard
-    asked for     what an AlterPartition without a definite answer asks for; None: nothing is asked
-    maximal       both together: whoever the controllers MAY hold for in sync. The high watermark waits for all of them.
+    committed     decided by the controllers, as far as this leader knows
+    proposed      requested by an AlterPartition without a definite answer; None: no proposal
+    maximal       union of both: all that the controllers MAY hold to be in sync; the high watermark waits for them
 
-A shrink therefore counts when it is confirmed, an expansion as soon as it is asked for. A proposal ends in one of three
-ways: with an answer that carries a newer partition epoch, with metadata of a newer partition epoch, or with a refusal
-while it is *certain* that no other attempt is under way. Until then it is asked again, and nothing else is.
+So a shrink counts when it is confirmed, an expansion as soon as it is proposed. A proposal ends with an answer or
+metadata of a newer partition epoch, or with a refusal while it is *certain* that no other attempt is in progress. Until
+then it is repeated, and no other is made.
 
-An attempt without a definite answer makes the proposal *uncertain*: its request may lie in a connection and be granted
-after the leader was refused a later attempt. Only a newer partition epoch ends that, because the controllers grant
-nothing at a former one. What a refusal of AlterPartition says::
+An attempt without a definite answer makes the proposal *uncertain*: its request may be delayed in a connection and be
+granted after a later attempt was refused. Only a newer partition epoch ends that, because the controllers grant nothing
+at a former one. Refusals of AlterPartition::
 
     refusal                     of this attempt      of earlier attempts at this partition epoch
     INELIGIBLE_REPLICA          not done             may still be granted, once the member works; when the leader said
@@ -20,27 +20,27 @@ nothing at a former one. What a refusal of AlterPartition says::
     OPERATION_NOT_ATTEMPTED     not done             may have been, or still be granted
     NOT_CONTROLLER,             not done             may have been, or still be granted
     SERVER_SHUTTING_DOWN
-    INVALID_UPDATE_VERSION      not done, never      over: the metadata says what holds; it is not asked again
-    FENCED_LEADER_EPOCH,        not done, never      over, with this leader's epoch; it is not asked again
+    INVALID_UPDATE_VERSION      not done, never      over: the metadata is newer; not repeated
+    FENCED_LEADER_EPOCH,        not done, never      over, with this leader's epoch; not repeated
     NEW_LEADER_ELECTED
-    UNKNOWN_TOPIC_ID,           not done, never      over, with the partition; it is not asked again
+    UNKNOWN_TOPIC_ID,           not done, never      over, with the partition; not repeated
     UNKNOWN_TOPIC_OR_PARTITION
-    INVALID_REQUEST             not done, never      not known: the union counts until the metadata says more
-    STALE_BROKER_EPOCH,         not known here: the broker registers again, and its old life in the proposal is refused
+    INVALID_REQUEST             not done, never      unknown: the union counts until the metadata says more
+    STALE_BROKER_EPOCH,         unknown here: the broker registers again, and its old epoch in the proposal is refused
     BROKER_ID_NOT_REGISTERED    as INELIGIBLE_REPLICA, which ends the partition epoch
-    no answer, a time-out,      not known            not known: uncertain, asked again
+    no answer, a timeout,       unknown              unknown: uncertain, repeated
     any other error
 
 The first three lines end a certain proposal, and leave an uncertain one open.
 
     follower          joins the ISR when its durable end has reached the high watermark and the end of the log at the
-                      beginning of this leader's epoch, in a life that the controllers know (KIP-841, KIP-903)
+                      beginning of this leader's epoch, with a broker epoch that the controllers know (KIP-841, KIP-903)
                       leaves it when it has not reached the leader's log end for replica.lag.time.max.ms, or is fenced;
-                      at once when its log takes no appends, until it has appended something again; and when it is
-                      behind, its stream has broken, and it was not back within REJOIN_MS;
+                      at once when its log takes no appends, until it has appended something again;
+                      when it is behind, its stream has broken, and it was not back within REJOIN_MS;
                       and when it is on no stream for another reason for JOIN_MS, such as never in this epoch
 
-Falling behind is judged by durable ends: what a follower holds in its page cache is no progress.
+Durable ends measure the lag: bytes in a follower's page cache are no progress.
 """
 
 from __future__ import annotations
@@ -50,33 +50,33 @@ from typing import NamedTuple
 
 from headrace_core.types import TopicPartition
 
-#: The broker epoch of a broker that is registered and not fenced; None for any other.
+#: Broker epoch of a registered, unfenced broker; None for any other.
 Alive = Callable[[int], int | None]
 
-#: After a refusal, the next AlterPartition waits so long, unless newer metadata comes before.
+#: Delay of the next AlterPartition after a refusal, unless newer metadata arrives before.
 RETRY_BACKOFF_MS = 100
 
-#: How long a follower may take to come back after its stream broke. One that is slow has replica.lag.time.max.ms; of
-#: one that is on no stream it is known that it makes no progress. (A connection that only broke is back in some
-#: milliseconds; a broker that restarts is fenced meanwhile, which takes it out as well.)
+#: Time for a follower to return after its stream broke. A slow one has replica.lag.time.max.ms, but one without a
+#: stream makes no progress. (A broken connection is back in some milliseconds; a restarting broker is fenced meanwhile,
+#: which also removes it.)
 REJOIN_MS = 2_000
 
-#: How long a follower may be on no stream whose stream did not break: it has not joined in this epoch, or let go by
-#: itself. Each attempt to join begins the time again (it may have to cut its log first). A broker that starts does not
-#: need more: it is unfenced when it can follow, and joins the ISR after that.
+#: Time that a follower may be on no stream without a broken one: it has not joined in this epoch, or left by itself.
+#: Each attempt to join restarts it (it may have to truncate first). A starting broker needs no more: it is unfenced
+#: when it can follow, and then joins the ISR.
 JOIN_MS = 5_000
 
-#: It was caught up until the log grew, or this epoch began, and nobody has looked at a clock since.
+#: Caught up until the log grew or this epoch began; no clock was read since.
 _UNSEEN = -1
-#: It was not caught up in this epoch.
+#: Not caught up in this epoch.
 _NEVER = -(1 << 62)
 
-#: Refusals that prove that this attempt was not done, and never will be. They say nothing of earlier attempts.
+#: Refusals which prove that this attempt will never be done. They say nothing about earlier attempts.
 _NOT_DONE = frozenset({"INELIGIBLE_REPLICA", "NOT_CONTROLLER", "OPERATION_NOT_ATTEMPTED", "SERVER_SHUTTING_DOWN"})
 
 
 class IsrChange(NamedTuple):
-    """What to ask AlterPartition for: every member in the life in which it is in sync, the leader among them."""
+    """An AlterPartition proposal: every member with the broker epoch in which it is in sync, including the leader."""
 
     isr: tuple[tuple[int, int], ...]
     partition_epoch: int
@@ -88,7 +88,7 @@ class IsrChange(NamedTuple):
 
 
 class FollowerProgress:
-    """One follower, as far as its acknowledgements tell. ``joined``: its stream stands."""
+    """One follower by its acknowledgements. ``joined``: it is on a stream."""
 
     __slots__ = (
         "absent_ms",
@@ -113,19 +113,19 @@ class FollowerProgress:
         self.durable_end = -1
         self.log_end = -1
         self.log_start = -1
-        #: Kafka's lastCaughtUpTimeMs: it had all that the log held at this time.
+        #: Kafka's lastCaughtUpTimeMs: it had the whole log at this time.
         self.caught_up_ms = _NEVER
-        #: When it last acknowledged, and where the leader's log ended then.
+        #: Time of its last acknowledgement, and the leader's log end then.
         self.ack_ms = _UNSEEN
         self.ack_leader_end = -1
-        #: Out of the ISR, and by the last look free to join it: the high watermark waits for it while it keeps up, or
-        #: under load it could never reach it.
+        #: Outside the ISR, and able to join at the last check: the high watermark waits for it while it keeps up;
+        #: otherwise it could never reach it under load.
         self.is_eligible = False
-        #: Its log takes nothing: so it said, and has not appended anything since.
+        #: It reported that its log takes no appends, and has not appended since.
         self.cannot_append = False
-        #: Since when its stream has been over; None: it stands, or it let go by itself.
+        #: When its stream broke; None: it is on one, or left by itself.
         self.broken_ms: int | None = None
-        #: Since when it has been on no stream, or its last attempt to join failed; counts while it is not joined.
+        #: Since when it is on no stream, or its last attempt to join failed; used while it is not joined.
         self.absent_ms = _UNSEEN
 
     def acked(self, durable_end: int, log_end: int, log_start: int, leader_end: int, now_ms: int) -> None:
@@ -146,7 +146,7 @@ class FollowerProgress:
         self.cannot_append = self.cannot_append or cannot_append
 
     def seen(self, leader_end: int, now_ms: int) -> None:
-        """The clock says ``now_ms``, and nobody has acknowledged."""
+        """Set the time ``now_ms`` without an acknowledgement."""
         if self.absent_ms == _UNSEEN:
             self.absent_ms = now_ms
         if self.durable_end >= leader_end or self.caught_up_ms == _UNSEEN:
@@ -166,7 +166,7 @@ class FollowerProgress:
 
 
 class InSyncSet:
-    """Who is in sync, who may be, and the one question to the controllers that is open."""
+    """Members, possible members, and the open proposal."""
 
     __slots__ = (
         "_asked",
@@ -208,11 +208,11 @@ class InSyncSet:
         self.maximal = frozenset(self.committed)
         self._followers: dict[int, FollowerProgress] = {}
         self._asked: IsrChange | None = None
-        #: An attempt at what is asked for may have been granted, or may still be.
+        #: An attempt at the proposal may have been granted, or may still be.
         self._is_uncertain = False
-        #: The question is to be put again.
+        #: Send the proposal again.
         self._repeat = False
-        #: Nothing is asked before.
+        #: No proposal before.
         self._next_ms = _UNSEEN
         self._know_replicas()
         for follower in self._followers.values():  # its time begins now, as if it had just been seen
@@ -223,7 +223,7 @@ class InSyncSet:
 
     @property
     def followers(self) -> Iterable[FollowerProgress]:
-        """Of every replica but the leader."""
+        """Every replica but the leader."""
         return self._followers.values()
 
     @property
@@ -232,12 +232,12 @@ class InSyncSet:
 
     @property
     def is_uncertain(self) -> bool:
-        """Has an attempt at what is asked for no definite answer?"""
+        """Whether an attempt at the proposal has no definite answer."""
         return self._is_uncertain
 
     @property
     def is_pressed(self) -> bool:
-        """Is a member on no stream, or unable to append?"""
+        """Whether a member is on no stream, or unable to append."""
         return any(
             (follower.cannot_append or not follower.joined) and follower.broker_id in self.committed
             for follower in self._followers.values()
@@ -247,7 +247,7 @@ class InSyncSet:
         return self._followers.get(broker_id)
 
     def durable_on_all(self, durable_end: int) -> int:
-        """The smallest durable end of the leader, the maximal ISR, and the replicas about to join it."""
+        """Smallest durable end of the leader, the maximal ISR, and the replicas about to join it."""
         least = durable_end
         for follower in self._followers.values():
             if follower.durable_end < least and (follower.broker_id in self.maximal or self._is_waited_for(follower)):
@@ -255,13 +255,13 @@ class InSyncSet:
         return least
 
     def _is_waited_for(self, follower: FollowerProgress) -> bool:
-        """Kafka's shouldWaitForReplicaToJoinIsr. By the time of its last ack: a leader that hears nothing more lets go
-        of it at the next look."""
+        """Kafka's shouldWaitForReplicaToJoinIsr. By the time of its last acknowledgement: the next check drops a silent
+        one."""
         return follower.joined and follower.is_eligible
 
     def grew(self, old_end: int) -> bool:
-        """The leader's log grew: who held all of it until now is behind from the next look at a clock on. True if
-        anybody is."""
+        """The leader's log grew: followers that had all of it are behind from the next clock reading on. True if there
+        are any."""
         anybody = False
         for follower in self._followers.values():
             if follower.durable_end >= old_end and follower.caught_up_ms != _UNSEEN:
@@ -288,7 +288,7 @@ class InSyncSet:
     # -- what to ask for ---------------------------------------------------------------------------------------------
 
     def change(self, now_ms: int, alive: Alive, *, leader_end: int, high_watermark: int) -> IsrChange | None:
-        """What to ask for now. None: nothing, or not yet, or a question is open."""
+        """The proposal to make now. None: none, not yet, or one is open."""
         for follower in self._followers.values():
             follower.seen(leader_end, now_ms)
         if now_ms < self._next_ms:
@@ -297,8 +297,8 @@ class InSyncSet:
             return self._asked if self._repeat else None
         leader_life = alive(self.leader_id)
         if leader_life is None:
-            return None  # fenced: whatever it asked would be refused
-        if self.recovering:  # alone, until it is recorded that it has recovered (KIP-704)
+            return None  # fenced: any proposal would be refused
+        if self.recovering:  # alone, until its recovery is recorded (KIP-704)
             return IsrChange(((self.leader_id, leader_life),), self.partition_epoch)
         lives: dict[int, int] = {self.leader_id: leader_life}
         for follower in self._followers.values():
@@ -314,7 +314,7 @@ class InSyncSet:
     def _in_sync_life(
         self, follower: FollowerProgress, now_ms: int, alive: Alive, leader_end: int, high_watermark: int
     ) -> int | None:
-        """The life in which a follower is in sync; None: it is not."""
+        """Broker epoch in which a follower is in sync; None: it is not."""
         life = alive(follower.broker_id)
         if follower.broker_id in self.committed:
             follower.is_eligible = False
@@ -332,13 +332,13 @@ class InSyncSet:
         return life if could_join and follower.durable_end >= high_watermark else None
 
     def proposed(self, change: IsrChange) -> None:
-        """``change`` is on its way."""
+        """``change`` was sent."""
         self._asked = change
         self._repeat = False
         self._set_maximal()
 
     def next_due_ms(self, now_ms: int, leader_end: int) -> int | None:
-        """When ``change`` is worth asking again; None: not before something happens."""
+        """When to call ``change`` again; None: not before an event."""
         if self._asked is not None:
             return max(self._next_ms, now_ms) if self._repeat else None
         if self.recovering:
@@ -351,7 +351,7 @@ class InSyncSet:
                     continue
                 at = now_ms if follower.cannot_append else follower.late_after_ms(self.lag_time_max_ms) + 1
             elif follower.joined:
-                # It may join; or it was refused, or waits for its broker to be unfenced, which metadata would tell.
+                # It may join; or it was refused, or waits for its broker to be unfenced, which metadata would show.
                 at = now_ms + self.lag_time_max_ms if not follower.is_eligible else now_ms + RETRY_BACKOFF_MS
             else:
                 continue
@@ -361,7 +361,7 @@ class InSyncSet:
     # -- answers -----------------------------------------------------------------------------------------------------
 
     def altered(self, isr: Iterable[int], partition_epoch: int, recovering: bool) -> bool:
-        """The controllers' answer. False when it is older than what is known, or answers what is not asked any more."""
+        """Apply the controllers' answer. False when it is outdated, or answers another proposal."""
         members = tuple(isr)
         if partition_epoch < self.partition_epoch:
             return False
@@ -369,28 +369,28 @@ class InSyncSet:
         if asked is not None and partition_epoch == self.partition_epoch:
             wanted = set(asked.members), asked.recovering
             if wanted != (set(members), recovering):
-                return False  # a late answer to a former question: this one is still open
+                return False  # a late answer to a former proposal: this one is still open
         self._decided(members, partition_epoch, recovering)
         return True
 
     def refused(self, code: str, *, retriable: bool, now_ms: int) -> None:
-        """An attempt ended with an error. ``retriable``: its outcome is not known, unless the code says that it was not
+        """An attempt ended with an error. ``retriable``: its outcome is unknown, unless the code says that it was not
         done."""
         if self._asked is None:
             return
         self._next_ms = now_ms + RETRY_BACKOFF_MS
         if code in _NOT_DONE:
-            if self._is_uncertain:  # an earlier attempt may be under way
+            if self._is_uncertain:  # an earlier attempt may be in progress
                 self._repeat = True
             else:
                 self._asked, self._repeat = None, False
                 self._set_maximal()
         elif retriable:
             self._repeat = self._is_uncertain = True
-        # Else this leader's epoch or its partition epoch is over: the metadata will say what holds instead.
+        # Else this leader's epoch or its partition epoch is over: newer metadata will arrive.
 
     def metadata(self, isr: Iterable[int], partition_epoch: int, replicas: Iterable[int], recovering: bool) -> bool:
-        """What the metadata log says. False when it is older than what is known."""
+        """Apply the metadata log. False when it is outdated."""
         if partition_epoch < self.partition_epoch:
             return False
         self.replicas = tuple(replicas)

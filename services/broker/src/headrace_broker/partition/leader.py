@@ -1,4 +1,4 @@
-"""A partition's leader: which offsets exist, which are durable, which are committed, and the waiters for them.
+"""A partition's leader: existing, durable and committed offsets, and the waiters for them.
 
 Offsets of one partition, from left to right::
 
@@ -6,26 +6,25 @@ Offsets of one partition, from left to right::
         |                 |                 |              |
         v                 v                 v              v
     ----[=======================================================)
-         readable by consumers: [log start, high watermark)
+        readable by consumers: [log start, high watermark)
 
 *Durable end.* Records below it are as durable on one replica as the topic's ``log.flush`` asks: the flushed end under
 ``commit``, the log end under ``interval`` and ``os`` (the produce response names the policy). Followers acknowledge
-their own. *High watermark.* The smallest durable end of the maximal ISR (isr.py), the leader's included
-(decision 4). Three rules guard it:
+their own. *High watermark.* The smallest durable end of the maximal ISR (isr.py), including the leader's (decision 4).
+Three rules guard it:
 
     it never goes back under one leader epoch
-    it waits for every replica that the controllers may hold for in sync, confirmed or not            KIP-497
-    it stands still while fewer than min.insync.replicas are in sync, so that whoever left the
-    ISR last still has every committed record, and may be elected (eligible leader replicas)          KIP-966
+    it waits for every replica that the controllers may hold to be in sync, confirmed or not       KIP-497
+    it does not advance while fewer than min.insync.replicas are in sync, so that the last
+    replica to leave the ISR has every committed record (eligible leader replicas)                 KIP-966
 
 A new leader begins with the high watermark that it knew as a follower, and learns the true one from the followers'
-first acknowledgements: until it has reached ``epoch_start``, nobody is told what the latest offset is (KIP-207).
+first acknowledgements: until it has reached ``epoch_start``, queries for the latest offset fail (KIP-207).
 
-Waiters come in four kinds. A producer with acks waits for an end offset: ends grow with their position in the queue,
-but for a duplicate's, so a deque suffices. DeleteRecords waits for the low watermark (KIP-107). A fetch session waits
-for *anything*: it stays subscribed while the partition is in it, and is told how many bytes became readable, so that an
-idle partition costs nothing at all. A follower's lane (LogWatcher) hears of a log that grew, flushed or not: the
-followers' flushes run beside the leader's.
+Four kinds of waiters: a producer with acks waits for an end offset; ends grow along the queue, except for a
+duplicate's, so a deque suffices. DeleteRecords waits for the low watermark (KIP-107). A fetch session subscribes to the
+partition and learns how many bytes became readable, so an idle partition costs nothing. A follower's lane (LogWatcher)
+learns of appends before their flush: the followers' flushes run beside the leader's.
 """
 
 from __future__ import annotations
@@ -48,40 +47,40 @@ from headrace_core.types import NO_EPOCH, FlushPolicy, TopicPartition
 
 from .isr import Alive, FollowerProgress, InSyncSet, IsrChange
 
-#: Called once: with None when the offset waited for is committed, or deleted, else with what prevents it.
+#: Called once: with None when its offset is committed or deleted, else with the error.
 Waiter = Callable[[HeadraceError | None], None]
 
-#: Appends whose bytes are told apart until they are committed; beyond, the last of them stands for all later ones.
-#: Guard: below min.insync.replicas nothing is committed, for days maybe, while acks=1 goes on appending.
+#: Appends whose bytes are counted separately until they are committed; beyond, the last stands for all later ones. A
+#: guard: below min.insync.replicas nothing is committed, perhaps for days, while acks=1 continues to append.
 _UNREAD_MAX = 1_024
 
 
 class PartitionWatcher(Protocol):
-    """Who wants to know that a partition has moved. Calls must not block, and must not subscribe or unsubscribe."""
+    """A listener for a partition's progress. Calls must not block, subscribe or unsubscribe."""
 
     def partition_advanced(self, partition: TopicPartition, readable_bytes: int) -> None:
-        """The high watermark has moved on by about ``readable_bytes`` bytes of records."""
+        """The high watermark advanced by about ``readable_bytes`` bytes of records."""
 
     def partition_changed(self, partition: TopicPartition) -> None:
         """The log start moved, or this broker stopped leading the partition."""
 
 
 class LogWatcher(Protocol):
-    """A lane that followers of this partition are served by. Calls must not block, and must not watch or unwatch."""
+    """A lane that serves followers of this partition. Calls must not block, watch or unwatch."""
 
     def log_grew(self, partition: TopicPartition) -> None:
-        """There is something to push: the log end has moved."""
+        """The log end advanced: push."""
 
     def high_watermark_moved(self, partition: TopicPartition) -> None:
-        """There is something to tell: the high watermark or the log start has moved."""
+        """The high watermark or the log start advanced: send it."""
 
     def leadership_ended(self, partition: TopicPartition) -> None:
-        """This broker leads the partition no more, or not in this epoch."""
+        """This broker's leadership, or this epoch of it, is over."""
 
 
 class ReplicaProgress(NamedTuple):
-    """What the leader knows of a replica. Offsets of a follower that has not acknowledged yet are -1; ``caught_up_ms``
-    is -1 for the leader, and for who was not seen to be caught up."""
+    """A replica as the leader sees it. A follower's offsets are -1 before its first acknowledgement; ``caught_up_ms``
+    is -1 for the leader, and for a replica never seen caught up."""
 
     broker_id: int
     log_end: int
@@ -99,9 +98,9 @@ LAG_TIME_MAX_MS = 30_000
 class PartitionLeader:
     """The leader's state under one leader epoch. Single-threaded; the shell feeds it and calls back.
 
-    ``replicas`` and ``isr`` are broker ids, the leader's among them (empty: it is the only one). ``high_watermark``:
-    what this broker knew before, as a follower or by its checkpoint. ``on_isr_due`` is called when ``next_due_ms`` and
-    ``isr_change`` are worth asking: a follower fell behind, came up, left; never for an idle partition.
+    ``replicas`` and ``isr`` are broker ids, including the leader's (empty: it is the only one). ``high_watermark``:
+    known before, as a follower or by its checkpoint. ``on_isr_due`` is called when ``next_due_ms`` and ``isr_change``
+    should be called: a follower fell behind, caught up or left; never for an idle partition.
     """
 
     __slots__ = (
@@ -158,7 +157,7 @@ class PartitionLeader:
         self.log_end = log_end
         self.flushed_end = flushed_end
         self.min_insync = min_insync
-        #: Where the log ended when this epoch began: an in-sync replica has at least so much.
+        #: Log end when this epoch began: an in-sync replica has at least so much.
         self.epoch_start = log_end
         self.high_watermark = min(max(high_watermark, log_start), log_end)
         self._on_isr_due = on_isr_due
@@ -175,7 +174,7 @@ class PartitionLeader:
         )
         self._log_watchers: dict[LogWatcher, None] = {}
         self._resigned: HeadraceError | None = None
-        #: (end offset, bytes) of what was appended and is not committed yet; the last may stand for many appends.
+        #: (end offset, bytes) of uncommitted appends; the last may stand for many.
         self._unread: deque[tuple[int, int]] = deque()
         self._waiters: deque[tuple[int, Waiter]] = deque()
         self._deletions: dict[Waiter, int] = {}
@@ -184,7 +183,7 @@ class PartitionLeader:
 
     @property
     def last_stable_offset(self) -> int:
-        """What a read_committed reader may see: the high watermark as long as there are no transactions."""
+        """End for read_committed readers: the high watermark as long as there are no transactions."""
         return self.high_watermark
 
     @property
@@ -194,12 +193,12 @@ class PartitionLeader:
 
     @property
     def isr(self) -> tuple[int, ...]:
-        """Who is in sync, as the controllers have decided."""
+        """In-sync replicas, as the controllers have decided."""
         return self._in_sync.committed
 
     @property
     def maximal_isr(self) -> frozenset[int]:
-        """Who is in sync, or may be: an answer about it is not here yet."""
+        """Replicas that are in sync, or may be: an answer is outstanding."""
         return self._in_sync.maximal
 
     @property
@@ -212,12 +211,12 @@ class PartitionLeader:
 
     @property
     def recovering(self) -> bool:
-        """Elected uncleanly, and the controllers have not recorded yet that it has recovered (KIP-704)."""
+        """Elected uncleanly, and the controllers have not recorded its recovery yet (KIP-704)."""
         return self._in_sync.recovering
 
     @property
     def is_below_min_insync(self) -> bool:
-        """Fewer are in sync than min.insync.replicas asks for (or than there are replicas): nothing is committed."""
+        """Fewer are in sync than min.insync.replicas (or than there are replicas): nothing is committed."""
         in_sync = self._in_sync
         return len(in_sync.committed) < min(self.min_insync, len(in_sync.replicas))
 
@@ -250,12 +249,12 @@ class PartitionLeader:
 
     @property
     def low_watermark(self) -> int:
-        """The smallest log start of this replica, of the followers that have joined and of the other members of the
-        in-sync set: no replica that may lead next has records below it. -1: a member has not joined in this epoch."""
+        """Smallest log start of this replica, of the joined followers and of the other members of the in-sync set: no
+        replica that may lead next has records below it. -1: a member has not joined in this epoch."""
         return min((self.log_start, *(follower.log_start for follower in self._deleters())))
 
     def yet_to_delete(self, offset: int) -> list[int]:
-        """The brokers whose replicas keep the low watermark below ``offset``."""
+        """Brokers whose replicas keep the low watermark below ``offset``."""
         return [follower.broker_id for follower in self._deleters() if follower.log_start < offset]
 
     def _deleters(self) -> list[FollowerProgress]:
@@ -263,19 +262,19 @@ class PartitionLeader:
         return [each for each in in_sync.followers if each.joined or each.broker_id in in_sync.maximal]
 
     def is_behind(self, broker_id: int) -> bool:
-        """Is it a replica that is not in sync? Replication to such a one may be throttled."""
+        """Whether it is a replica out of sync, to which replication may be throttled."""
         return broker_id not in self._in_sync.committed
 
     # -- checks ------------------------------------------------------------------------------------------------------
 
     def check_enough_in_sync(self) -> None:
-        """Before an append with acks=all. Raises NotEnoughReplicasError."""
+        """Check before an append with acks=all. Raises NotEnoughReplicasError."""
         if self.is_below_min_insync:
             raise NotEnoughReplicasError(f"{self.partition}: nothing was written, {self._too_few()}")
 
     def check_latest_known(self) -> None:
-        """KIP-207: after an election the high watermark may lie below what was committed before. Raises
-        OffsetNotAvailableError until it has reached the beginning of this epoch."""
+        """Raise OffsetNotAvailableError until the high watermark has reached the beginning of this epoch: after an
+        election it may lie below what was committed before (KIP-207)."""
         if self.high_watermark < self.epoch_start:
             raise OffsetNotAvailableError(
                 f"{self.partition}: the high watermark {self.high_watermark} has not reached {self.epoch_start}, where "
@@ -283,7 +282,7 @@ class PartitionLeader:
             )
 
     def late_error(self) -> HeadraceError:
-        """What a producer hears whose append was not committed in time. It is in the log, and may be committed yet."""
+        """Error for a producer whose append was not committed in time. It is in the log, and may still be committed."""
         if self.is_below_min_insync:
             return NotEnoughReplicasAfterAppendError(f"{self.partition}: the records are written, {self._too_few()}")
         return RequestTimedOutError(
@@ -303,7 +302,7 @@ class PartitionLeader:
             raise self._resigned
 
     def check_epoch(self, current_leader_epoch: int) -> None:
-        """KIP-320: the epoch a client believes in, -1: none. Raises FencedLeaderEpochError, UnknownLeaderEpochError."""
+        """Check a client's leader epoch, -1: none (KIP-320). Raises FencedLeaderEpochError, UnknownLeaderEpochError."""
         if current_leader_epoch in (NO_EPOCH, self.leader_epoch):
             return
         if current_leader_epoch < self.leader_epoch:
@@ -317,7 +316,7 @@ class PartitionLeader:
         )
 
     def check_topic_id(self, topic_id: bytes) -> None:
-        """``topic_id`` empty: not checked. Raises InconsistentTopicIdError when the topic was created anew."""
+        """Check a topic id; empty: unchecked. Raises InconsistentTopicIdError when the topic was recreated."""
         if topic_id and topic_id != self.topic_id:
             raise InconsistentTopicIdError(
                 f"{self.partition}: the request is for topic id {topic_id.hex()}, but the topic's id is "
@@ -327,7 +326,7 @@ class PartitionLeader:
     # -- the log moves -----------------------------------------------------------------------------------------------
 
     def appended(self, log_end: int, flushed_end: int, size: int) -> None:
-        """The log now ends at ``log_end`` (``size`` more bytes), forced to the disk up to ``flushed_end``."""
+        """The log now ends at ``log_end`` (``size`` more bytes), flushed up to ``flushed_end``."""
         assert log_end >= self.log_end, f"{self.partition}: the log end went back from {self.log_end} to {log_end}"
         if log_end > self.log_end:
             somebody_is_behind = self._in_sync.grew(self.log_end)
@@ -345,7 +344,7 @@ class PartitionLeader:
         self.flushed(flushed_end)
 
     def flushed(self, flushed_end: int) -> None:
-        """The log is forced to the disk up to ``flushed_end``."""
+        """The log is flushed up to ``flushed_end``."""
         assert flushed_end <= self.log_end, f"{self.partition}: flushed {flushed_end} beyond the end {self.log_end}"
         if flushed_end > self.flushed_end:
             self.flushed_end = flushed_end
@@ -357,7 +356,7 @@ class PartitionLeader:
         self._recompute()
 
     def advance_log_start(self, offset: int) -> None:
-        """Records below ``offset`` are gone (retention, DeleteRecords)."""
+        """Records below ``offset`` were deleted (retention, DeleteRecords)."""
         if offset <= self.log_start:
             return
         assert offset <= self.high_watermark, f"{self.partition}: log start {offset} above {self.high_watermark}"
@@ -369,7 +368,7 @@ class PartitionLeader:
             lane.high_watermark_moved(self.partition)
 
     def resign(self, reason: HeadraceError) -> None:
-        """This broker leads the partition no more: every waiter learns ``reason``, and every later check raises it."""
+        """End the leadership: every waiter gets ``reason``, and every later check raises it."""
         if self._resigned is not None:
             return
         self._resigned = reason
@@ -402,8 +401,8 @@ class PartitionLeader:
             lane.high_watermark_moved(self.partition)
 
     def _take_readable(self, end_offset: int) -> int:
-        """How many bytes became readable. One at the least: of what it had when it began to lead nobody has counted the
-        bytes, and a reader that was told of none would sleep on."""
+        """Bytes that became readable; at least one. The bytes from before this leadership were not counted, and a
+        reader woken with 0 bytes would continue to wait."""
         unread, size = self._unread, 0
         while unread and unread[0][0] <= end_offset:
             size += unread.popleft()[1]
@@ -421,8 +420,8 @@ class PartitionLeader:
         log_start: int,
         now_ms: int,
     ) -> bool:
-        """A follower's log was found to match ours up to ``log_end`` (matching.py). False: it is no replica, or
-        speaks for a former life of its broker."""
+        """A follower's log matches ours up to ``log_end`` (matching.py). False: it is no replica, or has a former
+        broker epoch."""
         follower = self._in_sync.get(broker_id)
         if follower is None or broker_epoch < follower.broker_epoch:
             return False
@@ -445,8 +444,8 @@ class PartitionLeader:
         log_start: int,
         now_ms: int,
     ) -> bool:
-        """What a follower has now. False, and nothing counts: it has not joined, or joined anew since, or it speaks for
-        a former life of its broker, whose disk may be gone (KIP-903)."""
+        """Apply a follower's acknowledgement. False, without effect: it has not joined, has joined again since, or has
+        a former broker epoch, whose disk may be gone (KIP-903)."""
         follower = self._speaker(broker_id, broker_epoch)
         if follower is None:
             return False
@@ -466,26 +465,26 @@ class PartitionLeader:
         cannot_append: bool = False,
         broken: bool = False,
     ) -> None:
-        """Its stream broke, or it left: it makes no progress. Its durable end still counts for as long as it is
-        in sync, and it is so until the controllers agree that it is not. ``cannot_append``: its log takes nothing, so
-        the controllers are asked at once. ``broken``: its stream is over: they are asked unless it is back soon."""
+        """A follower's stream broke, or it left. Its durable end counts until the controllers remove it from the ISR.
+        ``cannot_append``: its log takes no appends, so propose the removal at once. ``broken``: propose it unless the
+        follower is back soon."""
         follower = self._in_sync.get(broker_id)
         if follower is not None and follower.joined:
             follower.seen(self.log_end, now_ms)
             follower.left(cannot_append=cannot_append, is_broken=broken, now_ms=now_ms)
             self._recompute()
             self._check_deletions()
-            self._is_stirred = False  # it may have stirred before, for less
+            self._is_stirred = False  # it may have called before, for less
             self._stir()
 
     def follower_tried(self, broker_id: int, now_ms: int) -> None:
-        """A join of it was answered with what it must do first: cut its log, or use the other lane. So it is there."""
+        """A join was answered with what it must do first: truncate, or use the other lane. So the follower is alive."""
         follower = self._in_sync.get(broker_id)
         if follower is not None and not follower.joined:
             follower.absent_ms = now_ms
 
     def _speaker(self, broker_id: int, broker_epoch: int) -> FollowerProgress | None:
-        """The follower, if this is what it says now."""
+        """The follower, if the message is from its current broker epoch."""
         follower = self._in_sync.get(broker_id)
         if follower is None or not follower.joined:
             return None
@@ -493,12 +492,12 @@ class PartitionLeader:
 
     @property
     def is_isr_pressed(self) -> bool:
-        """May the in-sync set have to shrink soon, for a reason other than the lag of a follower?"""
+        """Whether the in-sync set may have to shrink soon, for another reason than lag."""
         return self._in_sync.is_pressed
 
     @property
     def is_followed(self) -> bool:
-        """Is there a stream that pushes it?"""
+        """Whether a stream pushes it."""
         return bool(self._log_watchers)
 
     def watch_log(self, watcher: LogWatcher) -> None:
@@ -510,17 +509,16 @@ class PartitionLeader:
     # -- the in-sync set ---------------------------------------------------------------------------------------------
 
     def isr_change(self, now_ms: int, alive: Alive) -> IsrChange | None:
-        """What to ask AlterPartition for now; say ``proposed`` before it is sent. None while an answer is out."""
+        """The AlterPartition to send now; call ``proposed`` before. None while an answer is outstanding."""
         if self._resigned is not None:
             return None
         self._is_stirred = False
         change = self._in_sync.change(now_ms, alive, leader_end=self.log_end, high_watermark=self.high_watermark)
-        self._recompute()  # who has stopped to come nearer is waited for no more
+        self._recompute()  # wait no longer for a follower that stopped catching up
         return change
 
     def next_due_ms(self, now_ms: int) -> int | None:
-        """When ``isr_change`` is worth asking again, if nothing happens before. None: there is nothing to watch; an
-        idle partition whose replicas are in sync costs nothing."""
+        """When to call ``isr_change`` again without an event. None: never; an idle partition in sync costs nothing."""
         if self._resigned is not None:
             return None
         if self._is_stirred:
@@ -529,16 +527,15 @@ class PartitionLeader:
 
     @property
     def is_isr_uncertain(self) -> bool:
-        """Has an earlier attempt at the change that is asked for no definite answer? It may still be granted."""
+        """Whether an earlier attempt at the proposal has no definite answer. It may still be granted."""
         return self._in_sync.is_uncertain
 
     def proposed(self, change: IsrChange) -> None:
-        """``change`` is about to be sent: from here on the high watermark waits for those whom it adds."""
+        """``change`` will be sent: from here on the high watermark waits for the replicas that it adds."""
         self._in_sync.proposed(change)
 
     def altered(self, isr: tuple[int, ...], partition_epoch: int, leader_epoch: int, recovering: bool = False) -> bool:
-        """AlterPartition's answer: the partition as it is now. False when it says nothing new, or is of another leader
-        epoch."""
+        """Apply AlterPartition's answer. False when it is not new, or of another leader epoch."""
         if leader_epoch != self.leader_epoch or not self._in_sync.altered(isr, partition_epoch, recovering):
             return False
         self._recompute()
@@ -547,8 +544,8 @@ class PartitionLeader:
         return True
 
     def alter_refused(self, error_code: str, *, retriable: bool, now_ms: int) -> None:
-        """AlterPartition failed for this partition. ``retriable``: it is not known whether it was done (no answer, or
-        one of a controller that is none), so it is asked again, unchanged."""
+        """AlterPartition failed for this partition. ``retriable``: its outcome is unknown (no answer, or one of an
+        inactive controller), so it is repeated unchanged."""
         self._in_sync.refused(error_code, retriable=retriable, now_ms=now_ms)
         self._recompute()
         self._check_deletions()
@@ -563,8 +560,8 @@ class PartitionLeader:
         min_insync: int,
         recovering: bool = False,
     ) -> bool:
-        """The metadata log says so, of this leader epoch. What is older than what is known changes nothing, but for
-        ``min_insync``, which is the topic's. Newer: an open question is overtaken by it. False when it was older."""
+        """Apply metadata of this leader epoch. Older metadata changes only ``min_insync``, which is the topic's, and
+        returns False. Newer metadata ends an open proposal."""
         self.min_insync = min_insync
         is_new = self._in_sync.metadata(isr, partition_epoch, replicas, recovering)
         self._recompute()
@@ -581,7 +578,7 @@ class PartitionLeader:
     # -- who waits ---------------------------------------------------------------------------------------------------
 
     def when_committed(self, end_offset: int, waiter: Waiter) -> None:
-        """Call ``waiter`` as soon as the high watermark reaches ``end_offset``; at once if it has."""
+        """Call ``waiter`` when the high watermark reaches ``end_offset``; at once if it has."""
         if self._resigned is not None:
             waiter(self._resigned)
         elif end_offset <= self.high_watermark:
@@ -597,7 +594,7 @@ class PartitionLeader:
                 waiters.insert(place, (end_offset, waiter))
 
     def when_deleted(self, offset: int, waiter: Waiter) -> None:
-        """Call ``waiter`` as soon as the low watermark reaches ``offset``; at once if it has."""
+        """Call ``waiter`` when the low watermark reaches ``offset``; at once if it has."""
         if self._resigned is not None:
             waiter(self._resigned)
         elif offset <= self.low_watermark:
@@ -606,7 +603,7 @@ class PartitionLeader:
             self._deletions[waiter] = offset
 
     def forget_deletion(self, waiter: Waiter) -> None:
-        """``waiter`` of when_deleted is not called any more."""
+        """Remove a waiter of when_deleted."""
         self._deletions.pop(waiter, None)
 
     def _check_deletions(self) -> None:
@@ -625,5 +622,5 @@ class PartitionLeader:
 
     @property
     def waiting(self) -> tuple[int, int]:
-        """How many producers and how many sessions wait here (for tests and metrics)."""
+        """Numbers of waiting producers and sessions (for tests and metrics)."""
         return len(self._waiters), len(self._watchers)
