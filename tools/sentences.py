@@ -47,7 +47,8 @@ class Sentence:
 
     @property
     def words(self) -> int:
-        return len(self.text.split())
+        """Code counts as one word, figures and signs as none."""
+        return sum(any(map(str.isalpha, word)) for word in re.sub(r"`[^`]*`", "code", self.text).split())
 
     def __str__(self) -> str:
         return f"{self.path}:{self.line}  {self.kind}  {self.text}"
