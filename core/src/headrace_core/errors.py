@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 
 class HeadraceError(Exception):
-    """Base of every error that Headrace raises on purpose. The message names what was wrong, where, and what to do."""
+    """Base of every error that Headrace raises on purpose. The message says what failed, why and what to do."""
 
     code: ClassVar[str] = "UNKNOWN_SERVER_ERROR"
     number: ClassVar[int] = -1
@@ -28,17 +28,17 @@ class HeadraceError(Exception):
 
 
 class RetriableError(HeadraceError):
-    """Base of the errors that a client retries by itself until its delivery time-out."""
+    """Base of the errors that a client retries automatically until delivery.timeout.ms."""
 
     retriable = True
 
 
 class UnknownServerError(HeadraceError):
-    """The server met an unexpected error; its log has the stack trace."""
+    """The server failed unexpectedly; its log has the stack trace."""
 
 
 class OffsetOutOfRangeError(HeadraceError):
-    """The requested offset is not within the range of offsets kept by the server."""
+    """The requested offset is outside of the partition's log; reset the position to an offset that the log has."""
 
     code, number = "OFFSET_OUT_OF_RANGE", 1
 
@@ -50,37 +50,37 @@ class CorruptMessageError(RetriableError):
 
 
 class UnknownTopicOrPartitionError(RetriableError):
-    """This server does not host this topic-partition."""
+    """This server does not have the topic or partition; check the name, or create the topic."""
 
     code, number = "UNKNOWN_TOPIC_OR_PARTITION", 3
 
 
 class LeaderNotAvailableError(RetriableError):
-    """There is no leader for this topic-partition: an election is going on, or no replica is alive."""
+    """The partition has no leader: an election is in progress, or no eligible replica is alive."""
 
     code, number = "LEADER_NOT_AVAILABLE", 5
 
 
 class NotLeaderOrFollowerError(RetriableError):
-    """This broker is not the leader of (or no replica for) the partition; refresh the metadata."""
+    """This broker is not the leader of (or has no replica of) the partition; refresh the metadata."""
 
     code, number = "NOT_LEADER_OR_FOLLOWER", 6
 
 
 class RequestTimedOutError(RetriableError, TimeoutError):
-    """The request timed out; whether it took effect is not known."""
+    """The request timed out; whether it took effect is unknown."""
 
     code, number = "REQUEST_TIMED_OUT", 7
 
 
 class ReplicaNotAvailableError(RetriableError):
-    """This broker has no replica of the partition, or none that can do what was asked."""
+    """This broker has no replica of the partition that can serve the request."""
 
     code, number = "REPLICA_NOT_AVAILABLE", 9
 
 
 class RecordTooLargeError(HeadraceError):
-    """The record, or its batch, is larger than the limit allows."""
+    """The record or its batch exceeds max.message.bytes, or another limit of the topic or server."""
 
     code, number = "MESSAGE_TOO_LARGE", 10
 
@@ -107,13 +107,13 @@ class CoordinatorLoadInProgressError(RetriableError):
 
 
 class CoordinatorNotAvailableError(RetriableError):
-    """There is no coordinator."""
+    """The group has no coordinator; `headrace up --coordinators 1` starts one."""
 
     code, number = "COORDINATOR_NOT_AVAILABLE", 15
 
 
 class NotCoordinatorError(RetriableError):
-    """This is not the right coordinator."""
+    """This coordinator does not own the group; look up the coordinator again."""
 
     code, number = "NOT_COORDINATOR", 16
 
@@ -125,19 +125,19 @@ class InvalidTopicError(HeadraceError):
 
 
 class RecordListTooLargeError(HeadraceError):
-    """The request holds a record batch larger than the segment size of the server."""
+    """The request holds a record batch larger than segment.bytes; send smaller batches."""
 
     code, number = "RECORD_LIST_TOO_LARGE", 18
 
 
 class NotEnoughReplicasError(RetriableError):
-    """Fewer replicas are in sync than min.insync.replicas demands; nothing was written."""
+    """Fewer replicas are in sync than min.insync.replicas; nothing was written."""
 
     code, number = "NOT_ENOUGH_REPLICAS", 19
 
 
 class NotEnoughReplicasAfterAppendError(RetriableError):
-    """The records are in the leader's log, but on fewer in-sync replicas than demanded."""
+    """The leader wrote the records, but fewer replicas than min.insync.replicas are in sync now."""
 
     code, number = "NOT_ENOUGH_REPLICAS_AFTER_APPEND", 20
 
@@ -149,19 +149,19 @@ class InvalidRequiredAcksError(HeadraceError):
 
 
 class InvalidGroupIdError(HeadraceError):
-    """The group's id is empty, or too long."""
+    """The group id is empty or too long; set group.id."""
 
     code, number = "INVALID_GROUP_ID", 24
 
 
 class UnknownMemberIdError(HeadraceError):
-    """The group has no such member: it left, was removed for its silence, or never joined; join anew."""
+    """The group has no such member: it left, its session timed out, or it never joined; join again."""
 
     code, number = "UNKNOWN_MEMBER_ID", 25
 
 
 class InvalidCommitOffsetSizeError(HeadraceError):
-    """The offset commit is too large."""
+    """The offset commit is too large for one batch; commit fewer partitions at once."""
 
     code, number = "INVALID_COMMIT_OFFSET_SIZE", 28
 
@@ -179,13 +179,13 @@ class ClusterAuthorizationFailedError(HeadraceError):
 
 
 class InvalidTimestampError(HeadraceError):
-    """The record's timestamp lies outside of what the topic accepts."""
+    """The record's timestamp is outside of the range that the topic accepts."""
 
     code, number = "INVALID_TIMESTAMP", 32
 
 
 class UnsupportedVersionError(HeadraceError):
-    """This server, or what is built so far, does not support the feature that was asked for."""
+    """This version of the server does not support the request."""
 
     code, number = "UNSUPPORTED_VERSION", 35
 
@@ -197,7 +197,7 @@ class TopicAlreadyExistsError(HeadraceError):
 
 
 class InvalidPartitionsError(HeadraceError):
-    """The number of partitions is not acceptable."""
+    """The number of partitions is below 1 or below the present number."""
 
     code, number = "INVALID_PARTITIONS", 37
 
@@ -209,20 +209,23 @@ class InvalidReplicationFactorError(HeadraceError):
 
 
 class InvalidReplicaAssignmentError(HeadraceError):
-    """The replica assignment is not valid."""
+    """The replica assignment is invalid: brokers repeat, are unknown, or partitions are missing."""
 
     code, number = "INVALID_REPLICA_ASSIGNMENT", 39
 
 
 class InvalidConfigError(HeadraceError, ValueError):
-    """A configuration key is unknown, or its value does not fit."""
+    """A configuration key is unknown, or its value is not allowed."""
 
     code, number = "INVALID_CONFIG", 40
 
 
 class NotControllerError(RetriableError):
-    """This node is not the active controller. ``leader``: (id, epoch, "host:port" of its internal listener) of who is,
-    as far as this node knows; it travels with a call's status."""
+    """This node is not the active controller.
+
+    ``leader``: (id, epoch, "host:port" of the internal listener) of the active one, as far as this node knows; it
+    travels with a call's status.
+    """
 
     code, number = "NOT_CONTROLLER", 41
 
@@ -250,19 +253,19 @@ class OutOfOrderSequenceNumberError(HeadraceError):
 
 
 class DuplicateSequenceNumberError(HeadraceError):
-    """The batch is in the log already, so long ago that its offset is not known any more."""
+    """The batch was written before, and its offset is no longer known; do not send it again."""
 
     code, number = "DUPLICATE_SEQUENCE_NUMBER", 46
 
 
 class InvalidProducerEpochError(HeadraceError):
-    """The producer's epoch is older than the one that the partition knows: it was fenced, or its request came late."""
+    """The producer's epoch is older than the partition's: a newer producer fenced it, or its request was delayed."""
 
     code, number = "INVALID_PRODUCER_EPOCH", 47
 
 
 class OperationNotAttemptedError(RetriableError):
-    """The item was not looked at: the request held more than one decision may change; send the rest again."""
+    """The item was skipped: the request has more items than one metadata write may change; send the rest again."""
 
     code, number = "OPERATION_NOT_ATTEMPTED", 55
 
@@ -286,19 +289,19 @@ class UnknownProducerIdError(HeadraceError):
 
 
 class NonEmptyGroupError(HeadraceError):
-    """The group has members, and only an empty one allows this."""
+    """The group has members; stop its consumers first."""
 
     code, number = "NON_EMPTY_GROUP", 68
 
 
 class GroupIdNotFoundError(HeadraceError):
-    """There is no such group."""
+    """The group does not exist."""
 
     code, number = "GROUP_ID_NOT_FOUND", 69
 
 
 class TopicDeletionDisabledError(HeadraceError):
-    """Topics cannot be deleted here: delete.topic.enable is false."""
+    """The cluster does not allow deleting topics: delete.topic.enable is false."""
 
     code, number = "TOPIC_DELETION_DISABLED", 73
 
@@ -316,7 +319,7 @@ class UnknownLeaderEpochError(RetriableError):
 
 
 class UnsupportedCompressionTypeError(HeadraceError):
-    """The compression type is not supported here."""
+    """This server does not support the compression type."""
 
     code, number = "UNSUPPORTED_COMPRESSION_TYPE", 76
 
@@ -334,31 +337,31 @@ class OffsetNotAvailableError(RetriableError):
 
 
 class PreferredLeaderNotAvailableError(RetriableError):
-    """The preferred leader is not in sync, or does not work."""
+    """The preferred leader is not in sync, or not alive."""
 
     code, number = "PREFERRED_LEADER_NOT_AVAILABLE", 80
 
 
 class GroupMaxSizeReachedError(HeadraceError):
-    """The group has as many members as it may have."""
+    """The group has group.consumer.max.size members already."""
 
     code, number = "GROUP_MAX_SIZE_REACHED", 81
 
 
 class FencedInstanceIdError(HeadraceError):
-    """Another member has taken over the instance id of this static member."""
+    """Another member took over the group.instance.id of this static member."""
 
     code, number = "FENCED_INSTANCE_ID", 82
 
 
 class EligibleLeadersNotAvailableError(RetriableError):
-    """No replica of the partition works that may become its leader."""
+    """No eligible replica of the partition is alive, so none can become leader."""
 
     code, number = "ELIGIBLE_LEADERS_NOT_AVAILABLE", 83
 
 
 class ElectionNotNeededError(RetriableError):
-    """The partition is led as it should be."""
+    """The partition already has the leader that the election would choose."""
 
     code, number = "ELECTION_NOT_NEEDED", 84
 
@@ -370,13 +373,13 @@ class NoReassignmentInProgressError(HeadraceError):
 
 
 class GroupSubscribedToTopicError(HeadraceError):
-    """Offsets of a topic that a group with members subscribes to are not deleted."""
+    """Cannot delete offsets of a topic while members of the group subscribe to it; stop them first."""
 
     code, number = "GROUP_SUBSCRIBED_TO_TOPIC", 86
 
 
 class InvalidRecordError(HeadraceError):
-    """A record failed the broker's validation, and the batch was refused."""
+    """A record failed the broker's validation; the broker rejected the whole batch."""
 
     code, number = "INVALID_RECORD", 87
 
@@ -394,7 +397,7 @@ class ThrottlingQuotaExceededError(RetriableError):
 
 
 class InvalidUpdateVersionError(HeadraceError):
-    """The feature level that was asked for cannot be."""
+    """The cluster cannot change to this feature level."""
 
     code, number = "INVALID_UPDATE_VERSION", 95
 
@@ -406,7 +409,7 @@ class UnknownTopicIdError(RetriableError):
 
 
 class DuplicateBrokerRegistrationError(HeadraceError):
-    """A live broker has registered with this id or directory."""
+    """Another live broker is registered with this id or directory."""
 
     code, number = "DUPLICATE_BROKER_REGISTRATION", 101
 
@@ -418,127 +421,127 @@ class BrokerIdNotRegisteredError(HeadraceError):
 
 
 class InconsistentTopicIdError(RetriableError):
-    """The topic id in the request differs from the log's: the topic was created anew."""
+    """The topic id in the request differs from the log's: the topic was deleted and created again."""
 
     code, number = "INCONSISTENT_TOPIC_ID", 103
 
 
 class InconsistentClusterIdError(HeadraceError):
-    """The request is meant for another cluster."""
+    """The request names another cluster id; check the address."""
 
     code, number = "INCONSISTENT_CLUSTER_ID", 104
 
 
 class IneligibleReplicaError(RetriableError):
-    """The new in-sync set names a replica that may not be in it: fenced, stopping, or of a former life (KIP-903)."""
+    """The new in-sync set names a replica that may not be in it: fenced, stopping, or restarted since (KIP-903)."""
 
     code, number = "INELIGIBLE_REPLICA", 107
 
 
 class NewLeaderElectedError(RetriableError):
-    """The in-sync set was altered, and another broker leads the partition now; refresh the metadata."""
+    """The in-sync set was changed and another broker is leader now; refresh the metadata."""
 
     code, number = "NEW_LEADER_ELECTED", 108
 
 
 class FencedMemberEpochError(HeadraceError):
-    """The member epoch is not one that the group gave to the member: give all partitions up, join anew (KIP-848)."""
+    """The group did not assign this epoch to the member: release all partitions and join again (KIP-848)."""
 
     code, number = "FENCED_MEMBER_EPOCH", 110
 
 
 class UnreleasedInstanceIdError(HeadraceError):
-    """Another member has the instance id, and it has not left (KIP-848)."""
+    """Another member that has not left uses this group.instance.id (KIP-848)."""
 
     code, number = "UNRELEASED_INSTANCE_ID", 111
 
 
 class UnsupportedAssignorError(HeadraceError):
-    """The coordinator has no assignor of this name (KIP-848)."""
+    """The coordinator does not have the assignor (KIP-848)."""
 
     code, number = "UNSUPPORTED_ASSIGNOR", 112
 
 
 class StaleMemberEpochError(HeadraceError):
-    """The member epoch is older than the member's: heartbeat first, then try again with the new one (KIP-848)."""
+    """The member epoch is out of date: send a heartbeat, then retry with the new epoch (KIP-848)."""
 
     code, number = "STALE_MEMBER_EPOCH", 113
 
 
 class InvalidVoterKeyError(HeadraceError):
-    """The replica that was meant, a node with its disk, is not the one that was reached (KIP-853)."""
+    """The node at this address has another node id or directory id than expected (KIP-853)."""
 
     code, number = "INVALID_VOTER_KEY", 125
 
 
 class DuplicateVoterError(HeadraceError):
-    """The node votes already (KIP-853)."""
+    """The node is a voter already (KIP-853)."""
 
     code, number = "DUPLICATE_VOTER", 126
 
 
 class VoterNotFoundError(HeadraceError):
-    """There is no such voter (KIP-853)."""
+    """The node is not a voter (KIP-853)."""
 
     code, number = "VOTER_NOT_FOUND", 127
 
 
 class InvalidRegularExpressionError(HeadraceError):
-    """The regular expression of a subscription is not one that RE2 accepts (KIP-848)."""
+    """RE2 rejects the regular expression of the subscription (KIP-848)."""
 
     code, number = "INVALID_REGULAR_EXPRESSION", 128
 
 
 class FencedBrokerError(RetriableError):
-    """The broker is fenced by the controller and does not serve."""
+    """The controller has fenced the broker, so it does not serve clients; retry with another broker."""
 
     code, number = "FENCED_BROKER", 1001
 
 
 class DiskFullError(RetriableError):
-    """The log directory is (nearly) full: writes are refused, reads go on."""
+    """The log directory is nearly full: the broker refuses writes and still serves reads; free some space."""
 
     code, number = "DISK_FULL", 1002
 
 
 class CorruptLogError(HeadraceError):
-    """A log file is damaged below its recovery point: no torn tail, but corruption."""
+    """A log file is damaged below its recovery point; a crash cannot explain that."""
 
     code, number = "CORRUPT_LOG", 1003
 
 
 class ServerShuttingDownError(RetriableError):
-    """The server is shutting down."""
+    """The server is shutting down; connect to another one."""
 
     code, number = "SERVER_SHUTTING_DOWN", 1004
 
 
 class ServerBusyError(RetriableError):
-    """The server's queues are full."""
+    """The server's queues are full; retry later."""
 
     code, number = "SERVER_BUSY", 1005
 
 
 class VoterChangeInProgressError(RetriableError):
-    """The voters change one at a time, and the change before this one is not committed yet."""
+    """Another voter change is not committed yet, and voters change one at a time; retry later."""
 
     code, number = "VOTER_CHANGE_IN_PROGRESS", 1006
 
 
 class ReplicaNotCaughtUpError(RetriableError):
-    """A replica that lacks much of the log cannot become a voter: it would hold the others up."""
+    """A replica that lacks much of the log cannot become a voter; retry when it has caught up."""
 
     code, number = "REPLICA_NOT_CAUGHT_UP", 1007
 
 
 class DivergingMetadataError(HeadraceError):
-    """A follower of the metadata log has seen a history that is not the controllers'."""
+    """The follower's metadata log diverges from the controllers' log; were their directories replaced?"""
 
     code, number = "DIVERGING_METADATA", 1008
 
 
 class FencedShardEpochError(HeadraceError):
-    """The shard's epoch is over: another coordinator has claimed the shard since."""
+    """The shard epoch is out of date: another coordinator has claimed the shard."""
 
     code, number = "FENCED_SHARD_EPOCH", 1009
 
@@ -565,7 +568,7 @@ class BootstrapError(ClientError):
 
 
 class ClosedError(ClientError):
-    """The client is closed."""
+    """The client is closed; create another one."""
 
     code = "CLIENT_CLOSED"
 
@@ -604,25 +607,25 @@ class SerializationError(ClientError):
 
 
 class BufferTimeoutError(ClientError, TimeoutError):
-    """buffer.memory stayed exhausted for max.block.ms."""
+    """buffer.memory stayed full for max.block.ms."""
 
     code, retriable = "BUFFER_EXHAUSTED", True
 
 
 class InvalidArgumentError(ClientError, ValueError):
-    """An argument has a value that can never work."""
+    """An argument has a value that is not allowed."""
 
     code = "INVALID_ARGUMENT"
 
 
 class InvalidTypeError(InvalidArgumentError, TypeError):
-    """An argument has a type that can never work."""
+    """An argument has a type that is not allowed."""
 
     code = "INVALID_TYPE"
 
 
 class NoOffsetForPartitionError(ClientError):
-    """There is no position for the partition, and auto.offset.reset is none."""
+    """The partition has no position and auto.offset.reset is none; seek to an offset first."""
 
     code = "NO_OFFSET_FOR_PARTITION"
 
@@ -651,13 +654,13 @@ class LogTruncationError(ClientError):
 
 
 class IllegalStateError(ClientError, RuntimeError):
-    """The call does not fit the state of the client."""
+    """The call is not allowed in the client's present state."""
 
     code = "ILLEGAL_STATE"
 
 
 class ClusterStartError(ClientError):
-    """A process of a local cluster did not come up; the message quotes the end of its log."""
+    """A process of a local cluster did not start; the message quotes the end of its log."""
 
     code = "CLUSTER_START_FAILED"
 

@@ -60,7 +60,7 @@ def split_address(address: str) -> tuple[str, int]:
     """("host", port) of "host:port", an IPv6 address in brackets. ValueError."""
     host, colon, port = address.rpartition(":")
     if not (colon and host and port.isdecimal() and int(port) < 1 << 16):
-        raise ValueError(f"{address!r} is not host:port")
+        raise ValueError(f"{address!r} is not an address: write HOST:PORT, such as 127.0.0.1:9095")
     return (host[1:-1] if host.startswith("[") and host.endswith("]") else host), int(port)
 
 

@@ -222,7 +222,7 @@ def test_a_topic_that_was_deleted_under_a_producer_is_named_as_the_cause(bootstr
     with Admin(bootstrap_servers=bootstrap) as admin, Producer({"bootstrap.servers": bootstrap, **short}) as producer:
         producer.send(topic, b"before").result(60)
         admin.delete_topics([topic])
-        with pytest.raises(DeliveryTimeoutError, match=f"topic '{topic}' does not exist any more"):
+        with pytest.raises(DeliveryTimeoutError, match=f"topic '{topic}' no longer exists"):
             producer.send(topic, b"after").result(60)
 
 

@@ -24,7 +24,7 @@ WRONG = [
     pytest.param({"log_flush": "never"}, "log.flush='never'", id="snake-case"),
     pytest.param({"message.max.bytes": "200000000"}, "never arrive", id="cross-check"),
     pytest.param({"broker.heartbeat.interval.ms": "90000"}, "fenced between two heartbeats", id="brokers-alone"),
-    pytest.param({"advertised.listeners": "client://0.0.0.0:1"}, "nobody can connect", id="listeners"),
+    pytest.param({"advertised.listeners": "client://0.0.0.0:1"}, "clients cannot connect", id="listeners"),
     pytest.param({"log.dirs": "/a,/b"}, "A broker with several disks", id="disks"),
     pytest.param({"node_id": "7"}, "set by the cluster itself", id="the-clusters-own"),
 ]

@@ -154,7 +154,7 @@ def test_outcome_that_is_unknown_before_its_time_is_over_is_not_said_to_have_tim
         fake.on_produce = lambda broker, item: next(verdicts, 0)
         error = out.send("t", b"1").exception(60)
         assert isinstance(error, UnknownOutcomeError), error
-        assert "what was answered rules out another try: they may or may not be in the log" in error.message
+        assert "the broker's answer forbids a retry: they may or may not be in the log" in error.message
         assert "the last failure: OUT_OF_ORDER_SEQUENCE_NUMBER" in error.message
         assert "delivery.timeout.ms" not in error.message
         assert out.send("t", b"2").exception(60) is None

@@ -192,7 +192,7 @@ def test_outcome_that_is_unknown_when_retries_are_used_up_says_so(fake: Any) -> 
     with producer(fake, request_timeout_ms=100, retries=0, enable_idempotence=False) as out:
         error = out.send("t", b"v").exception(60)
     assert isinstance(error, UnknownOutcomeError)
-    assert "not acknowledged, and retries=0 allows no further try: they may or may not" in error.message
+    assert "not acknowledged, and retries=0 allows no further attempt: they may or may not" in error.message
     assert "delivery.timeout.ms" not in error.message
 
 
@@ -430,7 +430,7 @@ def test_close_warns_of_records_it_gives_up(fake: Any) -> None:
     out = producer(fake)
     future = out.send("t", b"v")
     until(lambda: fake.produced)
-    with pytest.warns(RuntimeWarning, match="closed with 1 records unacknowledged"):
+    with pytest.warns(RuntimeWarning, match="closed with 1 record unacknowledged"):
         out.close(timeout=0.05)
     assert isinstance(future.exception(1), UnknownOutcomeError)
 
@@ -447,7 +447,7 @@ def test_flush_that_times_out_says_how_many_are_left(fake: Any) -> None:
     fake.hold_answers(True)
     with producer(fake) as out:
         future = out.send("t", b"v")
-        with pytest.raises(DeliveryTimeoutError, match="1 records have no outcome"):
+        with pytest.raises(DeliveryTimeoutError, match="1 record without an outcome"):
             out.flush(0.05)
         with pytest.raises(TimeoutError):
             future.result(0.01)

@@ -89,14 +89,14 @@ def test_key_and_value_may_be_binary_or_text_of_any_width(fake: Any, kind: Any) 
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        (Stream(pa.chunked_array([[b"a"]])), "does not come as columns"),
-        (pa.array([b"a"]), "does not come as columns"),
+        (Stream(pa.chunked_array([[b"a"]])), "cannot be read as Arrow columns"),
+        (pa.array([b"a"]), "cannot be read as Arrow columns"),
         ([b"a"], "__arrow_c_stream__"),
         (pa.table({"key": [b"a"]}), "needs a column 'value'"),
         (pa.table([[b"a"], [b"b"]], names=["value", "value"]), "2 columns named 'value'"),
         (pa.table({"value": [1, 2]}), "column 'value' has type int64"),
-        (pa.table({"value": [b"a"], "partition": ["x"]}), "column 'partition' holds no partitions"),
-        (pa.table({"value": [b"a"], "partition": [2**40]}), "column 'partition' holds no partitions"),
+        (pa.table({"value": [b"a"], "partition": ["x"]}), "column 'partition' must hold partition numbers"),
+        (pa.table({"value": [b"a"], "partition": [2**40]}), "column 'partition' must hold partition numbers"),
         (pa.table({"value": [b"a"], "partition": [-1]}), "there is no -1"),
     ],
 )

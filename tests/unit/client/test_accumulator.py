@@ -152,7 +152,7 @@ def test_unknown_topic_and_callbacks_take_the_slow_way() -> None:
 
 def test_record_that_no_batch_may_hold_is_refused_and_leaves_no_trace() -> None:
     h = Harness(max_batch=500)
-    with pytest.raises(RecordTooLargeError, match="larger than topic 't' takes"):
+    with pytest.raises(RecordTooLargeError, match="too large for topic 't'"):
         h.send("t", b"x" * 500)
     assert h.acc.buffered_bytes == 0
     assert h.acc.unfinished == set()

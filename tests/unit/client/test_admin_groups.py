@@ -50,7 +50,7 @@ def test_half_a_list_is_none(world: StandinGroupsWorld, admin: Admin) -> None:
     assert len(admin.list_groups()) == 2
     assert len(world.asked_of("ListGroups")) == 6, "asked again until no shard is being loaded"
     world.owner = lambda group: 0 if group.startswith("a") else None
-    with pytest.raises(RequestTimedOutError, match="1 of 2 shards of groups have no coordinator"):
+    with pytest.raises(RequestTimedOutError, match="1 of 2 group shards have no coordinator"):
         admin.list_groups(timeout=0.3)
 
 

@@ -276,7 +276,7 @@ def test_a_process_that_stood_still_reads_nothing_until_it_was_answered(told: To
     told.sleeps(GRACE_S)
     (suspended,) = told.events()
     assert isinstance(suspended, Suspended)
-    assert "stood still" in suspended.why
+    assert "was paused" in suspended.why
     told.hears(late.number)  # it was asked before, and may have lain in a buffer
     assert told.events() == []
     told.answers()  # asked at once

@@ -45,7 +45,7 @@ def test_a_pause_is_logged_once_by_poll_and_shown_by_metrics(make: Make, caplog:
         for _ in range(3):
             await party.comes_back()
         (told,) = warnings(caplog, "stops reading")
-        assert f"group 'g': member {party.group._member_id} stops reading: no answer of the coordinator" in told
+        assert f"group 'g': member {party.group._member_id} stops reading: no answer from the coordinator" in told
         assert "headrace doctor" in told
         values = party.core.metric_values()
         assert values["paused-since-ms"] > 1e12

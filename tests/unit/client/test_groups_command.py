@@ -141,7 +141,7 @@ def test_without_any_coordinator_that_is_said_soon(
     assert time.monotonic() - begun < 12, "the whole 15 s were waited for a successor"
     error = capsys.readouterr().err
     assert error.count("\n") == 1
-    assert "no coordinator lives" in error or "those that live: none" in error
+    assert "no coordinator lives" in error or "live coordinators: none" in error
 
 
 def test_a_port_that_nobody_listens_at_is_told_from_one_that_somebody_does(world: StandinGroupsWorld) -> None:

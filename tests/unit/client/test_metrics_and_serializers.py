@@ -73,7 +73,7 @@ def test_serializer_may_be_a_class_an_object_or_a_function(given: Any) -> None:
 def test_failures_name_key_and_topic() -> None:
     call = serializer(lambda topic, value: 5, "key.serializer")
     assert call is not None
-    with pytest.raises(SerializationError, match=r"key\.serializer gave int for topic 't', not bytes"):
+    with pytest.raises(SerializationError, match=r"key\.serializer returned int for topic 't'; it must return bytes"):
         call("t", "v")
     back = deserializer(Upper, "value.deserializer")
     assert back is not None

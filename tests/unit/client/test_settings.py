@@ -175,7 +175,7 @@ def test_none_means_the_default() -> None:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"acks": "1"}, r"acks=1 \(it needs all\)"),
+        ({"acks": "1"}, r"acks=1 \(must be all\)"),
         ({"acks": "0"}, "acks=0"),
         ({"retries": 0}, "retries=0"),
         ({"max_in_flight_requests_per_connection": 6}, "connection=6"),

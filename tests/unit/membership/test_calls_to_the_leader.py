@@ -359,7 +359,7 @@ def test_a_change_whose_answer_was_lost_is_not_repeated_and_the_error_says_so() 
         async with _link(known) as link:
             first.mood = "breaks"
             second.mood = "refuses"
-            with pytest.raises(RequestTimedOutError, match="whether it was carried out is not known") as failed:
+            with pytest.raises(RequestTimedOutError, match="whether the request was carried out is unknown") as failed:
                 await link.call("CreateTopics", _create("t"), 20_000)
             assert failed.value.retriable
             assert first.created == ["t"]
@@ -377,7 +377,8 @@ def test_a_leader_that_stands_still_with_a_change_is_not_waited_for_once_another
             await until(lambda: found[0].stuck, "the first one to be asked")
             lead(found[1:], known, 2, 2)
             with pytest.raises(
-                RequestTimedOutError, match=r"another controller leads.*whether it was carried out is not known"
+                RequestTimedOutError,
+                match=r"another controller is leader now.*whether the request was carried out is unknown",
             ):
                 await asked
             await link.call("CreateTopics", _create("u"), 600_000)

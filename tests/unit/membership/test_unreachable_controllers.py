@@ -43,7 +43,7 @@ def test_an_outage_is_told_soon_then_every_ten_seconds_and_when_it_is_over(caplo
     assert told_at == [1.0, 11.0, 21.0]
     assert _said(caplog)[1] == (
         "WARNING",
-        "registering: the controller at 10.0.0.1:19094 has not been reached for 11 s, trying again: connection refused",
+        "registering: cannot reach the controller at 10.0.0.1:19094 for 11 s, retrying: connection refused",
     )
     outage.over()
     outage.over()
@@ -75,7 +75,7 @@ def test_a_broker_says_that_nothing_listens_where_its_controller_should_be(
         asyncio.run(_try_for_one_line(what, address, caplog))
     level, line = _said(caplog)[0]
     assert level == "WARNING"
-    assert line.startswith(f"{what}: the controller at {address} has not been reached for 0 s, trying again: ")
+    assert line.startswith(f"{what}: cannot reach the controller at {address} for 0 s, retrying: ")
     assert "refused" in line
 
 

@@ -196,8 +196,8 @@ def test_kafkas_own_file_is_taken_and_what_does_nothing_is_told(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("line", "told"),
     [
-        ("process.roles=broker,controller", "a process of its own"),
-        ("listeners=PLAINTEXT://:9092,CONTROLLER://:9093", "a listener is called client .* or internal"),
+        ("process.roles=broker,controller", "one program for each role"),
+        ("listeners=PLAINTEXT://:9092,CONTROLLER://:9093", "must be client .* or internal"),
         ("zookeeper.connect=zk:2181", "there is no ZooKeeper: the controllers keep the metadata"),
         ("zookeeper.connection.timeout.ms=18000", "there is no ZooKeeper"),
         ("ssl.keystore.password=hunter2", "ssl.keystore.password is refused: TLS is not built yet"),

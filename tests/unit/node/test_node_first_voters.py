@@ -72,7 +72,7 @@ def test_options_that_contradict_each_other_or_lack_something_are_refused() -> N
     assert _ask() is None
     with pytest.raises(InvalidConfigError, match="contradict"):
         _ask(LIST, standalone=True)
-    with pytest.raises(InvalidConfigError, match=r"this controller, 1, is not among them \(3\)"):
+    with pytest.raises(InvalidConfigError, match=r"this controller \(1\) is not in the list \(3\)"):
         _ask("3@h:1:JEXY6aqzQY-32P5TStzaFg")
     with pytest.raises(InvalidConfigError, match=r"node\.id"):
         first_voters(node_id=-1, address=None, standalone=False, initial=None, none=True)

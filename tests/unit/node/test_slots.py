@@ -136,7 +136,7 @@ def test_the_number_is_that_of_the_name_which_leads_here() -> None:
 
 
 def test_a_name_that_leads_nowhere_is_an_error_that_says_which() -> None:
-    with pytest.raises(InvalidConfigError, match=r"none of the names for 1 to 2"):
+    with pytest.raises(InvalidConfigError, match=r"none of the names for slots 1 to 2"):
         own_number(
             "c-{slot}", most=2, addresses_of=lambda name: {"10.0.0.1"}, is_mine=lambda address: False, wait_s=0.2
         )
@@ -169,13 +169,13 @@ def test_a_name_that_is_none_is_looked_up_in_vain() -> None:
 @pytest.mark.parametrize("text", ["", " \n", "two words"])
 def test_a_volume_whose_cluster_has_no_name_is_refused_by_that(volume: Path, text: str) -> None:
     (volume / slots.CLUSTER_ID).write_text(text)
-    with pytest.raises(InvalidConfigError, match=r"cluster.id has no cluster's id in it"):
+    with pytest.raises(InvalidConfigError, match=r"cluster.id holds no cluster id"):
         slots.read_cluster_id(volume)
 
 
 @pytest.mark.parametrize("key", ["node.id", "log.dirs"])
 def test_what_the_slot_says_nobody_else_may_say(volume: Path, key: str) -> None:
-    with pytest.raises(InvalidConfigError, match=f"{key}.*comes from the slot"):
+    with pytest.raises(InvalidConfigError, match=f"{key}.*conflicts with slots.dir"):
         started(volume, **{"HEADRACE_" + key.upper().replace(".", "_"): "1"})
 
 

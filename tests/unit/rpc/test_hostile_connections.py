@@ -247,7 +247,7 @@ def _end_of(connection: RawConnection, stream_id: int) -> bytes:
 def test_single_requests_under_way_are_bounded_over_all_connections() -> None:
     requests = RequestBytes(100_000)
     with requests.held(90_000, "one"):
-        with pytest.raises(ServerBusyError, match="90000 bytes are under way"), requests.held(20_000, "two"):
+        with pytest.raises(ServerBusyError, match="90000 bytes are in progress"), requests.held(20_000, "two"):
             pass
         with requests.held(1_000, "small ones always pass"):
             assert requests.used == 91_000

@@ -182,11 +182,11 @@ def test_the_tree_has_kafkas_places_and_short_ones(write: Write) -> None:
 
 def test_what_is_not_there_is_answered_with_what_is(write: Write) -> None:
     root = tree(load(FS, str(write({SEGMENT: _log()}))))
-    with pytest.raises(InvalidArgumentError, match="there is no nope here; there is orders"):
+    with pytest.raises(InvalidArgumentError, match="no nope in this directory; there is orders"):
         resolve(root, "/topics/nope")
-    with pytest.raises(InvalidArgumentError, match=r"/image/topics/byName/orders/0 is no directory"):
+    with pytest.raises(InvalidArgumentError, match=r"/image/topics/byName/orders/0 is not a directory"):
         resolve(root, "/topics/orders/0/leader")
-    with pytest.raises(InvalidArgumentError, match="there is no frogs here"):
+    with pytest.raises(InvalidArgumentError, match="no frogs in this directory"):
         resolve(root, "/frogs")
 
 
@@ -276,7 +276,7 @@ def test_a_directory_without_a_metadata_log_is_refused_with_those_that_have_one(
         load(FS, "/nowhere")
     (tmp_path / "orders-0").mkdir()
     (tmp_path / "orders-0" / SEGMENT).write_bytes(b"")
-    with pytest.raises(InvalidArgumentError, match="no metadata log here"):
+    with pytest.raises(InvalidArgumentError, match="no metadata log in this directory"):
         load(FS, str(tmp_path / "orders-0"))
 
 

@@ -36,7 +36,7 @@ def test_without_the_option_the_column_says_the_topic() -> None:
         ({"headrace__value__serializer": "x"}, "INVALID_CONFIG", "use DataFrame functions to encode"),
         ({"kafka__partitioner__class": "x"}, "INVALID_CONFIG", "column named partition"),
         ({"kafka__transactional__id": "x"}, "UNSUPPORTED_VERSION", "at least once until transactions are built"),
-        ({"kafka__enable__idempotence": "true", "kafka__acks": "1"}, "INVALID_CONFIG", "it needs all"),
+        ({"kafka__enable__idempotence": "true", "kafka__acks": "1"}, "INVALID_CONFIG", "must be all"),
         ({"kafka__lingr__ms": "1"}, "INVALID_CONFIG", "did you mean 'linger.ms'"),
         ({"kafka__acks": "2"}, "INVALID_CONFIG", "acks"),
         ({"kafka__fetch__min__bytes": "1"}, "INVALID_CONFIG", "key of the consumer"),

@@ -72,11 +72,11 @@ def seconds(given: Any, name: str = "timeout", *, none: bool = False, negative: 
 def text(name: str, given: Any, *, empty: bool = True) -> str:
     """A str that UTF-8 can hold."""
     if not isinstance(given, str) or not (given or empty):
-        raise wrong(name, given, "a text" if empty else "a text that is not empty")
+        raise wrong(name, given, "a string" if empty else "a string that is not empty")
     try:
         given.encode()
     except UnicodeEncodeError:
-        raise wrong(name, given, "a text that UTF-8 can hold") from None
+        raise wrong(name, given, "a string that can be encoded as UTF-8") from None
     return given
 
 
@@ -92,7 +92,7 @@ def items(name: str, given: Any, what: str) -> list[Any]:
 
 def texts(name: str, given: Any, *, empty: bool = False) -> list[str]:
     """A list of texts; a single text becomes a list of one."""
-    found = [given] if isinstance(given, str) else items(name, given, "texts")
+    found = [given] if isinstance(given, str) else items(name, given, "strings")
     return [text(name, each, empty=empty) for each in found]
 
 
@@ -110,7 +110,7 @@ def topic(given: Any) -> str:
 def partition(given: Any) -> TopicPartition:
     """A TopicPartition, also from a (topic name, number) pair."""
     if not isinstance(given, tuple | list) or len(given) != 2 or not isinstance(given[0], str):
-        raise InvalidArgumentError(f"{given!r:.100} is no partition: give TopicPartition(topic, number)")
+        raise InvalidArgumentError(f"{given!r:.100} is not a partition: give TopicPartition(topic, number)")
     return TopicPartition(topic(given[0]), whole(f"partition of {given[0]!r}", given[1], 0, INT32_MAX))
 
 

@@ -71,7 +71,7 @@ class RangeReader(Face):
         self._ranges = [_checked(item) for item in arguments.items("ranges", ranges, _FIELDS)]
         wanted = {TopicPartition(item.topic, item.partition): item for item in self._ranges if item.start < item.end}
         if len(wanted) != sum(item.start < item.end for item in self._ranges):
-            raise InvalidArgumentError("two ranges of one partition: read them with two readers")
+            raise InvalidArgumentError("ranges name a partition twice: use one reader for each range")
         core.assign(wanted)
         for tp, item in wanted.items():
             core.reading.seek(tp, item.start)
@@ -179,7 +179,7 @@ def _checked(item: Any) -> OffsetRange:
         raise arguments.wrong("range", item, _FIELDS)
     tp = arguments.partition(item[:2])
     start = arguments.offset(item[2], f"start of {tp}")
-    return OffsetRange(*tp, start, arguments.whole(f"end of {tp} (not before its start)", item[3], start))
+    return OffsetRange(*tp, start, arguments.whole(f"end of {tp} (at or after its start)", item[3], start))
 
 
 def _dotted(config: Mapping[str, Any] | None, settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -50,7 +50,7 @@ def serializer(given: Any, key_name: str) -> Serializer | None:
             ) from error
         if data is not None and not isinstance(data, bytes):
             raise SerializationError(
-                f"{key_name} gave {type(data).__name__} for topic {topic!r}, not bytes or None",
+                f"{key_name} returned {type(data).__name__} for topic {topic!r}; it must return bytes or None",
                 topic=topic,
                 field=field,
             )

@@ -100,9 +100,9 @@ def _check_idempotence(given: Mapping[str, Any], values: dict[str, Any]) -> None
     conflicts = [
         text
         for wrong, text in (
-            (values["acks"] not in ("all", "-1"), f"acks={values['acks']} (it needs all)"),
-            (values["retries"] == 0, "retries=0 (it needs 1 or more)"),
-            (values[most] > 5, f"{most}={values[most]} (it needs 5 or less: brokers know the last 5 batches)"),
+            (values["acks"] not in ("all", "-1"), f"acks={values['acks']} (must be all)"),
+            (values["retries"] == 0, "retries=0 (must be 1 or more)"),
+            (values[most] > 5, f"{most}={values[most]} (must be 5 or less: brokers remember the last 5 batches)"),
         )
         if wrong
     ]
@@ -110,7 +110,7 @@ def _check_idempotence(given: Mapping[str, Any], values: dict[str, Any]) -> None
         return
     if any(PRODUCER.key(name).name == "enable.idempotence" for name in given):
         raise InvalidConfigError(
-            f"enable.idempotence=true does not go with {' and '.join(conflicts)}: change that, or leave it out"
+            f"enable.idempotence=true conflicts with {' and '.join(conflicts)}: change that, or leave it out"
         )
     values["enable.idempotence"] = False
     logger.info("enable.idempotence is off, since a retry cannot be made safe with %s", " and ".join(conflicts))

@@ -46,11 +46,13 @@ class ImageStore:
                 data = read_file(self._fs, path)
                 image, _ = decode_snapshot(data)
             except (HeadraceError, OSError) as error:
-                logger.warning("%s is left out, the metadata is read from the controllers: %s", path, error)
+                logger.warning(
+                    "ignoring the saved metadata %s, reading it from the controllers instead: %s", path, error
+                )
                 continue
             if (image.next_offset, max(image.epoch, 0)) != place or image.cluster_id != self._cluster_id:
                 logger.warning(
-                    "%s is left out: it says offset %d of epoch %d, and cluster %s, which is not this one",
+                    "ignoring the saved metadata %s: it is of offset %d, epoch %d and cluster %s, which does not match",
                     path,
                     image.next_offset,
                     image.epoch,

@@ -32,8 +32,8 @@ def is_repeatable(method: str, request: Any) -> bool:
 def outcome_unknown(method: str, failure: NetworkError) -> RequestTimedOutError:
     """``method`` was sent, and ``failure`` is all that was heard of it."""
     return RequestTimedOutError(
-        f"{method}: the controller was asked, and did not answer ({failure}); whether it was carried out is not known: "
-        "look before you ask again"
+        f"{method}: the controller did not answer ({failure}); whether the request was carried out is unknown: "
+        "check before you retry"
     )
 
 
@@ -61,7 +61,7 @@ async def ask_while_it_leads(
             if leader_address() not in (None, address):
                 await asyncio.wait({asked}, timeout=LEFT_BEHIND_S)
                 if not asked.done():
-                    raise NetworkError(f"{address} does not answer, and another controller leads")
+                    raise NetworkError(f"{address} does not answer, and another controller is leader now")
             else:
                 changed.clear()
                 watching = asyncio.ensure_future(changed.wait())

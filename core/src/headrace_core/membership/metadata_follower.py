@@ -183,7 +183,8 @@ class MetadataFollower:
                     await waiter
             except TimeoutError:
                 raise RequestTimedOutError(
-                    f"the metadata log is applied up to {self.image.next_offset} here, not yet up to {offset}"
+                    f"this node has applied the metadata log up to {self.image.next_offset}, not yet up to "
+                    f"{offset}; retry"
                 ) from None
             finally:
                 if entry in self._waiters:
@@ -244,7 +245,7 @@ class MetadataFollower:
         try:
             saved = await asyncio.to_thread(store.save, image)
         except OSError as error:  # it only spares the next start some reading
-            logger.warning("no snapshot of the metadata was written: %s", error)
+            logger.warning("cannot write a snapshot of the metadata, trying again later: %s", error)
             return
         finally:
             self._saving = None
@@ -305,14 +306,14 @@ class MetadataFollower:
             now_ms = self._clock.monotonic_ms()
             stream_s = (now_ms - began_ms) / 1_000
             silent_s = max(min(stream_s, (now_ms - self._answered_ms) / 1_000), stream_s - _SILENCE_S)
-        raise NetworkError(f"nothing was heard for {_SILENCE_S:.0f} s")
+        raise NetworkError(f"no message from the controller for {_SILENCE_S:.0f} s")
 
     def _leave_if_cut_off(self) -> None:
         if len(self.controllers.candidates()) < 2:
             return
         last_ms = max(self._connected_ms, self._moved_ms, self._freshness.as_of_ms or 0.0)
         if self._clock.monotonic_ms() - last_ms > _UNCONFIRMED_S * 1_000:
-            raise NetworkError(f"it has heard nothing new of the leading controller for {_UNCONFIRMED_S:.0f} s")
+            raise NetworkError(f"it has no contact with the leading controller for {_UNCONFIRMED_S:.0f} s")
 
     async def _keep_confirming(self, stub: Any) -> None:
         while True:

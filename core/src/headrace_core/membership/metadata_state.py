@@ -76,8 +76,8 @@ class MetadataState:
                 await waiter
         except TimeoutError:
             raise RequestTimedOutError(
-                f"this node has applied the metadata up to {self.applied_offset}, and not {offset} within "
-                f"{timeout_ms} ms"
+                f"this node applied the metadata log up to {self.applied_offset}, not up to {offset}, within "
+                f"{timeout_ms} ms; retry"
             ) from None
         finally:
             if entry in self._waiting:

@@ -238,7 +238,7 @@ class MetadataView:
     def _coordinator_of(self, image: MetadataImage, topic: str, key: str) -> metadata_pb2.CoordinatorOfKey:
         try:
             if not key:
-                raise InvalidGroupIdError("the group id, or the transactional id, is empty")
+                raise InvalidGroupIdError("the group id or transactional id is empty: set group.id")
             owner = owner_of(image, topic, key)
             endpoint = self._endpoint_of(owner.coordinator)
             if endpoint is None:
@@ -264,7 +264,7 @@ def shard_topic(request: metadata_pb2.FindCoordinatorRequest) -> str:
     """The topic whose partitions are the shards that are asked for. InvalidRequestError: there is no such type."""
     topic = _SHARDS_OF.get(request.type)
     if topic is None:
-        raise InvalidRequestError(f"coordinator type {request.type}: 0 is of groups, 1 of transactions")
+        raise InvalidRequestError(f"coordinator type {request.type}: must be 0 (group) or 1 (transaction)")
     return topic
 
 
@@ -317,7 +317,7 @@ def _partition_message(
 def _awaited(partition: PartitionImage) -> str:
     """For whom a partition without a leader waits."""
     brokers = partition.elr or partition.isr or partition.last_known_elr
-    return f"broker {' or '.join(map(str, brokers))}" if brokers else "an unclean election: nobody has all its records"
+    return f"broker {' or '.join(map(str, brokers))}" if brokers else "an unclean election (no replica has all records)"
 
 
 def _is_offline(image: MetadataImage, partition: PartitionImage, broker_id: int) -> bool:
@@ -331,4 +331,4 @@ def _unknown(name: str) -> HeadraceError:
         check_topic_name(name)
     except InvalidTopicError as error:
         return error
-    return UnknownTopicOrPartitionError(f"topic {name} does not exist")
+    return UnknownTopicOrPartitionError(f"topic {name!r} does not exist")

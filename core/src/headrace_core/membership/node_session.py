@@ -158,7 +158,7 @@ class NodeSession(abc.ABC, Generic[Registered]):
                 if error.retriable:
                     outage.failed(target.address, error)
                 else:
-                    self._logger.warning("heartbeats: %s", error)
+                    self._logger.warning("heartbeat failed, retrying: %s", error)
                 pause_s = discovery.failed(error)
             await discovery.pause(pause_s)
 

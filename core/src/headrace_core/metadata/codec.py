@@ -45,7 +45,7 @@ def encode_record(record: MetadataRecord) -> bytes:
 def decode_record(value: bytes | memoryview | None) -> MetadataRecord:
     """The record of a value. UnsupportedVersionError: written by a newer Headrace. CorruptLogError: damaged."""
     if not value:
-        raise CorruptLogError("a metadata record has no value")
+        raise CorruptLogError("a metadata record is empty; the metadata log is damaged")
     if value[0] != FRAMING_VERSION:
         raise UnsupportedVersionError(
             f"metadata record framing {value[0]} is newer than this version's {FRAMING_VERSION}: upgrade this node"

@@ -73,7 +73,7 @@ def parse_broker_id(name: str) -> int:
     """The broker that a configuration resource names, written as a plain number; InvalidRequestError."""
     if name.isascii() and name.isdigit() and len(name) <= _BROKER_ID_DIGITS_MAX and str(int(name)) == name:
         return int(name)
-    raise InvalidRequestError(f"broker {name[:60]!r}: write a broker's id, or nothing for all brokers")
+    raise InvalidRequestError(f"broker {name[:60]!r}: must be a broker's id, or empty for all brokers")
 
 
 def topic_given(image: MetadataImage, topic: str) -> dict[str, Any]:
@@ -131,7 +131,7 @@ def _legal(declared: ConfigDef, texts: Mapping[str, str], where: str) -> dict[st
         try:
             values[name] = _typed(declared, name, text)
         except InvalidConfigError as error:
-            logger.warning("a value set for %s is left out: %s", where, error)
+            logger.warning("ignoring a value set for %s: %s", where, error)
     return values
 
 
@@ -155,7 +155,7 @@ def topic_value(
         try:
             return _typed(TOPIC, key, raw) if isinstance(raw, str) else config_key.parse(raw)
         except InvalidConfigError as error:
-            logger.warning("a value of topic %s is left out: %s", topic, error)
+            logger.warning("ignoring a value set for topic %s: %s", topic, error)
     return config_key.default
 
 

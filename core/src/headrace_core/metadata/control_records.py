@@ -103,7 +103,7 @@ def decode_control_batch(data: bytes | memoryview, position: int = 0) -> list[Co
     for record in decode_batch(data, position):
         key = record.key
         if key is None or len(key) < _KEY.size or record.value is None:
-            raise CorruptLogError(f"offset {record.offset}: a control record without a type")
+            raise CorruptLogError(f"offset {record.offset}: a control record has no type")
         number = _KEY.unpack_from(key)[1]
         try:
             control_type = ControlType(number)

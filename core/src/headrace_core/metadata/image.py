@@ -383,7 +383,7 @@ class ImageBuilder:
 
     def _ledger_record(self, record: MetadataRecord) -> None:
         if not self._own_ledger().replay(record):
-            raise _impossible(record, "it contradicts what was promised before")
+            raise _impossible(record, "it contradicts an earlier record")
 
     def _topic(self, record: TopicRecord) -> None:
         if record.name in self._topic_ids:

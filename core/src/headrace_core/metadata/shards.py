@@ -50,13 +50,15 @@ def owner_of(image: MetadataImage, topic: str, key: str) -> ShardOwner:
     what is missing."""
     shards = image.topic(topic)
     if shards is None:
-        raise CoordinatorNotAvailableError(f"{topic} does not exist yet: it is made at first use; retry")
+        raise CoordinatorNotAvailableError(
+            f"topic {topic} does not exist yet: the cluster creates it at first use; retry"
+        )
     shard = shard_of(key, len(shards.partitions))
     found = image.ledger.shards.get((shards.topic_id, shard))
     coordinator = None if found is None else image.ledger.coordinators.get(found.coordinator_id)
     if found is None or coordinator is None:
         none = "" if image.ledger.coordinators else ": no coordinator is registered (headrace up --coordinators 1)"
-        raise CoordinatorNotAvailableError(f"nobody coordinates {topic}-{shard}, to which {key!r} belongs{none}; retry")
+        raise CoordinatorNotAvailableError(f"{topic}-{shard}, the shard of {key!r}, has no coordinator{none}; retry")
     return ShardOwner(shard, found.shard_epoch, coordinator)
 
 

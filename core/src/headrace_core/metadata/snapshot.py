@@ -210,7 +210,7 @@ def _checked(data: bytes | memoryview) -> CheckedSnapshot:
     batches: list[int] = []
     while True:
         if position >= len(data):
-            raise CorruptLogError("the snapshot is not whole: it has no footer")
+            raise CorruptLogError("the snapshot is incomplete: it has no footer")
         batch = check_batch(data, position)
         if batch.base_offset != offset or batch.leader_epoch != first.leader_epoch:
             raise CorruptLogError(
@@ -223,9 +223,7 @@ def _checked(data: bytes | memoryview) -> CheckedSnapshot:
         position, offset = position + batch.size, batch.next_offset
     types = [record.type for record in decode_control_batch(data, position)]
     if types != [ControlType.SNAPSHOT_FOOTER] or position + batch.size != len(data):
-        raise CorruptLogError(
-            f"the snapshot is damaged at position {position}: its footer should be there, and the end"
-        )
+        raise CorruptLogError(f"the snapshot is damaged at position {position}: its footer and its end should be there")
     return CheckedSnapshot(header.next_offset, first.leader_epoch, header.timestamp_ms, voters, tuple(batches))
 
 

@@ -77,10 +77,12 @@ def parse_command(
     ``environment``: os.environ. SystemExit on a wrong line (argparse); InvalidConfigError on wrong values."""
     if argv and argv[0] == "format":
         return _parse_format(argv[1:], program=program, role=role)
-    parser = argparse.ArgumentParser(prog=program, description=f"A Headrace {role}. `{program} format` comes first.")
+    parser = argparse.ArgumentParser(
+        prog=program, description=f"Run a Headrace {role}. Format its directories first: `{program} format`."
+    )
     _add_config(parser)
     parser.add_argument(
-        "--environment", action="store_true", help="take HEADRACE_* variables too: HEADRACE_LOG_FLUSH is log.flush"
+        "--environment", action="store_true", help="Also read HEADRACE_* variables: HEADRACE_LOG_FLUSH sets log.flush."
     )
     arguments = parser.parse_args(argv)
     if arguments.config is None and not arguments.environment:
@@ -96,12 +98,12 @@ def parse_command(
 
 
 def _parse_format(argv: Sequence[str], *, program: str, role: str) -> FormatCommand:
-    parser = argparse.ArgumentParser(prog=f"{program} format", description="Prepare directories for a node's data.")
-    parser.add_argument("--cluster-id", required=True, help="the same for every node of the cluster")
+    parser = argparse.ArgumentParser(prog=f"{program} format", description="Format the directories of a node.")
+    parser.add_argument("--cluster-id", required=True, help="The cluster's id, the same for every node.")
     _add_config(parser)
-    parser.add_argument("--log-dirs", "--data", help="directories, with commas; instead of --config")
-    parser.add_argument("--node-id", type=int, default=-1, help="with --log-dirs: the node's id")
-    parser.add_argument("--ignore-formatted", action="store_true", help="leave directories alone that are formatted")
+    parser.add_argument("--log-dirs", "--data", help="Directories to format, separated by commas; instead of --config.")
+    parser.add_argument("--node-id", type=int, default=-1, help="The node's id; with --log-dirs.")
+    parser.add_argument("--ignore-formatted", action="store_true", help="Skip directories that are formatted already.")
     if role == "controller":
         _add_first_voters(parser)
     arguments = parser.parse_args(argv)
@@ -147,12 +149,14 @@ def format_of_config(
         others = [each for each in config.controller_addresses if each != address]
         if first is None and others and len(config.controller_addresses) > 1:
             raise InvalidConfigError(
-                f"the configuration names other controllers ({', '.join(others)}): give {first_voters.INITIAL} (the "
-                f"same list for each of them) if they begin together, {first_voters.NONE} if this one joins later, "
-                f"{first_voters.STANDALONE} if it begins alone"
+                f"the configuration names other controllers ({', '.join(others)}): pass {first_voters.INITIAL} (the "
+                f"same list for each of them) if they start a quorum together, {first_voters.NONE} if this one "
+                f"joins later, {first_voters.STANDALONE} if it starts alone"
             )
     elif standalone or initial is not None:
-        raise InvalidConfigError(f"{first_voters.STANDALONE} and {first_voters.INITIAL} are for controllers")
+        raise InvalidConfigError(
+            f"{first_voters.STANDALONE} and {first_voters.INITIAL} are for controllers only; leave them out"
+        )
     return FormatCommand(
         cluster_id=cluster_id,
         node_id=config.node_id,
@@ -169,17 +173,33 @@ def own_address(config: NodeConfig) -> str | None:
 
 
 def _add_first_voters(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--standalone", action="store_true", help="the only voter of a new quorum")
-    parser.add_argument("--initial-controllers", metavar="LIST", help="ID@HOST:PORT:DIRECTORY_ID,... of a new quorum")
     parser.add_argument(
-        "--no-initial-controllers", action="store_true", dest="none", help="joins a quorum later (headrace quorum add)"
+        "--standalone", action="store_true", help="Make this controller the only voter of a new quorum."
     )
-    parser.add_argument("--address", metavar="HOST:PORT", help="with --log-dirs and --standalone: where it is reached")
+    parser.add_argument(
+        "--initial-controllers", metavar="LIST", help="The voters of a new quorum, as ID@HOST:PORT:DIRECTORY_ID,..."
+    )
+    parser.add_argument(
+        "--no-initial-controllers",
+        action="store_true",
+        dest="none",
+        help="Format without voters: the controller joins a quorum later (headrace quorum add).",
+    )
+    parser.add_argument(
+        "--address", metavar="HOST:PORT", help="The controller's address; with --log-dirs and --standalone."
+    )
 
 
 def _add_config(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--config", type=Path, metavar="FILE", help="properties file, Kafka's keys")
-    parser.add_argument("-o", action="append", default=[], dest="overrides", metavar="KEY=VALUE", help="on top of it")
+    parser.add_argument("--config", type=Path, metavar="FILE", help="A properties file with Kafka's keys.")
+    parser.add_argument(
+        "-o",
+        action="append",
+        default=[],
+        dest="overrides",
+        metavar="KEY=VALUE",
+        help="Override a key of the file; repeatable.",
+    )
 
 
 def _load(arguments: argparse.Namespace, role: str) -> NodeConfig:

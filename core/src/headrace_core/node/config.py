@@ -51,14 +51,17 @@ class NodeConfig:
         SERVER.check_together(effective(values, given) | {"process.roles": [role]})
         roles = values["process.roles"]
         if roles and role not in roles:
-            raise InvalidConfigError(f"process.roles={','.join(roles)}: this program is a {role}; start the right one")
+            raise InvalidConfigError(
+                f"process.roles={','.join(roles)}: this program is a {role}; set process.roles={role}, or start "
+                f"headrace-{roles[0]}"
+            )
         if len(roles) > 1:
             raise InvalidConfigError(
-                f"process.roles={','.join(roles)}: each role is a process of its own here; start one program for each"
+                f"process.roles={','.join(roles)}: a Headrace process has one role; start one program for each role"
             )
         listeners = parse_listeners(values["listeners"])
         if not any(listener.name == INTERNAL for listener in listeners):
-            raise InvalidConfigError("listeners: an internal listener is needed, such as internal://127.0.0.1:19095")
+            raise InvalidConfigError("listeners: no internal listener; add one, such as internal://127.0.0.1:19095")
         wanted = parse_listeners(values["advertised.listeners"], key="advertised.listeners")
         check_advertised(listeners, wanted)
         voters = parse_voters(values["controller.quorum.voters"])
@@ -98,7 +101,7 @@ def _log_dirs(values: Mapping[str, Any], role: str) -> tuple[str, ...]:
         raise InvalidConfigError("log.dirs is not set: name the directories for this node's data")
     trimmed = tuple(directory.rstrip("/") or "/" for directory in directories)
     if len(set(trimmed)) != len(trimmed):
-        raise InvalidConfigError(f"log.dirs={','.join(directories)}: a directory is named twice")
+        raise InvalidConfigError(f"log.dirs={','.join(directories)}: a directory is named twice; name each once")
     return trimmed
 
 
@@ -106,9 +109,7 @@ def _node_id(values: Mapping[str, Any], role: str) -> int:
     node_id, broker_id = int(values["node.id"]), int(values["broker.id"])
     if role == "broker" and broker_id >= 0:
         if node_id >= 0 and node_id != broker_id:
-            raise InvalidConfigError(
-                f"node.id={node_id} and broker.id={broker_id} are one and the same; keep one of them"
-            )
+            raise InvalidConfigError(f"node.id={node_id} and broker.id={broker_id} mean the same; keep one of them")
         return broker_id
     if role == "controller" and node_id < 0:
         raise InvalidConfigError("node.id is not set: a controller needs one, such as node.id=1")

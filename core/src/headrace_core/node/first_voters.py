@@ -81,9 +81,9 @@ def first_voters(
     if not given:
         return None
     if len(given) > 1:
-        raise InvalidConfigError(f"{' and '.join(given)} contradict each other: give one of them")
+        raise InvalidConfigError(f"{' and '.join(given)} contradict each other: pass one of them")
     if node_id < 0:
-        raise InvalidConfigError(f"{given[0]} is for a controller, and a controller needs its node.id (--node-id N)")
+        raise InvalidConfigError(f"{given[0]} needs the controller's id: set node.id, or pass --node-id ID")
     if none:
         return FirstVoters(flag=NONE, voters=())
     if initial is not None:
@@ -91,13 +91,13 @@ def first_voters(
         if not any(voter.node_id == node_id for voter in voters):
             known = ", ".join(str(voter.node_id) for voter in voters)
             raise InvalidConfigError(
-                f"{INITIAL}: this controller, {node_id}, is not among them ({known}); one that is to join a quorum "
-                f"later is formatted with {NONE}"
+                f"{INITIAL}: this controller ({node_id}) is not in the list ({known}); add it, or pass {NONE} if it "
+                "joins the quorum later"
             )
         return FirstVoters(flag=INITIAL, voters=voters)
     if address is None:
         raise InvalidConfigError(
-            f"{STANDALONE}: where do others reach this controller? Give --config FILE or --address"
+            f"{STANDALONE}: the controller's address is unknown; pass --config FILE or --address HOST:PORT"
         )
     (checked,) = parse_addresses([address], key="--address")
     return FirstVoters(
@@ -167,7 +167,7 @@ def refuse_leftovers(fs: FileSystem, root: str) -> None:
     if found:
         raise InvalidConfigError(
             f"{directory} holds a metadata log ({', '.join(found[:2])}), but {root} is not formatted: restore its "
-            "meta.properties; or remove the directory, and what it remembers is lost to this node"
+            "meta.properties; or remove the directory, which loses this node's metadata log"
         )
 
 

@@ -35,6 +35,6 @@ def id_from_text(text: str) -> bytes:
         raw = b""
     if len(raw) != ID_BYTES:
         raise InvalidConfigError(
-            f"{text!r} is not an id: 22 characters of [A-Za-z0-9_-], such as {id_to_text(bytes(16))}"
+            f"{text!r} is not an id: must be 22 characters of [A-Za-z0-9_-], such as {id_to_text(bytes(16))}"
         )
     return raw

@@ -60,8 +60,8 @@ def parse_listeners(items: Iterable[str], *, key: str = "listeners") -> tuple[Li
         name = match["name"].lower()
         if name not in LISTENER_NAMES:
             raise InvalidConfigError(
-                f"{key}={item}: a listener is called client (for clients), external (for clients outside of the "
-                f"nodes' network) or internal (for nodes), not {match['name']}"
+                f"{key}={item}: unknown listener name {match['name']}; must be client (for clients), external (for "
+                "clients outside of the nodes' network) or internal (for nodes)"
             )
         if any(other.name == name for other in found):
             raise InvalidConfigError(f"{key}={item}: listener {name} is given twice")
@@ -128,8 +128,9 @@ def check_advertised(listeners: Sequence[ListenerAddress], wanted: Sequence[List
     names = {listener.name for listener in listeners}
     for listener in wanted:
         if listener.name not in names:
-            raise InvalidConfigError(f"advertised.listeners={listener}: there is no such listener in listeners")
+            raise InvalidConfigError(f"advertised.listeners={listener}: listeners does not have this listener")
         if listener.host in _WILDCARDS:
             raise InvalidConfigError(
-                f"advertised.listeners={listener}: nobody can connect to {listener.host or 'no host'}"
+                f"advertised.listeners={listener}: clients cannot connect to {listener.host or 'an empty host'}; "
+                "name a host that they can reach"
             )

@@ -98,7 +98,9 @@ def check_agreement(directories: Sequence[str], metas: Sequence[MetaProperties],
                 f"{directory} belongs to node.id={meta.node_id}, but node.id={node_id} is configured"
             )
     if len({meta.directory_id for meta in metas}) != len(metas):
-        raise InvalidConfigError(f"log.dirs={','.join(directories)}: two of them have the same directory.id")
+        raise InvalidConfigError(
+            f"log.dirs={','.join(directories)}: two directories have the same directory.id: is one a copy?"
+        )
 
 
 def format_directories(
@@ -125,7 +127,10 @@ def format_directories(
     formatted = {path: read_meta(path, fs=fs) for path in directories if fs.exists(f"{path}/{FILE_NAME}")}
     for path, meta in formatted.items():
         if not ignore_formatted:
-            raise InvalidConfigError(f"{path} is formatted already (cluster {meta.cluster_id}); its data is untouched")
+            raise InvalidConfigError(
+                f"{path} is formatted already (cluster {meta.cluster_id}), nothing was changed; pass "
+                "--ignore-formatted to skip it"
+            )
         if meta.cluster_id != cluster_id:
             raise InconsistentClusterIdError(f"{path} belongs to cluster {meta.cluster_id}, not to {cluster_id}")
         if meta.node_id != node_id and meta.node_id >= 0 and node_id >= 0:

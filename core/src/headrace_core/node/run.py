@@ -67,7 +67,7 @@ async def _run(serve: Serve, config: NodeConfig) -> int:
 
     def on_signal(number: signal.Signals) -> None:
         if stop.is_set():
-            logger.warning("%s again: stopping at once", number.name)
+            logger.warning("received %s again: stopping without a clean shutdown", number.name)
             task.cancel()
         else:
             logger.info("%s: stopping", number.name)
@@ -83,7 +83,7 @@ async def _run(serve: Serve, config: NodeConfig) -> int:
         logger.critical("%s", error)
         return 1
     except Exception:
-        logger.critical("the node failed", exc_info=True)
+        logger.critical("the node failed and stops", exc_info=True)
         return 1
     finally:
         for number in (signal.SIGTERM, signal.SIGINT):

@@ -63,7 +63,10 @@ def claim_configured(
         return None
     for key in ("node.id", "broker.id", "log.dirs", "log.dir", "metadata.log.dir"):
         if key in properties:
-            raise InvalidConfigError(f"{key} ({properties.set_in.get(key, 'set')}): comes from the slot with slots.dir")
+            raise InvalidConfigError(
+                f"{key} ({properties.set_in.get(key, 'set')}): conflicts with slots.dir, which sets it from the "
+                "slot; remove it"
+            )
     cluster_id = read_cluster_id(Path(root))
     most = int(SERVER.key("slots.max").parse(properties.get("slots.max", str(SERVER.key("slots.max").default))))
     host = properties.get("slots.host", "")
@@ -89,15 +92,15 @@ def read_cluster_id(root: Path) -> str:
         text = (root / CLUSTER_ID).read_text(encoding="ascii")
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidConfigError(
-            f"slots.dir={root}: cannot read {CLUSTER_ID} ({error}): is the volume mounted, and has the cluster been "
-            "formatted? Who formats it writes its id there"
+            f"slots.dir={root}: cannot read {CLUSTER_ID} ({error}): is the volume mounted, and is the cluster "
+            "formatted? Formatting writes the cluster's id to this file"
         ) from None
     try:
         return check_cluster_id(text.strip())
     except InvalidConfigError as error:
         raise InvalidConfigError(
-            f"slots.dir={root}: {CLUSTER_ID} has no cluster's id in it ({error.message}): was its writer interrupted? "
-            "Write the id there that the other slots' meta.properties have"
+            f"slots.dir={root}: {CLUSTER_ID} holds no cluster id ({error.message}): was formatting interrupted? "
+            "Write the cluster.id of the other slots' meta.properties to it"
         ) from None
 
 
@@ -172,7 +175,7 @@ def own_number(
     """
     if PLACEHOLDER not in host:
         raise InvalidConfigError(
-            f"slots.host={host}: write {PLACEHOLDER} where the slot's number is, as in node-{PLACEHOLDER}"
+            f"slots.host={host}: write {PLACEHOLDER} in place of the slot's number, as in node-{PLACEHOLDER}"
         )
     look_up, mine = addresses_of or _addresses_of, is_mine or _is_mine
     found = threading.Event()
@@ -190,8 +193,8 @@ def own_number(
         threading.Thread(target=look, args=(number,), daemon=True, name=f"look-up {number}").start()
     if not found.wait(wait_s):
         raise InvalidConfigError(
-            f"slots.host={host}: none of the names for 1 to {most} leads to this machine ({socket.gethostname()}); "
-            "leave it out to take the lowest slot that is free, or raise slots.max"
+            f"slots.host={host}: none of the names for slots 1 to {most} resolves to this machine "
+            f"({socket.gethostname()}); leave the key out to take the lowest free slot, or raise slots.max"
         )
     return numbers[0]
 

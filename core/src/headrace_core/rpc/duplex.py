@@ -127,7 +127,7 @@ class Duplex(Generic[Request, Response]):
         if self.ended:
             raise await self._ended()
         if self._channel.get_state() is not grpc.ChannelConnectivity.READY:
-            raise NetworkError(f"{self.address}: the connection cannot be made, or has broken")
+            raise NetworkError(f"{self.address}: the connection failed")
 
     async def write(self, request: Request) -> None:
         """Send ``request``; waits while the server does not read. When it raises, the server may have it."""

@@ -47,7 +47,7 @@ class Outage:
             return
         self._told_s = now_s
         self._logger.warning(
-            "%s: %s at %s has not been reached for %.0f s, trying again: %s",
+            "%s: cannot reach %s at %s for %.0f s, retrying: %s",
             self._what,
             self._whom,
             address,

@@ -82,7 +82,7 @@ class RequestBytes:
         """ServerBusyError: too many bytes are under way already. Small requests always pass."""
         if size > SMALL_REQUEST_BYTES and self.used + size > self._most:
             raise ServerBusyError(
-                f"{method}: requests of {self.used} bytes are under way, at most {self._most} are accepted; retry"
+                f"{method}: requests of {self.used} bytes are in progress, at most {self._most} are accepted; retry"
             )
         self.used += size
         try:
@@ -141,7 +141,7 @@ def _guard(
     async def single(arrival: Any, context: Any) -> Any:
         if arrival is grpc.aio.EOF:
             await asyncio.sleep(0)  # a cancelled call looks like this too, and its cancellation arrives now
-            raise InvalidRequestError(f"{method}: the call has no request")
+            raise InvalidRequestError(f"{method}: the client ended the call without a request")
         if arrival.error is not None:
             await arrival.punish(context)
             raise arrival.error

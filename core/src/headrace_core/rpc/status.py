@@ -108,7 +108,7 @@ def error_from_rpc(failure: grpc.RpcError, address: str) -> HeadraceError:
         lost.was_sent = not was_never_sent(failure)
         return lost
     if status is grpc.StatusCode.DEADLINE_EXCEEDED:
-        return RequestTimedOutError(f"{address}: no answer in time")
+        return RequestTimedOutError(f"{address}: no answer before the timeout")
     if status is grpc.StatusCode.UNIMPLEMENTED:
         return UnsupportedVersionError(f"{address} does not serve this call: {details}")
     if status is grpc.StatusCode.RESOURCE_EXHAUSTED and _TOO_LARGE in details:

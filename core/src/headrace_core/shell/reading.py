@@ -76,7 +76,7 @@ def find(fs: FileSystem, path: str) -> MetadataFiles:
     if not (snapshots or segments) or (is_other and not snapshots):
         nodes = [name for name in sorted(names) if fs.exists(f"{path}/{name}/{METADATA_DIRECTORY}")]
         others = f"; name one of {', '.join(nodes)} in it" if nodes else ""
-        raise InvalidArgumentError(f"{path}: there is no metadata log here{others}")
+        raise InvalidArgumentError(f"{path}: no metadata log in this directory{others}")
     return MetadataFiles(directory, tuple(snapshots), tuple(segments))
 
 
@@ -134,7 +134,7 @@ def read_snapshot(fs: FileSystem, path: str) -> Iterator[Found | Problem]:
             header = check_batch(data, position)
             records = decode_batch(data, position, check_crc=False)
         except (CorruptMessageError, HeadraceError) as error:
-            yield Problem(path, position, offset, f"{error.message}; nothing behind it is read")
+            yield Problem(path, position, offset, f"{error.message}; what follows is not read")
             return
         for record in records:
             yield Found(path, position, header, record)

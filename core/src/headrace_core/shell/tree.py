@@ -71,10 +71,10 @@ def resolve(root: Directory, path: str) -> Node:
     walked = ""
     for name in _long(path):
         if isinstance(here, File):
-            raise InvalidArgumentError(f"{walked} is no directory, so there is no {name} in it")
+            raise InvalidArgumentError(f"{walked} is not a directory, so it has no {name}")
         found = here.child(name)
         if found is None:
-            raise InvalidArgumentError(f"{walked or '/'}: there is no {name} here{_some(here.names())}")
+            raise InvalidArgumentError(f"{walked or '/'}: no {name} in this directory{_some(here.names())}")
         here, walked = found, f"{walked}/{name}"
     return here
 

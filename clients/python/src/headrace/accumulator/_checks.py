@@ -71,7 +71,7 @@ def wrong_type(
         return InvalidTypeError(
             f"topic {topic!r}: header {index} must be a pair of a str and bytes (or None), not {pair!r:.80}"
         )
-    return InvalidTypeError(f"topic {topic!r}: this is no record: {error}")
+    return InvalidTypeError(f"topic {topic!r}: cannot send this as a record: {error}")
 
 
 def _is_utf8(name: str) -> bool:
@@ -88,7 +88,7 @@ def prepared(accumulator: Any, known: Any, item: Any, number: int, partition: in
         key, value, headers = None, item, None
         if isinstance(item, tuple):
             if not 2 <= len(item) <= 3:
-                raise InvalidTypeError(f"a tuple of {len(item)} is no record: must be (key, value[, headers])")
+                raise InvalidTypeError(f"a tuple of {len(item)} is not a record: must be (key, value[, headers])")
             key, value, headers = (*item, None)[:3]
         if accumulator.key_serializer is not None:
             key = accumulator.key_serializer(known.name, key)
@@ -118,7 +118,11 @@ def too_large(topic: str, size: int, limit: int, buffer_bytes: int) -> RecordToo
     """The error for a record that is larger than a batch may be."""
     if size > limit:
         return RecordTooLargeError(
-            f"a record of {size} bytes (as a batch of its own) is larger than topic {topic!r} takes from this "
-            f"producer: {limit} bytes, the smaller of max.request.size and the topic's max.message.bytes"
+            f"a record of {size} bytes (as a batch of its own) is too large for topic {topic!r}: the limit is "
+            f"{limit} bytes, the smaller of max.request.size and the topic's max.message.bytes; send a smaller "
+            "record, or raise both keys"
         )
-    return RecordTooLargeError(f"a record of {size} bytes does not fit into buffer.memory={buffer_bytes}")
+    return RecordTooLargeError(
+        f"a record of {size} bytes does not fit into buffer.memory={buffer_bytes}; send a smaller record, or raise "
+        "buffer.memory"
+    )

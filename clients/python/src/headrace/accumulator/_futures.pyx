@@ -116,7 +116,7 @@ cdef class RecordFuture:
         if timeout is not None:
             timeout = seconds(timeout, negative=True)
         if not self._batch.wait(timeout):
-            raise TimeoutError(f"no outcome after {timeout:g} s; the record is still being sent")
+            raise TimeoutError(f"no outcome within {timeout:g} s; the record is still being sent: wait longer")
         return 0
 
 
@@ -160,7 +160,7 @@ cdef class AsyncRecordFuture:
         if self._cancelled:
             raise asyncio.CancelledError
         if not self._batch.done:
-            raise asyncio.InvalidStateError("the outcome is not known yet")
+            raise asyncio.InvalidStateError("the record has no outcome yet: await the future first")
         return self._batch.error
 
     def get_loop(self):

@@ -55,7 +55,7 @@ def key_partitions(
     cdef int* result
     cdef Py_ssize_t row, at
     if view.shape[0] < rows * 4:
-        raise ValueError("out is too small")
+        raise ValueError("murmur2: out has less than 4 bytes for each key")
     if rows == 0:
         return
     result = <int*>&view[0]

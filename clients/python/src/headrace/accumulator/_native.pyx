@@ -482,7 +482,7 @@ cdef class Accumulator(Ledger):
 
 
 def _not_made(producer):
-    return TypeError(f"{type(producer).__name__}.__init__ did not call that of its base class")
+    return TypeError(f"{type(producer).__name__}.__init__ did not call super().__init__()")
 
 
 cdef class NativeProducer:

@@ -140,4 +140,4 @@ def shown(batch: Any, index: int, name: str) -> str:
 
 
 def not_copied(name: str) -> TypeError:
-    return TypeError(f"a {name} cannot be pickled or copied: pass on what its result() is")
+    return TypeError(f"a {name} cannot be pickled or copied: pass on the value of result()")

@@ -236,7 +236,7 @@ class AdminCalls:
             broker = engine.metadata.snapshot.brokers.get(broker_id)
             if broker is None:
                 live = ", ".join(map(str, sorted(engine.metadata.snapshot.brokers))) or "none"
-                raise BrokerIdNotRegisteredError(f"broker {broker_id} is not live, or does not exist (live: {live})")
+                raise BrokerIdNotRegisteredError(f"broker {broker_id} is not alive, or does not exist (alive: {live})")
             if self.written_offset:
                 seen = metadata_pb2.MetadataRequest(min_metadata_offset=self.written_offset)
                 await call(engine.connections.metadata(broker.address).GetMetadata, seen, broker.address, timeout_s)

@@ -106,11 +106,11 @@ _LEVEL_MAX = 2**15 - 1
 def wanted_levels(levels: Mapping[str, int]) -> dict[str, int]:
     arguments.mapping("levels", levels, "feature: level")
     if not levels:
-        raise InvalidArgumentError("levels: no feature is named")
+        raise InvalidArgumentError("levels is empty: name at least one feature")
     for name, level in levels.items():
         arguments.text("feature", name)
         if isinstance(level, bool) or not isinstance(level, int) or not 0 <= level <= _LEVEL_MAX:
-            raise InvalidArgumentError(f"{name}={level!r}: a level is a number from 0 to {_LEVEL_MAX}")
+            raise InvalidArgumentError(f"{name}={level!r}: must be a whole number from 0 to {_LEVEL_MAX}")
     return dict(levels)
 
 

@@ -19,6 +19,7 @@ from headrace_core.errors import (
     UnknownTopicOrPartitionError,
     from_number,
 )
+from headrace_core.plurals import counted
 from headrace_core.rpc.limits import pages
 from headrace_core.types import TopicPartition
 from headrace_protos.v1 import groups_pb2, metadata_pb2
@@ -51,7 +52,7 @@ _PATIENCE_S = 2 * PATIENCE_S
 def wanted_group(group_id: str) -> str:
     """Raises InvalidGroupIdError."""
     if not isinstance(group_id, str) or not group_id:
-        raise InvalidGroupIdError(f"group id {group_id!r}: must be a text that is not empty")
+        raise InvalidGroupIdError(f"group id {group_id!r}: must be a string that is not empty")
     return arguments.text("group id", group_id)
 
 
@@ -112,9 +113,11 @@ async def list_groups(calls: AdminCalls, states: list[str], timeout: float | Non
         )
         loading = sum(answer.loading_shards for answer in answers)
         if loading:
-            raise CoordinatorLoadInProgressError(f"{loading} of {len(owners)} shards of groups are being loaded")
+            raise CoordinatorLoadInProgressError(
+                f"{loading} of {counted(len(owners), 'group shard')} are being loaded; retry"
+            )
         if (await _shards(calls, timeout_s))[0] != owners:
-            raise NotCoordinatorError("shards of groups went to another coordinator while groups were listed")
+            raise NotCoordinatorError("group shards moved to another coordinator meanwhile; retry")
         return {
             group.group_id: GroupListing(group.group_id, group.state, group.members)
             for answer in answers
@@ -144,8 +147,9 @@ async def _shards(calls: AdminCalls, timeout_s: float) -> tuple[list[tuple[int, 
     orphans = sum(owner not in addresses for owner, _ in owners)
     if orphans:
         raise CoordinatorNotAvailableError(
-            f"{orphans} of {len(owners)} shards of groups have no coordinator now; those that live: "
-            + (", ".join(map(str, sorted(addresses))) or "none (headrace ps; headrace up --coordinators 1)")
+            f"{orphans} of {counted(len(owners), 'group shard')} have no coordinator; "
+            "live coordinators: "
+            + (", ".join(map(str, sorted(addresses))) or "none (`headrace up --coordinators 1` starts one)")
         )
     return owners, addresses
 
@@ -295,7 +299,9 @@ async def alter_group_offsets(
     counts = {topic.name: len(topic.partitions) for topic in topics}
     missing = [str(each) for each in sorted(offsets) if each.partition >= counts[each.topic]]
     if missing:
-        raise UnknownTopicOrPartitionError(f"there is no {', '.join(missing)}")
+        raise UnknownTopicOrPartitionError(
+            f"cannot set offsets of group {group_id!r}: there is no partition {', '.join(missing)}"
+        )
     for page in pages(list(offsets.items())):
         request = groups_pb2.CommitOffsetsRequest(group_id=group_id, member_epoch=-1)
         for each, value in page:

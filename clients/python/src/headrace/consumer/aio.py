@@ -399,7 +399,10 @@ class AsyncConsumer(Face):
             self._steps.cancel()
             if limit is None or not limit.expired():  # a TimeoutError raised by a callback
                 raise
-            logger.warning("the consumer was not closed within %g s: the group hears of it by its connection", timeout)
+            logger.warning(
+                "the consumer was not closed within %g s: the coordinator removes it when its connection breaks",
+                timeout,
+            )
         finally:
             if core.begin_close():  # (runs to the end, also when the caller is cancelled)
                 await asyncio.shield(core.engine.io.run_async(core.shut_down()))
@@ -408,7 +411,7 @@ class AsyncConsumer(Face):
         try:
             await self._steps.finish()
         except Exception:
-            logger.exception("while closing: a rebalance callback of a poll that was cancelled failed")
+            logger.exception("consumer close: a rebalance callback of a cancelled poll failed")
 
     async def __aenter__(self) -> Self:
         return self
@@ -420,4 +423,4 @@ class AsyncConsumer(Face):
 
 def _log_failure(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
-        logger.error("a close that was cancelled failed", exc_info=error)
+        logger.error("consumer close: a close that was cancelled failed", exc_info=error)

@@ -114,11 +114,11 @@ class FetchLink:
                 await self._session()
             except HeadraceError as error:
                 self._failures = 0 if self._correlation > before + 1 else self._failures + 1
-                logger.info("fetch stream to %s broke: %s", self.address, error)
+                logger.info("fetch stream to %s failed: %s", self.address, error)
                 self._everyone_home(error)
             except Exception as error:  # a bug, here or in the broker: continue to read
                 self._failures += 1
-                logger.exception("fetch stream to %s broke", self.address)
+                logger.exception("fetch stream to %s: unexpected error; reconnecting", self.address)
                 self._everyone_home(NetworkError(f"{self.address}: {type(error).__name__}: {error}"))
             await pause(self.fetcher.engine.backoff.delay_s(max(self._failures - 1, 0)), self._news)
 

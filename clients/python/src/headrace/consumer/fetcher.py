@@ -152,7 +152,7 @@ class Fetcher:
         if broker_id not in self.engine.metadata.snapshot.brokers:
             if tracked.attempts:  # the refreshed metadata lack it
                 tracked.far_until = time.monotonic() + self.near_s
-            self.send_home(tracked, ReplicaNotAvailableError(f"broker {broker_id} is not known here yet"))
+            self.send_home(tracked, ReplicaNotAvailableError(f"broker {broker_id} is not in the client's metadata yet"))
             return
         tracked.near, tracked.near_until = broker_id, time.monotonic() + self.near_s
         self.send_home(tracked)

@@ -244,8 +244,8 @@ class GroupConsumer:
             self._told_pause = paused
             if paused is not None:
                 logger.warning(
-                    "group %r: member %s stops reading: %s, so others may have its partitions; it reads on once a "
-                    "coordinator answers: check coordinators and controllers with `headrace doctor`",
+                    "group %r: member %s stops reading: %s, so other members may own its partitions now; it "
+                    "resumes when a coordinator answers; check coordinators and controllers with `headrace doctor`",
                     self.group_id,
                     self._member_id,
                     paused.why,
@@ -346,7 +346,11 @@ class GroupConsumer:
         except DELETED as error:
             logger.info("group %r: auto-commit: %s", self.group_id, error)
         except (HeadraceError, TimeoutError) as error:
-            logger.warning("group %r: auto-commit failed: %s", self.group_id, error or "not done in time")
+            logger.warning(
+                "group %r: auto-commit failed: %s",
+                self.group_id,
+                error or "no answer in time; its records may be read again",
+            )
 
     def _let_go(self, partitions: list[TopicPartition], ticket: int | None) -> Steps:
         try:
@@ -386,7 +390,11 @@ class GroupConsumer:
                 yield from self.steps()
             except Exception as failure:
                 if failure is not self.error:  # (the caller has had that one, or never asks for it)
-                    logger.exception("group %r: while leaving", self.group_id)
+                    logger.exception(
+                        "group %r: the consumer could not leave cleanly; the coordinator removes it after its "
+                        "session timeout",
+                        self.group_id,
+                    )
             yield from self._commit_at_last(sorted(self._reading.partitions))
             yield from self._let_go(sorted(self._reading.partitions), None)
         finally:
@@ -469,7 +477,9 @@ class GroupConsumer:
     ) -> None:
         """``told_losses``: the losses that the caller knew when it chose the offsets."""
         if self.subscription is not None and (self.is_evicted or told_losses != self._losses):
-            raise UnknownMemberIdError(f"group {self.group_id!r}: nothing can be committed: {self._lost_why}")
+            raise UnknownMemberIdError(
+                f"group {self.group_id!r}: cannot commit, the partitions are lost: {self._lost_why}"
+            )
         await self._commits.commit(offsets, timeout_s, final)
 
     def _commit_behind_the_scenes(self, positions: dict[TopicPartition, OffsetAndMetadata], told_losses: int) -> None:
@@ -496,7 +506,7 @@ class GroupConsumer:
             elif isinstance(event, Revoke):
                 self._tell(Revoking(event.ticket, self._stop(event.parts)))
             elif isinstance(event, Lost):
-                logger.warning("group %r: partitions are lost: %s", self.group_id, event.why)
+                logger.warning("group %r: lost its partitions: %s", self.group_id, event.why)
                 self._gone(event.parts, event.why)
             elif isinstance(event, Suspended):
                 self.paused = Paused(event.cause, event.why, time.time_ns() // 1_000_000)
@@ -537,7 +547,7 @@ class GroupConsumer:
                 offsets = await self._commits.fetch(partitions)
                 break
             except HeadraceError as error:
-                logger.warning("group %r: committed offsets cannot be read: %s", self.group_id, error)
+                logger.warning("group %r: cannot read committed offsets, retrying: %s", self.group_id, error)
                 await asyncio.sleep(self._engine.backoff.longest_s)
         begun = self._membership.member.begin(event.ticket, boottime_s())
         taken = {TopicPartition(part.topic, part.partition) for part in begun}
@@ -578,12 +588,14 @@ class GroupConsumer:
 def subscription_of(topics: Iterable[str] | None, pattern: str | None) -> Subscription:
     """Raises InvalidArgumentError, InvalidTopicError."""
     if isinstance(topics, str):
-        raise InvalidArgumentError(f"subscribe takes a list of topics: [{topics!r}], or pattern=...")
+        raise InvalidArgumentError(f"subscribe needs a list of topics, such as [{topics!r}], or pattern=...")
     if (topics is None) == (pattern is None):
-        raise InvalidArgumentError("subscribe takes topics or a pattern: one of the two")
+        raise InvalidArgumentError("subscribe needs either topics or a pattern, not both")
     if pattern is not None:
         if not isinstance(pattern, str) or not pattern:
-            raise InvalidArgumentError(f"pattern {pattern!r}: give a regular expression (RE2) that whole names match")
+            raise InvalidArgumentError(
+                f"pattern {pattern!r}: must be a regular expression (RE2) that matches whole topic names"
+            )
         arguments.text("pattern", pattern)
         return Subscription(pattern=pattern)
     names = tuple(dict.fromkeys(map(arguments.topic, arguments.items("topics", topics, "topic names"))))
@@ -593,12 +605,12 @@ def subscription_of(topics: Iterable[str] | None, pattern: str | None) -> Subscr
 def check_group(config: Mapping[str, Any], what: str) -> None:
     """Raise InvalidGroupIdError if there is no group."""
     if not config["group.id"]:
-        raise InvalidGroupIdError(f"{what} needs a group: set group.id")
+        raise InvalidGroupIdError(f"{what} needs a consumer group: set group.id")
 
 
 def not_both(subscribed: bool) -> IllegalStateError:
     return IllegalStateError(
-        "the consumer subscribes to topics; unsubscribe before it is assigned partitions"
+        "cannot assign partitions: the consumer is subscribed to topics; call unsubscribe() first"
         if subscribed
-        else "partitions were assigned to the consumer by hand; unsubscribe before it subscribes to topics"
+        else "cannot subscribe: partitions are assigned to the consumer by assign(); call unsubscribe() first"
     )

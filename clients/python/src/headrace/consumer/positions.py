@@ -35,7 +35,9 @@ def reset_timestamp(reset: str | None, policy: str, tp: TopicPartition) -> int:
         return EARLIEST_TIMESTAMP
     if wanted == "latest":
         return LATEST_TIMESTAMP
-    raise NoOffsetForPartitionError(f"{tp} has no position and auto.offset.reset is none: seek first")
+    raise NoOffsetForPartitionError(
+        f"{tp} has no position and auto.offset.reset is none: seek to an offset first, or set auto.offset.reset"
+    )
 
 
 async def find_together(fetcher: SessionOwner, lost: list[Tracked]) -> None:
@@ -104,15 +106,15 @@ async def check_truncation(fetcher: SessionOwner, tracked: Tracked) -> None:
     is_known = end.end_offset >= 0 and end.leader_epoch >= 0
     divergent = tracked.epochs.divergent(at, end.leader_epoch, end.end_offset) if is_known else None
     if fetcher.config["auto.offset.reset"] == "none" or tracked.assigned.end_offset is not None:
-        where = f"the log goes another way from offset {divergent} on" if is_known else "no such epoch is known"
+        where = f"the log differs from offset {divergent} on" if is_known else "the leader does not know that epoch"
         raise LogTruncationError(
-            f"{tp}: the log was truncated: offset {at} was to be read next, after a record of leader epoch {epoch}; "
-            f"{where}. Records that were read are not in the log any more; seek to go on",
+            f"{tp}: the log was truncated before offset {at}, the position of this consumer (last record: leader "
+            f"epoch {epoch}); {where}. Records that it has read are no longer in the log; seek to continue",
             partition=tp,
             position=at,
             divergent_offset=divergent,
         )
-    logger.warning("%s: the log was truncated below offset %d; reading goes on at %s", tp, at, divergent)
+    logger.warning("%s: the log was truncated below offset %d; reading continues at %s", tp, at, divergent)
     tracked.may_be_truncated = False
     if divergent is None:
         tracked.fetch_at, tracked.reset, tracked.asks_group = None, None, False

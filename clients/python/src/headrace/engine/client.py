@@ -122,7 +122,7 @@ class Engine:
                 if why is None or not isinstance(error, RequestTimedOutError):
                     why = error
                 if time.monotonic() + pause >= deadline:
-                    raise RequestTimedOutError(f"{what}: not done in time; the last failure: {why.message}") from error
+                    raise RequestTimedOutError(f"{what}: timed out; the last failure: {why.message}") from error
             attempt += 1
             await asyncio.sleep(pause)
 
@@ -146,7 +146,7 @@ class Engine:
             if broker is not None:
                 return broker.address, part.leader_epoch
             self.metadata.invalidate()
-            raise LeaderNotAvailableError(f"{topic}-{partition} has no leader now")
+            raise LeaderNotAvailableError(f"{topic}-{partition} has no leader")
         raise InvalidArgumentError(
             f"topic {topic!r} has {counted(len(info.partitions), 'partition')}; there is no {partition}"
         )
@@ -170,7 +170,7 @@ class Engine:
                     raise FinalError(
                         RequestTimedOutError(
                             f"the connection broke after the request was sent ({error.message}); whether it was "
-                            "carried out is not known: look before you ask again"
+                            "carried out is unknown: check before you retry"
                         )
                     ) from None
                 failure = error

@@ -78,7 +78,7 @@ class Coordinators:
                     found[told.key] = from_number(told.error.code, f"group {told.key!r}: {told.error.message}")
                 elif told.coordinator_id < 0:
                     found[told.key] = CoordinatorNotAvailableError(
-                        f"group {told.key!r}: no coordinator has shard {told.shard} now"
+                        f"group {told.key!r}: shard {told.shard} has no coordinator"
                     )
                 else:
                     address = self._addresses[told.key] = f"{told.host}:{told.port}"
@@ -231,13 +231,13 @@ class Coordinators:
 def _outcome(item: Any, group_id: str, address: str) -> Any:
     """An item, or the error in it."""
     if item is None:
-        return UnknownServerError(f"{address} was asked about group {group_id!r}, and says nothing about it")
+        return UnknownServerError(f"the answer of {address} lacks group {group_id!r}")
     return from_number(item.error.code, f"{item.error.message} (from {address})") if item.error.code else item
 
 
 def _in_vain(method: str, group_id: str, error: HeadraceError) -> RequestTimedOutError:
     """The timeout error with its cause."""
-    return RequestTimedOutError(f"{method} of group {group_id!r}: not done in time; the last failure: {error.message}")
+    return RequestTimedOutError(f"{method} of group {group_id!r}: timed out; the last failure: {error.message}")
 
 
 def raise_first(results: Any, where: str) -> None:

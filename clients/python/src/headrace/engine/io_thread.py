@@ -61,7 +61,7 @@ class IoThread:
             try:
                 self.loop.run_forever()
             except BaseException:  # asyncio lets SystemExit and KeyboardInterrupt end a loop; clients need this one
-                logger.exception("the I/O thread goes on after")
+                logger.exception("Headrace's I/O thread caught an error and goes on")
             else:
                 return
 
@@ -236,7 +236,7 @@ def leave_before_pools() -> None:
 
 def forked_error(what: str) -> IllegalStateError:
     return IllegalStateError(
-        f"this {what} was opened before the process forked and used there, and a connection does not survive a fork: "
+        f"this {what} was opened before the process forked and used there, and connections do not survive a fork: "
         "open it in the child (with multiprocessing, use the spawn or forkserver start method)"
     )
 
@@ -247,7 +247,7 @@ def closed_error(what: str) -> ClosedError:
 
 def interrupted_error() -> ClosedError:
     return ClosedError(
-        "the client was closed while this call was under way; a client that is in no variable is closed at once, so "
+        "the client was closed during this call; a client that no variable refers to is closed at once, so "
         "keep it in one (with Producer(...) as producer: ...)"
     )
 

@@ -142,7 +142,7 @@ class MetadataCache:
                 if isinstance(error, UnknownTopicOrPartitionError):
                     raise UnknownTopicOrPartitionError(
                         f"topic {name!r} does not exist"
-                        + (", and the brokers do not create topics by themselves" if create else "")
+                        + (" and auto.create.topics.enable is false" if create else "")
                         + f"; create it first (headrace topics create {name})"
                     )
                 if late:
@@ -150,7 +150,9 @@ class MetadataCache:
                 raise error
             pause = self._backoff.delay_s(attempt)
             if time.monotonic() + pause > deadline:
-                raise RequestTimedOutError(f"topic {name!r}: no metadata in time; the last failure: {error.message}")
+                raise RequestTimedOutError(
+                    f"topic {name!r}: timed out waiting for metadata; the last failure: {error.message}"
+                )
             attempt += 1
             await asyncio.sleep(pause)
 
@@ -195,7 +197,7 @@ class MetadataCache:
                 await self._lock.acquire()
         except TimeoutError:
             raise RequestTimedOutError(
-                "the cluster's metadata could not be read in time: no node has answered"
+                "timed out reading the cluster's metadata: no node answered; check bootstrap.servers and `headrace ps`"
             ) from None
         try:
             yield
@@ -246,7 +248,7 @@ class MetadataCache:
             *(why_unreachable(address, error, patience_s) for address, error in failures.items())
         )
         lines = "; ".join(f"{address}: {cause}" for address, cause in zip(failures, causes, strict=True))
-        return BootstrapError(f"no node of the cluster could be reached (bootstrap.servers): {lines}")
+        return BootstrapError(f"cannot reach any node of bootstrap.servers: {lines}")
 
     def _absorb(self, answer: Any, names: list[str]) -> dict[str, HeadraceError]:
         brokers = {
@@ -342,7 +344,7 @@ class MetadataCache:
                     failures = failures + 1 if errors or self._leaderless() else 0
                 except HeadraceError as error:
                     failures += 1
-                    logger.warning("cannot refresh metadata: %s", error)
+                    logger.warning("cannot refresh metadata, retrying: %s", error)
                 if failures:
                     self._stale.set()
             await asyncio.sleep(self._backoff.delay_s(failures))

@@ -45,7 +45,7 @@ async def end_of_epoch(engine: Engine, tp: TopicPartition, epoch: int, deadline:
             raise from_number(result.error.code, f"{tp}: {result.error.message}")
         return EpochEnd(result.leader_epoch, result.end_offset)
 
-    found: EpochEnd = await engine.retrying(attempt, deadline, "asking for the end of a leader epoch")
+    found: EpochEnd = await engine.retrying(attempt, deadline, "reading the end offset of a leader epoch")
     return found
 
 

@@ -110,7 +110,7 @@ class Commits:
             async with asyncio.timeout(max(deadline - time.monotonic(), 0.01)):
                 await self._turn.acquire()
         except TimeoutError:
-            raise RequestTimedOutError(f"{what}: not done in time: an earlier commit is not either") from None
+            raise RequestTimedOutError(f"{what}: timed out waiting for an earlier commit") from None
         try:
             while True:
                 try:

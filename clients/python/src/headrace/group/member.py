@@ -303,11 +303,11 @@ class Member:
             case PauseCause.NO_CONNECTION:
                 return f"no connection to the coordinator for {self.grace_s:g} s"
             case PauseCause.NO_ANSWER:
-                return f"no answer of the coordinator for {self.session_s:g} s"
+                return f"no answer from the coordinator for {self.session_s:g} s"
             case PauseCause.OWNER_UNKNOWN:
-                return f"for {self.session_s:g} s it is not certain that nobody else coordinates the group"
+                return f"the coordinator could not prove for {self.session_s:g} s that it still owns the group"
             case PauseCause.STOOD_STILL:
-                return f"this process stood still for more than {self._still_s:g} s"
+                return f"this process was paused for more than {self._still_s:g} s"
         return ""
 
     def _cause_over(self, now: float) -> PauseCause | None:

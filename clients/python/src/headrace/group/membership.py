@@ -153,7 +153,9 @@ class Membership:
                     self.member.refused(0, error, boottime_s())
                     self.nudge()
             except Exception:  # a bug; reading continues, and so does the member
-                logger.exception("group %r: the stream to the coordinator ended", self.group_id)
+                logger.exception(
+                    "group %r: the stream to the coordinator: unexpected error; reconnecting", self.group_id
+                )
             failures = 0 if self._was_answered else failures + 1
             # (No pause before the first retry: a broken connection must be back within the grace period.)
             await asyncio.sleep(self._engine.backoff.delay_s(failures - 1) if failures else FIRST_RETRY_S)
@@ -257,7 +259,7 @@ class Membership:
             if member.is_orphaned and not is_told:
                 is_told = True
                 logger.warning(
-                    "group %r: no coordinator; reading goes on, commits wait for the next one", self.group_id
+                    "group %r: no coordinator; reading continues, commits wait until there is one", self.group_id
                 )
             self.nudge()
 

@@ -39,7 +39,9 @@ def as_table(data: Any) -> pa.Table:
         try:
             table = pa.table(data)
         except (TypeError, ValueError, NotImplementedError, KeyError) as error:  # Arrow's own are subclasses
-            raise InvalidArgumentError(f"table: {type(data).__name__} does not come as columns: {error}") from error
+            raise InvalidArgumentError(
+                f"table: {type(data).__name__} cannot be read as Arrow columns: {error}"
+            ) from error
     else:
         raise InvalidArgumentError(
             f"table={data!r:.80}: must be a pyarrow Table, RecordBatch or RecordBatchReader, or an object with "
@@ -117,7 +119,8 @@ def _partitions(core: Any, topic: str, chunk: pa.Table, first_row: int, count: i
             given = chunk["partition"].cast(pa.int32())
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise InvalidArgumentError(
-                f"rows {first_row} to {first_row + len(chunk) - 1}: column 'partition' holds no partitions: {error}"
+                f"rows {first_row} to {first_row + len(chunk) - 1}: column 'partition' must hold partition numbers: "
+                f"{error}"
             ) from None
         wrong = pc.fill_null(pc.or_(pc.less(given, 0), pc.greater_equal(given, count)), False)
         if pc.any(wrong).as_py():

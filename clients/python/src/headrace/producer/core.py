@@ -117,7 +117,9 @@ class ProducerCore:
         try:
             return self.accumulator.append_many(topic, items, start, partition, when, runs)
         except NoSuchPartition as error:  # the topic was created again with fewer partitions
-            gone = InvalidArgumentError(f"topic {topic!r} has no partition {error.args[0]} any more")
+            gone = InvalidArgumentError(
+                f"topic {topic!r} no longer has partition {error.args[0]}: it was created again with fewer"
+            )
             raise self.stopped(gone, sum(run[2] for run in runs), len(items)) from None
 
     def stopped(self, error: HeadraceError, sent: int, count: int) -> HeadraceError:
@@ -183,8 +185,9 @@ class ProducerCore:
 
     def _buffer_timeout(self) -> None:
         raise BufferTimeoutError(
-            f"buffer.memory={self.accumulator.buffer_bytes} stayed full for max.block.ms={self.max_block_s * 1000:g}: "
-            "the brokers take records more slowly than they are sent, or not at all"
+            f"buffer.memory={self.accumulator.buffer_bytes} stayed full for "
+            f"max.block.ms={self.max_block_s * 1000:g}: brokers accept records more slowly than they are sent; send "
+            "more slowly, or check the brokers with `headrace doctor`"
         )
 
     # --- flush and close -------------------------------------------------------------------------------------------
@@ -235,7 +238,8 @@ class ProducerCore:
     def not_flushed(self, timeout_s: float | None) -> DeliveryTimeoutError:
         left = sum(batch.count for batch in self.accumulator.snapshot_unfinished())
         return DeliveryTimeoutError(
-            f"{left} records have no outcome after {timeout_s:g} s of flushing; they are still being sent"
+            f"{counted(left, 'record')} without an outcome after {timeout_s:g} s of flush(), "
+            "still being sent: wait longer"
         )
 
     def close(self, timeout_s: float | None) -> None:
@@ -279,7 +283,7 @@ class ProducerCore:
         """Close; log a warning if records are dropped."""
         count = sum(batch.count for batch in self.accumulator.snapshot_unfinished())
         if count:
-            text = f"a Headrace producer was closed with {count} records unacknowledged; their futures have the error"
+            text = f"a producer was closed with {counted(count, 'record')} unacknowledged; each future has its error"
             logger.warning("%s (%s)", text, left)
             warnings.warn(text, RuntimeWarning, stacklevel=4)
 

@@ -84,14 +84,14 @@ class ProducerIdentity:
         engine = self._engine
         brokers = list(engine.metadata.snapshot.brokers.values())
         random.shuffle(brokers)
-        failure: HeadraceError = LeaderNotAvailableError("no broker is known yet")
+        failure: HeadraceError = LeaderNotAvailableError("no broker is in the metadata yet")
         for broker in brokers:
             method = engine.connections.produce(broker.address).InitProducerId
             try:
                 return await call(method, request, broker.address, engine.request_timeout_s)
             except UnsupportedVersionError as error:
                 raise UnsupportedVersionError(
-                    f"{broker.address} gives no producer ids ({error.message}): set enable.idempotence=false"
+                    f"{broker.address} does not support producer ids ({error.message}); set enable.idempotence=false"
                 ) from None
             except HeadraceError as error:
                 if not error.retriable:

@@ -128,7 +128,7 @@ class BrokerLink:
         self.sender.orphan(self.pending)
         self.pending.clear()
         self._end()
-        self._lost(NetworkError(f"broker {self.broker_id} has left {self.address}"))
+        self._lost(NetworkError(f"broker {self.broker_id} is no longer at {self.address}"))
 
     async def close(self) -> None:
         if self._stream is not None and self._task is not None and self.sender.acks == produce_pb2.ACKS_NONE:
@@ -171,7 +171,9 @@ class BrokerLink:
                     notes.moved_at = now
                 elif now - notes.moved_at > MOVED_S:
                     request.batches[index] = None
-                    lost = NetworkError(f"broker {self.broker_id} at {self.address} leads no more and says nothing")
+                    lost = NetworkError(
+                        f"broker {self.broker_id} at {self.address} does not answer and no longer leads the partition"
+                    )
                     self.sender.settle(batch, lost, unknown=True)
                     self.sender.release(queue)
 
@@ -185,11 +187,11 @@ class BrokerLink:
             except HeadraceError as error:
                 self.last_error = error
                 self._failures = 0 if self._correlation > answered + 1 else self._failures + 1
-                logger.info("produce stream to %s broke: %s", self.address, error)
+                logger.info("produce stream to %s failed: %s", self.address, error)
                 self._lost(error)
             except Exception as error:  # a bug, here or in the broker; the records must get an outcome nevertheless
                 self._failures += 1
-                logger.exception("produce stream to %s broke", self.address)
+                logger.exception("produce stream to %s: unexpected error; reconnecting", self.address)
                 self.last_error = NetworkError(f"{self.address}: {type(error).__name__}: {error}")
                 self._lost(self.last_error)
             if not self._is_draining:

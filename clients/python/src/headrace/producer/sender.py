@@ -38,6 +38,7 @@ from headrace_core.errors import (
     RequestTimedOutError,
     UnknownOutcomeError,
 )
+from headrace_core.plurals import counted
 from headrace_core.records import Compression
 from headrace_protos.v1 import produce_pb2
 
@@ -257,7 +258,7 @@ class Sender:
 
     def _regroup(self, queue: PartitionQueue) -> None:
         for batch in queue.sender.sequences.regroup():
-            gap = OutOfOrderSequenceNumberError("the broker does not know the batches before it any more")
+            gap = OutOfOrderSequenceNumberError("the broker no longer knows the batches before this one")
             self.fail(batch, self._unknown(batch, queue.sender.last_error or gap))
 
     def _identity_renewed(self) -> None:
@@ -280,9 +281,9 @@ class Sender:
             return None
         cure = "send smaller records" if batch.count == 1 else "lower batch.size"
         return RecordTooLargeError(
-            f"a batch of {batch.count} records has {size} bytes after compression, and brokers take "
-            f"{info.max_message_bytes} (the smallest of the topic's max.message.bytes and segment.bytes, and of "
-            f"socket.request.max.bytes); {cure}, or raise these keys"
+            f"a batch of {counted(batch.count, 'record')} has {size} bytes after compression, the limit is "
+            f"{info.max_message_bytes} (the smallest of the topic's max.message.bytes and segment.bytes, and the "
+            f"brokers' socket.request.max.bytes); {cure}, or raise these keys"
         )
 
     # --- outcomes --------------------------------------------------------------------------------------------------
@@ -357,11 +358,11 @@ class Sender:
         if time.monotonic() >= batch.created_s + self.delivery_timeout_s:
             how = f"not acknowledged within delivery.timeout.ms={self.delivery_timeout_s * 1000:g}"
         elif error.retriable and batch.attempts > self.retries:
-            how = f"not acknowledged, and retries={self.retries} allows no further try"
+            how = f"not acknowledged, and retries={self.retries} allows no further attempt"
         else:
-            how = "not acknowledged, and what was answered rules out another try"
+            how = "not acknowledged, and the broker's answer forbids a retry"
         return UnknownOutcomeError(
-            f"{queue.topic.name}-{queue.partition}: {batch.count} records were sent but {how}: "
+            f"{queue.topic.name}-{queue.partition}: {counted(batch.count, 'record')} sent but {how}: "
             f"they may or may not be in the log; {why}"
         )
 
@@ -383,8 +384,9 @@ class Sender:
                     self.fail(
                         batch,
                         DeliveryTimeoutError(
-                            f"{batch.queue.topic.name}-{batch.queue.partition}: {batch.count} records were not written "
-                            f"within delivery.timeout.ms={self.delivery_timeout_s * 1000:g}; {self._why(batch.queue)}"
+                            f"{batch.queue.topic.name}-{batch.queue.partition}: {counted(batch.count, 'record')} not "
+                            f"written within delivery.timeout.ms={self.delivery_timeout_s * 1000:g}; "
+                            + self._why(batch.queue)
                         ),
                     )
             for link in self.links.values():
@@ -394,17 +396,17 @@ class Sender:
 
     def _why(self, queue: PartitionQueue) -> str:
         if queue.topic.name not in self.engine.metadata.snapshot.topics:
-            return f"topic {queue.topic.name!r} does not exist any more"
+            return f"topic {queue.topic.name!r} no longer exists"
         notes: QueueNotes = queue.sender
         if self.leader_of(queue) < 0:
             return self._leaderless(queue)
         if queue in self._nameless and self.identity is not None and self.identity.last_error is not None:
-            return f"the producer got no producer id: {self.identity.last_error.message}"
+            return f"no producer id from the brokers: {self.identity.last_error.message}"
         if notes is not None and notes.last_error is not None:
             return f"the last failure: {notes.last_error.code}: {notes.last_error.message}"
         if notes is not None and notes.link is not None and notes.link.last_error is not None:
             return f"the last failure: {notes.link.last_error.message}"
-        return "the broker is slower than the producer"
+        return "the broker writes more slowly than the producer sends"
 
     def _leaderless(self, queue: PartitionQueue) -> str:
         last = self.engine.metadata.last_leaders.get((queue.topic.name, queue.partition))
@@ -422,7 +424,9 @@ class Sender:
         for batch in self.accumulator.snapshot_unfinished():
             error: HeadraceError = ClosedError("the producer was closed before the record was sent")
             if batch.in_flight or batch.maybe_written:
-                error = UnknownOutcomeError("the producer was closed before the record was acknowledged")
+                error = UnknownOutcomeError(
+                    "the producer was closed before the record was acknowledged: it may or may not be in the log"
+                )
             self.fail(batch, error)
         links, self.links = list(self.links.values()), {}
         await asyncio.gather(*(link.close() for link in links))
