@@ -221,12 +221,6 @@ def test_a_disk_that_is_full_while_the_log_is_cut_leaves_a_log_that_can_go_on(
             assert model.wrong(voter.storage, offset) is None, f"create {nth}"
             assert model.wrong(reopened(voter.fs), offset) is None, f"create {nth}"
             voter.storage.truncate(offset)
-        except OSError:  # final: it was emptied, and there was no room to begin it anew
-            refusals += 1
-            assert offset == 0
-            voter.fs = stopped(voter)
-            voter.storage = open_storage(voter.fs)
-            voter.storage.truncate(offset)
         voter.fs.faults.clear()
         cut = replace(model, entries=(*model.until(offset), leader_change(60, offset)))
         voter.storage.append(cut.entries[-1:])  # of an earlier term than what was cut
@@ -234,7 +228,7 @@ def test_a_disk_that_is_full_while_the_log_is_cut_leaves_a_log_that_can_go_on(
         assert cut.wrong(reopened(voter.fs), cut.end) is None, f"create {nth}"
         if fault.seen < nth:
             break
-    assert refusals >= 2
+    assert refusals  # of the recovery point's file; the cut itself goes on without the files that it cannot make
 
 
 # ---------------------------------------------------------------------------------------------- snapshots
@@ -452,8 +446,6 @@ def test_a_disk_that_fills_up_while_a_snapshot_is_installed_is_settled_when_ther
             refusals += 1
             crashed = stopped(voter)
             assert replace(leaders, snapshot=leaders.end).wrong(open_storage(crashed), leaders.end) is None, f"{nth}"
-        else:
-            assert not fault.seen >= nth
         assert replace(leaders, snapshot=leaders.end).wrong(voter.storage, leaders.end) is None, f"create {nth}"
         if not fault.seen >= nth:
             break

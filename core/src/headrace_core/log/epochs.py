@@ -11,6 +11,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from ..errors import ServerBusyError
 from ..types import NO_EPOCH
 from .checkpoints import load_checkpoint, write_checkpoint
 from .files import NO_SPACE, FileSystem
@@ -50,6 +51,8 @@ class LeaderEpochs:
         self.is_vouched_for = True
         #: The file's entries; None: unreadable.
         self._stored: tuple[EpochStart, ...] | None = ()
+        #: The file still has epochs that were cut off the log: it is written before the next batch is (``catch_up``).
+        self._is_behind = False
 
     def load(self) -> bool:
         """Read the checkpoint; False (and empty) when it is missing or damaged, and must be rebuilt."""
@@ -87,6 +90,7 @@ class LeaderEpochs:
             write_checkpoint(self._fs, self._path, lines, has_checksum=self.is_vouched_for)
             self._stored = entries
         self.entries = entries
+        self._is_behind = False
 
     def restore(self, entries: Iterable[EpochStart]) -> None:
         """``replace`` while a log is opened: ignores a full disk. The next change writes the file, and an earlier start
@@ -106,8 +110,21 @@ class LeaderEpochs:
             self.is_vouched_for, self._stored = True, None
 
     def truncate_from_end(self, end_offset: int) -> None:
-        """Drop epochs at and above ``end_offset``, the new log end."""
-        self.replace(entry for entry in self.entries if entry.start_offset < end_offset)
+        """The log now ends at ``end_offset``. Without room or a descriptor for the file, the file follows before the
+        next batch. A crash before that does no harm: opening the log cuts the epochs at its end, too."""
+        entries = tuple(entry for entry in self.entries if entry.start_offset < end_offset)
+        try:
+            self.replace(entries)
+        except (OSError, ServerBusyError) as error:
+            if isinstance(error, OSError) and error.errno not in NO_SPACE:
+                raise
+            logger.warning("%s could not be written (%s): it is before the next batch", self._path, error)
+            self.entries, self._is_behind = entries, True
+
+    def catch_up(self) -> None:
+        """A batch is about to be appended: the file must have lost the epochs that were cut off the log, durably."""
+        if self._is_behind:
+            self.replace(self.entries)
 
     def truncate_from_start(self, start_offset: int) -> None:
         """Cut the entries at ``start_offset``, the new log start: the epoch that holds it is kept, and starts there.

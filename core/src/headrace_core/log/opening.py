@@ -294,7 +294,6 @@ def open_segments(
     if log_start_offset > log_end_offset:  # records below the start were deleted, those above it never flushed
         opening.notes.append(f"{directory}: ends at {log_end_offset}, below its start {log_start_offset}: starts empty")
         for segment in reversed(segments):
-            segment.close()
             segment.delete_files()
         segments, log_end_offset = [opening.create(log_start_offset)], log_start_offset
         epochs.restore(())

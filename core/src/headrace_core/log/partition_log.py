@@ -259,6 +259,7 @@ class PartitionLog(LogReader):
         group = Write([], [])
         for append in appends:
             try:
+                self.epochs.catch_up()
                 outcome = (self._add_replicated if append.replicated else self._add)(append, group, outcomes, now_ms)
             except HeadraceError as error:
                 outcome = error
@@ -577,7 +578,8 @@ class PartitionLog(LogReader):
         self._segments = (*self._segments[:at], new, *self._segments[after:])
         self._forget_places()
 
-    def _create_segment(self, base_offset: int) -> LogSegment:
+    def _create_segment(self, base_offset: int, file: str | None = None) -> LogSegment:
+        """A new segment; ``file``: from ``_next_segment_file``, once the segments before it are gone."""
         segment = LogSegment.create(
             self._fs,
             self.directory,
@@ -586,17 +588,24 @@ class PartitionLog(LogReader):
             interval_bytes=self.config.index_interval_bytes,
             now_ms=self._clock.now_ms(),
             reserve_bytes=self.config.segment_bytes if self.config.preallocate else 0,
+            file=file,
         )
         try:
             with _final_failures():
                 self._fs.sync_directory(self.directory)
         except ServerBusyError:  # no descriptor: the log continues without it, so its files must not claim an offset
-            segment.close()
             segment.delete_files()
             with contextlib.suppress(OSError, ServerBusyError):
                 self._fs.sync_directory(self.directory)
             raise
         return segment
+
+    def _next_segment_file(self) -> str:
+        """Make the empty file of a segment that is about to take the place of others, and return its path. This comes
+        first: when the disk is full, the log keeps the segments that it has."""
+        path = f"{self.directory}/next{LOG_SUFFIX}.tmp"
+        self._fs.open(path, write=True, create=True).close()
+        return path
 
     # ---------------------------------------------------------------- flush, truncate, delete, close
 
@@ -643,24 +652,23 @@ class PartitionLog(LogReader):
         last = keep[-1]
         place, end_offset = last.where_to_cut(offset, self._offset_behind(last))
         self._snapshots.drop_above(end_offset)
-        self.log_end_offset = end_offset
-        self.flushed_end = min(self.flushed_end, end_offset)
-        self._forget_places()
-        for segment in reversed(self._segments[len(keep) :]):  # newest first: a crash leaves a log without a gap
-            self._segments = self._segments[:-1]
-            segment.close()
-            segment.delete_files()
-            self._fs.sync_directory(self.directory)
-        last.truncate_to(place)
-        self._forget_places()  # places read while file size and log end disagreed
-        with _final_failures():
+        producers = None
+        if len(self.producers):  # before the cut: without a descriptor for the snapshot, the log stays as it is
+            producers = reload_producers(self._fs, self._snapshots, keep, end_offset)
+        with _half_done():
+            self.log_end_offset = end_offset
+            self.flushed_end = min(self.flushed_end, end_offset)
+            self._forget_places()
+            self._delete_from(len(keep))
+            last.truncate_to(place)
+            self._forget_places()  # places read while file size and log end disagreed
             last.log.sync()
         self.flushed_end = end_offset
         self.unflushed_since_ms = None
         self.epochs.truncate_from_end(end_offset)
         self.log_start_offset = min(self.log_start_offset, end_offset)
-        if len(self.producers):
-            self.producers = reload_producers(self._fs, self._snapshots, self._segments, end_offset)
+        if producers is not None:
+            self.producers = producers
             self.producers.loaded(self._clock.monotonic_ms())
 
     def end_after_truncating(self, offset: int) -> int:
@@ -681,42 +689,53 @@ class PartitionLog(LogReader):
 
     def _restart_at(self, offset: int) -> None:
         """Empty the log; its next record gets ``offset``."""
+        file = self._next_segment_file()
         self._remove_all()
-        self._begin_at(offset)
+        self._begin_at(offset, file)
 
     def _remove_all(self) -> None:
         self._snapshots.drop_above(-1)
         self.producers = ProducerTable()
-        old, self._segments = self._segments, ()
         self._forget_places()
-        for segment in reversed(old):  # newest first: a crash leaves a log without a gap
-            segment.close()
+        with _half_done():
+            self._delete_from(0)
+        self.epochs.truncate_from_end(0)
+
+    def _delete_from(self, first: int) -> None:
+        """Delete the segments from the one with this index on, newest first: a crash leaves a log without a gap."""
+        gone, self._segments = self._segments[first:], self._segments[:first]
+        for segment in reversed(gone):
             segment.delete_files()
             self._fs.sync_directory(self.directory)
-        self.epochs.replace(())
 
-    def _begin_at(self, offset: int) -> None:
+    def _begin_at(self, offset: int, file: str) -> None:
         self.log_end_offset = self.flushed_end = self.log_start_offset = offset
         self.unflushed_since_ms = None
         self.producers.next_offset = offset
-        self._segments = (self._create_segment(offset),)
+        with _half_done():
+            self._segments = (self._create_segment(offset, file),)
 
     def _begin_again_at(self, base_offset: int) -> None:
-        old, self._segments = self._segments[-1], self._segments[:-1]
+        """Put an empty segment with this base offset in the place of the active one, which is empty."""
+        file = self._next_segment_file()
         self._forget_places()
-        old.close()
-        old.delete_files()  # before the new one gets its name: of two empty ones, the first would seem to lack records
-        self._fs.sync_directory(self.directory)
-        self._segments = (*self._segments, self._create_segment(base_offset))
+        with _half_done():
+            # The old one goes first: of two empty ones, the first would seem to lack records.
+            self._delete_from(len(self._segments) - 1)
+            self._segments = (*self._segments, self._create_segment(base_offset, file))
 
     def restart_at(self, offset: int, before_it_begins: Callable[[], None]) -> None:
         """Empty the log, durably; its next record gets ``offset``, above or below its end. Used by
         ``LogDirectory.restart``: between the two steps, ``before_it_begins`` persists the new start."""
+        file, start = self._next_segment_file(), self.log_start_offset
         self.cuts += 1
         try:
             self._remove_all()
-            before_it_begins()
-            self._begin_at(offset)
+            try:
+                before_it_begins()
+                start = offset
+            finally:  # a full disk leaves the log empty at its old start
+                self._begin_at(start, file)
         finally:
             self.cuts += 1
 
@@ -767,7 +786,13 @@ class PartitionLog(LogReader):
         for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, SNAPSHOT_SUFFIX):
             path = stem + suffix
             if self._fs.exists(path):
-                self._fs.rename(path, path + DELETED_SUFFIX)
+                try:
+                    self._fs.rename(path, path + DELETED_SUFFIX)
+                except OSError as error:
+                    if error.errno not in NO_SPACE:
+                        raise
+                    self._fs.unlink(path)  # what makes room must not need any
+                    continue
                 deleted.append(DeletedFile(path + DELETED_SUFFIX, segment.size if suffix == LOG_SUFFIX else 0))
         segment.path += DELETED_SUFFIX
         segment.index.file.path += DELETED_SUFFIX
@@ -888,3 +913,13 @@ def _final_failures() -> Iterator[None]:
         if error.errno in NO_SPACE:
             raise OSError(errno.EIO, f"flush failed: {error.strerror}", error.filename) from error
         raise
+
+
+@contextlib.contextmanager
+def _half_done() -> Iterator[None]:
+    """A log that is half cut is neither the old one nor the new one: a failure is final, a lack of descriptors, too."""
+    with _final_failures():
+        try:
+            yield
+        except ServerBusyError as error:
+            raise OSError(errno.EIO, f"a cut of the log failed halfway: {error.message}") from error

@@ -147,7 +147,7 @@ def load_producers(
 def reload_producers(
     fs: FileSystem, snapshots: ProducerSnapshots, segments: Sequence[LogSegment], log_end_offset: int
 ) -> ProducerTable:
-    """The table of a log that was just cut. CorruptLogError."""
+    """The table of a log that is about to be cut at ``log_end_offset``, of which ``segments`` stay. CorruptLogError."""
     table, _, _ = _believed(fs, snapshots, segments, log_end_offset, clean=False)
     return table
 

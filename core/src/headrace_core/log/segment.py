@@ -127,17 +127,22 @@ class LogSegment:
         interval_bytes: int,
         now_ms: int,
         reserve_bytes: int = 0,
+        file: str | None = None,
     ) -> LogSegment:
         """Create an empty segment; the names are durable once the caller synced the directory. OSError leaves none of
-        its files."""
+        its files. ``file``: an empty file to rename, for a segment that the log needs: a lack of room or of descriptors
+        for its indexes' files is ignored then, and the next start makes them."""
+        if file is not None:
+            fs.rename(file, f"{directory}/{segment_name(base_offset)}{LOG_SUFFIX}")
         log = fs.open_lazily(f"{directory}/{segment_name(base_offset)}{LOG_SUFFIX}", create=True)
         assert log.size() == 0, f"{log.path} exists and is not empty"
         segment = cls(
             fs, directory, base_offset, index_bytes_max=index_bytes_max, interval_bytes=interval_bytes, log=log
         )
         try:
-            segment.index.create()
-            segment.time_index.create()
+            for index in (segment.index, segment.time_index):
+                with _shortages_tolerated() if file is not None else contextlib.nullcontext():
+                    index.create()
         except (OSError, ServerBusyError):
             # The owner may continue in the segment before: a file that claims its next offset must not stay.
             with contextlib.suppress(OSError, ServerBusyError):
@@ -319,7 +324,9 @@ class LogSegment:
             self.end_close(durable=durable)
 
     def delete_files(self) -> None:
-        """Unlink the files; readers keep them open."""
+        """Unlink the files, without writing to them: the disk may be full. Readers keep them open."""
+        self.index.file.close()
+        self.time_index.file.close()
         for path in (self.index.file.path, self.time_index.file.path, self.path):
             if self._fs.exists(path):
                 self._fs.unlink(path)
@@ -689,6 +696,13 @@ class BatchWalk:
             f"{self._segment.index.file.path}: the batch that ends with offset {self._indexed_offset} should lie at "
             f"position {self._position} of the log, but {what}"
         )
+
+
+@contextlib.contextmanager
+def _shortages_tolerated() -> Iterator[None]:
+    """Of room on the disk, and of descriptors."""
+    with full_disk_tolerated(), contextlib.suppress(ServerBusyError):
+        yield
 
 
 def _cannot_follow(path: str, position: int, header: BatchHeader, next_offset: int) -> CorruptLogError:

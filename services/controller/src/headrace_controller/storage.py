@@ -312,7 +312,7 @@ class MetadataStorage:
         try:
             self._directory.truncate(self._log, offset)
         except OSError as error:
-            if error.errno not in _NO_SPACE or self._log.is_closed:  # emptied, and no room to begin it anew
+            if error.errno not in _NO_SPACE:
                 raise
             self._forget_terms_behind_the_end()
             raise DiskFullError(f"{self._directory.root}: the log could not be cut: {error.strerror}") from None
