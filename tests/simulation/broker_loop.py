@@ -155,6 +155,12 @@ class SimLoop(asyncio.AbstractEventLoop):
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         error = context.get("exception")
+        if self.is_dead:
+            # The process was killed after a task failed and before the loop's next turn: the task counts as it would
+            # have counted in that turn. A future without a reader is no fault here, for its reader was killed.
+            if isinstance(failed := context.get("future"), asyncio.Task):
+                self._task_ended(failed)
+            return
         if isinstance(error, BaseException) and not isinstance(error, SimulatedCrash):
             self._host.world.stumbled(self._host, error)
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from headrace_core.errors import StorageError
 from headrace_core.log.producer_state import ProducerTable
 from headrace_core.records import BatchBuilder
 from tests.simulation import run
@@ -204,3 +205,28 @@ def test_a_reader_that_is_told_of_a_truncation_without_an_unclean_election_is_no
         checks.truncated(consumer, 0, 7, 5)
     checks.truths[0].is_tainted = True
     checks.truncated(consumer, 0, 7, 5)
+
+
+@pytest.mark.parametrize(("error", "counts"), [(StorageError("all disks failed"), False), (ValueError("a bug"), True)])
+def test_a_task_that_fails_in_the_moment_of_a_kill_counts_as_in_the_loops_next_turn(
+    error: Exception, counts: bool
+) -> None:
+    """Seed 20261123222: a broker whose directories have all failed ends by itself, also when its power fails at that
+    moment. A bug stays a bug."""
+    world = BrokerWorld(make_broker_plan(2))
+    host = world.hosts[0]
+    host.start()
+    assert host.loop is not None
+
+    async def fails() -> None:
+        raise error
+
+    host.loop.create_task(fails())
+    loop = host.loop
+    while not any("_task_ended" in repr(ready.callback) for ready in loop._ready):
+        assert world.scheduler.run_one(1_000.0)
+    host.kill()
+    assert (world._failure is error) is counts
+    assert world.is_well is not counts
+    for each in world.loops:
+        each.bury()
