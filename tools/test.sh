@@ -6,10 +6,11 @@
 # some that wait beside some that compute, long ones early; the unit tests' small ones come last, and the workers end
 # together. (Not by xdist_group: xdist 3.8 keeps the group in an attribute that pytest 9.2 no longer reads, and every
 # worker started every cluster.)
+# `-m long` runs what is left out for its length; CI does.
 # The counts that the requirements name, where a test has smaller ones for every day, are those of `make verify`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 workers=${TEST_WORKERS:-$(($(nproc) + 1))}
-arguments=(-m "not kafka and not docker" --durations=15 --durations-min=1)
+arguments=(-m "not kafka and not docker and not long" --durations=15 --durations-min=1)
 if [ "$workers" -gt 1 ]; then arguments+=(-n "$workers" --dist loadfile --no-loadscope-reorder); fi
 exec .venv/bin/python -m pytest "${arguments[@]}" "$@"

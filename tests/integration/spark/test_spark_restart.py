@@ -21,7 +21,7 @@ from headrace import Admin, Consumer, NewTopic, Producer, TopicPartition
 from headrace.fetch import OffsetRange, RangeReader
 from headrace_core.testing.verdicts import NotInTimeError
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(540)]
+pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(540)]
 
 RECORDS = 500  # in each of two partitions; 200 per batch make five batches of 100 + 100
 
