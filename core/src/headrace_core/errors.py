@@ -264,6 +264,30 @@ class InvalidProducerEpochError(HeadraceError):
     code, number = "INVALID_PRODUCER_EPOCH", 47
 
 
+class InvalidTxnStateError(HeadraceError):
+    """The transaction is not in a state that allows the request."""
+
+    code, number = "INVALID_TXN_STATE", 48
+
+
+class InvalidProducerIdMappingError(HeadraceError):
+    """The transactional id has another producer id, or has expired: make a new producer."""
+
+    code, number = "INVALID_PRODUCER_ID_MAPPING", 49
+
+
+class InvalidTransactionTimeoutError(HeadraceError):
+    """transaction.timeout.ms is more than the brokers' transaction.max.timeout.ms."""
+
+    code, number = "INVALID_TRANSACTION_TIMEOUT", 50
+
+
+class ConcurrentTransactionsError(RetriableError):
+    """The former transaction of the transactional id has not got all its markers yet."""
+
+    code, number = "CONCURRENT_TRANSACTIONS", 51
+
+
 class OperationNotAttemptedError(RetriableError):
     """The item was skipped: the request has more items than one metadata write may change; send the rest again."""
 
@@ -396,6 +420,12 @@ class ThrottlingQuotaExceededError(RetriableError):
     code, number = "THROTTLING_QUOTA_EXCEEDED", 89
 
 
+class ProducerFencedError(HeadraceError):
+    """A newer producer uses the transactional id: this one cannot go on (KIP-588)."""
+
+    code, number = "PRODUCER_FENCED", 90
+
+
 class InvalidUpdateVersionError(HeadraceError):
     """The cluster cannot change to this feature level."""
 
@@ -432,6 +462,12 @@ class InconsistentClusterIdError(HeadraceError):
     code, number = "INCONSISTENT_CLUSTER_ID", 104
 
 
+class TransactionalIdNotFoundError(HeadraceError):
+    """There is no such transactional id."""
+
+    code, number = "TRANSACTIONAL_ID_NOT_FOUND", 105
+
+
 class IneligibleReplicaError(RetriableError):
     """The new in-sync set names a replica that may not be in it: fenced, stopping, or restarted since (KIP-903)."""
 
@@ -466,6 +502,12 @@ class StaleMemberEpochError(HeadraceError):
     """The member epoch is out of date: send a heartbeat, then retry with the new epoch (KIP-848)."""
 
     code, number = "STALE_MEMBER_EPOCH", 113
+
+
+class TransactionAbortableError(HeadraceError):
+    """The transaction cannot be committed; abort it, and do its work again (KIP-1050)."""
+
+    code, number = "TRANSACTION_ABORTABLE", 120
 
 
 class InvalidVoterKeyError(HeadraceError):

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 
 class RecordKind(enum.IntEnum):
@@ -77,7 +77,8 @@ class Push(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """Records to append together or not at all; what to answer and whom to push to once they are committed.
+    """Records to append together or not at all; the reply, and the messages for others (groups: ``Push``), which are
+    sent once the records are committed.
 
     ``is_atomic`` False: each record is right by itself (tombstones of a group with many offsets), so that they may be
     cut into as many batches as a large decision needs. An atomic decision always fits into one.
@@ -85,7 +86,7 @@ class Decision(NamedTuple):
 
     records: tuple[ShardRecord, ...] = ()
     reply: object = None
-    pushes: tuple[Push, ...] = ()
+    pushes: tuple[Any, ...] = ()
     is_atomic: bool = True
 
 

@@ -10,7 +10,6 @@ Source: OffsetCommitKey.json and OffsetCommitValue.json of Kafka's group-coordin
         3   offset: int64 | leader epoch: int32 | metadata: string | commit timestamp: int64         KIP-320
         4   as 3, the string compact | tagged fields: 0 = topic id, 16 bytes                         KIP-848, KIP-915
 
-All is big-endian; a string is an int16 length and UTF-8; a compact one has an unsigned varint, its length + 1, instead.
 Written are version 4 where the topic's id is known, as Kafka 4 does, and version 3 where it is not.
 """
 
@@ -19,9 +18,10 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
-from headrace_core.errors import CorruptLogError, InvalidGroupIdError, UnsupportedVersionError
+from headrace_core.errors import InvalidGroupIdError, UnsupportedVersionError
 from headrace_core.types import NO_EPOCH, TopicPartition
 
+from ..kafka_fields import FieldReader, varint
 from ..state_machine import RecordKind, kind_of
 
 #: A string's length is an int16. Version 4 could write a longer one, but no reader of Kafka's takes it.
@@ -86,7 +86,7 @@ def encode_value(committed: CommittedOffset) -> bytes:
         head = _HEAD.pack(3, committed.offset, committed.leader_epoch)
         return b"".join((head, _INT16.pack(len(metadata)), metadata, timestamp))
     head = _HEAD.pack(4, committed.offset, committed.leader_epoch)
-    return b"".join((head, _varint(len(metadata) + 1), metadata, timestamp, _ONE_TOPIC_ID, committed.topic_id))
+    return b"".join((head, varint(len(metadata) + 1), metadata, timestamp, _ONE_TOPIC_ID, committed.topic_id))
 
 
 def decode_key(key: bytes) -> CommitKey:
@@ -96,7 +96,7 @@ def decode_key(key: bytes) -> CommitKey:
     found = _plain_key(key)
     if found is not None:
         return found
-    reader = _Reader(key, 2, "the key of an offset commit")
+    reader = FieldReader(key, 2, "the key of an offset commit")
     group_id = reader.string(reader.int16())
     topic = reader.string(reader.int16())
     partition = reader.int32()
@@ -109,7 +109,7 @@ def decode_value(value: bytes) -> CommittedOffset:
     found = _plain_value(value)
     if found is not None:
         return found
-    reader = _Reader(value, 0, "the value of an offset commit")
+    reader = FieldReader(value, 0, "the value of an offset commit")
     version = reader.int16()
     if not 0 <= version <= 4:
         raise UnsupportedVersionError(f"offset commits of version {version} are not known here: upgrade this node")
@@ -174,73 +174,11 @@ def _plain_value(value: bytes) -> CommittedOffset | None:
     return CommittedOffset(offset, leader_epoch, metadata, _INT64.unpack_from(value, metadata_end)[0], None, topic_id)
 
 
-def _tagged_topic_id(reader: _Reader) -> bytes | None:
-    """Tagged fields: count, then tag, size, bytes of each. Those that we do not know are skipped (KIP-482)."""
+def _tagged_topic_id(reader: FieldReader) -> bytes | None:
     topic_id = None
-    for _ in range(reader.varint()):
-        tag, size = reader.varint(), reader.varint()
-        data = reader.take(size)
+    for tag, field in reader.tagged():
         if tag == 0:
-            if size != TOPIC_ID_BYTES:
-                raise CorruptLogError(f"the topic id of an offset commit has {size} bytes, not {TOPIC_ID_BYTES}")
+            data = field.take(TOPIC_ID_BYTES)
+            field.end()
             topic_id = data if data != _NO_TOPIC_ID else None
     return topic_id
-
-
-def _varint(number: int) -> bytes:
-    """Unsigned, seven bits a byte, the lowest first."""
-    out = bytearray()
-    while number > 0x7F:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    out.append(number)
-    return bytes(out)
-
-
-class _Reader:
-    """Takes fields off some bytes; whatever does not fit is a CorruptLogError that names ``what``."""
-
-    __slots__ = ("_data", "_position", "_what")
-
-    def __init__(self, data: bytes, position: int, what: str) -> None:
-        self._data = data
-        self._position = position
-        self._what = what
-
-    def take(self, size: int) -> bytes:
-        start = self._position
-        if not 0 <= size <= len(self._data) - start:
-            raise CorruptLogError(
-                f"{self._what} is damaged: a field of {size} bytes at byte {start} of {len(self._data)}"
-            )
-        self._position = start + size
-        return bytes(self._data[start : start + size])
-
-    def int16(self) -> int:
-        return int.from_bytes(self.take(2), "big", signed=True)
-
-    def int32(self) -> int:
-        return int.from_bytes(self.take(4), "big", signed=True)
-
-    def int64(self) -> int:
-        return int.from_bytes(self.take(8), "big", signed=True)
-
-    def varint(self) -> int:
-        number = 0
-        for shift in range(0, 35, 7):
-            byte = self.take(1)[0]
-            number |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return number
-        raise CorruptLogError(f"{self._what} is damaged: a varint at byte {self._position - 5} does not end")
-
-    def string(self, size: int) -> str:
-        try:
-            return self.take(size).decode()
-        except UnicodeDecodeError as error:
-            raise CorruptLogError(f"{self._what} is damaged: a text that is not UTF-8 ({error})") from None
-
-    def end(self) -> None:
-        if self._position != len(self._data):
-            left = len(self._data) - self._position
-            raise CorruptLogError(f"{self._what} is damaged: {left} bytes follow its last field")

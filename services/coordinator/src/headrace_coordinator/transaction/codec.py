@@ -1,0 +1,162 @@
+"""Transactions as Kafka writes them, so that its tools read ``__transaction_state``. Pure.
+
+Source: TransactionLogKey.json and TransactionLogValue.json of Kafka 4.3, and the bytes that its generated code writes.
+
+    key     int16 0 | transactional id: string
+    value   int16 version
+        0   producer id: int64 | epoch: int16 | time-out, ms: int32 | status: int8 | partitions | updated, ms: int64
+            | started, ms: int64
+        1   as 0, strings and arrays compact | tagged fields: 0 previous producer id: int64, 1 next producer id: int64,
+            2 the client's transaction version: int16, 3 next epoch: int16
+            and ours, which Kafka's readers skip: 1000 prepared: int8, 1001 last epoch: int16
+
+    partitions   null in EMPTY; else topics: topic, its partitions: int32 each
+
+Written is version 1. A tagged field that has its default is left out.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from headrace_core.errors import CorruptLogError, InvalidRequestError, UnsupportedVersionError
+from headrace_core.types import TopicPartition
+
+from ..kafka_fields import FieldReader, varint
+from .state import BUMPING_VERSION, NO_EPOCH, NO_PRODUCER_ID, Transaction, TransactionState
+
+#: The key's kind, its first two bytes.
+TRANSACTION_KIND = 0
+#: A string's length is an int16.
+ID_BYTES_MAX = 0x7FFF
+_PREPARED_TAG, _LAST_EPOCH_TAG = 1000, 1001
+
+_INT8 = struct.Struct(">b")
+_INT16 = struct.Struct(">h")
+_INT32 = struct.Struct(">i")
+_INT64 = struct.Struct(">q")
+_HEAD = struct.Struct(">hqhib")
+_TIMES = struct.Struct(">qq")
+
+
+def encode_key(transactional_id: str) -> bytes:
+    """The key of a transactional id. InvalidRequestError: it does not fit into a key."""
+    name = transactional_id.encode()
+    if len(name) > ID_BYTES_MAX:
+        raise InvalidRequestError(f"the transactional id has {len(name)} bytes; at most {ID_BYTES_MAX} fit: shorten it")
+    return _INT16.pack(TRANSACTION_KIND) + _INT16.pack(len(name)) + name
+
+
+def decode_key(key: bytes) -> str:
+    """The transactional id of a key of TRANSACTION_KIND. CorruptLogError: the bytes are not such a key."""
+    reader = FieldReader(key, 2, "the key of a transaction")
+    transactional_id = reader.string(reader.int16())
+    reader.end()
+    return transactional_id
+
+
+def encode_value(transaction: Transaction) -> bytes:
+    """The value of a transaction, version 1."""
+    head = _HEAD.pack(1, transaction.producer_id, transaction.producer_epoch, transaction.timeout_ms, transaction.state)
+    times = _TIMES.pack(transaction.updated_ms, transaction.started_ms)
+    return head + _partitions(transaction) + times + _tagged_fields(transaction)
+
+
+def _partitions(transaction: Transaction) -> bytes:
+    if transaction.state is TransactionState.EMPTY:
+        return varint(0)
+    by_topic: dict[str, list[int]] = {}
+    for topic, partition in sorted(transaction.partitions):
+        by_topic.setdefault(topic, []).append(partition)
+    out = [varint(len(by_topic) + 1)]
+    for topic, partitions in by_topic.items():
+        name = topic.encode()
+        out += (varint(len(name) + 1), name, varint(len(partitions) + 1))
+        out += map(_INT32.pack, partitions)
+        out.append(varint(0))
+    return b"".join(out)
+
+
+def _tagged_fields(transaction: Transaction) -> bytes:
+    fields = [
+        (0, _INT64, transaction.previous_producer_id, NO_PRODUCER_ID),
+        (1, _INT64, transaction.next_producer_id, NO_PRODUCER_ID),
+        (2, _INT16, transaction.version, 0),
+        (3, _INT16, transaction.next_producer_epoch, NO_EPOCH),
+        (_PREPARED_TAG, _INT8, int(transaction.is_prepared), 0),
+    ]
+    out = [_tagged(tag, form, value) for tag, form, value, default in fields if value != default]
+    if transaction.version >= BUMPING_VERSION:  # also -1, which is not the same as a record of Kafka's without it
+        out.append(_tagged(_LAST_EPOCH_TAG, _INT16, transaction.last_producer_epoch))
+    return varint(len(out)) + b"".join(out)
+
+
+def _tagged(tag: int, form: struct.Struct, value: int) -> bytes:
+    return varint(tag) + varint(form.size) + form.pack(value)
+
+
+def decode_value(value: bytes) -> Transaction:
+    """The inverse of encode_value, of versions 0 and 1. CorruptLogError; UnsupportedVersionError: by a newer Kafka.
+
+    Kafka does not write the last epoch. Under version 2 it takes the one before the present one, and so do we."""
+    reader = FieldReader(value, 0, "the value of a transaction")
+    form = reader.int16()
+    if form not in (0, 1):
+        raise UnsupportedVersionError(f"transactions of record version {form} are unknown here: upgrade this node")
+    is_compact = form == 1
+    producer_id, epoch, timeout_ms, status = reader.int64(), reader.int16(), reader.int32(), reader.int8()
+    try:
+        state = TransactionState(status)
+    except ValueError:
+        raise CorruptLogError(f"the value of a transaction is damaged: its status is {status}") from None
+    partitions: list[TopicPartition] = []
+    for _ in range(reader.varint() - 1 if is_compact else reader.int32()):
+        topic = reader.string(reader.varint() - 1 if is_compact else reader.int16())
+        count = reader.varint() - 1 if is_compact else reader.int32()
+        partitions += [TopicPartition(topic, reader.int32()) for _ in range(count)]
+        if is_compact:
+            list(reader.tagged())
+    updated_ms, started_ms = reader.int64(), reader.int64()
+    transaction = Transaction(producer_id, epoch, timeout_ms, state, frozenset(partitions), updated_ms, started_ms)
+    if is_compact:
+        transaction = _with_tagged_fields(transaction, reader)
+    reader.end()
+    return transaction
+
+
+def _with_tagged_fields(transaction: Transaction, reader: FieldReader) -> Transaction:
+    found: dict[int, int] = {}
+    for tag, field in reader.tagged():
+        if tag in _READ:
+            found[tag] = _READ[tag](field)
+            field.end()
+    version = found.get(2, 0)
+    last_epoch = found.get(_LAST_EPOCH_TAG, NO_EPOCH)
+    if (
+        _LAST_EPOCH_TAG not in found
+        and version >= BUMPING_VERSION
+        and transaction.state not in (TransactionState.EMPTY, TransactionState.ONGOING)
+    ):
+        has_new_id = transaction.state in _COMPLETE and transaction.producer_epoch == 0
+        last_epoch = _KAFKA_LAST_EPOCH if has_new_id else transaction.producer_epoch - 1
+    return transaction._replace(
+        previous_producer_id=found.get(0, NO_PRODUCER_ID),
+        next_producer_id=found.get(1, NO_PRODUCER_ID),
+        version=version,
+        next_producer_epoch=found.get(3, NO_EPOCH),
+        is_prepared=bool(found.get(_PREPARED_TAG)),
+        last_producer_epoch=last_epoch,
+    )
+
+
+_COMPLETE = (TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT)
+#: The last epoch that Kafka gives to a producer.
+_KAFKA_LAST_EPOCH = 32_766
+_READ = {
+    0: FieldReader.int64,
+    1: FieldReader.int64,
+    2: FieldReader.int16,
+    3: FieldReader.int16,
+    _PREPARED_TAG: FieldReader.int8,
+    _LAST_EPOCH_TAG: FieldReader.int16,
+}

@@ -1,0 +1,122 @@
+"""What the transactions of a shard are asked and what they answer, as plain values.
+
+    InitProducerId ------> ProducerIdReply     a producer takes its identity, and fences the former one
+    AddPartitions -------> None                partitions join the open transaction, or begin one; or are verified
+    EndTransaction ------> ProducerIdentity    commit or abort; the identity for the next transaction
+    PrepareTransaction --> ProducerIdentity    the token of a prepared transaction (KIP-939)
+    CompleteTransaction -> None                commit or abort by token
+    AbortTransaction ----> None                an administrator ends an open transaction
+    DescribeTransaction, ListTransactions      questions
+    MarkersWritten                             the marker sender's report; no answer
+
+Pushed: ``WriteMarkers`` for the marker sender, ``TransactionEnded`` for requests that wait for the end of the former
+transaction. Both come once the decision is committed.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from headrace_core.types import TopicPartition
+
+from .state import BUMPING_VERSION, ProducerIdentity, TransactionState
+
+
+class InitProducerId(NamedTuple):
+    """``expected``: the identity of a producer that goes on after an error (KIP-360); None: a new producer.
+    ``keep_prepared``: an open prepared transaction stays as it is (KIP-939); otherwise it is aborted.
+    ``has_no_timeout``: Java's ``enable2Pc``."""
+
+    transactional_id: str
+    timeout_ms: int
+    expected: ProducerIdentity | None = None
+    keep_prepared: bool = False
+    has_no_timeout: bool = False
+
+
+class ProducerIdReply(NamedTuple):
+    """``prepared``: the token of the transaction that ``keep_prepared`` left open; the producer completes it first."""
+
+    identity: ProducerIdentity
+    prepared: ProducerIdentity | None = None
+
+
+class AddPartitions(NamedTuple):
+    """``version``: the client's transaction version. ``verify_only``: change nothing, and refuse partitions that the
+    open transaction does not have (version 1, asked by a partition's leader)."""
+
+    transactional_id: str
+    identity: ProducerIdentity
+    partitions: frozenset[TopicPartition]
+    version: int = BUMPING_VERSION
+    verify_only: bool = False
+
+
+class EndTransaction(NamedTuple):
+    """Asked by the producer."""
+
+    transactional_id: str
+    identity: ProducerIdentity
+    commit: bool
+    version: int = BUMPING_VERSION
+
+
+class PrepareTransaction(NamedTuple):
+    transactional_id: str
+    identity: ProducerIdentity
+
+
+class CompleteTransaction(NamedTuple):
+    """Asked by anyone who has the token: ``identity`` is what PrepareTransaction answered. A producer that goes on with
+    the id asks EndTransaction instead, which gives it its next identity, also when the token was faster."""
+
+    transactional_id: str
+    identity: ProducerIdentity
+    commit: bool
+
+
+class AbortTransaction(NamedTuple):
+    transactional_id: str
+
+
+class MarkersWritten(NamedTuple):
+    """These partitions have the marker that ``WriteMarkers`` named, or exist no more."""
+
+    transactional_id: str
+    identity: ProducerIdentity
+    partitions: frozenset[TopicPartition]
+
+
+class DescribeTransaction(NamedTuple):
+    transactional_id: str
+
+
+class ListTransactions(NamedTuple):
+    """Empty filters: all. ``open_for_ms``: only transactions that have been open for at least so long."""
+
+    states: tuple[TransactionState, ...] = ()
+    producer_ids: frozenset[int] = frozenset()
+    open_for_ms: int = -1
+
+
+class ListedTransaction(NamedTuple):
+    transactional_id: str
+    producer_id: int
+    state: TransactionState
+    is_prepared: bool
+
+
+class WriteMarkers(NamedTuple):
+    """Write this marker into each partition, and repeat until it is there; then report ``MarkersWritten``."""
+
+    transactional_id: str
+    identity: ProducerIdentity
+    commit: bool
+    version: int
+    partitions: frozenset[TopicPartition]
+
+
+class TransactionEnded(NamedTuple):
+    """All markers are there: the next transaction of this id may begin."""
+
+    transactional_id: str

@@ -1,0 +1,132 @@
+"""A transactional id as its record has it, and the transitions that are legal. Pure.
+
+    from                          to                when
+    (no record)                   EMPTY             InitProducerId
+    EMPTY, COMPLETE_*             EMPTY             InitProducerId: the epoch grows, or a new producer id is taken
+    EMPTY, COMPLETE_*             ONGOING           the first partition is added; an empty transaction is prepared
+    EMPTY, COMPLETE_*             COMPLETE_ABORT    EndTransaction aborts what has no partition (version 2)
+    ONGOING                       ONGOING           partitions are added; it is prepared; its owner comes back
+    ONGOING                       PREPARE_COMMIT    EndTransaction commits: from here on it is committed
+    ONGOING                       PREPARE_ABORT     EndTransaction, InitProducerId, a time-out or an operator aborts
+    ONGOING                       COMPLETE_*        the same without a partition: no marker is to be written
+    PREPARE_COMMIT                COMPLETE_COMMIT   every partition has its marker
+    PREPARE_ABORT                 COMPLETE_ABORT    every partition has its marker
+    EMPTY, COMPLETE_*             (tombstone)       nothing came for transactional.id.expiration.ms
+
+*Prepared* (two-phase commit, KIP-939) is ONGOING with ``is_prepared``, because Kafka's decoder knows no ninth state.
+
+**Identities.** A producer writes as (producer id, epoch). Under version 2 (KIP-890) each end moves the producer to the
+next epoch, and the markers carry that epoch, so a late message of the ended transaction is fenced. The largest epoch is
+kept for markers: a producer whose next epoch it would be gets a new producer id with epoch 0. Sources: KIP-98, KIP-360,
+KIP-890, KIP-939, Kafka's TransactionMetadata.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import NamedTuple
+
+from headrace_core.types import TopicPartition
+
+#: Kafka's epochs are int16. A producer never gets the largest one; markers may carry it.
+EPOCH_MAX = 32_767
+NO_PRODUCER_ID = -1
+NO_EPOCH = -1
+#: Java's ``enable2Pc`` asks for no time-out by this value (KIP-939).
+NO_TIMEOUT_MS = 2_147_483_647
+#: The client's transaction version from which each end moves the epoch (KIP-890, part 2).
+BUMPING_VERSION = 2
+
+
+class TransactionState(enum.IntEnum):
+    """Kafka's states, by the status byte of the record."""
+
+    EMPTY = 0
+    ONGOING = 1
+    PREPARE_COMMIT = 2
+    PREPARE_ABORT = 3
+    COMPLETE_COMMIT = 4
+    COMPLETE_ABORT = 5
+
+
+#: Decided, and markers are still missing.
+PREPARING = (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
+COMMITTED = (TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT)
+
+_AT_REST = (TransactionState.EMPTY, TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT)
+LEGAL: dict[TransactionState | None, tuple[TransactionState | None, ...]] = {
+    None: (TransactionState.EMPTY,),
+    **dict.fromkeys(
+        _AT_REST, (TransactionState.EMPTY, TransactionState.ONGOING, TransactionState.COMPLETE_ABORT, None)
+    ),
+    TransactionState.ONGOING: (TransactionState.ONGOING, *PREPARING, *_AT_REST[1:]),
+    TransactionState.PREPARE_COMMIT: (TransactionState.COMPLETE_COMMIT,),
+    TransactionState.PREPARE_ABORT: (TransactionState.COMPLETE_ABORT,),
+}
+
+
+class ProducerIdentity(NamedTuple):
+    """What a producer's batches and requests carry."""
+
+    producer_id: int
+    epoch: int
+
+
+class Transaction(NamedTuple):
+    """The record of a transactional id. Times are the coordinator's wall clock, in ms; -1 is none.
+
+    ``producer_id``, ``producer_epoch``: the identity that the open transaction's batches carry. While markers are
+    written: the identity that the markers carry. Otherwise: the identity of the next transaction.
+    ``next_*``: the producer's identity from the end on, where it is not the one above: a new producer id because the
+    epochs have run out, or the owner of a prepared transaction that came back (``keep_prepared``).
+    ``previous_producer_id``: of the transaction that ended last. ``last_producer_epoch``: the epoch of the transaction
+    that ended last, by which a repeated request is known; -1 when repeating it is not allowed (its producer is fenced).
+    ``version``: the client's transaction version (KIP-890).
+    """
+
+    producer_id: int
+    producer_epoch: int
+    timeout_ms: int
+    state: TransactionState
+    partitions: frozenset[TopicPartition]
+    updated_ms: int
+    started_ms: int = -1
+    version: int = 0
+    previous_producer_id: int = NO_PRODUCER_ID
+    next_producer_id: int = NO_PRODUCER_ID
+    next_producer_epoch: int = NO_EPOCH
+    last_producer_epoch: int = NO_EPOCH
+    is_prepared: bool = False
+
+    @property
+    def identity(self) -> ProducerIdentity:
+        """(producer id, epoch) of the record; see the class."""
+        return ProducerIdentity(self.producer_id, self.producer_epoch)
+
+    @property
+    def owner(self) -> ProducerIdentity:
+        """The identity under which the producer acts from now on."""
+        return ProducerIdentity(
+            self.producer_id if self.next_producer_id == NO_PRODUCER_ID else self.next_producer_id,
+            self.producer_epoch if self.next_producer_epoch == NO_EPOCH else self.next_producer_epoch,
+        )
+
+    @property
+    def is_undecided_for_ever(self) -> bool:
+        """Is it open, and does no time-out end it?"""
+        return self.state is TransactionState.ONGOING and (self.is_prepared or self.timeout_ms == NO_TIMEOUT_MS)
+
+    def was_owned_by(self, identity: ProducerIdentity) -> bool:
+        """Did the owner act under this identity before, so that its request may be a repeated one?"""
+        if self.last_producer_epoch == NO_EPOCH:
+            return False
+        owner = self.owner
+        if owner.epoch == 0:  # a new producer id, because the epochs of the former one have run out
+            return identity == self.ran_under
+        return identity == (owner.producer_id, owner.epoch - 1)
+
+    @property
+    def ran_under(self) -> ProducerIdentity:
+        """The identity of the batches of the transaction that ended last, or ends now; of a prepared one the token."""
+        is_ending = self.state in PREPARING
+        return ProducerIdentity(self.producer_id if is_ending else self.previous_producer_id, self.last_producer_epoch)

@@ -1,0 +1,551 @@
+"""The state machine of a transaction shard (KIP-98, KIP-360, KIP-447, KIP-890, KIP-939). Pure.
+
+Each decision is one record of one transactional id, and memory is what the records say, so a replay of the log gives
+the same state. PREPARE_COMMIT or PREPARE_ABORT decides a transaction; EndTransaction is answered then. What memory
+adds are the partitions whose marker is still missing. A new owner of the shard asks for all of them again: the leaders
+take a repeated marker without an append.
+
+While markers are missing, a request for the next transaction gets ConcurrentTransactionsError. The caller waits for
+``TransactionEnded`` and asks again.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from headrace_core.errors import (
+    ConcurrentTransactionsError,
+    HeadraceError,
+    InvalidProducerIdMappingError,
+    InvalidRequestError,
+    InvalidTransactionTimeoutError,
+    InvalidTxnStateError,
+    ProducerFencedError,
+    RetriableError,
+    TransactionAbortableError,
+    TransactionalIdNotFoundError,
+)
+from headrace_core.types import TopicPartition
+
+from ..state_machine import ClockSet, Decision, ShardRecord, kind_of
+from .codec import TRANSACTION_KIND, decode_key, decode_value, encode_key, encode_value
+from .messages import (
+    AbortTransaction,
+    AddPartitions,
+    CompleteTransaction,
+    DescribeTransaction,
+    EndTransaction,
+    InitProducerId,
+    ListedTransaction,
+    ListTransactions,
+    MarkersWritten,
+    PrepareTransaction,
+    ProducerIdReply,
+    TransactionEnded,
+    WriteMarkers,
+)
+from .state import (
+    BUMPING_VERSION,
+    COMMITTED,
+    EPOCH_MAX,
+    LEGAL,
+    NO_EPOCH,
+    NO_PRODUCER_ID,
+    NO_TIMEOUT_MS,
+    PREPARING,
+    ProducerIdentity,
+    Transaction,
+    TransactionState,
+)
+
+#: A transaction with more partitions than fit into a record of so many bytes is refused.
+RECORD_BYTES_MAX = 512 * 1024
+#: Transactions that one tick aborts for their time-out, and ids that one tick forgets.
+ABORTS_PER_TICK = 100
+EXPIRIES_PER_TICK = 1_000
+#: After so long a time-out is tried again that needed a new producer id when there was none.
+RETRY_MS = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionSettings:
+    """Kafka's keys: transaction.max.timeout.ms, transactional.id.expiration.ms and
+    transaction.remove.expired.transaction.cleanup.interval.ms. ``epoch_max``: smaller in simulations only."""
+
+    timeout_ms_max: int = 900_000
+    expiration_ms: int = 604_800_000
+    expiration_interval_ms: int = 3_600_000
+    epoch_max: int = EPOCH_MAX
+
+
+class TransactionsStateMachine:
+    """A StateMachine. ``new_producer_id`` takes one of the ids that the controllers gave this coordinator; it raises a
+    retriable error while there is none, and nothing has changed then."""
+
+    def __init__(self, new_producer_id: Callable[[], int], settings: TransactionSettings | None = None) -> None:
+        self._new_producer_id = new_producer_id
+        self._settings = settings or TransactionSettings()
+        #: By transactional id; only this class changes it.
+        self.transactions: dict[str, Transaction] = {}
+        #: The partitions without a marker of each transaction in PREPARE_*.
+        self._missing: dict[str, frozenset[TopicPartition]] = {}
+        #: (when it times out, transactional id, identity), also of transactions that have ended since.
+        self._timeouts: list[tuple[int, str, ProducerIdentity]] = []
+        #: The wall clock minus the time that the time-outs count.
+        self._ahead_ms = 0
+        self._next_expiry_ms: int | None = None
+        self._expiring: Iterator[str] | None = None
+
+    # -- the log -----------------------------------------------------------------------------------------------------
+
+    def replay(self, key: bytes, value: bytes | None, timestamp_ms: int) -> None:
+        """A record of the log. CorruptLogError, UnsupportedVersionError: this version cannot serve the shard."""
+        if kind_of(key) != TRANSACTION_KIND:
+            return
+        transactional_id = decode_key(key)
+        if value is None:
+            self.transactions.pop(transactional_id, None)
+        else:
+            self.transactions[transactional_id] = decode_value(value)
+
+    def loaded(self, now_ms: int) -> Decision:
+        """Ask for all missing markers again. Time-outs count from the start of each transaction, as far as the clocks
+        of the former owner and this one agree."""
+        self._next_expiry_ms = now_ms + self._settings.expiration_interval_ms
+        records: list[ShardRecord] = []
+        pushes: list[object] = []
+        for transactional_id, transaction in list(self.transactions.items()):
+            if transaction.state is TransactionState.ONGOING:
+                self._watch(transactional_id, transaction, now_ms)
+            elif transaction.state in PREPARING:
+                self._missing[transactional_id] = transaction.partitions
+                if transaction.partitions:
+                    pushes.append(_markers(transactional_id, transaction, transaction.partitions))
+                else:  # Kafka aborts what has no partition in two steps
+                    decision = self._complete(transactional_id, transaction, now_ms)
+                    records += decision.records
+                    pushes += decision.pushes
+        return Decision(tuple(records), None, tuple(pushes), is_atomic=False)
+
+    # -- requests ----------------------------------------------------------------------------------------------------
+
+    def handle(self, request: object, now_ms: int) -> Decision:
+        """Decide one request of messages.py; its errors are in the rules below."""
+        return _RULES[type(request)](self, request, now_ms)
+
+    def _clock_set(self, request: ClockSet, now_ms: int) -> Decision:
+        self._ahead_ms += request.by_ms
+        if self._next_expiry_ms is not None:
+            self._next_expiry_ms += request.by_ms
+        return Decision()
+
+    def _init(self, request: InitProducerId, now_ms: int) -> Decision:
+        """InvalidTransactionTimeoutError; ProducerFencedError; ConcurrentTransactionsError: the former transaction is
+        not at its end yet, and this call has aborted it if it was open."""
+        timeout_ms = NO_TIMEOUT_MS if request.has_no_timeout else request.timeout_ms
+        if not request.has_no_timeout and not 0 < timeout_ms <= self._settings.timeout_ms_max:
+            raise InvalidTransactionTimeoutError(
+                f"transaction.timeout.ms={timeout_ms} of {request.transactional_id!r} is not between 1 and "
+                f"{self._settings.timeout_ms_max}, the brokers' transaction.max.timeout.ms: lower it"
+            )
+        transactional_id = _checked_id(request.transactional_id)
+        before = self.transactions.get(transactional_id)
+        if before is None:
+            identity = ProducerIdentity(self._new_producer_id(), 0)
+            made = Transaction(*identity, timeout_ms, TransactionState.EMPTY, frozenset(), now_ms)
+            return self._write(transactional_id, made, now_ms, reply=ProducerIdReply(identity))
+        if request.expected is not None:
+            self._check_expected(transactional_id, before, request.expected)
+        if before.state in PREPARING:
+            raise _concurrent(transactional_id, before)
+        if before.state is TransactionState.ONGOING:
+            if request.keep_prepared and before.is_undecided_for_ever:
+                return self._take_prepared(transactional_id, before, now_ms)
+            # The answer is an error, so that the producer asks again and gets an epoch of its own.
+            fenced = request.expected is None
+            decision = self._end(transactional_id, before, now_ms, commit=False, is_fence=True, forget_producer=fenced)
+            return decision._replace(reply=_concurrent(transactional_id, self.transactions[transactional_id]))
+        return self._next_epoch(transactional_id, before, request.expected, timeout_ms, now_ms)
+
+    def _check_expected(self, transactional_id: str, before: Transaction, expected: ProducerIdentity) -> None:
+        """May the producer with this identity go on (KIP-360)? Its own identity, or the one before if the present one
+        was given to it and the answer was lost."""
+        if expected in (before.identity, before.owner):
+            return
+        if before.state is TransactionState.ONGOING or not before.was_owned_by(expected):
+            raise _fenced(transactional_id, expected, before)
+
+    def _next_epoch(
+        self,
+        transactional_id: str,
+        before: Transaction,
+        expected: ProducerIdentity | None,
+        timeout_ms: int,
+        now_ms: int,
+    ) -> Decision:
+        """Give the producer its identity, where no transaction is open."""
+        is_usable = before.producer_epoch < self._settings.epoch_max
+        if is_usable and expected is not None and expected != before.identity:  # repeated: its answer was lost
+            return Decision(reply=ProducerIdReply(before.identity))
+        if before.producer_epoch + 1 < self._settings.epoch_max:
+            identity = ProducerIdentity(before.producer_id, before.producer_epoch + 1)
+        else:
+            identity = ProducerIdentity(self._new_producer_id(), 0)
+        after = before._replace(
+            producer_id=identity.producer_id,
+            producer_epoch=identity.epoch,
+            previous_producer_id=before.producer_id,
+            last_producer_epoch=NO_EPOCH if expected is None else before.producer_epoch,
+            timeout_ms=timeout_ms,
+            state=TransactionState.EMPTY,
+            partitions=frozenset(),
+            updated_ms=now_ms,
+            started_ms=-1,
+        )
+        return self._write(transactional_id, after, now_ms, reply=ProducerIdReply(identity))
+
+    def _take_prepared(self, transactional_id: str, before: Transaction, now_ms: int) -> Decision:
+        """A new owner of a prepared transaction: it gets an identity of its own, and the token stays valid. The epoch
+        after this one stays free for the markers."""
+        owner = before.owner
+        if owner.epoch + 2 < self._settings.epoch_max:
+            owner = ProducerIdentity(owner.producer_id, owner.epoch + 1)
+        else:
+            owner = ProducerIdentity(self._new_producer_id(), 0)
+        is_other = owner.producer_id != before.producer_id
+        after = before._replace(
+            next_producer_id=owner.producer_id if is_other else NO_PRODUCER_ID,
+            next_producer_epoch=owner.epoch,
+            updated_ms=now_ms,
+        )
+        return self._write(transactional_id, after, now_ms, reply=ProducerIdReply(owner, before.identity))
+
+    def _add(self, request: AddPartitions, now_ms: int) -> Decision:
+        """InvalidProducerIdMappingError, ProducerFencedError, ConcurrentTransactionsError; TransactionAbortableError: a
+        partition that is to be verified is not in the open transaction; InvalidTxnStateError: it is prepared."""
+        transactional_id, before = self._known(request.transactional_id)
+        if request.identity != before.owner:
+            raise _fenced(transactional_id, request.identity, before)
+        if before.state in PREPARING:
+            raise _concurrent(transactional_id, before)
+        is_open = before.state is TransactionState.ONGOING
+        there = before.partitions if is_open else frozenset()
+        if request.partitions <= there:
+            return Decision()
+        if request.verify_only:
+            missing = ", ".join(sorted(map(str, request.partitions - there))[:3])
+            raise TransactionAbortableError(
+                f"{missing}: not in the open transaction of {transactional_id!r}: abort it, and begin the next one"
+            )
+        if is_open and before.is_prepared:
+            raise InvalidTxnStateError(
+                f"transaction of {transactional_id!r} is prepared: complete it before the next send"
+            )
+        after = before._replace(
+            state=TransactionState.ONGOING,
+            partitions=there | request.partitions,
+            version=request.version,
+            updated_ms=now_ms,
+            started_ms=before.started_ms if is_open else now_ms,
+        )
+        if len(encode_value(after)) > RECORD_BYTES_MAX:
+            raise InvalidRequestError(
+                f"transaction of {transactional_id!r} would have {len(after.partitions)} partitions, more than fit "
+                f"into a record of {RECORD_BYTES_MAX} bytes: write to fewer in one transaction"
+            )
+        return self._write(transactional_id, after, now_ms)
+
+    def _end_asked(self, request: EndTransaction | CompleteTransaction, now_ms: int) -> Decision:
+        """InvalidProducerIdMappingError, ProducerFencedError, ConcurrentTransactionsError, InvalidTxnStateError;
+        TransactionAbortableError: a commit of what a time-out or an administrator has aborted."""
+        transactional_id, before = self._known(request.transactional_id)
+        is_token = isinstance(request, CompleteTransaction)
+        version = BUMPING_VERSION if isinstance(request, CompleteTransaction) else request.version
+        if before.state is TransactionState.ONGOING:
+            if request.identity != (before.identity if is_token else before.owner):
+                raise _fenced(transactional_id, request.identity, before)
+            if is_token and not before.is_undecided_for_ever:
+                raise InvalidTxnStateError(f"transaction of {transactional_id!r} is not prepared: prepare it first")
+            decision = self._end(transactional_id, before._replace(version=version), now_ms, commit=request.commit)
+            return decision._replace(reply=None) if is_token else decision
+        if _is_repeated(before, request, version):
+            if (before.state in COMMITTED) == request.commit:
+                return Decision(reply=None if is_token else before.owner)
+            if request.commit and not is_token:
+                raise TransactionAbortableError(
+                    f"transaction of {transactional_id!r} is aborted, by its time-out or by an administrator: abort it "
+                    "here too, and do its work again"
+                )
+            outcome = "committed" if before.state in COMMITTED else "aborted"
+            raise InvalidTxnStateError(f"transaction of {transactional_id!r} is {outcome} already: leave it so")
+        if request.identity != before.owner:
+            raise _fenced(transactional_id, request.identity, before)
+        if before.state in PREPARING:
+            raise _concurrent(transactional_id, before)
+        if request.commit or is_token or version < BUMPING_VERSION:
+            raise InvalidTxnStateError(f"no transaction of {transactional_id!r} is open: send something first")
+        return self._end(transactional_id, before._replace(version=version), now_ms, commit=False)
+
+    def _prepare(self, request: PrepareTransaction, now_ms: int) -> Decision:
+        """The same errors as of AddPartitions."""
+        transactional_id, before = self._known(request.transactional_id)
+        if request.identity != before.owner:
+            raise _fenced(transactional_id, request.identity, before)
+        if before.state in PREPARING:
+            raise _concurrent(transactional_id, before)
+        if before.state is TransactionState.ONGOING and before.is_prepared:
+            if before.owner != before.identity:
+                raise InvalidTxnStateError(
+                    f"transaction of {transactional_id!r} was prepared by a former producer: complete it first"
+                )
+            return Decision(reply=before.identity)
+        is_open = before.state is TransactionState.ONGOING
+        after = before._replace(
+            state=TransactionState.ONGOING,
+            partitions=before.partitions if is_open else frozenset(),
+            version=BUMPING_VERSION,
+            is_prepared=True,
+            updated_ms=now_ms,
+            started_ms=before.started_ms if is_open else now_ms,
+        )
+        return self._write(transactional_id, after, now_ms, reply=after.identity)
+
+    def _abort(self, request: AbortTransaction, now_ms: int) -> Decision:
+        """TransactionalIdNotFoundError; InvalidTxnStateError: nothing is open."""
+        transactional_id, before = self._described(request.transactional_id)
+        if before.state is not TransactionState.ONGOING:
+            raise InvalidTxnStateError(f"no transaction of {transactional_id!r} is open: it is {before.state.name}")
+        return self._end(transactional_id, before, now_ms, commit=False, is_fence=True)._replace(reply=None)
+
+    def _markers_written(self, request: MarkersWritten, now_ms: int) -> Decision:
+        """A report about a marker that is not waited for is ignored: it may be late, or of a former owner."""
+        transaction = self.transactions.get(request.transactional_id)
+        if transaction is None or transaction.state not in PREPARING or transaction.identity != request.identity:
+            return Decision()
+        missing = self._missing[request.transactional_id] - request.partitions
+        self._missing[request.transactional_id] = missing
+        return Decision() if missing else self._complete(request.transactional_id, transaction, now_ms)
+
+    def _describe(self, request: DescribeTransaction, now_ms: int) -> Decision:
+        """TransactionalIdNotFoundError."""
+        return Decision(reply=self._described(request.transactional_id)[1])
+
+    def _list(self, request: ListTransactions, now_ms: int) -> Decision:
+        found = (
+            ListedTransaction(transactional_id, transaction.producer_id, transaction.state, transaction.is_prepared)
+            for transactional_id, transaction in self.transactions.items()
+            if (not request.states or transaction.state in request.states)
+            and (not request.producer_ids or transaction.producer_id in request.producer_ids)
+            and (
+                request.open_for_ms < 0
+                or (transaction.started_ms >= 0 and now_ms - transaction.started_ms >= request.open_for_ms)
+            )
+        )
+        return Decision(reply=tuple(found))
+
+    # -- the end of a transaction ------------------------------------------------------------------------------------
+
+    def _end(
+        self,
+        transactional_id: str,
+        before: Transaction,
+        now_ms: int,
+        *,
+        commit: bool,
+        is_fence: bool = False,
+        forget_producer: bool = False,
+    ) -> Decision:
+        """Decide the transaction. ``is_fence``: not its producer asked, so the epoch grows under every version.
+        ``forget_producer``: its producer may not even learn the outcome, because another one takes its place."""
+        marker, owner = before.identity, before.owner
+        if is_fence or before.version >= BUMPING_VERSION:
+            if owner.producer_id != before.producer_id:
+                marker = ProducerIdentity(before.producer_id, before.producer_epoch + 1)
+                owner = ProducerIdentity(owner.producer_id, owner.epoch + 1)
+            else:
+                marker = owner = ProducerIdentity(owner.producer_id, owner.epoch + 1)
+                if marker.epoch >= self._settings.epoch_max and not forget_producer:
+                    owner = ProducerIdentity(self._new_producer_id(), 0)
+        is_other = owner.producer_id != marker.producer_id
+        after = before._replace(
+            producer_epoch=marker.epoch,
+            next_producer_id=owner.producer_id if is_other else NO_PRODUCER_ID,
+            next_producer_epoch=owner.epoch if is_other else NO_EPOCH,
+            last_producer_epoch=NO_EPOCH if forget_producer else before.producer_epoch,
+            state=TransactionState.PREPARE_COMMIT if commit else TransactionState.PREPARE_ABORT,
+            updated_ms=now_ms,
+            is_prepared=False,
+        )
+        is_open = before.state is TransactionState.ONGOING
+        if not is_open or not before.partitions:
+            after = after._replace(partitions=frozenset())
+            return self._complete(transactional_id, after, now_ms)._replace(reply=owner)
+        decision = self._write(transactional_id, after, now_ms, reply=owner)
+        self._missing[transactional_id] = after.partitions
+        return decision._replace(pushes=(_markers(transactional_id, after, after.partitions),))
+
+    def _complete(self, transactional_id: str, before: Transaction, now_ms: int) -> Decision:
+        """All markers are there; the producer's next identity is the record's."""
+        after = before._replace(
+            producer_id=before.owner.producer_id,
+            producer_epoch=before.owner.epoch,
+            previous_producer_id=before.producer_id,
+            next_producer_id=NO_PRODUCER_ID,
+            next_producer_epoch=NO_EPOCH,
+            state=TransactionState(before.state + 2),
+            partitions=frozenset(),
+            updated_ms=now_ms,
+        )
+        self._missing.pop(transactional_id, None)
+        return self._write(transactional_id, after, now_ms)._replace(pushes=(TransactionEnded(transactional_id),))
+
+    # -- time --------------------------------------------------------------------------------------------------------
+
+    def tick(self, now_ms: int) -> Decision:
+        """Abort what has timed out, and forget ids that were not used for transactional.id.expiration.ms."""
+        records: list[ShardRecord] = []
+        pushes: list[object] = []
+        aborted = 0
+        while self._timeouts and self._timeouts[0][0] + self._ahead_ms <= now_ms and aborted < ABORTS_PER_TICK:
+            _, transactional_id, identity = heapq.heappop(self._timeouts)
+            transaction = self.transactions.get(transactional_id)
+            if (
+                transaction is None
+                or transaction.state is not TransactionState.ONGOING
+                or transaction.identity != identity
+                or transaction.is_undecided_for_ever
+            ):
+                continue
+            try:
+                decision = self._end(transactional_id, transaction, now_ms, commit=False, is_fence=True)
+            except RetriableError:  # there is no new producer id yet
+                again_ms = now_ms - self._ahead_ms + RETRY_MS
+                heapq.heappush(self._timeouts, (again_ms, transactional_id, identity))
+                continue
+            records += decision.records
+            pushes += decision.pushes
+            aborted += 1
+        if not aborted:
+            records += self._expire(now_ms)
+        return Decision(tuple(records), None, tuple(pushes), is_atomic=False)
+
+    def next_due_ms(self) -> int | None:
+        if self._expiring is not None:
+            return 0
+        due = [] if self._next_expiry_ms is None else [self._next_expiry_ms]
+        if self._timeouts:
+            due.append(self._timeouts[0][0] + self._ahead_ms)
+        return min(due, default=None)
+
+    def _expire(self, now_ms: int) -> list[ShardRecord]:
+        if self._expiring is None:
+            if self._next_expiry_ms is None or now_ms < self._next_expiry_ms:
+                return []
+            self._next_expiry_ms = now_ms + self._settings.expiration_interval_ms
+            self._expiring = iter(tuple(self.transactions))
+        tombstones: list[ShardRecord] = []
+        for _ in range(EXPIRIES_PER_TICK):
+            transactional_id = next(self._expiring, None)
+            if transactional_id is None:
+                self._expiring = None
+                break
+            transaction = self.transactions.get(transactional_id)
+            if (
+                transaction is not None
+                and None in LEGAL[transaction.state]
+                and now_ms - transaction.updated_ms >= self._settings.expiration_ms
+            ):
+                del self.transactions[transactional_id]
+                tombstones.append(ShardRecord(encode_key(transactional_id), None))
+        return tombstones
+
+    def _watch(self, transactional_id: str, transaction: Transaction, now_ms: int) -> None:
+        """Note when the open transaction times out."""
+        if not transaction.is_undecided_for_ever:
+            started_ms = min(transaction.started_ms, now_ms)
+            due_ms = started_ms + transaction.timeout_ms - self._ahead_ms
+            heapq.heappush(self._timeouts, (due_ms, transactional_id, transaction.identity))
+
+    # -- within ------------------------------------------------------------------------------------------------------
+
+    def _known(self, transactional_id: str) -> tuple[str, Transaction]:
+        transaction = self.transactions.get(_checked_id(transactional_id))
+        if transaction is None:
+            raise InvalidProducerIdMappingError(
+                f"transactional id {transactional_id!r} is unknown, or was not used for "
+                f"{self._settings.expiration_ms} ms (transactional.id.expiration.ms): make a new producer"
+            )
+        return transactional_id, transaction
+
+    def _described(self, transactional_id: str) -> tuple[str, Transaction]:
+        transaction = self.transactions.get(_checked_id(transactional_id))
+        if transaction is None:
+            raise TransactionalIdNotFoundError(f"transactional id {transactional_id!r} is unknown")
+        return transactional_id, transaction
+
+    def _write(self, transactional_id: str, after: Transaction, now_ms: int, *, reply: object = None) -> Decision:
+        before = self.transactions.get(transactional_id)
+        was = None if before is None else before.state
+        assert after.state in LEGAL[was], f"{transactional_id}: {was} to {after.state}"
+        record = ShardRecord(encode_key(transactional_id), encode_value(after))  # may refuse a new id
+        self.transactions[transactional_id] = after
+        if after.state is TransactionState.ONGOING and was is not after.state:
+            self._watch(transactional_id, after, now_ms)
+        return Decision((record,), reply)
+
+
+def _is_repeated(before: Transaction, request: EndTransaction | CompleteTransaction, version: int) -> bool:
+    """Does the request repeat the one that decided the last transaction? Version 1 keeps the epoch at the end."""
+    if before.state in (TransactionState.EMPTY, TransactionState.ONGOING):
+        return False
+    if isinstance(request, CompleteTransaction):
+        return before.last_producer_epoch != NO_EPOCH and request.identity == before.ran_under
+    if version < BUMPING_VERSION:
+        return request.identity == before.identity
+    return before.was_owned_by(request.identity)
+
+
+def _checked_id(transactional_id: str) -> str:
+    if not transactional_id:
+        raise InvalidRequestError("the transactional id is empty: set transactional.id")
+    return transactional_id
+
+
+def _markers(transactional_id: str, transaction: Transaction, partitions: frozenset[TopicPartition]) -> WriteMarkers:
+    return WriteMarkers(
+        transactional_id, transaction.identity, transaction.state in COMMITTED, transaction.version, partitions
+    )
+
+
+def _fenced(transactional_id: str, identity: ProducerIdentity, transaction: Transaction) -> HeadraceError:
+    """ProducerFencedError, or InvalidProducerIdMappingError where the id never had this producer id."""
+    known = (transaction.producer_id, transaction.previous_producer_id, transaction.next_producer_id)
+    kind = ProducerFencedError if identity.producer_id in known else InvalidProducerIdMappingError
+    return kind(
+        f"producer {identity.producer_id} with epoch {identity.epoch} of {transactional_id!r} is fenced: the id is at "
+        f"producer {transaction.owner.producer_id} with epoch {transaction.owner.epoch}. Another producer has taken "
+        "the id over, or the transaction was aborted; make a new producer"
+    )
+
+
+def _concurrent(transactional_id: str, transaction: Transaction) -> ConcurrentTransactionsError:
+    return ConcurrentTransactionsError(
+        f"the former transaction of {transactional_id!r} waits for its markers ({transaction.state.name}): try again"
+    )
+
+
+_RULES: dict[type, Callable[[TransactionsStateMachine, Any, int], Decision]] = {
+    InitProducerId: TransactionsStateMachine._init,
+    AddPartitions: TransactionsStateMachine._add,
+    EndTransaction: TransactionsStateMachine._end_asked,
+    CompleteTransaction: TransactionsStateMachine._end_asked,
+    PrepareTransaction: TransactionsStateMachine._prepare,
+    AbortTransaction: TransactionsStateMachine._abort,
+    MarkersWritten: TransactionsStateMachine._markers_written,
+    DescribeTransaction: TransactionsStateMachine._describe,
+    ListTransactions: TransactionsStateMachine._list,
+    ClockSet: TransactionsStateMachine._clock_set,
+}

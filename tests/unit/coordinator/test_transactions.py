@@ -1,0 +1,527 @@
+"""One transactional id after the other: who may do what when, in both protocol versions, and what the log then says."""
+
+from __future__ import annotations
+
+from itertools import count
+
+import pytest
+
+from headrace_coordinator.state_machine import ClockSet, Decision
+from headrace_coordinator.transaction.codec import decode_value
+from headrace_coordinator.transaction.messages import (
+    AbortTransaction,
+    AddPartitions,
+    CompleteTransaction,
+    DescribeTransaction,
+    EndTransaction,
+    InitProducerId,
+    ListTransactions,
+    MarkersWritten,
+    PrepareTransaction,
+    ProducerIdReply,
+    TransactionEnded,
+    WriteMarkers,
+)
+from headrace_coordinator.transaction.state import ProducerIdentity, Transaction, TransactionState
+from headrace_coordinator.transaction.transactions import TransactionSettings, TransactionsStateMachine
+from headrace_core.errors import (
+    ConcurrentTransactionsError,
+    CoordinatorLoadInProgressError,
+    HeadraceError,
+    InvalidProducerIdMappingError,
+    InvalidRequestError,
+    InvalidTransactionTimeoutError,
+    InvalidTxnStateError,
+    ProducerFencedError,
+    TransactionAbortableError,
+    TransactionalIdNotFoundError,
+)
+from headrace_core.types import TopicPartition
+
+ONE, TWO = TopicPartition("orders", 1), TopicPartition("orders", 2)
+START_MS = 1_700_000_000_000
+S = TransactionState
+
+
+class Shard:
+    """A state machine with its log; ``now_ms`` is the test's."""
+
+    def __init__(self, **settings: int) -> None:
+        self.now_ms = START_MS
+        self.log: list[tuple[bytes, bytes | None]] = []
+        self.pushes: list[object] = []
+        self.ids = count(1_000)
+        self.settings = TransactionSettings(**settings)
+        self.machine = TransactionsStateMachine(lambda: next(self.ids), self.settings)
+        self._keep(self.machine.loaded(self.now_ms))
+
+    def _keep(self, decision: Decision) -> Decision:
+        self.log += [(record.key, record.value) for record in decision.records]
+        self.pushes += decision.pushes
+        return decision
+
+    def ask(self, request: object) -> object:
+        reply = self._keep(self.machine.handle(request, self.now_ms)).reply
+        if isinstance(reply, HeadraceError):
+            raise reply
+        return reply
+
+    def init(self, name: str = "t", timeout_ms: int = 60_000, **named: object) -> ProducerIdentity:
+        reply = self.ask(InitProducerId(name, timeout_ms, **named))  # type: ignore[arg-type]
+        assert isinstance(reply, ProducerIdReply)
+        return reply.identity
+
+    def add(self, identity: ProducerIdentity, *partitions: TopicPartition, version: int = 2) -> None:
+        self.ask(AddPartitions("t", identity, frozenset(partitions), version))
+
+    def end(self, identity: ProducerIdentity, *, commit: bool = True, version: int = 2) -> ProducerIdentity:
+        owner = self.ask(EndTransaction("t", identity, commit, version))
+        assert isinstance(owner, ProducerIdentity)
+        return owner
+
+    def mark(self) -> None:
+        """Write all markers that were asked for."""
+        pushes, self.pushes = self.pushes, []
+        for push in pushes:
+            if isinstance(push, WriteMarkers):
+                self.ask(MarkersWritten(push.transactional_id, push.identity, push.partitions))
+
+    def tick(self, after_ms: int) -> Decision:
+        self.now_ms += after_ms
+        return self._keep(self.machine.tick(self.now_ms))
+
+    def moved(self) -> None:
+        """A new owner replays the log."""
+        self.pushes = []
+        before = self.machine.transactions
+        self.machine = TransactionsStateMachine(lambda: next(self.ids), self.settings)
+        for key, value in self.log:
+            self.machine.replay(key, value, self.now_ms)
+        assert self.machine.transactions == before
+        self._keep(self.machine.loaded(self.now_ms))
+
+    def state(self, name: str = "t") -> TransactionState:
+        found = self.ask(DescribeTransaction(name))
+        assert isinstance(found, Transaction)
+        return found.state
+
+    def written(self) -> list[TransactionState]:
+        """The states that the log has gone through."""
+        return [decode_value(value).state for _, value in self.log if value is not None]
+
+
+def test_a_transaction_from_its_first_partition_to_its_last_marker() -> None:
+    shard = Shard()
+    producer = shard.init()
+    assert producer == (1_000, 0)
+    shard.add(producer, ONE)
+    shard.add(producer, TWO)
+    shard.add(producer, ONE)  # changes nothing, and writes nothing
+    owner = shard.end(producer)
+    assert owner == (1_000, 1)
+    [markers] = shard.pushes
+    assert markers == WriteMarkers("t", owner, True, 2, frozenset({ONE, TWO}))
+    shard.ask(MarkersWritten("t", owner, frozenset({ONE})))
+    assert shard.state() is S.PREPARE_COMMIT
+    with pytest.raises(ConcurrentTransactionsError, match="waits for its markers"):
+        shard.add(owner, ONE)
+    shard.ask(MarkersWritten("t", owner, frozenset({ONE})))
+    shard.ask(MarkersWritten("t", owner, frozenset({TWO})))
+    assert shard.pushes[-1] == TransactionEnded("t")
+    assert shard.written() == [S.EMPTY, S.ONGOING, S.ONGOING, S.PREPARE_COMMIT, S.COMPLETE_COMMIT]
+    shard.add(owner, TWO)
+    assert shard.end(owner, commit=False) == (1_000, 2)
+
+
+def test_a_repeated_end_has_the_answer_of_the_first_until_the_next_transaction() -> None:
+    shard = Shard()
+    producer = shard.init()
+    shard.add(producer, ONE)
+    owner = shard.end(producer)
+    assert shard.end(producer) == owner
+    shard.moved()
+    assert shard.end(producer) == owner
+    shard.mark()
+    assert shard.end(producer) == owner
+    with pytest.raises(InvalidTxnStateError, match="committed already"):
+        shard.end(producer, commit=False)
+    shard.add(owner, ONE)
+    with pytest.raises(ProducerFencedError, match="epoch 0 of 't' is fenced"):  # KAFKA-17754
+        shard.end(producer)
+    assert shard.state() is S.ONGOING
+
+
+def test_a_new_producer_fences_the_former_one_and_aborts_what_it_left_open() -> None:
+    shard = Shard()
+    old = shard.init()
+    shard.add(old, ONE)
+    with pytest.raises(ConcurrentTransactionsError):
+        shard.init()
+    assert shard.state() is S.PREPARE_ABORT
+    for request in (
+        AddPartitions("t", old, frozenset({TWO})),
+        EndTransaction("t", old, commit=True),
+        EndTransaction("t", old, commit=False),
+        PrepareTransaction("t", old),
+    ):
+        with pytest.raises(ProducerFencedError):
+            shard.ask(request)
+    with pytest.raises(ConcurrentTransactionsError):
+        shard.init()
+    shard.mark()
+    assert shard.init() == (1_000, 2)
+
+
+def test_a_producer_that_goes_on_after_an_error_keeps_its_id_and_a_repeat_keeps_its_epoch() -> None:
+    """KIP-360."""
+    shard = Shard()
+    first = shard.init()
+    second = shard.init(expected=first)
+    assert second == (1_000, 1)
+    assert shard.init(expected=first) == second, "its answer was lost"
+    shard.add(second, ONE)
+    with pytest.raises(ProducerFencedError):
+        shard.init(expected=first)
+    with pytest.raises(ConcurrentTransactionsError):
+        shard.init(expected=second)
+    shard.mark()
+    assert shard.init(expected=second) == (1_000, 2)
+    shard.init()
+    with pytest.raises(ProducerFencedError):
+        shard.init(expected=ProducerIdentity(1_000, 2))
+    with pytest.raises(InvalidProducerIdMappingError):
+        shard.init(expected=ProducerIdentity(7, 2))
+
+
+def test_epochs_run_out_and_a_new_producer_id_goes_on() -> None:
+    shard = Shard(epoch_max=3)
+    producer = shard.init()
+    ends = []
+    for _ in range(5):
+        shard.add(producer, ONE)
+        was, producer = producer, shard.end(producer)
+        [markers] = [push for push in shard.pushes if isinstance(push, WriteMarkers)]
+        ends.append((tuple(was), tuple(markers.identity), tuple(producer)))
+        assert shard.end(was) == producer
+        shard.mark()
+        assert shard.end(was) == producer
+    assert ends == [
+        ((1_000, 0), (1_000, 1), (1_000, 1)),
+        ((1_000, 1), (1_000, 2), (1_000, 2)),
+        ((1_000, 2), (1_000, 3), (1_001, 0)),
+        ((1_001, 0), (1_001, 1), (1_001, 1)),
+        ((1_001, 1), (1_001, 2), (1_001, 2)),
+    ]
+    assert shard.init() == (1_002, 0)
+
+
+def test_no_epoch_and_no_producer_id_left_changes_nothing() -> None:
+    shard = Shard(epoch_max=1)
+    producer = shard.init()
+    shard.add(producer, ONE)
+
+    def none_left() -> int:
+        raise CoordinatorLoadInProgressError("no producer ids yet")
+
+    shard.machine._new_producer_id = none_left
+    with pytest.raises(CoordinatorLoadInProgressError):
+        shard.end(producer)
+    assert shard.state() is S.ONGOING
+    shard.tick(60_000)
+    assert shard.state() is S.ONGOING, "the time-out is tried again"
+    shard.machine._new_producer_id = lambda: 2_000
+    shard.tick(1_000)
+    assert shard.state() is S.PREPARE_ABORT
+
+
+def test_a_transaction_times_out_and_its_producer_aborts_it_too() -> None:
+    shard = Shard()
+    producer = shard.init(timeout_ms=5_000)
+    shard.add(producer, ONE)
+    shard.tick(4_999)
+    assert shard.state() is S.ONGOING
+    assert shard.machine.next_due_ms() == shard.now_ms + 1
+    shard.tick(1)
+    assert shard.state() is S.PREPARE_ABORT
+    with pytest.raises(ProducerFencedError):
+        shard.add(producer, TWO)
+    with pytest.raises(TransactionAbortableError, match="abort it here too"):
+        shard.end(producer)
+    shard.mark()
+    with pytest.raises(TransactionAbortableError):
+        shard.end(producer)
+    owner = shard.end(producer, commit=False)
+    assert owner == (1_000, 1)
+    shard.add(owner, ONE)
+
+
+def test_the_next_transaction_has_a_time_out_of_its_own() -> None:
+    shard = Shard()
+    producer = shard.init(timeout_ms=5_000)
+    shard.add(producer, ONE)
+    producer = shard.end(producer)
+    shard.mark()
+    shard.now_ms += 4_000
+    shard.add(producer, ONE)
+    shard.tick(1_000)
+    assert shard.state() is S.ONGOING
+    shard.tick(4_000)
+    assert shard.state() is S.PREPARE_ABORT
+
+
+def test_a_clock_that_is_set_ends_no_transaction() -> None:
+    shard = Shard()
+    producer = shard.init(timeout_ms=5_000)
+    shard.add(producer, ONE)
+    shard.now_ms += 3_600_000
+    shard.ask(ClockSet(3_600_000))
+    shard.tick(0)
+    assert shard.state() is S.ONGOING
+    shard.tick(5_000)
+    assert shard.state() is S.PREPARE_ABORT
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_a_new_owner_of_the_shard_asks_for_all_markers_again(commit: bool) -> None:
+    shard = Shard()
+    producer = shard.init()
+    shard.add(producer, ONE, TWO)
+    owner = shard.end(producer, commit=commit)
+    shard.ask(MarkersWritten("t", owner, frozenset({ONE})))
+    shard.moved()
+    assert shard.pushes == [WriteMarkers("t", owner, commit, 2, frozenset({ONE, TWO}))]
+    shard.mark()
+    assert shard.state() is (S.COMPLETE_COMMIT if commit else S.COMPLETE_ABORT)
+
+
+def test_a_new_owner_of_the_shard_counts_from_the_start_of_the_transaction() -> None:
+    shard = Shard()
+    producer = shard.init(timeout_ms=5_000)
+    shard.add(producer, ONE)
+    shard.now_ms += 3_000
+    shard.moved()
+    shard.tick(1_999)
+    assert shard.state() is S.ONGOING
+    shard.tick(1)
+    assert shard.state() is S.PREPARE_ABORT
+
+
+def test_a_late_report_of_another_marker_counts_for_nothing() -> None:
+    shard = Shard()
+    producer = shard.init()
+    shard.add(producer, ONE)
+    second = shard.end(producer)
+    shard.mark()
+    shard.add(second, ONE)
+    shard.end(second)
+    shard.ask(MarkersWritten("t", second, frozenset({ONE})))
+    shard.ask(MarkersWritten("never seen", second, frozenset({ONE})))
+    assert shard.state() is S.PREPARE_COMMIT
+
+
+def test_an_abort_without_a_partition_moves_the_epoch_and_needs_no_marker() -> None:
+    shard = Shard()
+    producer = shard.init()
+    owner = shard.end(producer, commit=False)
+    assert owner == (1_000, 1)
+    assert shard.end(producer, commit=False) == owner
+    assert shard.state() is S.COMPLETE_ABORT
+    with pytest.raises(InvalidTxnStateError, match="no transaction of 't' is open"):
+        shard.end(owner)
+
+
+class TestVersion1:
+    def test_the_epoch_stays_and_an_end_may_be_repeated(self) -> None:
+        shard = Shard()
+        producer = shard.init()
+        shard.add(producer, ONE, version=1)
+        assert shard.end(producer, version=1) == producer
+        assert shard.end(producer, version=1) == producer
+        [markers] = shard.pushes
+        assert markers == WriteMarkers("t", producer, True, 1, frozenset({ONE}))
+        with pytest.raises(ConcurrentTransactionsError):
+            shard.add(producer, ONE, version=1)
+        shard.mark()
+        assert shard.end(producer, version=1) == producer
+        shard.add(producer, ONE, version=1)
+        assert shard.end(producer, commit=False, version=1) == producer
+
+    def test_a_leader_may_verify_a_partition(self) -> None:
+        shard = Shard()
+        producer = shard.init()
+        shard.add(producer, ONE, version=1)
+        shard.ask(AddPartitions("t", producer, frozenset({ONE}), 1, verify_only=True))
+        with pytest.raises(TransactionAbortableError, match="orders-2: not in the open transaction"):
+            shard.ask(AddPartitions("t", producer, frozenset({TWO}), 1, verify_only=True))
+        assert len(shard.log) == 2
+
+    def test_nothing_open_is_not_ended(self) -> None:
+        shard = Shard()
+        producer = shard.init()
+        for commit in (True, False):
+            with pytest.raises(InvalidTxnStateError):
+                shard.end(producer, commit=commit, version=1)
+
+    def test_a_time_out_fences_the_producer(self) -> None:
+        shard = Shard()
+        producer = shard.init(timeout_ms=5_000)
+        shard.add(producer, ONE, version=1)
+        shard.tick(5_000)
+        assert shard.pushes[-1] == WriteMarkers("t", ProducerIdentity(1_000, 1), False, 1, frozenset({ONE}))
+        with pytest.raises(ProducerFencedError):
+            shard.end(producer, version=1)
+
+
+class TestPrepared:
+    def prepared(self, shard: Shard) -> ProducerIdentity:
+        producer = shard.init(timeout_ms=5_000)
+        shard.add(producer, ONE)
+        token = shard.ask(PrepareTransaction("t", producer))
+        assert token == producer
+        return producer
+
+    def test_it_waits_for_its_decision_beyond_every_time_out(self) -> None:
+        shard = Shard()
+        token = self.prepared(shard)
+        assert shard.ask(PrepareTransaction("t", token)) == token
+        shard.moved()
+        shard.tick(86_400_000)
+        assert shard.state() is S.ONGOING
+        with pytest.raises(InvalidTxnStateError, match="is prepared: complete it"):
+            shard.add(token, TWO)
+        assert shard.end(token) == (1_000, 1)
+
+    @pytest.mark.parametrize("commit", [True, False])
+    def test_the_token_completes_it_any_number_of_times_one_way(self, commit: bool) -> None:
+        shard = Shard()
+        token = self.prepared(shard)
+        for _ in range(2):
+            shard.ask(CompleteTransaction("t", token, commit))
+        shard.mark()
+        shard.ask(CompleteTransaction("t", token, commit))
+        with pytest.raises(InvalidTxnStateError, match="already"):
+            shard.ask(CompleteTransaction("t", token, not commit))
+        assert shard.end(token, commit=commit) == (1_000, 1), "its producer goes on"
+
+    def test_what_is_not_prepared_is_not_completed(self) -> None:
+        shard = Shard()
+        producer = shard.init()
+        shard.add(producer, ONE)
+        with pytest.raises(InvalidTxnStateError, match="prepare it first"):
+            shard.ask(CompleteTransaction("t", producer, commit=True))
+
+    def test_an_empty_one_is_prepared_and_completed(self) -> None:
+        shard = Shard()
+        producer = shard.init()
+        token = shard.ask(PrepareTransaction("t", producer))
+        assert isinstance(token, ProducerIdentity)
+        shard.ask(CompleteTransaction("t", token, commit=True))
+        assert shard.state() is S.COMPLETE_COMMIT
+        assert shard.pushes == [TransactionEnded("t")]
+
+    def test_a_new_producer_keeps_it_and_the_token_stays_valid(self) -> None:
+        shard = Shard()
+        token = self.prepared(shard)
+        reply = shard.ask(InitProducerId("t", 60_000, keep_prepared=True))
+        assert reply == ProducerIdReply(ProducerIdentity(1_000, 1), token)
+        newest = shard.ask(InitProducerId("t", 60_000, keep_prepared=True))
+        assert newest == ProducerIdReply(ProducerIdentity(1_000, 2), token)
+        with pytest.raises(ProducerFencedError):
+            shard.end(ProducerIdentity(1_000, 1))
+        with pytest.raises(ProducerFencedError):
+            shard.end(token)
+        shard.ask(CompleteTransaction("t", token, commit=True))
+        assert shard.end(ProducerIdentity(1_000, 2)) == (1_000, 3), "the token was faster"
+        with pytest.raises(ProducerFencedError):
+            shard.end(token)
+
+    def test_a_new_producer_that_keeps_it_gets_a_new_id_when_the_epochs_run_out(self) -> None:
+        shard = Shard(epoch_max=2)
+        token = self.prepared(shard)
+        reply = shard.ask(InitProducerId("t", 60_000, keep_prepared=True))
+        assert reply == ProducerIdReply(ProducerIdentity(1_001, 0), token)
+        assert shard.end(ProducerIdentity(1_001, 0)) == (1_001, 1)
+        [markers] = shard.pushes
+        assert isinstance(markers, WriteMarkers)
+        assert markers.identity == (1_000, 1)
+        shard.mark()
+        shard.add(ProducerIdentity(1_001, 1), ONE)
+
+    def test_a_new_producer_that_does_not_keep_it_aborts_it(self) -> None:
+        shard = Shard()
+        token = self.prepared(shard)
+        with pytest.raises(ConcurrentTransactionsError):
+            shard.init()
+        with pytest.raises(ProducerFencedError):
+            shard.ask(CompleteTransaction("t", token, commit=True))
+        assert shard.state() is S.PREPARE_ABORT
+
+    def test_javas_enable_2pc_has_no_time_out(self) -> None:
+        shard = Shard()
+        producer = shard.init(has_no_timeout=True)
+        shard.add(producer, ONE)
+        shard.tick(86_400_000)
+        assert shard.state() is S.ONGOING
+        reply = shard.ask(InitProducerId("t", 1, keep_prepared=True, has_no_timeout=True))
+        assert reply == ProducerIdReply(ProducerIdentity(1_000, 1), producer)
+
+
+def test_what_an_operator_asks() -> None:
+    shard = Shard()
+    producer = shard.init()
+    shard.init("other")
+    shard.add(producer, ONE)
+    shard.now_ms += 10_000
+    listed = shard.ask(ListTransactions(open_for_ms=10_000))
+    assert [each.transactional_id for each in listed] == ["t"]  # type: ignore[attr-defined]
+    assert len(shard.ask(ListTransactions())) == 2  # type: ignore[arg-type]
+    assert shard.ask(ListTransactions(open_for_ms=10_001)) == ()
+    [empty] = shard.ask(ListTransactions(states=(S.EMPTY,)))  # type: ignore[misc]
+    assert shard.ask(ListTransactions(producer_ids=frozenset({empty.producer_id}))) == (empty,)
+    with pytest.raises(TransactionalIdNotFoundError):
+        shard.state("nothing")
+    with pytest.raises(TransactionalIdNotFoundError):
+        shard.ask(AbortTransaction("nothing"))
+    with pytest.raises(InvalidTxnStateError, match="EMPTY"):
+        shard.ask(AbortTransaction("other"))
+    shard.ask(AbortTransaction("t"))
+    with pytest.raises(TransactionAbortableError):
+        shard.end(producer)
+    assert shard.end(producer, commit=False) == (1_000, 1)
+
+
+def test_ids_that_are_not_used_are_forgotten() -> None:
+    shard = Shard(expiration_ms=100_000, expiration_interval_ms=10_000)
+    shard.init("old")
+    prepared = shard.init("t")
+    shard.add(prepared, ONE)
+    shard.ask(PrepareTransaction("t", prepared))
+    shard.now_ms += 99_000
+    shard.init("young")
+    shard.tick(0)
+    assert set(shard.machine.transactions) == {"old", "t", "young"}
+    shard.tick(10_000)
+    assert set(shard.machine.transactions) == {"t", "young"}
+    shard.moved()
+    with pytest.raises(InvalidProducerIdMappingError, match=r"transactional\.id\.expiration\.ms"):
+        shard.ask(EndTransaction("old", ProducerIdentity(1_000, 0), commit=True))
+
+
+@pytest.mark.parametrize("timeout_ms", [0, -1, 900_001])
+def test_a_time_out_that_is_not_allowed_is_refused(timeout_ms: int) -> None:
+    with pytest.raises(InvalidTransactionTimeoutError, match=r"transaction.max.timeout.ms: lower it"):
+        Shard().init(timeout_ms=timeout_ms)
+
+
+def test_bad_ids_and_too_many_partitions_are_refused_and_change_nothing() -> None:
+    shard = Shard()
+    with pytest.raises(InvalidRequestError, match=r"set transactional\.id"):
+        shard.init("")
+    with pytest.raises(InvalidRequestError, match="at most 32767 fit"):
+        shard.init("x" * 32_768)
+    producer = shard.init()
+    many = frozenset(TopicPartition("orders", number) for number in range(150_000))
+    with pytest.raises(InvalidRequestError, match="would have 150000 partitions"):
+        shard.ask(AddPartitions("t", producer, many))
+    assert shard.state() is S.EMPTY
+    assert "x" * 32_768 not in shard.machine.transactions

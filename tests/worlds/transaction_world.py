@@ -1,0 +1,419 @@
+"""One transaction shard, the leaders of its partitions and its producers, all in memory, driven by a seed.
+
+Everything goes wrong that the messages allow: answers are lost and requests repeated, an append fails after a decision,
+the shard moves to a new owner, markers come late and again, producers are replaced and go on as zombies, clocks pass
+time-outs. The epochs end at 6, so producer ids change all the time. ``check`` and the assertions on the way are the
+promises: a transaction has one outcome everywhere, the one that its producer was told; a producer that was replaced
+writes nothing more; no identity is given twice.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+from headrace_coordinator.state_machine import Decision
+from headrace_coordinator.transaction.messages import (
+    AbortTransaction,
+    AddPartitions,
+    CompleteTransaction,
+    EndTransaction,
+    InitProducerId,
+    MarkersWritten,
+    PrepareTransaction,
+    ProducerIdReply,
+    TransactionEnded,
+    WriteMarkers,
+)
+from headrace_coordinator.transaction.state import PREPARING, ProducerIdentity, TransactionState
+from headrace_coordinator.transaction.transactions import TransactionSettings, TransactionsStateMachine
+from headrace_core.errors import (
+    ConcurrentTransactionsError,
+    CoordinatorLoadInProgressError,
+    HeadraceError,
+    InvalidProducerIdMappingError,
+    InvalidTxnStateError,
+    ProducerFencedError,
+    TransactionAbortableError,
+    TransactionalIdNotFoundError,
+)
+from headrace_core.types import TopicPartition
+
+EPOCH_MAX = 6
+TIMEOUT_MS = 1_000
+FENCED = (ProducerFencedError, InvalidProducerIdMappingError)
+
+
+class LostAnswerError(Exception):
+    """The request may have had its effect."""
+
+
+@dataclass
+class Leader:
+    """One partition, by the rules of version 2 (design: brokers): data needs an add, markers need a new epoch."""
+
+    epochs: dict[int, int] = field(default_factory=dict)
+    open: dict[int, list[str]] = field(default_factory=dict)
+    #: Of each transaction that has data here: its outcomes.
+    outcomes: dict[str, set[bool]] = field(default_factory=dict)
+
+    def write_marker(self, marker: WriteMarkers) -> bool:
+        producer_id, epoch = marker.identity
+        known = self.epochs.get(producer_id, -1)
+        if epoch < known or (epoch == known and self.open.get(producer_id)):
+            return False
+        self.epochs[producer_id] = epoch
+        for name in self.open.pop(producer_id, []):
+            self.outcomes[name].add(marker.commit)
+        return True
+
+
+@dataclass(eq=False)
+class Instance:
+    """A producer's process. ``transaction``: the name of what it sends now; "" none is open."""
+
+    transactional_id: str
+    number: int
+    identity: ProducerIdentity
+    transaction: str = ""
+    transactions: int = 0
+    #: What it asked last and got no answer to: (request, transaction).
+    unanswered: tuple[EndTransaction | CompleteTransaction, str] | None = None
+    #: Of the transaction that it has prepared, or taken over.
+    token: ProducerIdentity | None = None
+    is_over: bool = False
+
+
+class TransactionWorld:
+    def __init__(self, seed: int, *, machine_class: type[TransactionsStateMachine] = TransactionsStateMachine) -> None:
+        self.random = random.Random(seed)
+        self.now_ms = 1_700_000_000_000
+        self.log: list[tuple[bytes, bytes | None]] = []
+        self.leaders = {TopicPartition("t", number): Leader() for number in range(3)}
+        self.instances: list[Instance] = []
+        #: The newest instance of each id.
+        self.newest: dict[str, Instance] = {}
+        #: An InitProducerId without an answer may have fenced these.
+        self.perhaps_replaced: set[Instance] = set()
+        #: One with the answer that it has aborted their transaction has surely fenced these.
+        self.replaced: set[Instance] = set()
+        self.markers: list[tuple[WriteMarkers, set[TopicPartition]]] = []
+        self.old_markers: list[WriteMarkers] = []
+        self.told: dict[str, bool] = {}
+        self.given: dict[ProducerIdentity, str] = {}
+        self.counts: dict[str, int] = {}
+        self._machine_class = machine_class
+        self._last_producer_id = 0
+        self.machine = self._loaded()
+
+    # -- the shard ---------------------------------------------------------------------------------------------------
+
+    def _producer_id(self) -> int:
+        if self.random.random() < 0.1:
+            raise CoordinatorLoadInProgressError("no producer id is left")
+        self._last_producer_id += 1
+        return self._last_producer_id
+
+    def _loaded(self) -> TransactionsStateMachine:
+        machine = self._machine_class(
+            self._producer_id, TransactionSettings(epoch_max=EPOCH_MAX, timeout_ms_max=TIMEOUT_MS)
+        )
+        for key, value in self.log:
+            machine.replay(key, value, self.now_ms)
+        self.machine = machine
+        self._commit(machine.loaded(self.now_ms))
+        return machine
+
+    def _commit(self, decision: Decision) -> None:
+        self.log += [(record.key, record.value) for record in decision.records]
+        for push in decision.pushes:
+            if isinstance(push, WriteMarkers):
+                self.markers.append((push, set(push.partitions)))
+            elif isinstance(push, TransactionEnded):
+                producer_id = self.machine.transactions[push.transactional_id].previous_producer_id
+                for partition, leader in self.leaders.items():
+                    assert not leader.open.get(producer_id), f"{push}: {partition} has no marker yet"
+
+    def ask(self, request: object) -> object:
+        """The answer; LostAnswerError: the append failed, or the answer was lost."""
+        decision = self.machine.handle(request, self.now_ms)
+        fate = self.random.random()
+        if decision.records and fate < 0.05:
+            self.count("append failed")
+            self._loaded()
+            raise LostAnswerError
+        self._commit(decision)
+        if fate < 0.15:
+            raise LostAnswerError
+        if isinstance(decision.reply, HeadraceError):
+            raise decision.reply
+        return decision.reply
+
+    def count(self, what: str) -> None:
+        self.counts[what] = self.counts.get(what, 0) + 1
+
+    # -- what happens ------------------------------------------------------------------------------------------------
+
+    def step(self) -> None:
+        self.now_ms += self.random.randrange(20)
+        what = self.random.choices(
+            (
+                self.init,
+                self.send,
+                self.end,
+                self.repeat,
+                self.prepare,
+                self.marker,
+                self.old_marker,
+                self.move,
+                self.wait,
+                self.abort,
+            ),
+            (3, 30, 12, 12, 3, 30, 4, 2, 1, 1),
+        )[0]
+        what()
+
+    def some(self) -> Instance | None:
+        alive = [instance for instance in self.instances if not instance.is_over]
+        return self.random.choice(alive) if alive else None
+
+    def init(self) -> None:
+        """A new instance takes an id; sometimes it goes on with what its predecessor has prepared."""
+        transactional_id = self.random.choice("ab")
+        keep = self.random.random() < 0.5
+        was = self.machine.transactions.get(transactional_id)
+        try:
+            reply = self.ask(InitProducerId(transactional_id, TIMEOUT_MS, keep_prepared=keep))
+        except (LostAnswerError, ConcurrentTransactionsError, CoordinatorLoadInProgressError) as error:
+            if transactional_id in self.newest:
+                self.perhaps_replaced.add(self.newest[transactional_id])
+                is_aborted = was is not None and was.state is TransactionState.ONGOING
+                if is_aborted and isinstance(error, ConcurrentTransactionsError):
+                    self.replaced.add(self.newest[transactional_id])
+            return
+        assert isinstance(reply, ProducerIdReply)
+        instance = Instance(transactional_id, len(self.instances), reply.identity)
+        self.give(reply.identity, f"{transactional_id}{instance.number}.0")
+        before = self.newest.get(transactional_id)
+        if reply.prepared is not None:
+            assert before is not None
+            assert keep
+            self.count("kept prepared")
+            instance.transaction = next(
+                other.transaction
+                for other in reversed(self.instances)
+                if other.transactional_id == transactional_id and other.token == reply.prepared
+            )
+            instance.token = reply.prepared
+        self.instances.append(instance)
+        self.newest[transactional_id] = instance
+
+    def give(self, identity: ProducerIdentity, to: str) -> None:
+        assert identity.epoch < EPOCH_MAX, f"{identity} may not be given to a producer"
+        assert self.given.setdefault(identity, to) == to, f"{identity} is {self.given[identity]}'s, and given to {to}"
+        self.count("identities")
+
+    def send(self) -> None:
+        instance = self.some()
+        if instance is None or instance.unanswered or instance.token:
+            return
+        name = instance.transaction or f"{instance.transactional_id}{instance.number}.{instance.transactions}"
+        partition = self.random.choice(list(self.leaders))
+        leader = self.leaders[partition]
+        producer_id, epoch = instance.identity
+        if epoch < leader.epochs.get(producer_id, -1):
+            self.refused(instance)
+            return
+        try:
+            if name not in leader.open.get(producer_id, ()):
+                self.ask(AddPartitions(instance.transactional_id, instance.identity, frozenset({partition})))
+        except (LostAnswerError, ConcurrentTransactionsError):
+            return
+        except FENCED:
+            self.refused(instance)
+            return
+        assert self.newest[instance.transactional_id] is instance, f"{name} writes, and {instance.number} was replaced"
+        others = [other for other in leader.open.get(producer_id, []) if other != name]
+        assert not others, f"{name} writes to {partition}, where {others} are open"
+        instance.transaction = name
+        leader.epochs[producer_id] = epoch
+        leader.open.setdefault(producer_id, [])
+        if name not in leader.open[producer_id]:
+            leader.open[producer_id].append(name)
+        leader.outcomes.setdefault(name, set())
+        self.count("sends")
+
+    def refused(self, instance: Instance) -> None:
+        """Fenced: replaced, or its transaction has timed out, and it learns that now."""
+        self.count("fenced")
+        if self.newest[instance.transactional_id] is not instance:
+            instance.is_over = True
+
+    def end(self) -> None:
+        instance = self.some()
+        if instance is None or instance.unanswered or not instance.transaction:
+            return
+        commit = self.random.random() < 0.6
+        request: EndTransaction | CompleteTransaction
+        request = EndTransaction(instance.transactional_id, instance.identity, commit)
+        if instance.token and self.random.random() < 0.3:
+            request = CompleteTransaction(instance.transactional_id, instance.token, commit)
+        self.ask_end(instance, request, instance.transaction)
+
+    def repeat(self) -> None:
+        instance = self.some()
+        if instance is not None and instance.unanswered:
+            self.count("repeated")
+            self.ask_end(instance, *instance.unanswered)
+
+    def ask_end(self, instance: Instance, request: EndTransaction | CompleteTransaction, name: str) -> None:
+        try:
+            owner = self.ask(request)
+        except LostAnswerError:
+            instance.unanswered = (request, name)
+            return
+        except (ConcurrentTransactionsError, CoordinatorLoadInProgressError):
+            return
+        except TransactionAbortableError:
+            assert request.commit
+            self.count("abortable")
+            self.tell(name, commit=False)
+            instance.unanswered = (request._replace(commit=False), name)
+            return
+        except InvalidTxnStateError:
+            # Another instance has completed the prepared transaction the other way.
+            assert instance.token, f"{name}: {request}"
+            instance.is_over = True
+            return
+        except FENCED:
+            is_newest = self.newest[instance.transactional_id] is instance
+            assert not is_newest or instance in self.perhaps_replaced, f"{name}: {request} is fenced"
+            self.refused(instance)
+            instance.is_over = True
+            return
+        self.tell(name, commit=request.commit)
+        if isinstance(request, CompleteTransaction):
+            self.count("completed by token")
+            instance.is_over = True
+            return
+        assert isinstance(owner, ProducerIdentity)
+        instance.transactions += 1
+        instance.identity, instance.transaction, instance.unanswered = owner, "", None
+        instance.token = None
+        self.count("commits" if request.commit else "aborts")
+        assert instance not in self.replaced, f"{name}: {instance.number} was replaced, and goes on as {owner}"
+        if self.newest[instance.transactional_id] is instance:
+            self.give(owner, f"{instance.transactional_id}{instance.number}.{instance.transactions}")
+
+    def tell(self, name: str, *, commit: bool) -> None:
+        assert self.told.setdefault(name, commit) == commit, f"{name} was committed and aborted"
+
+    def prepare(self) -> None:
+        instance = self.some()
+        if instance is None or instance.unanswered or not instance.transaction or instance.token:
+            return
+        while instance.token is None:
+            try:
+                token = self.ask(PrepareTransaction(instance.transactional_id, instance.identity))
+            except LostAnswerError:
+                continue
+            except FENCED:
+                self.refused(instance)
+                return
+            assert isinstance(token, ProducerIdentity)
+            instance.token = token
+        self.count("prepared")
+
+    def machine_state(self, transactional_id: str) -> TransactionState:
+        return self.machine.transactions[transactional_id].state
+
+    def marker(self) -> None:
+        if not self.markers:
+            return
+        at = self.random.randrange(len(self.markers))
+        marker, left = self.markers[at]
+        partition = self.random.choice(sorted(left))
+        written = self.leaders[partition].write_marker(marker)
+        transaction = self.machine.transactions[marker.transactional_id]
+        is_waited_for = transaction.state in PREPARING and transaction.identity == marker.identity
+        assert written or not is_waited_for, f"{partition} refuses {marker}"
+        self.old_markers.append(marker)
+        if self.random.random() < 0.2:
+            return  # its answer is lost: it is written again
+        left.discard(partition)
+        if not left:
+            del self.markers[at]
+        try:
+            self.ask(MarkersWritten(marker.transactional_id, marker.identity, frozenset({partition})))
+        except LostAnswerError:
+            if marker not in (other for other, _ in self.markers):
+                self.markers.append((marker, {partition}))
+
+    def old_marker(self) -> None:
+        if self.old_markers:
+            marker = self.random.choice(self.old_markers)
+            self.leaders[self.random.choice(sorted(marker.partitions))].write_marker(marker)
+            self.count("old markers")
+
+    def move(self) -> None:
+        """A new owner: what the former one was to send may still come."""
+        self.count("moves")
+        before = self.machine
+        self._loaded()
+        assert self.machine.transactions == before.transactions, "the log says what memory says"
+
+    def wait(self) -> None:
+        self.now_ms += self.random.randrange(2 * TIMEOUT_MS)
+        due_ms = self.machine.next_due_ms()
+        if due_ms is not None and due_ms <= self.now_ms:
+            prepared = {name for name, transaction in self.machine.transactions.items() if transaction.is_prepared}
+            self._commit(self.machine.tick(self.now_ms))
+            ended = {name for name in prepared if not self.machine.transactions[name].is_prepared}
+            assert not ended, f"prepared, and timed out: {ended}"
+            self.count("time-outs")
+
+    def abort(self) -> None:
+        """An operator aborts what is open."""
+        try:
+            self.ask(AbortTransaction(self.random.choice("ab")))
+        except (LostAnswerError, InvalidTxnStateError, TransactionalIdNotFoundError, CoordinatorLoadInProgressError):
+            return
+        self.count("aborted by an operator")
+
+    # -- the end -----------------------------------------------------------------------------------------------------
+
+    def settle(self) -> None:
+        """Nothing goes wrong any more: prepared transactions are completed, others time out, all markers come."""
+        for transactional_id, transaction in list(self.machine.transactions.items()):
+            if transaction.is_undecided_for_ever:
+                request = CompleteTransaction(transactional_id, transaction.identity, commit=True)
+                while self.machine_state(transactional_id) is TransactionState.ONGOING:
+                    try:
+                        self._commit(self.machine.handle(request, self.now_ms))
+                    except CoordinatorLoadInProgressError:
+                        continue
+        rounds = 0
+        while any(t.state is TransactionState.ONGOING for t in self.machine.transactions.values()):
+            rounds += 1
+            assert rounds < 100, f"never timed out: {self.machine.transactions}"
+            self.now_ms += TIMEOUT_MS + 1
+            self._commit(self.machine.tick(self.now_ms))
+        rounds = 0
+        while self.markers:
+            rounds += 1
+            assert rounds < 10_000, f"markers are refused again and again: {self.markers}"
+            self.marker()
+            if not self.markers and any(t.state in PREPARING for t in self.machine.transactions.values()):
+                self._loaded()
+
+    def check(self) -> None:
+        for partition, leader in self.leaders.items():
+            left = [names for names in leader.open.values() if names]
+            assert not left, f"{partition}: {left} never ended"
+        outcomes: dict[str, set[bool]] = {}
+        for leader in self.leaders.values():
+            for name, found in leader.outcomes.items():
+                outcomes.setdefault(name, set()).update(found)
+        for name, found in outcomes.items():
+            assert len(found) == 1, f"{name} is torn: {found}"
+            assert name not in self.told or self.told[name] in found, f"{name}: told {self.told[name]}, is {found}"
