@@ -29,7 +29,8 @@ class Batch(NamedTuple):
 
 
 class Led:
-    """A LedPartition. ``cold_below``: what lies there is not in memory."""
+    """A LedPartition. ``cold_below``: what lies there is not in memory. ``deleted_below``: the log starts there, which
+    the leader has not heard of yet."""
 
     def __init__(
         self,
@@ -41,6 +42,7 @@ class Led:
     ) -> None:
         self.batches: list[Batch] = []
         self.cold_below = 0
+        self.deleted_below = 0
         self.reads = 0
         self.topic_id = name.encode().ljust(16, b".")
         self.failure: HeadraceError | None = None
@@ -68,11 +70,15 @@ class Led:
     # -- LedPartition ------------------------------------------------------------------------------------------------
 
     @property
+    def log_start(self) -> int:
+        return max(self.leader.log_start, self.deleted_below)
+
+    @property
     def latest_epoch(self) -> int:
         return self.batches[-1].epoch if self.batches else -1
 
     def known_epoch_end(self, epoch: int) -> tuple[int, int]:
-        known = [batch for batch in self.batches if batch.epoch <= epoch]
+        known = [batch for batch in self.batches if batch.epoch <= epoch and batch.end > self.deleted_below]
         if epoch > self.latest_epoch or not known:
             return -1, -1
         return known[-1].epoch, known[-1].end
@@ -87,7 +93,7 @@ class Led:
     def read_cold(self, offset: int, max_bytes: int) -> Read:
         if self.failure is not None:
             raise self.failure
-        if not self.leader.log_start <= offset <= self.leader.log_end:
+        if not self.log_start <= offset <= self.leader.log_end:
             raise OffsetOutOfRangeError(f"{offset} is not there")
         found, size = b"", 0
         for batch in self.batches[self._at(offset) :]:

@@ -64,6 +64,20 @@ def test_an_end_outside_of_the_leaders_log_begins_anew():
     assert said(lane).joined[0].follows
 
 
+@pytest.mark.parametrize("log_end", [15, 20])
+def test_a_follower_begins_again_where_the_log_starts_and_not_where_the_leader_last_knew(log_end: int):
+    broker = LeadingBroker()
+    led = _with_epochs(broker, (1, 10), (3, 10), (4, 10))
+    led.leader.high_watermark = 30
+    led.leader.advance_log_start(10)
+    led.deleted_below = 20  # retention has run on the writer's thread: epoch 3 is gone with its records
+    lane = broker.lane()
+    lane.join(join(led, 1, log_end=log_end, last_epoch=3))
+    (joined,) = said(lane).joined
+    assert joined.out_of_range
+    assert joined.log_start == 20
+
+
 def test_epochs_that_are_over_or_not_known_yet_are_refused():
     broker = LeadingBroker()
     led = broker.lead("orders", leader_epoch=5)

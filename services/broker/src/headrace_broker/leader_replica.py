@@ -270,6 +270,11 @@ class LeaderReplica:
     # -- for followers (LedPartition) --------------------------------------------------------------------------------
 
     @property
+    def log_start(self) -> int:
+        """Where the log starts. ``leader.log_start`` follows it in a later turn."""
+        return self.log.log_start_offset
+
+    @property
     def latest_epoch(self) -> int:
         """Epoch of the log's last record; -1: none."""
         return self.log.epochs.latest_epoch

@@ -108,6 +108,10 @@ class LedPartition(Protocol):
     def leader(self) -> PartitionLeader: ...
 
     @property
+    def log_start(self) -> int:
+        """Where the log starts. ``leader.log_start`` follows it in a later turn."""
+
+    @property
     def latest_epoch(self) -> int:
         """The epoch of the log's last record, -1 when it has none."""
 
@@ -310,14 +314,16 @@ class LeaderLane:
                 f"follows with {before.lane.broker_epoch} by now: this is a former life of it"
             )
         found = match(
-            log_start=leader.log_start,
+            log_start=source.log_start,
             log_end=leader.log_end,
             latest_epoch=source.latest_epoch,
             end_of=source.known_epoch_end,
             follower_end=join.log_end,
             follower_epoch=join.last_epoch,
         )
-        here = leader.high_watermark, leader.log_start, leader.log_end
+        # The log's own start, read after the epochs. A deletion moves the start before the epochs, and both before
+        # ``leader.log_start``: a follower that begins again at an older start gets offsets that are gone.
+        here = leader.high_watermark, source.log_start, leader.log_end
         if not found.matches:
             leader.follower_tried(self.broker_id, self._now_ms())
             return Joined(join.handle, None, *here, found.diverging, out_of_range=found.diverging is None)
