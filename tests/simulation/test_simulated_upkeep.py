@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
-from headrace_core.records import encode_batch
+from headrace_core.records import encode_batch, iterate_headers
 from headrace_core.types import TopicPartition
 from tests.simulation import run
 from tests.simulation.broker_checks import BrokerChecks
 from tests.simulation.broker_plan import UPKEEP, make_broker_plan
 from tests.simulation.broker_sim_world import BrokerWorld
 from tests.simulation.broker_upkeep import Aside
+from tests.simulation.broker_upkeep_checks import ANYWHERE
 from tests.simulation.sim_checks import Violation
 
 SEEN = {
@@ -137,6 +138,37 @@ def test_a_record_is_not_superseded_by_one_behind_what_was_compacted() -> None:
     found = checks("compaction")
     with pytest.raises(Violation, match="at 1 of partition 0, is gone"):
         found.match_compacted("a log", found.truths[0], batch(4) + batch(5), 0, 6)
+
+
+def test_a_high_watermark_inside_a_batch_is_the_place_of_a_deletion() -> None:
+    found = checks("deletes")
+    truth, host = found.truths[0], SimpleNamespace(number=1)
+    truth.batches = {0: batch(0, 1, 2), 3: batch(3, 4, 5, 6)}
+
+    def replica(*batches: bytes) -> Any:
+        def read(at: int, max_bytes: int, up_to: int = ANYWHERE) -> Any:
+            for each in batches:
+                ((_, header),) = iterate_headers(each)
+                if at < header.next_offset <= up_to:
+                    return SimpleNamespace(records=each, next_offset=header.next_offset)
+            return SimpleNamespace(records=b"", next_offset=at)
+
+        return log(log_start_offset=0, read=read)
+
+    sound = replica(batch(0, 1, 2), batch(3, 4, 5, 6))
+    with pytest.raises(Violation, match="has nothing at 3, below 5"):
+        found._compare(host, truth, sound, 0, 5)
+    found.asked_to_delete(0, 5)
+    with pytest.raises(Violation, match="has nothing at 3, below 5"):
+        found._compare(host, truth, sound, 0, 5)  # it was asked for, and nothing is deleted yet
+    found.start_moves(log(log_start_offset=0), 5)
+    assert found._compare(host, truth, sound, 0, 5) == 5
+    with pytest.raises(Violation, match="has nothing at 3, below 4"):
+        found._compare(host, truth, sound, 0, 4)
+    with pytest.raises(Violation, match="has nothing at 3, below 5"):
+        found._compare(host, truth, replica(batch(0, 1, 2)), 0, 5)
+    with pytest.raises(Violation, match="prefix"):
+        found._compare(host, truth, replica(batch(0, 1, 2), batch(3, 4, 5, 6, changed=5)), 0, 5)
 
 
 def test_a_thread_aside_works_only_while_it_is_stepped() -> None:
