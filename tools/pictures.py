@@ -1,9 +1,11 @@
-"""The pictures of the pages: what our own commands show of a real cluster on a terminal, as SVG.
+"""Draw the pictures of the pages: the output of our own commands on a real cluster, as SVG.
 
-    .venv/bin/python tools/pictures.py                              a cluster of its own; docs/pictures/*.svg
-    .venv/bin/python tools/pictures.py --bootstrap HOST:PORT --to DIR    of a cluster that is there (makes topics in it)
+    .venv/bin/python tools/pictures.py                              all of docs/pictures/*.svg, on clusters of their own
+    .venv/bin/python tools/pictures.py --bootstrap HOST:PORT --to DIR    of this cluster (makes topics), no recording
 
-Nothing is drawn by hand: each command runs in a pseudo terminal of a fixed width, and what it wrote is set in type.
+Each command runs in a pseudo terminal of a fixed width. The recording shows the README's first commands with the time
+that each took, on the default ports, so no other cluster may use them. It plays once, by CSS, and ends as a picture of
+the whole session. Viewers without animations show that picture at once.
 """
 
 from __future__ import annotations
@@ -14,12 +16,16 @@ import fcntl
 import io
 import os
 import pty
+import re
+import shutil
 import struct
 import subprocess
 import sys
+import tempfile
 import termios
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from headrace import Admin, Consumer, LocalCluster, NewTopic, Producer
@@ -36,8 +42,21 @@ PICTURES = {
     "groups": ("groups", "describe", "packers"),
 }
 _RECORDS_PER_S = 4_000
+#: What is typed in the recording: the README's first commands.
+RECORDED = (
+    "headrace up --data ./data -d",
+    "headrace topics create orders -p 6",
+    "echo hello | headrace produce -t orders",
+    "headrace consume -t orders -e",
+)
+_TYPED_PER_S = 20  # characters
+_RECORDING_STYLE = """
+@keyframes hidden {{ from, to {{ visibility: hidden }} }}
+@keyframes typed {{ from {{ clip-path: inset(0 100% 0 0) }} to {{ clip-path: inset(0 0 0 0) }} }}
+@media (prefers-reduced-motion: reduce) {{ text {{ animation: none !important }} }}
+{styles}"""
 
-# Without rich's web fonts: a picture must not call anybody when it is looked at.
+# Without rich's web fonts: a picture must not load a file from another host.
 _SVG = """<svg class="rich-terminal" viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg">
 <style>
 .{unique_id}-matrix {{
@@ -63,13 +82,21 @@ _SVG = """<svg class="rich-terminal" viewBox="0 0 {width} {height}" xmlns="http:
 """
 
 
-def on_a_terminal(arguments: tuple[str, ...], bootstrap: str) -> str:
-    """What ``headrace`` writes to a terminal of our width; CalledProcessError when it fails."""
+def on_a_terminal(arguments: Sequence[str], environment: dict[str, str], directory: Path = ROOT) -> str:
+    """What a command writes to a terminal of our width; CalledProcessError when it fails."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", LINES, COLUMNS, 0, 0))
-    kept = {key: value for key, value in os.environ.items() if key not in ("NO_COLOR", "COLUMNS", "LINES")}
-    told = kept | {"TERM": "xterm-256color", "HEADRACE_BOOTSTRAP_SERVERS": bootstrap}
-    process = subprocess.Popen([HEADRACE, *arguments], stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs, env=told)
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("HEADRACE_", "NO_COLOR"))}
+    for key in ("COLUMNS", "LINES"):
+        kept.pop(key, None)
+    process = subprocess.Popen(
+        arguments,
+        stdin=subprocess.DEVNULL,
+        stdout=theirs,
+        stderr=theirs,
+        env=kept | {"TERM": "xterm-256color"} | environment,
+        cwd=directory,
+    )
     os.close(theirs)
     shown = b""
     with contextlib.suppress(OSError):  # the end, when the other end has gone
@@ -82,16 +109,53 @@ def on_a_terminal(arguments: tuple[str, ...], bootstrap: str) -> str:
     return text
 
 
-def svg(command: str, shown: str) -> str:
-    """A terminal in which ``command`` has written ``shown`` (text with the escapes of colours and weights)."""
+def svg(*steps: tuple[str, str], style: str = "{styles}") -> str:
+    """A terminal in which each command has written its text (with the escapes of colours and weights)."""
     from rich.console import Console
     from rich.text import Text
 
     console = Console(record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True, color_system="truecolor")
-    console.print(Text.assemble(("$ ", "green"), (command, "bold")))
-    console.print(Text.from_ansi(shown.rstrip("\n")))
-    drawn = console.export_svg(title="", code_format=_SVG, unique_id="terminal")
+    for command, shown in steps:
+        console.print(Text.assemble(("$ ", "green"), (command, "bold")))
+        console.print(Text.from_ansi(shown.rstrip("\n")))
+    drawn = console.export_svg(title="", code_format=_SVG.replace("{styles}", style), unique_id="terminal")
     return "\n".join(line.rstrip() for line in drawn.splitlines()) + "\n"
+
+
+def animated(drawn: str, steps: Sequence[tuple[str, str, float]]) -> str:
+    """The picture of (command, text, seconds) as it came about: typed, then the text after so many seconds."""
+    lines: list[str] = []  # the style of each line of the terminal
+    at = 0.5
+    for command, shown, seconds in steps:
+        typing = len(command) / _TYPED_PER_S
+        lines.append(f"animation:typed {typing:.1f}s steps({len(command)}) {at:.1f}s backwards")
+        at += typing + seconds
+        lines += [f"animation:hidden {at:.1f}s"] * (shown.rstrip("\n").count("\n") + 1)
+        at += 1.0
+
+    def styled(found: re.Match[str]) -> str:
+        number = int(found[1])
+        return f'{found[0]} style="{lines[number]}"' if number < len(lines) else found[0]
+
+    return re.sub(r'clip-path="url\(#terminal-line-(\d+)\)"', styled, drawn)
+
+
+def record() -> str:
+    """The recording, of a cluster on the default ports that is gone afterwards."""
+    place = Path(tempfile.gettempdir()) / "demo"  # the texts name it
+    place.mkdir()
+    path = {"PATH": f"{Path(HEADRACE).parent}{os.pathsep}{os.environ['PATH']}"}
+    steps = []
+    try:
+        for command in RECORDED:
+            began = time.monotonic()
+            shown = on_a_terminal(["bash", "-o", "pipefail", "-c", command], path, place)
+            steps.append((command, shown, time.monotonic() - began))
+    finally:
+        with contextlib.suppress(subprocess.CalledProcessError):
+            on_a_terminal([HEADRACE, "down", "--data", "data", "--delete"], {}, place)
+        shutil.rmtree(place)
+    return animated(svg(*((command, shown) for command, shown, _ in steps), style=_RECORDING_STYLE), steps)
 
 
 def draw(bootstrap: str, to: Path) -> list[Path]:
@@ -101,14 +165,15 @@ def draw(bootstrap: str, to: Path) -> list[Path]:
     with _life(bootstrap):
         for name, arguments in PICTURES.items():
             path = to / f"{name}.svg"
-            path.write_text(svg(f"headrace {' '.join(arguments)}", on_a_terminal(arguments, bootstrap)))
+            shown = on_a_terminal([HEADRACE, *arguments], {"HEADRACE_BOOTSTRAP_SERVERS": bootstrap})
+            path.write_text(svg((f"headrace {' '.join(arguments)}", shown)))
             made.append(path)
     return made
 
 
 @contextlib.contextmanager
 def _life(bootstrap: str) -> Iterator[None]:
-    """Something to look at: orders come, and a group that reads them, with some delay."""
+    """Give the pictures something to show: a producer of orders, and a group that reads them with some delay."""
     with Admin(bootstrap_servers=bootstrap) as admin:
         for topic, partitions in (("orders", 6), ("shipments", 3)):
             with contextlib.suppress(TopicAlreadyExistsError):
@@ -136,7 +201,7 @@ def _life(bootstrap: str) -> Iterator[None]:
         thread.start()
     try:
         if not reads.wait(120):
-            raise TimeoutError("nobody has read anything for two minutes")
+            raise TimeoutError("the group packers has read no record for two minutes")
         yield
     finally:
         over.set()
@@ -145,15 +210,20 @@ def _life(bootstrap: str) -> Iterator[None]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Draw them; the exit code."""
+    """Draw them; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--bootstrap", help="a cluster that is there (default: one of its own)")
+    parser.add_argument("--bootstrap", help="HOST:PORT of a running cluster (default: clusters of its own)")
     parser.add_argument("--to", type=Path, default=ROOT / "docs" / "pictures")
     given = parser.parse_args(arguments)
+    made = []
+    if given.bootstrap is None:
+        made.append(given.to / "recording.svg")
+        made[0].write_text(record())
     with contextlib.ExitStack() as stack:
         bootstrap = given.bootstrap or stack.enter_context(LocalCluster()).bootstrap_servers
-        for path in draw(bootstrap, given.to):
-            print(f"{path} ({path.stat().st_size:,} bytes)")
+        made += draw(bootstrap, given.to)
+    for path in made:
+        print(f"{path} ({path.stat().st_size:,} bytes)")
     return 0
 
 
