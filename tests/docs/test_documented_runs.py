@@ -69,7 +69,7 @@ def test_the_pictures_are_what_our_commands_show_of_a_cluster(site: Site, tmp_pa
     assert {path.stem for path in committed.glob("*.svg")} == {*shown, "recording"}
     for path in committed.glob("*.svg"):
         text = path.read_text()
-        assert re.findall(r"https?://[^\"]+", text) == ["http://www.w3.org/2000/svg"], "a picture loads from another host"
+        assert re.findall(r"https?://[^\"]+", text) == ["http://www.w3.org/2000/svg"], "it loads from another host"
         assert len(text) < 40_000
 
 

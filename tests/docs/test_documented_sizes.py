@@ -5,10 +5,13 @@ from __future__ import annotations
 import re
 
 import pytest
+import sentences
 
 from tests.docs import documented_pages as pages
 
 WORDS_MAX = 2_500
+WORDS_OF_A_SENTENCE = 25
+COLUMNS_MAX = 120
 #: Kept by date, not read from top to bottom.
 LISTS = {"CHANGELOG.md"}
 WRITTEN = [page for page in pages.all_pages() if not page.startswith("docs/reference/") and page not in LISTS]
@@ -27,6 +30,29 @@ def test_a_page_that_is_too_long_is_named() -> None:
     assert too_long({"docs/long.md": "word " * 2_501, "docs/short.md": "word " * 2_500}) == [
         "docs/long.md: 2501 words, at most 2500"
     ]
+
+
+def test_no_sentence_that_people_write_is_too_long() -> None:
+    """CONTRIBUTING has the rule; tools/sentences.py --over 25 PAGE lists those of a page."""
+    written = [each for page in WRITTEN for each in sentences.of_page(page, (pages.ROOT / page).read_text())]
+    assert len(written) > 1_000
+    assert [str(each) for each in written if each.words > WORDS_OF_A_SENTENCE] == []
+
+
+def wide_lines(page: str, text: str) -> list[str]:
+    """``page:line`` of prose that is too wide; tables, code, and what a benchmark wrote may be."""
+    wide, kept = [], False
+    for number, line in enumerate(text.splitlines(), 1):
+        kept ^= line.lstrip().startswith("```") or re.match(r"<!-- \w+: (begin|end)", line) is not None
+        if len(line) > COLUMNS_MAX and not kept and not line.startswith(("|", "    ", "<!--")):
+            wide.append(f"{page}:{number}")
+    return wide
+
+
+def test_no_line_of_prose_is_too_wide() -> None:
+    assert [line for page in WRITTEN for line in wide_lines(page, (pages.ROOT / page).read_text())] == []
+    wide = "x" * 121
+    assert wide_lines("a.md", f"{wide}\n```\n{wide}\n```\n| {wide} |\n* {wide}\n") == ["a.md:1", "a.md:6"]
 
 
 def test_every_decision_is_in_their_list() -> None:
