@@ -16,6 +16,7 @@ ATTACKERS = "unknown_names,empty_items,grpc_bombs,slow_readers,rapid_resets"
 P99_MS_MAX = 1_500
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_well_behaved_client_is_served_beside_hostile_ones() -> None:
     command = [sys.executable, str(BENCH), "--smoke", "--only", ATTACKERS, "--floor-ms", str(P99_MS_MAX)]

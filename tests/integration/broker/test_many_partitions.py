@@ -10,6 +10,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from headrace import Admin, Consumer, LocalCluster, NewTopic, Producer, TopicPartition
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -77,6 +79,7 @@ def test_every_partition_is_written_and_read_through_few_descriptors():
         assert log_descriptors(broker_pid(cluster)) <= FILES_MAX
 
 
+@pytest.mark.long
 def test_the_benchmark_of_partitions_runs(tmp_path: Path):
     """Small: what it measures means nothing, but every case has to come to its end and every bar to be measured."""
     done = subprocess.run(
