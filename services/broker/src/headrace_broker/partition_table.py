@@ -1,7 +1,7 @@
-"""Which partitions this broker leads, follows or cannot serve: the table that ``roles`` writes and all others read.
+"""Table of the partitions that this broker leads, follows or cannot serve; ``roles`` writes it, all others read it.
 
-Handlers ask for the ``leader`` of a partition, which is a lookup, or an error that says why not. The storage reports
-the logs that a turn of a writer has changed. The table knows the metadata in force, and no other part of the broker.
+Handlers look up the ``leader`` of a partition, or get the error. The storage reports logs that a writer's turn changed.
+The table knows the applied metadata, and no other part of the broker.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class PartitionTable:
     def __init__(self, identity: BrokerIdentity, pushes: PendingPushes) -> None:
         self.identity = identity
         self._pushes = pushes
-        #: Why no partition is served right now; None when they are.
+        #: Why no partition is served now; None when they are.
         self.refusal: HeadraceError | None = FencedBrokerError("the broker is starting; try again")
-        #: The metadata that ``roles`` puts into force.
+        #: The metadata that ``roles`` applies.
         self.image = MetadataImage()
         self.led: dict[TopicPartition, LeaderReplica] = {}
         self.followed: dict[TopicPartition, FollowerReplica] = {}
@@ -47,7 +47,7 @@ class PartitionTable:
         self.failed: dict[TopicPartition, HeadraceError] = {}
 
     def state_of(self, partition: TopicPartition) -> PartitionImage | None:
-        """The partition as the metadata has it."""
+        """The partition in the metadata."""
         topic = self.image.topic(partition.topic)
         if topic is None or not 0 <= partition.partition < len(topic.partitions):
             return None
@@ -56,11 +56,8 @@ class PartitionTable:
     # -- for the handlers --------------------------------------------------------------------------------------------
 
     def leader(self, partition: TopicPartition) -> LeaderReplica:
-        """The replica that leads ``partition`` here.
-
-        Raises FencedBrokerError, ServerShuttingDownError, UnknownTopicOrPartitionError, NotLeaderOrFollowerError,
-        LeaderNotAvailableError, StorageError.
-        """
+        """The replica that leads ``partition`` here. Raises FencedBrokerError, ServerShuttingDownError,
+        UnknownTopicOrPartitionError, NotLeaderOrFollowerError, LeaderNotAvailableError, StorageError."""
         if self.refusal is not None:
             raise self.refusal
         replica = self.led.get(partition)
@@ -69,8 +66,8 @@ class PartitionTable:
         return replica
 
     def readable(self, partition: TopicPartition) -> Readable:
-        """The replica here that a consumer may read, up to its high watermark: the one that leads, or one that follows
-        (KIP-392). Raises as ``leader``."""
+        """The replica here that a consumer may read, up to its high watermark: the leader, or a follower (KIP-392).
+        Raises as ``leader``."""
         if self.refusal is not None:
             raise self.refusal
         followed = self.followed.get(partition)
@@ -82,15 +79,15 @@ class PartitionTable:
             raise self.refusal
 
     def leader_hint(self, partition: TopicPartition, error: HeadraceError) -> tuple[int, int] | None:
-        """(leader id, leader epoch) as this broker knows them, for errors that send a client elsewhere."""
+        """(leader id, leader epoch) as this broker knows them, for errors that redirect a client."""
         if not isinstance(error, NotLeaderOrFollowerError | FencedLeaderEpochError):
             return None
         found = self.state_of(partition)
         return None if found is None else (found.leader, found.leader_epoch)
 
     def for_clients(self, partition: TopicPartition, error: HeadraceError) -> HeadraceError:
-        """What a client hears of ``error``. That a log is damaged is no matter of its own while others have what was in
-        it: NotLeaderOrFollowerError, for one of them takes over. CorruptLogError is the last copy's."""
+        """The error that a client gets for ``error``. A damaged log is NotLeaderOrFollowerError while other replicas
+        have its records, for one of them takes over; CorruptLogError if it is the last copy."""
         if not isinstance(error, CorruptLogError):
             return error
         found = self.state_of(partition)
@@ -99,22 +96,22 @@ class PartitionTable:
         return NotLeaderOrFollowerError(f"{error.message}; another replica takes over: refresh the metadata")
 
     def assigned_directory(self, partition: TopicPartition, topic_id: uuid.UUID) -> uuid.UUID | None:
-        """The directory that the controllers have on record for this broker's replica; the zero id: none yet."""
+        """The directory on the controllers' record for this broker's replica; the zero id: none yet."""
         state = self.image.partition(topic_id.bytes, partition.partition)
         return None if state is None else uuid.UUID(bytes=state.directory_of(self.identity.broker_id))
 
     def leader_of(self, log: PartitionLog) -> PartitionLeader | None:
-        """Who leads ``log`` on this broker; None when it does not lead it. From any thread."""
+        """The leader of ``log`` on this broker; None when it does not lead it. Any thread."""
         replica = self.led.get(log.topic_partition)
         return replica.leader if replica is not None and replica.log is log else None
 
     def is_followed(self, log: PartitionLog) -> bool:
-        """Does ``log`` follow a leader elsewhere, whose retention is its own? From any thread."""
+        """Whether ``log`` follows a leader elsewhere, which owns its retention. Any thread."""
         replica = self.followed.get(log.topic_partition)
         return replica is not None and replica.log is log and replica.leader_id != NO_LEADER
 
     def leaders_of(self, image: MetadataImage, delta: MetadataDelta) -> Iterable[PartitionLeader]:
-        """Those that ``delta`` says something new of, or of the brokers that replicate their partitions."""
+        """Leaders whose partition, or one of whose brokers, changed in ``delta``."""
         if delta.brokers:
             return [replica.leader for replica in self.led.values()]
         names = {image.topics[topic_id].name: numbers for topic_id, numbers in delta.partitions.items()}
@@ -122,7 +119,7 @@ class PartitionTable:
         return [replica.leader for replica in found if replica is not None]
 
     def high_watermarks(self) -> dict[TopicPartition, int]:
-        """Of every partition that is led or followed here, as they are to be checkpointed."""
+        """High watermark of every partition led or followed here, for the checkpoint."""
         return {partition: replica.leader.high_watermark for partition, replica in self.led.items()} | {
             partition: replica.high_watermark for partition, replica in self.followed.items()
         }
@@ -150,8 +147,8 @@ class PartitionTable:
                 replica.log_advanced()
 
     def logs_written(self, logs: Sequence[PartitionLog], sent: Callable[[], None]) -> None:
-        """These logs have more than before, which is not forced to the disk yet: followers may have it already.
-        ``sent`` is called when it is on its way to them; at once when there are none."""
+        """These logs have unflushed appends, for followers. ``sent`` is called when they are sent; at once when there
+        are no followers."""
         has_followers = False
         for log in logs:
             replica = self.led.get(log.topic_partition)
@@ -165,6 +162,6 @@ class PartitionTable:
 
 
 def _shown(partition: TopicPartition) -> str:
-    """The name of a partition that a client made up, cut to a length that does no harm in a log."""
+    """A client's partition name, shortened for the log."""
     topic = partition.topic if len(partition.topic) <= 60 else partition.topic[:57] + "..."
     return f"{topic!r}-{partition.partition}"

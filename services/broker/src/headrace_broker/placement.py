@@ -1,12 +1,12 @@
-"""In which directory each partition's log is, or is to be made. By the first of these that says something:
+"""Decide in which directory each partition's log is, or will be created. The first rule that applies decides:
 
-    1. a log that was found on the disk, or was made since the start
-    2. the directory that the controller has on record for this replica (KIP-858), if it is offline or not here: nowhere
-    3. at the start, while any directory is offline: nowhere, for the log may be in that one (what is on record may be
-       out of date: a log that moved is there before the controller has heard of it)
-    4. the directory on record; if there is none, the one with the fewest logs (``least_loaded``)
+1. a log that was found on the disk, or was created since the start
+2. the directory that the controller has on record for this replica (KIP-858), if it is offline or not here: nowhere
+3. at the start, while any directory is offline: nowhere, for the log may be in that one (the record may be out of
+   date: a log that moved is there before the controller knows)
+4. the directory on record; if there is none, the one with the fewest logs (``least_loaded``)
 
-"Nowhere" is an offline partition (KAFKA_STORAGE_ERROR): a log that may exist on a disk that is away is never made anew,
+"Nowhere" is an offline partition (KAFKA_STORAGE_ERROR): a log that may exist on an offline disk is never created again,
 empty, on another one.
 """
 
@@ -21,18 +21,18 @@ from headrace_core.types import TopicPartition
 
 from .directories import LOST, UNASSIGNED, HeldDirectory, least_loaded
 
-#: The directory that the controller has on record for this broker's replica; None (or the zero id): none yet.
+#: The directory on the controller's record for this broker's replica; None (or the zero id): none yet.
 Assigned = Callable[[TopicPartition, uuid.UUID], uuid.UUID | None]
 
 
 class Placement:
-    """Owned by the storage, which fills in what it finds and makes."""
+    """Owned by the storage, which records the logs that it finds and creates."""
 
     def __init__(self, held: Sequence[HeldDirectory], assigned: Assigned) -> None:
         self._assigned = assigned
-        #: A creation that fails is tried again in the same place.
+        #: A failed creation is repeated in the same place.
         self.at: dict[TopicPartition, HeldDirectory] = {}
-        #: Partitions whose logs were found and are not to be used, and why.
+        #: Partitions whose logs were found and must not be used, and why.
         self.refused: dict[TopicPartition, HeadraceError] = {}
         #: Partitions whose log may be in a directory that was offline at the start.
         self.withheld: set[TopicPartition] = set()
@@ -46,8 +46,8 @@ class Placement:
             self.withheld.discard(partition)
 
     def directory_of(self, partition: TopicPartition) -> uuid.UUID | None:
-        """The id of the directory that has the partition's log, sound or damaged, or that failed before it could have
-        it; LOST when it may be in one that was away at the start; None when there is none."""
+        """The id of the directory that has the partition's log, sound or damaged, or that failed before the creation;
+        LOST when it may be in one that was offline at the start; None when there is no log."""
         if partition in self.withheld:
             return LOST
         held = self.at.get(partition)
@@ -60,8 +60,8 @@ class Placement:
     def place(
         self, partition: TopicPartition, topic_id: uuid.UUID, added: dict[HeldDirectory, int], *, at_start: bool
     ) -> HeldDirectory:
-        """Where the partition's log is to be; ``added`` counts those that are on their way into each directory. Raises
-        StorageError when it is none that works, DiskFullError, and why a log that was found is not to be used."""
+        """The directory for the partition's log; ``added`` counts planned logs per directory. Raises StorageError (no
+        working directory), DiskFullError, and the error of a found log that must not be used."""
         if partition in self.refused:
             raise self.refused[partition]
         held = self.at.get(partition)
@@ -88,9 +88,9 @@ class Placement:
         return held
 
     def anew(self, partition: TopicPartition, topic_id: uuid.UUID) -> uuid.UUID | None:
-        """Where a log would begin anew that is on record in a directory which this broker does not have any more (its
-        disk was replaced), or was LOST, and is in none of its directories, all of which are there; else None: there is
-        nothing to begin anew, or what is missing may come back."""
+        """The directory in which a lost log would be created empty. The log is on record in a directory that this
+        broker no longer has (a replaced disk), or was LOST, and all directories are online without it. Else None:
+        nothing is lost, or it may return."""
         if partition in self.refused or partition in self.withheld or partition in self.at:
             return None
         if any(each.failure is not None or each.writer is None for each in self._held):

@@ -1,9 +1,9 @@
-"""Producer ids that this broker may give away: taken from the controller in blocks (KIP-730), asked for ahead of need.
+"""Producer ids of this broker, allocated from the controller in blocks (KIP-730), ahead of need.
 
-A block is this broker's alone, also when it stops before the block is used up: ids are plenty (2^63), and none is ever
-given twice. The next block is asked for when nine tenths of the present one are gone, as Kafka does; one request at a
-time, however many producers wait for it. So a producer waits for the controller only where no block is at hand: the
-first one of a broker's life, or when the controllers were away for the last tenth.
+A block belongs to this broker, also when it stops before using it up: ids are plenty (2^63), and never reused. The next
+block is requested when nine tenths of the present one are used, as in Kafka; one request at a time for all waiting
+producers. So a producer waits for the controller only without a block: as the first one after a start, or when the
+controllers were away for the last tenth.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from .controller_link import ProducerIdBlock
 
 logger = logging.getLogger(__name__)
 
-#: How much of a block is gone when the next one is asked for (Kafka's ProducerIdManager).
+#: Used part of a block at which the next one is requested (Kafka's ProducerIdManager).
 PREFETCH_AT = 0.9
-#: Kafka's highest epoch that is handed out; the one above it is a coordinator's, to fence the last producer.
+#: Kafka's highest epoch for producers; the next one is a coordinator's, to fence the last producer.
 EPOCH_MAX = 2**15 - 2
 
-#: Asks the controller for a block.
+#: Requests a block from the controller.
 Allocate = Callable[[], Awaitable[ProducerIdBlock]]
 
 
@@ -44,7 +44,7 @@ class ProducerIds:
         self._is_closed = False
 
     async def next_id(self) -> int:
-        """An id that nobody has had. Raises CoordinatorNotAvailableError (retriable): no block could be had now;
+        """A new id. Raises CoordinatorNotAvailableError (retriable): no block is available now;
         UnsupportedVersionError: the cluster's metadata.version has none; ServerShuttingDownError."""
         while self._next >= self._end:
             if self._spare is not None:
@@ -64,8 +64,8 @@ class ProducerIds:
         return producer_id
 
     async def renewed(self, producer_id: int, epoch: int) -> tuple[int, int]:
-        """What a producer gets that has ``producer_id`` with ``epoch``: the next epoch, which fences the one before; a
-        new id after the last epoch (KIP-360). Raises InvalidRequestError, and as ``next_id``."""
+        """(id, epoch) for the producer that has ``producer_id`` with ``epoch``: the next epoch, which fences the one
+        before; a new id after the last epoch (KIP-360). Raises InvalidRequestError, and as ``next_id``."""
         if producer_id < 0 or not 0 <= epoch <= EPOCH_MAX + 1:
             raise InvalidRequestError(f"producer id {producer_id} with epoch {epoch}: no broker gave them")
         if epoch < EPOCH_MAX:
@@ -78,7 +78,7 @@ class ProducerIds:
         self._prefetch_at = block.first + int(block.length * PREFETCH_AT)
 
     def _fetch(self) -> asyncio.Task[None]:
-        """The request that is under way, or a new one."""
+        """The request in progress, or a new one."""
         if self._is_closed:
             raise _closed()
         if self._fetching is None:
@@ -88,7 +88,7 @@ class ProducerIds:
     async def _ask(self) -> None:
         try:
             block = await self._allocate()
-        except UnsupportedVersionError:  # the cluster's level has no producer ids: no retry brings them
+        except UnsupportedVersionError:  # the cluster's level has no producer ids: a retry cannot help
             raise
         except HeadraceError as error:
             raise CoordinatorNotAvailableError(
@@ -101,7 +101,7 @@ class ProducerIds:
         self._spare = block
 
     async def close(self) -> None:
-        """No more requests. Idempotent."""
+        """Stop requesting. Idempotent."""
         self._is_closed = True
         fetching = self._fetching
         if fetching is not None:
@@ -114,6 +114,6 @@ def _closed() -> ServerShuttingDownError:
 
 
 def _unheard(fetching: asyncio.Task[None]) -> None:
-    """A block was asked for ahead of need: who needs one asks again."""
+    """A failed request ahead of need: the next caller repeats it."""
     if not fetching.cancelled() and (error := fetching.exception()) is not None:
         logger.info("producer ids were asked for ahead: %s", error)

@@ -1,9 +1,9 @@
-"""Replicas as consumers read them: one that leads, or one that follows, for consumers that are nearer to it (KIP-392).
+"""Replicas as consumers read them: the leader, or a follower, for consumers near it (KIP-392).
 
-A follower hands out what it knows to be committed: up to its high watermark, which comes a moment after the leader's.
-What a reader wants beyond that is OFFSET_NOT_AVAILABLE, not out of range, as long as nobody can tell.
+A follower returns records up to its high watermark, which follows the leader's a moment later. Reads beyond it get
+OFFSET_NOT_AVAILABLE, not out of range, while the follower cannot know.
 
-``nearer_replica`` is the leader's part: which replica a consumer had better read from, by its rack.
+The leader calls ``nearer_replica`` to choose a replica by the consumer's rack.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .partition.leader import PartitionLeader, PartitionWatcher
 
 
 class ReadState(Protocol):
-    """What is readable: [``log_start``, ``high_watermark``) of a log that ends at ``log_end``. ``PartitionLeader`` is
+    """The readable range: [``log_start``, ``high_watermark``) of a log that ends at ``log_end``. ``PartitionLeader`` is
     one."""
 
     @property
@@ -46,7 +46,7 @@ class ReadState(Protocol):
 
 
 class Readable(Protocol):
-    """A replica that a consumer may read. ``LeaderReplica`` (it leads) and ``FollowerReplica`` are."""
+    """A replica that a consumer may read: ``LeaderReplica`` or ``FollowerReplica``."""
 
     @property
     def partition(self) -> TopicPartition: ...
@@ -65,7 +65,7 @@ class Readable(Protocol):
 
 
 class _Candidate(NamedTuple):
-    """The best one is the farthest, then the one that was seen at the end last (Kafka's ReplicaView.comparator)."""
+    """The best one has the highest log end, then was caught up last (Kafka's ReplicaView.comparator)."""
 
     log_end: int
     caught_up_ms: int
@@ -73,8 +73,8 @@ class _Candidate(NamedTuple):
 
 
 def nearer_replica(leader: PartitionLeader, offset: int, rack: str, racks: Callable[[int], str | None]) -> int | None:
-    """The broker id of an in-sync follower in the consumer's ``rack`` that has ``offset``; None: the leader is as near
-    as any (KIP-392, RackAwareReplicaSelector). ``racks``: of a broker that is there, None of any other."""
+    """Broker id of an in-sync follower in the consumer's ``rack`` that has ``offset``; None: the leader is as near as
+    any (KIP-392, RackAwareReplicaSelector). ``racks``: rack of an active broker, None of any other."""
     if not rack or racks(leader.leader_id) == rack:
         return None
     found = [

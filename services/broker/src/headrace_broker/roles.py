@@ -1,21 +1,21 @@
-"""What this broker is to each of its partitions: it leads it, follows its leader, or has no part in it any more.
+"""This broker's role in each of its partitions: leader, follower or none.
 
-``apply`` takes each change of the metadata, in order, and returns when it is in force. What a partition's state says is
-compared with what is so here::
+``apply`` takes each change of the metadata, in order, and returns when it is in effect. It compares a partition's state
+with the present role::
 
-    state                        what is done
-    leads, in a new epoch        what was is ended; the log is led from where it ends, nothing is cut
-    another one leads            what was is ended; the log follows: its leader says where it is to be cut, if at all
-    nobody leads                 what was is ended; the log is there, and waits
-    the same leader and epoch    a leader learns its new in-sync set; a follower goes on
-    not a replica any more       what was is ended, the log is deleted (a reassignment is over)
+    state                        action
+    leads, in a new epoch        end the old role; lead the log from its end, truncate nothing
+    another one leads            end the old role; the log follows: its leader says where to truncate, if at all
+    no leader                    end the old role; the log waits
+    the same leader and epoch    a leader gets its new in-sync set; a follower continues
+    not a replica any more       end the old role, delete the log (a reassignment is over)
 
-Between two parts everything that was handed to the directory's writer is waited for, so a new leader knows where its
-epoch begins, and a new follower where its log ends. The high watermark goes from one part to the next.
+Between two roles all appends of the directory's writer are awaited, so a new leader knows where its epoch begins, and a
+new follower where its log ends. The high watermark passes from one role to the next.
 
-A log that is missing is made where the metadata has it. When that is a disk which this broker does not have any more,
-the controllers hear first that the replica begins anew (``fresh``, KIP-903), and the log is made when the metadata
-shows that they know. A damaged log of a partition that has other replicas heals (partition/healing.py).
+A missing log is created where the metadata has it. If this broker no longer has that disk, it reports first that the
+replica starts over (``fresh``, KIP-903), and creates the log when the metadata shows it. A damaged log of a partition
+with other replicas heals (partition/healing.py).
 """
 
 from __future__ import annotations
@@ -61,29 +61,29 @@ from .replication.follower_replica import FollowerReplica
 from .settings import LogSettings
 from .storage import Storage
 
-#: Why a log could not be made that is worth another try.
+#: Errors of a creation that are worth a retry.
 _PASSES = (DiskFullError, ServerBusyError)
 
 
 class ReplicationStreams(Protocol):
-    """Who brings followers their leaders' records (``FollowerStreams``)."""
+    """The streams that bring followers their leaders' records (``FollowerStreams``)."""
 
     def follow(self, replica: FollowerReplica) -> None: ...
 
     def unfollow(self, replica: FollowerReplica) -> None: ...
 
     def confirm_leave(self, replica: FollowerReplica, done: Callable[[], None]) -> Callable[[], None]:
-        """``done`` is called when the leader has surely heard that ``replica``, which follows no more, has let go;
-        returns what calls that off."""
+        """Call ``done`` when the leader has confirmed the leave of ``replica``, which no longer follows; returns a
+        function that cancels this."""
 
 
 #: Reports to the controllers that a replica (topic id, partition) starts over in a directory; calls back with the
-#: metadata offset as of which they know it.
+#: metadata offset from which they know it.
 ReportFresh = Callable[[bytes, int, bytes, Callable[[int], None]], None]
 
 
 class Assigned(NamedTuple):
-    """A partition as the metadata has it."""
+    """A partition in the metadata."""
 
     partition: TopicPartition
     topic: TopicImage
@@ -105,16 +105,16 @@ class Roles:
         events: Emitter,
         lag_time_max_ms: int = LAG_TIME_MAX_MS,
     ) -> None:
-        """``streams`` brings followers their leaders' records; ``isr_due`` hears of each leader whose in-sync set may
-        have to change."""
+        """``streams`` brings followers their leaders' records; ``isr_due`` is called with each leader whose in-sync set
+        may have to change."""
         self._table = table
         self._storage = storage
         self._streams = streams
         self._on_fresh = report_fresh
         self._isr_due = isr_due
         self._healing: dict[TopicPartition, HealingReplica] = {}
-        #: (topic id, partition) of those that begin anew because their disk is gone: as of which metadata offset the
-        #: controllers are known to know; None: they were asked, and no answer is here.
+        #: (topic id, partition) of replicas that start over because their disk is gone: the metadata offset from which
+        #: the controllers know; None: reported, no answer yet.
         self._fresh: dict[tuple[bytes, int], int | None] = {}
         self._settings = settings
         self._events = events
@@ -125,7 +125,7 @@ class Roles:
         storage.failed.subscribe(self._storage_failed)
 
     def settings_of(self, topic: str, image: MetadataImage) -> LogConfig:
-        """The settings that hold for a topic's logs on this broker."""
+        """Settings of a topic's logs on this broker."""
         return self._settings.of(image, self._broker_id, topic)
 
     @property
@@ -135,15 +135,15 @@ class Roles:
     # -- a change of the metadata ------------------------------------------------------------------------------------
 
     async def apply(self, image: MetadataImage, delta: MetadataDelta) -> None:
-        """Put ``delta``, which led to ``image``, into force."""
+        """Apply ``delta``, which led to ``image``."""
         async with self._changing:
             await self._apply(image, delta)
             await self._heal()
 
     async def apply_all(self, image: MetadataImage) -> None:
-        """The first image, once the storage is open: everything is new. Logs of topics that were deleted while this
-        broker was away go, and those of partitions that were moved to others; those that are damaged stay offline until
-        they can be healed."""
+        """Apply the first image, once the storage is open: everything is new. Deletes logs of topics that were deleted
+        while this broker was away, and of partitions that were moved to other brokers; damaged logs stay offline until
+        they heal."""
         deleted, refused = await self._storage.settle(lambda topic_id: topic_id.bytes in image.topics)
         for partition in deleted:
             self._events.emit(PartitionClosed(partition=partition, deleted=True))
@@ -156,8 +156,8 @@ class Roles:
             await self._heal()
 
     async def retry_full(self) -> list[TopicPartition]:
-        """Once more for the logs that could not be made because their disk was full, or no descriptor was left; those
-        that are there now. Costs nothing when there are none."""
+        """Retry logs that could not be created because of a full disk, or for lack of descriptors; returns those
+        created. Costs nothing when there are none."""
         failed = self._table.failed
         if not failed:
             return []
@@ -181,19 +181,19 @@ class Roles:
         await self._reconfigure(image, delta)
 
     def heal_soon(self) -> None:
-        """Look at the damaged replicas once no change is under way."""
+        """Check the damaged replicas once no change is in progress."""
         task = asyncio.get_running_loop().create_task(self.heal(), name="healing")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def heal(self) -> None:
-        """Look at the damaged replicas now."""
+        """Check the damaged replicas now."""
         async with self._changing:
             await self._heal()
 
     async def _heal(self) -> None:
-        """A step for each damaged replica, and for each that begins anew; those that the next change of the metadata
-        brings on wait for it."""
+        """Take one step for each damaged replica, and for each that starts over; those that need newer metadata wait
+        for it."""
         await self._take_up(self._assigned(self._recorded_fresh()))
         damaged = [item for item, error in self._table.failed.items() if isinstance(error, CorruptLogError)]
         for item in [item for item in self._healing if item not in damaged]:
@@ -213,7 +213,7 @@ class Roles:
         await self._take_up(anew)
 
     def _may_be_made(self, each: Assigned) -> bool:
-        """Goes on with one damaged replica, as far as that is possible now; may its log be deleted, and made anew?"""
+        """Heal one damaged replica as far as possible; returns whether its log may be deleted and created empty."""
         step = next_step(each.state, self._broker_id)
         if step is Step.KEEP:
             return False
@@ -232,7 +232,7 @@ class Roles:
         return step is Step.MAKE and self._table.image.next_offset >= healing.reported_offset
 
     def fresh_recorded(self, topic_id: bytes, number: int, metadata_offset: int) -> None:
-        """The controllers know, as of ``metadata_offset``, that this broker's replica begins anew."""
+        """The controllers know, from ``metadata_offset`` on, that this broker's replica starts over."""
         if (topic_id, number) in self._fresh:
             self._fresh[topic_id, number] = metadata_offset
         topic = self._table.image.topics.get(topic_id)
@@ -242,7 +242,7 @@ class Roles:
         self.heal_soon()
 
     def _recorded_fresh(self) -> list[TopicPartition]:
-        """Who waited for an answer only: the metadata was here before it."""
+        """Replicas that waited for the answer only: the metadata arrived before it."""
         found = []
         for (topic_id, number), recorded in list(self._fresh.items()):
             topic, state = self._table.image.topics.get(topic_id), self._table.image.partition(topic_id, number)
@@ -253,8 +253,8 @@ class Roles:
         return found
 
     def _confirm_leave(self, followed: FollowerReplica) -> None:
-        """Its log is damaged. Before the controllers hear that it begins anew, its leader must know that it follows no
-        more: else that one might ask for it to be in sync again, as it was."""
+        """Confirm the leave of a replica with a damaged log. Before the controllers learn that it starts over, its
+        leader must know that it left: otherwise the leader might propose it for the in-sync set again."""
         healing = self._healing[followed.partition] = HealingReplica((followed.leader_id, followed.leader_epoch))
 
         def heard() -> None:
@@ -308,7 +308,7 @@ class Roles:
             self._take_part(each, former.get(each.partition))
 
     def _end_if_changed(self, each: Assigned) -> int | None:
-        """Ends what is so no more; its high watermark. None: there was nothing, or it goes on."""
+        """End a role that has changed; returns its high watermark. None: there was none, or it continues."""
         partition, topic, state = each
         led, followed = self._table.led.get(partition), self._table.followed.get(partition)
         if led is not None:
@@ -338,8 +338,8 @@ class Roles:
         return None
 
     def _end(self, partition: TopicPartition, reason: HeadraceError) -> int | None:
-        """This broker leads or follows the partition no more, ``reason`` says why; the high watermark that it knew,
-        None when it did neither."""
+        """End this broker's role in the partition, because of ``reason``; returns its high watermark, None without a
+        role."""
         led = self._table.led.pop(partition, None)
         if led is not None:
             led.leader.resign(reason)
@@ -362,7 +362,7 @@ class Roles:
         if partition in self._table.followed:
             return
         log = self._storage.log(partition)
-        if log is None or not self._is_open(partition, topic):  # it failed, and says so
+        if log is None or not self._is_open(partition, topic):  # it failed, and reports so
             return
         if high_watermark is None:
             high_watermark = self._storage.checkpointed(partition)
@@ -373,7 +373,7 @@ class Roles:
 
     def _lead(self, each: Assigned, log: PartitionLog, high_watermark: int) -> None:
         partition, topic, state = each
-        # Read first: a turn may be under way on the writer's thread, and no flush is beyond what was written.
+        # Read first: a turn may be running on the writer's thread, and no flush is beyond what was written.
         flushed_end = log.flushed_end
         leader = PartitionLeader(
             partition,
@@ -462,19 +462,19 @@ class Roles:
         before = self._table.failed.pop(partition, None)
         if outcome is not None:
             self._table.failed[partition] = outcome
-            if type(before) is not type(outcome):  # else it was said already
+            if type(before) is not type(outcome):  # else it was logged already
                 self._events.emit(PartitionFailed(partition=partition, reason=outcome.message))
 
     def _is_open(self, partition: TopicPartition, topic: TopicImage) -> bool:
-        """A log without its topic's id (the broker died while it was made) is made again, which gives it one; one of
-        another topic is refused there."""
+        """Whether the log is open for this topic. One without its topic's id (the broker died during the creation) is
+        created again, which adds the id, and refused if it is another topic's."""
         log = self._storage.log(partition)
         return log is not None and log.topic_id is not None and log.topic_id.bytes == topic.topic_id
 
     def _waits_for_fresh(self, each: Assigned, topic_id: uuid.UUID) -> bool:
-        """Its log was on a disk that is gone, and others have what was in it: is the log to be made only when the
-        controllers know? That takes the metadata that shows it, and their answer: if that is lost it is reported again,
-        which would take a replica out of the in-sync set that has joined it meanwhile."""
+        """Whether the log, lost with its disk and replicated elsewhere, must wait until the controllers know. It needs
+        both the metadata and their answer: after a lost answer it is reported again, which would remove a replica that
+        has joined the in-sync set meanwhile."""
         key = each.topic.topic_id, each.partition.partition
         recorded = self._fresh.get(key)
         if recorded is not None and self._table.image.next_offset < recorded:
@@ -527,14 +527,13 @@ class Roles:
             for each in self._assigned([partition]):
                 self._update_leader(led.leader, each.topic, each.state)
         elif followed is not None:
-            followed.log_advanced()  # another policy settles another end
+            followed.log_advanced()  # another policy means another durable end
 
     # -- what the storage says, and the end ---------------------------------------------------------------------------
 
     def quarantine(self, log: PartitionLog, error: CorruptLogError) -> None:
-        """A log was found to be damaged, and looked at twice: this broker serves and writes it no more, here or after a
-        restart. It heals if others have what is in it; else the operator has to see to it. The other partitions go
-        on."""
+        """Take a log out of service that was found damaged twice, here and after a restart. It heals if others have its
+        records; else the operator must act. The other partitions continue."""
         if not self._storage.quarantine(log, error):
             return
         found = problem_of(error, path=log.directory)
@@ -551,7 +550,7 @@ class Roles:
         self.heal_soon()
 
     def _storage_failed(self, partitions: Iterable[TopicPartition], reason: str) -> None:
-        """The directory of these partitions has failed: they are offline on this broker until it starts again."""
+        """The directory of these partitions has failed: they are offline on this broker until it restarts."""
         for partition in partitions:
             self._fail(partition, StorageError(f"{partition} is offline: {reason}"), reason)
 
@@ -561,7 +560,7 @@ class Roles:
         self._events.emit(PartitionFailed(partition=partition, reason=reason))
 
     def resign_all(self, reason: Callable[[TopicPartition], HeadraceError]) -> None:
-        """Lead and follow nothing any more: the broker stops."""
+        """End all roles: the broker stops."""
         for task in self._tasks:
             task.cancel()
         for partition in (*self._table.led, *self._table.followed):

@@ -1,14 +1,14 @@
-"""The broker's identity and settings; which of them may change while it runs, and what hears of a change.
+"""The broker's identity and settings, and subscriptions to changes while it runs.
 
-``BrokerSettings`` is what holds now: this broker's dynamic values over those of all brokers over its properties file
-over the defaults. ``LiveSettings.current`` is the value in force; who cannot look at it each time (a thread that waits,
-a limit that was handed on) subscribes:
+``BrokerSettings`` has the current values: this broker's dynamic ones over those of all brokers over its properties file
+over the defaults. ``LiveSettings.current`` is in effect; code that cannot read it each time (a waiting thread, a limit
+passed on) subscribes:
 
     live.subscribe(lambda old, new: cache.resize(new.open_files_max))
 
-Subscribers are called in the event loop, after the topics' settings are in force (``Roles.apply``) and before the
-change counts as applied: so whoever altered a key through this broker finds it in force when the answer comes. A key
-is added here by a field in ``BrokerSettings``. Topic keys reach the logs another way (``LogSettings``).
+Subscribers are called in the event loop, after the topics' settings are in effect (``Roles.apply``) and before the
+change counts as applied. So a client that alters a key through this broker finds it in effect after the answer. To add
+a key, add a field to ``BrokerSettings``. Topic keys reach the logs another way (``LogSettings``).
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from headrace_core.telemetry import BrokerSettingsChanged, Emitter
 
 logger = logging.getLogger("headrace.broker")
 
-#: Called in the event loop with what held and what holds now; never with two that are equal.
+#: Called in the event loop with the old and the new values, which differ.
 Changed = Callable[["BrokerSettings", "BrokerSettings"], None]
 
 
 @dataclass(slots=True)
 class BrokerIdentity:
-    """This broker in this life. Written once, when the controllers have accepted the registration."""
+    """This broker's identity; written once, when the controllers accept the registration."""
 
     cluster_id: str = ""
     #: -1 until the registration is accepted.
@@ -45,9 +45,9 @@ class BrokerIdentity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerSettings:
-    """What the upkeep of the logs obeys. Derived, never set field by field; buffers are those of all threads together.
+    """Settings of the logs' upkeep, derived from keys; buffers are shared by all threads.
 
-    The meaning of each field is its key's (docs/reference/configuration.md).
+    docs/reference/configuration.md describes each key.
     """
 
     retention_check_interval_ms: int = from_key(SERVER, "log.retention.check.interval.ms")
@@ -77,7 +77,7 @@ class BrokerSettings:
         return cls(**fields_from(cls, values))
 
     def changed_keys(self, new: BrokerSettings) -> dict[str, tuple[Any, Any]]:
-        """{key: (value here, value in ``new``)} of those that differ."""
+        """{key: (value here, value in ``new``)} of differing keys."""
         return {
             key_of(field): (before, after)
             for field in dataclasses.fields(self)
@@ -95,12 +95,12 @@ class LiveSettings:
         self._subscribers: dict[Changed, None] = {}
 
     def subscribe(self, changed: Changed) -> Callable[[], None]:
-        """Call ``changed(old, new)`` after each change; returns what ends that."""
+        """Call ``changed(old, new)`` after each change; returns a function that ends this."""
         self._subscribers[changed] = None
         return lambda: self._subscribers.pop(changed, None) and None
 
     def apply(self, image: MetadataImage, broker_id: int, delta: MetadataDelta | None = None) -> None:
-        """Put the broker keys of ``image`` into force; with a ``delta``, only if it changed any."""
+        """Apply the broker keys of ``image``; with a ``delta``, only if it changed any."""
         if delta is not None and not any(
             kind is ConfigResourceType.BROKER and name in ("", str(broker_id)) for kind, name in delta.configs
         ):
@@ -114,7 +114,7 @@ class LiveSettings:
         for subscriber in list(self._subscribers):
             try:
                 subscriber(old, new)
-            except Exception:  # one room's failure keeps no other from the change, nor the broker from its metadata
+            except Exception:  # a failing subscriber stops neither the others nor the metadata
                 logger.exception("a part of this broker could not put changed settings into force: %s", changed)
 
 
@@ -124,12 +124,11 @@ class LogSettings:
     def __init__(self, *, static: Mapping[str, Any], flush_interval_ms: int) -> None:
         self._static = static
         self._flush_interval_ms = flush_interval_ms
-        #: For which configurations and broker, and what was made for them.
+        #: The configurations and broker that the cached LogConfigs belong to.
         self._known: tuple[Mapping[Any, Any], int, dict[Any, LogConfig]] = ({}, -1, {})
 
     def of(self, image: MetadataImage, broker_id: int, topic: str) -> LogConfig:
-        """Topics that say the same share one LogConfig, made once for as long as no configuration changes. Any
-        thread."""
+        """The LogConfig of a topic; topics with equal settings share one while no configuration changes. Any thread."""
         known = self._known
         if known[0] is not image.configs or known[1] != broker_id:
             known = self._known = (image.configs, broker_id, {})

@@ -1,10 +1,10 @@
-"""The broker's log directories, each with its writer; which of them has which partition.
+"""The broker's log directories, each with its writer, and the partitions in them.
 
-``placement`` says in which directory a partition's log is to be. A directory that fails takes its partitions offline,
-and only them. One that is full refuses appends and creations until there is room again (``headrace_core.log.space``).
+``placement`` chooses a partition's directory. A failed directory takes only its own partitions offline. A full one
+refuses appends and creations until there is room again (``headrace_core.log.space``).
 
-A directory that was offline may hold logs of topics that were deleted meanwhile. What was found is settled by topic id,
-directory by directory, before any log is used (``settle``).
+A directory that was offline may hold logs of topics deleted meanwhile. Found logs are matched by topic id, directory by
+directory, before any log is used (``settle``).
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ DEFAULT_RESERVE_BYTES = 64 * 1024 * 1024
 
 
 class Signal(Generic[P]):
-    """Something that happens, and who wants to hear of it. Called, it calls each subscriber, in the event loop."""
+    """An event with subscribers; calling it calls each of them, in the event loop."""
 
     __slots__ = ("_subscribers",)
 
@@ -90,9 +90,8 @@ class Signal(Generic[P]):
 
 
 class Storage:
-    """See the module. ``on_turn`` hears which logs a turn has moved, ``on_written`` (before that) which have bytes that
-    are not forced to the disk yet; ``assigned`` says what the controllers have on record. Other parts subscribe to the
-    signals."""
+    """See the module. ``on_turn`` gets the logs that a turn advanced, ``on_written`` (before that) those with unflushed
+    bytes; ``assigned`` returns the controllers' record. Other parts subscribe to the signals."""
 
     def __init__(
         self,
@@ -110,15 +109,15 @@ class Storage:
         shortage_first_ms: float = SHORTAGE_FIRST_MS,
         recovery_threads: int = 1,
     ) -> None:
-        #: A log that was found to be damaged, and the damage; ``quarantine`` has yet to be called.
+        #: A damaged log and its damage; call ``quarantine`` next.
         self.damaged = Signal[[PartitionLog, CorruptLogError]]()
-        #: Partitions that went offline, with their directory or by themselves, and why.
+        #: Partitions that went offline, with their directory or alone, and why.
         self.failed = Signal[[Iterable[TopicPartition], str]]()
-        #: The writer of a directory that has begun to refuse appends: whoever can make room by retention does.
+        #: The writer of a directory that began to refuse appends: retention can make room.
         self.full = Signal[[DirectoryWriter]]()
-        #: Partitions that have come to another directory.
+        #: Partitions that moved to another directory.
         self.directory_changed = Signal[[Iterable[TopicPartition]]]()
-        #: A shortage of space has begun or ended (``short_directory_ids``).
+        #: A shortage of space began or ended (``short_directory_ids``).
         self.short = Signal[[]]()
         self._shortage_first_ms = shortage_first_ms
         self._fs = fs
@@ -136,36 +135,33 @@ class Storage:
         self._is_identified = False
         self._places = Placement(self._held, assigned)
         self._at, self._refused = self._places.at, self._places.refused
-        #: Logs that are about to change directories, held for a moment.
+        #: Logs held for a moment while they change directories.
         self._leaving: dict[TopicPartition, PartitionLog] = {}
-        #: The last replica that was made of each partition.
+        #: The latest replica of each partition.
         self._replicas: dict[TopicPartition, LeaderReplica | FollowerReplica] = {}
         self._moves = Moves(self, fs, clock=clock, rng=rng, events=events)
 
     # -- start -------------------------------------------------------------------------------------------------------
 
     def identify(self, *, node_id: int = -1) -> list[MetaProperties]:
-        """Read whose the directories are; those that cannot say are offline from here on. What the others say, in the
-        order of log.dirs. Raises as ``directories.identify``."""
+        """Read the directories' identities, in the order of log.dirs; unreadable ones are offline from here on. Raises
+        as ``directories.identify``."""
         self._is_identified = True
         return identify(self._fs, self._held, node_id=node_id)
 
     def clean_shutdown_epoch(self) -> int | None:
-        """The broker epoch of the life that stopped cleanly in every directory that is there (KIP-966); None: it did
-        not. To be asked before ``open``, which takes the markers away."""
+        """The broker epoch that stopped cleanly in every online directory (KIP-966); None: no clean stop. Read it
+        before ``open``, which removes the markers."""
         try:
             stops = [read_clean_shutdown(self._fs, held.root) for held in self._held if held.failure is None]
-        except OSError:  # opening the directory will say so
+        except OSError:  # opening the directory will report it
             return None
         epochs = {None if stop is None else stop.broker_epoch for stop in stops}
         return epochs.pop() if len(epochs) == 1 else None
 
     async def open(self, settings_of: Callable[[str], LogConfig]) -> None:
-        """Lock every directory and open every log, recovering those that need it, in threads. A directory that cannot
-        be opened is offline. ``settle`` comes next.
-
-        Raises as ``identify``, and when not one directory can be opened.
-        """
+        """Lock every directory and open every log, with recovery if needed, in threads. A directory that cannot be
+        opened is offline. Call ``settle`` next. Raises as ``identify``, and when no directory can be opened."""
         if not self._is_identified:
             self.identify()
         usable = [held for held in self._held if held.failure is None]
@@ -181,7 +177,7 @@ class Storage:
             elif isinstance(outcome, OSError | InvalidConfigError):
                 put_offline(held, outcome)
                 failures.append(outcome)
-            else:  # another process has it, or a mistake of ours
+            else:  # another process has it, or a bug
                 fatal = outcome
         if fatal is not None:
             raise fatal
@@ -201,8 +197,8 @@ class Storage:
         )
 
     def _on_progress(self, progress: OpeningProgress) -> None:
-        """In a thread of the opening."""
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to be told
+        """Called in a thread of the opening."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed: no receiver is left
             self._loop.call_soon_threadsafe(self._report_progress, progress)
 
     def _report_progress(self, progress: OpeningProgress) -> None:
@@ -244,10 +240,9 @@ class Storage:
     async def settle(
         self, belongs: Callable[[uuid.UUID], bool]
     ) -> tuple[list[TopicPartition], dict[TopicPartition, HeadraceError]]:
-        """Which of the logs that were found are the partitions'. Those of topics whose id does not ``belong`` to any
-        topic now are deleted, damaged or not: a directory that was offline meanwhile may still have the log of an
-        older topic beside that of its namesake in another directory. Returns (deleted, not to be served and why).
-        """
+        """Match the found logs with the partitions. Deletes logs, damaged or not, whose topic id does not ``belong`` to
+        a topic now: a directory that was offline may have an old topic's log beside that of its namesake in another
+        directory. Returns (deleted, those not to be served and why)."""
         deleted: list[TopicPartition] = []
         refused = await settle_moves(self._held)
         for held in self._held:
@@ -268,7 +263,7 @@ class Storage:
                         f"{partition} has a log in {other.root} and another in {held.root}: stop the broker, move the "
                         "one that is out of date away, and start it again"
                     )
-        # What was deleted just now is refused no more: a new topic may have its name.
+        # A partition deleted just now is usable: a new topic may have its name.
         refused = {partition: why for partition, why in refused.items() if partition in self._at}
         self._refused.update(refused)
         return deleted, refused
@@ -276,23 +271,23 @@ class Storage:
     # -- the directories ---------------------------------------------------------------------------------------------
 
     def writers(self) -> list[DirectoryWriter]:
-        """Of the directories that are online."""
+        """Writers of the online directories."""
         return [held.writer for held in self._held if held.writer is not None and held.failure is None]
 
     def directory_ids(self) -> dict[uuid.UUID, str]:
-        """{id: root} of the directories that are online."""
+        """{id: root} of the online directories."""
         return {held.directory_id: held.root for held in self._held if held.failure is None and held.directory_id}
 
     def offline_directories(self) -> dict[str, str]:
-        """{root: why} of those that are not."""
+        """{root: why} of the offline directories."""
         return {held.root: held.failure.message for held in self._held if held.failure is not None}
 
     def offline_directory_ids(self) -> list[uuid.UUID]:
-        """Of those that are offline, as far as they could be read before they failed."""
+        """Ids of the offline directories, if they were readable before they failed."""
         return [held.directory_id for held in self._held if held.failure is not None and held.directory_id]
 
     def short_directory_ids(self) -> list[uuid.UUID]:
-        """Of those that are online and short of space, where replicas are not to lead (``headrace_core.log.space``)."""
+        """Ids of online directories short of space, where replicas should not lead (``headrace_core.log.space``)."""
         return [
             held.directory_id
             for held in self._held
@@ -311,7 +306,7 @@ class Storage:
         ]
 
     def set_reserve(self, reserve_bytes: int) -> None:
-        """``log.dir.reserve.bytes`` has changed."""
+        """Apply ``log.dir.reserve.bytes``."""
         self._reserve_bytes = reserve_bytes
         for held in self._held:
             if held.space is not None and held.failure is None:
@@ -319,15 +314,15 @@ class Storage:
                 held.measure()
 
     def set_moves_rate(self, bytes_per_second: float) -> None:
-        """``replica.alter.log.dirs.io.max.bytes.per.second`` has changed."""
+        """Apply ``replica.alter.log.dirs.io.max.bytes.per.second``."""
         self._moves.set_rate(bytes_per_second)
 
     def set_recovery_threads(self, threads: int) -> None:
-        """``num.recovery.threads.per.data.dir``, before ``open``."""
+        """Set ``num.recovery.threads.per.data.dir``, before ``open``."""
         self._recovery_threads = threads
 
     async def until_all_failed(self) -> None:
-        """Raises StorageError when the last directory has failed: the broker has nothing left to serve (KIP-112)."""
+        """Raise StorageError when the last directory has failed: the broker has nothing left to serve (KIP-112)."""
         await self._all_failed.wait()
         raise StorageError(
             "every log directory of this broker has failed: " + "; ".join(self.offline_directories().values())
@@ -360,25 +355,23 @@ class Storage:
     # -- logs --------------------------------------------------------------------------------------------------------
 
     def log(self, partition: TopicPartition) -> PartitionLog | None:
-        """The log of a partition, when there is one and it can be used."""
+        """The log of a partition, if there is a usable one."""
         held = self._at.get(partition)
         if held is None or held.writer is None or held.failure is not None or partition in self._refused:
             return None
         return self._leaving.get(partition) or held.writer.directory.get(partition)
 
     def logs(self) -> list[tuple[TopicPartition, PartitionLog]]:
-        """Every sound log of the directories that are online."""
+        """Every sound log of the online directories."""
         found = {partition: log for writer in self.writers() for partition, log in list(writer.directory.logs.items())}
         return list((found | self._leaving).items())
 
     def leader_replica(self, log: PartitionLog, leader: PartitionLeader) -> LeaderReplica:
-        """``log`` led by ``leader``."""
         return self._in_place_of_former(
             log, lambda writer: LeaderReplica(log, leader, writer, self._threads, self.damaged)
         )
 
     def follower_replica(self, log: PartitionLog, follower: PartitionFollower) -> FollowerReplica:
-        """``log`` that follows a leader elsewhere."""
         return self._in_place_of_former(
             log, lambda writer: FollowerReplica(log, follower, writer, self._threads, self.damaged)
         )
@@ -391,7 +384,7 @@ class Storage:
         replica = self._replicas[partition] = make(held.writer)
         if partition in self._leaving:
             replica.hold()
-            if before is not None:  # it has no say any more: what waits there is told so
+            if before is not None:  # it is replaced: its waiters get an error
                 before.release(log, held.writer)
         return replica
 
@@ -401,12 +394,12 @@ class Storage:
         barriers = []
         for writer in writers:
             if writer is not None:
-                with contextlib.suppress(HeadraceError):  # it has failed: nothing is written any more
+                with contextlib.suppress(HeadraceError):  # it has failed: no more writes
                     barriers.append(writer.run(_nothing))
         await asyncio.gather(*barriers, return_exceptions=True)
 
     def holds(self, partition: TopicPartition) -> bool:
-        """Is there a log of the partition in a directory that works, sound or damaged?"""
+        """Whether a working directory has a log of the partition, sound or damaged."""
         held = self._at.get(partition)
         return held is not None and held.writer is not None and held.writer.directory.holds(partition)
 
@@ -415,10 +408,10 @@ class Storage:
         return self._places.anew(partition, topic_id)
 
     async def create(self, wanted: Iterable[NewLog], *, at_start: bool = False) -> list[Outcome]:
-        """Create logs, durably, each in its place (see the module); None for each that is there now, else why it is
-        not: StorageError, DiskFullError (worth another try when there is room), CorruptLogError, ...
+        """Create logs, durably, each in its place (see the module). Returns None for each that exists now, else its
+        error: StorageError, DiskFullError (retry when there is room), CorruptLogError, ...
 
-        ``at_start``: these are the partitions of the first image, so that their logs may be where nobody can look.
+        ``at_start``: the partitions of the first image; their logs may be in an offline directory.
         """
         shares: dict[HeldDirectory, list[NewLog]] = {}
         added: dict[HeldDirectory, int] = {}
@@ -446,7 +439,7 @@ class Storage:
 
     async def _create_in(self, writer: DirectoryWriter, share: list[NewLog]) -> list[Outcome]:
         def create_all() -> list[Outcome]:
-            check_mounted(writer.directory)  # else they would be made on the disk that the mount point is on
+            check_mounted(writer.directory)  # else they would be created on the mount point's disk
             made = writer.directory.create_all(share)
             return [
                 (partition, outcome if isinstance(outcome, HeadraceError) else None)
@@ -459,8 +452,8 @@ class Storage:
             return [(partition, error) for partition, _, _ in share]
 
     async def delete(self, partitions: Collection[TopicPartition]) -> list[TopicPartition]:
-        """Remove partitions' logs for good, wherever they are; returns those that were there. A directory that has
-        failed keeps its own until it is back (``settle``)."""
+        """Delete partitions' logs in any directory; returns those that existed. A failed directory keeps its own until
+        it is back (``settle``)."""
         deleted: list[TopicPartition] = []
         await self._moves.cancel(partitions)
         self._places.forget(partitions)
@@ -480,8 +473,8 @@ class Storage:
             return []
 
     async def reconfigure(self, partition: TopicPartition, config: LogConfig) -> None:
-        """New settings for a partition's log, in their turn among the appends to it. One that changes directories
-        meanwhile has them there; one that is offline, or goes offline now, gets them when it is opened."""
+        """Set a log's configuration, in order with its appends. A moving log gets it in the new directory; an offline
+        one when it is opened."""
         while (log := self.log(partition)) is not None:
             writer = self._at[partition].writer
             assert writer is not None
@@ -499,9 +492,9 @@ class Storage:
     # -- moves between directories ----------------------------------------------------------------------------------
 
     async def move(self, partition: TopicPartition, root: str) -> None:
-        """Begin to move a partition to the directory ``root`` (KIP-113); to where it is already: call a move off.
-        Returns when it has begun: ``describe`` shows the copy as a future log until it takes over, which
-        ``directory_changed`` reports and ``until_moved`` awaits. A move does not survive the end of the broker.
+        """Start to move a partition to the directory ``root`` (KIP-113); its present directory cancels a move. Returns
+        when it has begun: ``describe`` shows the copy as a future log until it takes over, which ``directory_changed``
+        reports and ``until_moved`` awaits. A move does not survive the end of the broker.
 
         Raises LogDirNotFoundError (none of log.dirs), StorageError (one of the two is offline), DiskFullError (no room
         for it there), ReplicaNotAvailableError (no log of this partition here).
@@ -512,7 +505,7 @@ class Storage:
         while target.failure is None and (under_way := self._moves.target_of(partition)) is not None:
             if under_way is target:
                 return
-            await self._moves.cancel([partition])  # somebody else may have begun another one meanwhile
+            await self._moves.cancel([partition])  # another caller may have begun one meanwhile
         if target.failure is not None:
             raise StorageError(target.failure.message)
         source, log = self._at.get(partition), self.log(partition)
@@ -524,49 +517,46 @@ class Storage:
             self._moves.begin(log, source, target)
 
     async def until_moved(self, partition: TopicPartition) -> None:
-        """Until no move of the partition is under way: it was moved, or not (``directory_of`` tells)."""
+        """Wait until no move of the partition is in progress; ``directory_of`` shows the result."""
         await self._moves.wait(partition)
 
     def hold(self, partition: TopicPartition, log: PartitionLog) -> None:
-        """Appends wait; see ``moves.Mover``."""
+        """See ``moves.Mover``."""
         self._leaving[partition] = log
         if (replica := self._replicas.get(partition)) is not None:
             replica.hold()
 
     def release(self, partition: TopicPartition, log: PartitionLog, writer: DirectoryWriter) -> None:
-        """Appends go on."""
         del self._leaving[partition]
         if (replica := self._replicas.get(partition)) is not None:
             replica.release(log, writer)
 
     def high_watermark(self, partition: TopicPartition) -> int:
-        """Of the leader or follower here; else what was checkpointed."""
+        """The leader's or follower's high watermark; else the checkpointed one."""
         if (replica := self._replicas.get(partition)) is not None:
             return replica.leader.high_watermark if isinstance(replica, LeaderReplica) else replica.high_watermark
         return self.checkpointed(partition)
 
     def checkpointed(self, partition: TopicPartition) -> int:
-        """The high watermark that was checkpointed last, not above the log's end."""
+        """The last checkpointed high watermark, at most the log's end."""
         held = self._at[partition]
         assert held.writer is not None
         return held.writer.directory.high_watermark(partition)
 
     def taken_over(self, partition: TopicPartition, target: HeldDirectory) -> None:
-        """The log is in ``target``."""
         self._at[partition] = target
 
     def arrived(self, partition: TopicPartition) -> None:
-        """It is open there."""
         self.directory_changed([partition])
 
     def lost(self, partition: TopicPartition, error: HeadraceError) -> None:
-        """The move has cost the partition."""
+        """The move made the partition unavailable."""
         self._refused[partition] = error
         self.failed([partition], error.message)
 
     def quarantine(self, log: PartitionLog, error: CorruptLogError) -> bool:
-        """``log`` is damaged: it is not used any more, at once, and its directory remembers that. False when it is not
-        in use anyway: it was deleted, or quarantined already."""
+        """Take a damaged log out of use at once, and mark it in its directory. False when it is not in use: deleted, or
+        quarantined already."""
         partition = log.topic_partition
         if self.log(partition) is not log:
             return False
@@ -580,9 +570,8 @@ class Storage:
     # -- checkpoints, the end ----------------------------------------------------------------------------------------
 
     async def checkpoint(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
-        """Look whether every working directory is still there and may be written, measure its disk, and write recovery
-        points and high watermarks: of all of them at the same time. So a disk that goes while nobody uses it is noticed
-        all the same."""
+        """Check that every working directory is present and writable, measure its disk, and write recovery points and
+        high watermarks, in all directories at the same time. So an idle disk's failure is noticed, too."""
         await asyncio.gather(*(self._checkpoint(writer, high_watermarks) for writer in self.writers()))
 
     async def _checkpoint(self, writer: DirectoryWriter, high_watermarks: Mapping[TopicPartition, int]) -> None:
@@ -596,7 +585,7 @@ class Storage:
     async def close(
         self, high_watermarks: Mapping[TopicPartition, int], *, broker_epoch: int, clean: bool = True
     ) -> bool:
-        """Flush, close and mark every directory; True when all of them are clean. ``clean`` False: only let go."""
+        """Flush, close and mark every directory; True when all are clean. ``clean`` False: only close the files."""
         await self._moves.cancel()
         self._threads.close()
         if clean:
@@ -621,8 +610,8 @@ class Storage:
 
 
 def _never_made(directory: LogDirectory) -> list[TopicPartition]:
-    """Empty logs that do not know their topic: what is left of creations that failed half way. The partition may be in
-    another directory by now, even in one that is away: where it is made is decided anew."""
+    """Empty logs without a topic id, left by interrupted creations. The partition may be in another, even an offline,
+    directory by now: its place is chosen again."""
     return [item for item, log in directory.logs.items() if log.topic_id is None and log.log_end_offset == 0]
 
 
@@ -638,7 +627,7 @@ def _check_and_checkpoint(writer: DirectoryWriter, high_watermarks: Mapping[Topi
 
 
 def _give_back_reserved(directory: LogDirectory) -> None:
-    """Blocks that were reserved ahead of growing segments, back to a disk that is full."""
+    """Free the blocks reserved ahead of growing segments, on a full disk."""
     for log in directory.logs.values():
         if not log.is_closed:
             log.active.give_back()
@@ -649,7 +638,7 @@ def _quarantine(writer: DirectoryWriter, partition: TopicPartition, error: Corru
 
 
 def _nothing() -> None:
-    """What comes before it is done."""
+    """An action that only waits for its turn."""
 
 
 def _log_failure(future: asyncio.Future[None]) -> None:

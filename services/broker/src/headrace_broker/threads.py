@@ -1,4 +1,4 @@
-"""Threads for what would stall the event loop: reads that wait for the disk, decompression."""
+"""Threads for work that would stall the event loop: reads that wait for the disk, decompression."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-#: Work that takes more of a processor is long (seconds): batches of 32 MiB and more, inflated, are. After it, long work
-#: rests for so many times its length, so that all of it together has a quarter of a core.
+#: CPU time in seconds above which work is long: decompressing batches of 32 MiB and more. After long work its lane
+#: rests for REST_TIMES its length, so all long work together uses a quarter of a core.
 LONG_S, REST_TIMES = 0.05, 3
 
 
 class Rests:
-    """When the next work of a lane may begin. Lanes whose last work was long share a quarter of a core; others never
-    wait. Pure; times in seconds of one clock."""
+    """Start times of the lanes' next work. Lanes whose last work was long share a quarter of a core; others never wait.
+    Pure; times in seconds of one clock."""
 
     __slots__ = ("_free_s", "_last_s")
 
     def __init__(self) -> None:
-        self._last_s: dict[Hashable, float] = {}  # what the last work of a lane took, where it was long
+        self._last_s: dict[Hashable, float] = {}  # duration of a lane's last work, where it was long
         self._free_s = 0.0
 
     def begin(self, lane: Hashable, now_s: float) -> float:
-        """Begin the lane's next work, or return for how long it has to rest before it asks again."""
+        """Begin the lane's next work, or return how many seconds to wait."""
         expected_s = self._last_s.get(lane)
         if expected_s is None:
             return 0.0
@@ -37,7 +37,7 @@ class Rests:
         return 0.0
 
     def ended(self, lane: Hashable, now_s: float, took_s: float) -> None:
-        """Work of the lane took so much of a processor."""
+        """Work of the lane took so much CPU time."""
         if took_s < LONG_S:
             self._last_s.pop(lane, None)
             return
@@ -46,7 +46,7 @@ class Rests:
 
 
 class WorkThreads:
-    """A few threads, started when the first work comes."""
+    """A few threads, started on first use."""
 
     __slots__ = ("_loop", "_pool", "_resting", "_rests", "_size")
 
@@ -58,13 +58,13 @@ class WorkThreads:
         self._resting: set[asyncio.Task[Any]] = set()
 
     def run(self, work: Callable[[], T]) -> asyncio.Future[T]:
-        """The result of ``work``, which runs in one of the threads."""
+        """Run ``work`` in one of the threads."""
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self._size, thread_name_prefix="work")
         return self._loop.run_in_executor(self._pool, work)
 
     def run_rested(self, lane: Hashable, work: Callable[[], T]) -> asyncio.Future[T]:
-        """As ``run``, for work that strangers can make long: see ``Rests``. One work of a lane at a time."""
+        """``run``, for work that a client can make long: see ``Rests``. One work of a lane at a time."""
 
         def timed() -> T:
             began_s = time.thread_time()
@@ -88,7 +88,7 @@ class WorkThreads:
         return task
 
     def call_soon(self, callback: Callable[[], object]) -> None:
-        """From a thread: have the loop call ``callback``. A loop that has ended calls nobody."""
+        """From a thread: have the loop call ``callback``, unless it has ended."""
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(callback)
 

@@ -1,12 +1,12 @@
-"""The leader's side of one stream to one follower (pure): what is pushed next, and what was acknowledged.
+"""The leader's side of one stream to one follower (pure): pushes and acknowledgements.
 
-A follower joins partitions on the stream, each under a handle. From then on the leader owes it what lies behind its
+A follower joins partitions on the stream, each under a handle. From then on the leader owes it the records behind its
 end::
 
-                      acknowledged          position                 leader's log end
-        ------------------|---------------------|---------------------------|
-                          |<---- in flight ---->|<------- owed ------------>|
-                           at most the window
+    acknowledged          position                 leader's log end
+    ------------------|---------------------|---------------------------|
+                      |<---- in flight ---->|<------- owed ------------>|
+                        at most the window
 
 A handle is in one of six states::
 
@@ -14,20 +14,19 @@ A handle is in one of six states::
     READY     something is owed, and there is room: in ``_ready``    -> its turn comes in ``next``
     FULL      its window is full                                     -> an acknowledgement
     READING   what it is owed is not in the page cache: on a thread  -> ``was_read``
-    PACED     the throttle says not now (catch-up lane)              -> time
-    ENDED     left, ended, or taken over by a later join: queues that still hold it pass over it
+    PACED     the throttle delays it (catch-up lane)                 -> time
+    ENDED     left, ended, or replaced by a later join: queues skip it
 
-``next`` makes one message: it goes round ``_ready``, takes from each partition a share, and what still has more goes to
-the end of the queue. So a partition costs nothing while it is calm, no partition starves another, and what many small
-partitions have is packed together. Nothing is read before there is room to send it, so a follower that is slow, or
-silent, costs what the window says and no more.
+``next`` makes one message: it takes a share from each partition in ``_ready``; those with more go to the end of the
+queue. So a calm partition costs nothing, no partition starves another, and small amounts are packed together. Nothing
+is read before there is room to send it, so a slow or silent follower costs at most its window.
 
-Records go out as soon as they are in the leader's log, before they are forced to its disk: the flushes of all replicas
-run side by side, and acks=all costs one trip beyond acks=1 (decision 11). What counts in the high watermark is
-the durable end that followers acknowledge.
+Records are sent as soon as they are in the leader's log, before its flush: all replicas flush at the same time, and
+acks=all costs one trip beyond acks=1 (decision 11). The high watermark counts the durable ends that followers
+acknowledge.
 
-Joining finds out whether the follower's log is a prefix of the leader's (``matching.py``). A replica far behind goes to
-the catch-up lane, whose reads may wait for the disk and are paced (KIP-73); near the end it goes back.
+A join finds out whether the follower's log is a prefix of the leader's (``matching.py``). A replica far behind goes to
+the catch-up lane, whose reads may wait for the disk and are throttled (KIP-73); near the end it goes back.
 """
 
 from __future__ import annotations
@@ -54,29 +53,29 @@ from .pacing import Pacer
 
 T = TypeVar("T")
 
-#: A window, of a stream or of a partition, is at most this.
+#: Largest window of a stream or a partition.
 WINDOW_BYTES_MAX = 64 * 1024 * 1024
-#: Of records in one message; more gains nothing, and delays what comes behind it.
+#: Records in one message; more gains nothing, and delays later messages.
 MESSAGE_BYTES = 1024 * 1024
-#: What a partition may take of a message that others wait for.
+#: Least share of a partition in a message that others wait for.
 SHARE_BYTES_MIN = 64 * 1024
-#: A replica that is farther behind than this is brought up on the catch-up lane.
+#: A replica farther behind than this uses the catch-up lane.
 CATCH_UP_BYTES = 8 * 1024 * 1024
-#: One that is nearer than this goes back to the live lane.
+#: A replica nearer than this returns to the live lane.
 HAND_OVER_BYTES = 1024 * 1024
-#: Offsets that moved are told alone after so long; most travel with the next push.
+#: Delay after which offsets are sent alone; most travel with the next push.
 NEWS_DELAY_MS = 20
-#: Who waits for the throttle looks again after so long at the latest.
+#: Longest wait between two checks of the throttle.
 PACED_LOOK_MS = 500
-#: Reads from the disk that a lane has under way.
+#: Concurrent disk reads of a lane.
 COLD_READS_MAX = 2
-#: A follower that speaks every second and was not heard for so long is behind a broken link, or frozen.
+#: Silence after which a follower with heartbeats counts as disconnected or frozen.
 SILENCE_MS = 3_000
-#: What an item in a message counts beside its records.
+#: Counted for an item in a message beside its records.
 ITEM_BYTES = 32
 #: Ended handles that a queue may hold.
 ENDED_QUEUED_MAX = 1_000
-#: So many items go into one message, however small they are.
+#: Most items in one message.
 ITEMS_MAX = 2_000
 
 
@@ -92,7 +91,7 @@ class State(enum.IntEnum):
 
 
 class Slice(Protocol):
-    """What a read finds: whole batches, and where to go on."""
+    """Result of a read: whole batches, and the next offset."""
 
     @property
     def records(self) -> bytes: ...
@@ -102,7 +101,7 @@ class Slice(Protocol):
 
 
 class LedPartition(Protocol):
-    """A partition that this broker leads, as a lane needs it; its log may be read up to ``leader.log_end``."""
+    """A partition led here, as a lane needs it; its log may be read up to ``leader.log_end``."""
 
     @property
     def leader(self) -> PartitionLeader: ...
@@ -113,13 +112,13 @@ class LedPartition(Protocol):
 
     @property
     def latest_epoch(self) -> int:
-        """The epoch of the log's last record, -1 when it has none."""
+        """Epoch of the log's last record, -1: none."""
 
     def known_epoch_end(self, epoch: int) -> tuple[int, int]:
-        """(largest known epoch not above ``epoch``, its end), or (-1, -1); see ``matching.EndOf``."""
+        """(largest known epoch at or below ``epoch``, its end), or (-1, -1); see ``matching.EndOf``."""
 
     def bytes_from(self, offset: int) -> int:
-        """About how many bytes of records lie at ``offset`` and behind it; costs no I/O."""
+        """About the bytes of records from ``offset`` on, without I/O."""
 
     def read_appended(self, offset: int, max_bytes: int) -> Slice | None:
         """Batches from ``offset`` up to the log's end, at least one; None: not in the page cache."""
@@ -139,8 +138,8 @@ JoinedReplicaKey = tuple[bytes, int, int]
 
 
 class JoinedReplicas:
-    """The joined replicas of all streams: one handle for each replica. A later join takes the place of an earlier one,
-    on whatever lane that was, so that a late leave on the old lane does not end the new handle."""
+    """The joined replicas of all streams: one handle for each replica. A later join replaces an earlier one on any
+    lane, so a late leave on the old lane does not end the new handle."""
 
     def __init__(self) -> None:
         self._replicas: dict[JoinedReplicaKey, JoinedReplica] = {}
@@ -155,7 +154,7 @@ class JoinedReplicas:
         self._replicas[replica.key] = replica
 
     def remove(self, replica: JoinedReplica) -> bool:
-        """True when it was the one that counts."""
+        """True when it was the current one."""
         if self._replicas.get(replica.key) is replica:
             del self._replicas[replica.key]
             return True
@@ -163,17 +162,17 @@ class JoinedReplicas:
 
 
 class LaneHost(Protocol):
-    """What a lane asks of the broker that it belongs to. Calls must not block."""
+    """What a lane needs of its broker. Calls must not block."""
 
     def find(self, topic_id: bytes, partition: int) -> LedPartition:
-        """Raises what ``PartitionTable.leader`` raises, UnknownTopicIdError, InconsistentTopicIdError."""
+        """Raises the errors of ``PartitionTable.leader``, UnknownTopicIdError, InconsistentTopicIdError."""
 
     def is_throttled(self, leader: PartitionLeader, broker_id: int) -> bool:
-        """Does the leader's throttle hold for this replica, which is behind (KIP-73)?"""
+        """Whether the leader's throttle applies to this replica, which is behind (KIP-73)."""
 
 
 class JoinedReplica:
-    """One partition on one stream. A watcher of the partition's log (``LogWatcher``)."""
+    """One partition on one stream. Watches the partition's log (``LogWatcher``)."""
 
     __slots__ = (
         "handle",
@@ -200,14 +199,14 @@ class JoinedReplica:
         self.leader = source.leader
         #: The next offset to push.
         self.position = join.log_end
-        #: (end offset, bytes) of what was pushed and not acknowledged.
+        #: (end offset, bytes) of unacknowledged pushes.
         self.in_flight: deque[tuple[int, int]] = deque()
         self.in_flight_bytes = 0
         self.window_bytes = min(join.window_bytes, WINDOW_BYTES_MAX)
         self.state = State.CALM
-        #: Was read, and not sent yet.
+        #: Read, and not sent yet.
         self.stash: Slice | None = None
-        #: A read from the disk is under way for it, or is its stash.
+        #: A disk read is in progress for it, or is its stash.
         self.holds_read = False
         self.sent_high_watermark = -1
         self.sent_log_start = -1
@@ -230,15 +229,14 @@ class JoinedReplica:
 
 
 class Outgoing(NamedTuple):
-    """One message to the follower, and its size, about, for the stream's queue."""
+    """One message to the follower, and its approximate size, for the stream's queue."""
 
     response: Response
     size: int
 
 
 class LeaderLane:
-    """One stream, from its hello to its end. All methods are called in the same event loop; times are of a monotonic
-    clock, in milliseconds."""
+    """One stream, from its hello to its end. Call all methods in one event loop; times are monotonic milliseconds."""
 
     def __init__(
         self,
@@ -251,10 +249,9 @@ class LeaderLane:
         wake: Callable[[], None],
         wake_at: Callable[[int], None],
     ) -> None:
-        """``hello`` has been checked against the metadata by the shell. ``registry`` and ``pacer`` are those of all
-        lanes; ``wake`` is called when ``next`` may have something that it had not before, and may be called often;
-        ``wake_at`` with the time when it may (``due_ms``), so that time alone costs no call of ``next``.
-        InvalidRequestError for a window that lets nothing through."""
+        """The shell has checked ``hello`` against the metadata; ``registry`` and ``pacer`` are shared by all lanes.
+        ``wake`` is called, perhaps often, when ``next`` may have something new; ``wake_at`` with the time when it may
+        (``due_ms``). InvalidRequestError for a window that is too small for any batch."""
         if hello.window_bytes <= 0:
             raise InvalidRequestError(
                 f"broker {hello.broker_id}: a window of {hello.window_bytes} bytes lets nothing through"
@@ -279,7 +276,7 @@ class LeaderLane:
         self._cold: deque[JoinedReplica] = deque()
         self._wants_cold: list[ColdRead] = []
         self._resigned: list[JoinedReplica] = []
-        #: Of handles that hold a read: under way, or its result unsent.
+        #: Handles with a read in progress, or its result unsent.
         self._reading = 0
         self._joined: deque[Joined] = deque()
         self._ended: deque[Ended] = deque()
@@ -289,7 +286,7 @@ class LeaderLane:
     # -- what the follower says --------------------------------------------------------------------------------------
 
     def join(self, join: Join) -> None:
-        """The answer comes with ``next``. InvalidRequestError, which ends the stream, for what no follower says."""
+        """``next`` returns the answer. InvalidRequestError, which ends the stream, for an invalid join."""
         if join.handle in self._replicas:
             raise InvalidRequestError(f"broker {self.broker_id}: handle {join.handle} is in use on this stream")
         _check(join)
@@ -357,8 +354,8 @@ class LeaderLane:
         )
 
     def ack(self, ack: Ack) -> None:
-        """Acknowledgements of handles that are gone are late, and mean nothing. InvalidRequestError for more than was
-        pushed: it would count in the high watermark, and exist nowhere."""
+        """Apply an acknowledgement; one of an ended handle is late and ignored. InvalidRequestError for an end beyond
+        the pushed records: it would count in the high watermark without existing."""
         replica = self._replicas.get(ack.handle)
         if replica is None:
             return
@@ -379,33 +376,35 @@ class LeaderLane:
             log_end=ack.log_end,
             log_start=ack.log_start,
             now_ms=self._now_ms(),
-        ):  # taken off the partition, and perhaps put back, which it may never notice: nothing that it says would count
+            # removed from the partition, and perhaps added again; it may not know yet, and its acknowledgements do not
+            # count
+        ):
             self.end(replica, self._not_among(replica.leader))
             return
         if replica.state is State.FULL:
             if replica.in_flight_bytes < replica.window_bytes:
                 self.make_ready(replica)
         elif self._ready:
-            self._wake()  # the stream's own window may have been what was full
+            self._wake()  # the stream's own window may have been full
 
     def leave(self, handle: int, *, cannot_append: bool = False) -> None:
-        """The follower lets go of a handle; one that is not known was ended here meanwhile. ``cannot_append``: its log
-        takes nothing, so it is out of sync from here on."""
+        """The follower releases a handle; an unknown one was ended here meanwhile. ``cannot_append``: its log takes no
+        appends, so it is out of sync from here on."""
         replica = self._replicas.get(handle)
         if replica is not None:
             self.forget(replica, cannot_append=cannot_append)
 
     def heard(self) -> None:
-        """The follower has said something, if only that it is there."""
+        """A message of the follower arrived, perhaps only a heartbeat."""
         self._heard_ms = self._now_ms()
 
     def silent_at_ms(self) -> int | None:
-        """When the link counts as broken unless the follower says something before; None: never, for this follower does
-        not speak regularly (an older version)."""
+        """When the connection counts as broken unless the follower sends something; None: never, because this follower
+        sends no heartbeats (an older version)."""
         return self._heard_ms + SILENCE_MS if self._speaks else None
 
     def close(self) -> None:
-        """The stream is over. Idempotent."""
+        """End the stream. Idempotent."""
         self.is_closed = True
         for replica in list(self._replicas.values()):
             self.forget(replica, broken=True)
@@ -420,7 +419,7 @@ class LeaderLane:
         self._wake()
 
     def resigned(self, replica: JoinedReplica) -> None:
-        """Its leader's watchers are being called, and may not change: it is ended when the next message is made."""
+        """End it with the next message: its leader's watchers are being called, and must not change."""
         self._resigned.append(replica)
         self._wake()
 
@@ -431,13 +430,13 @@ class LeaderLane:
         self._news[replica] = None
 
     def end(self, replica: JoinedReplica, error: HeadraceError | None, *, other_lane: bool = False) -> None:
-        """The leader follows this handle no more."""
+        """End this handle."""
         if self.forget(replica):
             self._ended.append(Ended(replica.handle, error, other_lane))
             self._wake()
 
     def forget(self, replica: JoinedReplica, *, cannot_append: bool = False, broken: bool = False) -> bool:
-        """Without a word to the follower; True when it was there. ``broken``: the stream is over."""
+        """Remove it without a message to the follower; True when it was there. ``broken``: the stream has ended."""
         if self._replicas.get(replica.handle) is not replica:
             return False
         del self._replicas[replica.handle]
@@ -449,19 +448,19 @@ class LeaderLane:
         replica.stash = None
         self._news.pop(replica, None)
         if replica.holds_read and not was_reading:
-            self._read_done(replica)  # else the read is under way, and ends by itself
+            self._read_done(replica)  # else the read is in progress, and ends by itself
         leader = replica.leader
         leader.unwatch_log(replica)
         if self._registry.remove(replica):
             leader.follower_left(self.broker_id, self._now_ms(), cannot_append=cannot_append, broken=broken)
         if self._ready:
-            self._wake()  # what was in flight for it is room for the others
+            self._wake()  # its bytes in flight are room for the others
         return True
 
     # -- what goes out -----------------------------------------------------------------------------------------------
 
     def next(self) -> Outgoing | None:
-        """The next message; None: nothing now (ask again after ``wake``, or when ``due_ms`` is over)."""
+        """The next message; None: nothing now (call again after ``wake``, or at ``due_ms``)."""
         now_ms = self._now_ms()
         if self._resigned:
             self._end_resigned()
@@ -469,7 +468,7 @@ class LeaderLane:
             self._unpace(now_ms)
         joined = _take(self._joined)
         pushes: list[Push] = []
-        # Nothing is pushed under a handle before the follower has heard that it was joined.
+        # Nothing is pushed under a handle before the follower has the answer to its join.
         size = 0 if self._joined else self._collect(pushes, now_ms)
         news = () if self._joined else self._due_news(now_ms)
         ended = _take(self._ended)
@@ -479,7 +478,7 @@ class LeaderLane:
         return Outgoing(Response(joined, tuple(pushes), news, ended), size + ITEM_BYTES * (items + 1))
 
     def _collect(self, pushes: list[Push], now_ms: int) -> int:
-        """Fill ``pushes`` from the ready partitions, a round of them at most; the bytes of their records."""
+        """Fill ``pushes`` from the ready partitions, one round at most; returns the bytes of their records."""
         ready, size = self._ready, 0
         for _ in range(min(len(ready), ITEMS_MAX)):
             room = min(MESSAGE_BYTES - size, self._window_bytes - self._in_flight_bytes)
@@ -501,14 +500,14 @@ class LeaderLane:
             if found is None:
                 continue
             records = found.records
-            if not records:  # a gap that compaction left: what comes behind it goes on behind it
+            if not records:  # a compaction gap: continue behind it
                 replica.position = found.next_offset
                 replica.state = State.CALM
                 if replica.position < leader.log_end:
                     self.make_ready(replica)
                 continue
             if size and size + len(records) > MESSAGE_BYTES + SHARE_BYTES_MIN:
-                replica.stash = found  # only a message's first batch may be larger than a message
+                replica.stash = found  # only a message's first batch may exceed the message size
                 ready.appendleft(replica)
                 break
             size += len(records)
@@ -516,7 +515,7 @@ class LeaderLane:
         return size
 
     def _may_go(self, replica: JoinedReplica, now_ms: int) -> bool:
-        """Does the throttle let it? Else it waits for it."""
+        """Whether the throttle allows it; else it becomes PACED."""
         if not self._host.is_throttled(replica.leader, self.broker_id) or self._pacer.ready_in_ms(now_ms) == 0.0:
             return True
         replica.state = State.PACED
@@ -524,7 +523,7 @@ class LeaderLane:
         return False
 
     def _read(self, replica: JoinedReplica, max_bytes: int) -> Slice | None:
-        """What goes out next for it; None: it had nothing, or it has to wait, and is in another state now."""
+        """The next records for it; None: there are none or it must wait, and its state has changed."""
         found, replica.stash = replica.stash, None
         if found is not None:
             if replica.holds_read:
@@ -591,7 +590,7 @@ class LeaderLane:
 
     @property
     def has_work(self) -> bool:
-        """May ``next`` have something, now or when ``due_ms`` is over? If not, ``wake`` or ``wake_at`` will tell."""
+        """Whether ``next`` may have something, now or at ``due_ms``. If not, ``wake`` or ``wake_at`` will be called."""
         return bool(
             self._ready
             or self._news
@@ -604,12 +603,12 @@ class LeaderLane:
 
     @property
     def unsent(self) -> int:
-        """Answers that wait to be sent: above some number, no more should be asked for."""
+        """Unsent answers; above a limit, the shell stops reading requests."""
         return len(self._joined) + len(self._ended)
 
     @property
     def in_flight_bytes(self) -> int:
-        """Records that were pushed and not acknowledged."""
+        """Unacknowledged records."""
         return self._in_flight_bytes
 
     def replicas(self) -> list[JoinedReplica]:
@@ -618,12 +617,12 @@ class LeaderLane:
     # -- reads from the disk -----------------------------------------------------------------------------------------
 
     def take_cold_reads(self) -> list[ColdRead]:
-        """What the shell is to read on threads now; each ends with ``was_read``."""
+        """Reads that the shell must run on threads now; each ends with ``was_read``."""
         wanted, self._wants_cold = self._wants_cold, []
         return wanted
 
     def was_read(self, read: ColdRead, outcome: Slice | HeadraceError) -> None:
-        """Its outcome. A handle that has ended meanwhile hears nothing of it."""
+        """Take the result of a read; ignored if the handle has ended."""
         replica = read.replica
         if replica.state is not State.READING:
             self._read_done(replica)
@@ -657,7 +656,7 @@ class LeaderLane:
         self._wake()
 
     def _read_done(self, replica: JoinedReplica) -> None:
-        """What it held of the reads that may be under way, another one may have."""
+        """Release its read slot to another handle."""
         replica.holds_read = False
         self._reading -= 1
         while self._cold and self._reading < COLD_READS_MAX:
@@ -680,7 +679,7 @@ class LeaderLane:
                 self.end(replica, error)
 
     def _unpace(self, now_ms: int) -> None:
-        """All of them look again: the throttle may have been lifted for some."""
+        """Check all of them again: the throttle may be lifted for some."""
         for _ in range(len(self._paced)):
             replica = self._paced.popleft()
             if replica.state is State.PACED and self._may_go(replica, now_ms):
@@ -688,8 +687,7 @@ class LeaderLane:
                 self._ready.append(replica)
 
     def _forget_ended(self) -> None:
-        """Queues pass over what has ended; of a follower that joins and leaves while nothing can go out, they are
-        rid here."""
+        """Drop ended handles from the queues: a follower may join and leave often while nothing can be sent."""
         for queue in (self._ready, self._paced, self._cold):
             if len(queue) > 2 * len(self._replicas) + ENDED_QUEUED_MAX:
                 live = [replica for replica in queue if replica.state is not State.ENDED]

@@ -1,7 +1,7 @@
-"""What a follower and a leader say to each other about partitions (replication.proto), as plain values.
+"""Messages between a follower and a leader about partitions (replication.proto), as plain values.
 
-Lanes, machines and the simulator speak these; shells translate them from and to the wire. A handle names one partition
-on one stream from its join to its end, and is never used twice there. Offsets are exclusive ends; bytes are bytes.
+Lanes, machines and the simulator use these; shells translate them to and from the wire. A handle names one partition on
+one stream from its join to its end, and is never reused there. Offsets are exclusive ends.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from headrace_core.errors import HeadraceError
 
 
 class Lane(enum.Enum):
-    """What a stream carries: partitions near their leader's end, or those that are far behind."""
+    """Content of a stream: partitions near their leader's end, or those far behind."""
 
     LIVE = "live"
     CATCH_UP = "catch-up"
 
 
 class Hello(NamedTuple):
-    """The first thing on a stream: the follower in this life (KIP-903), whom it means to speak to, and how many bytes
-    of records may be under way on the stream."""
+    """First message of a stream: the follower's broker epoch (KIP-903), the intended leader, and the stream's window in
+    bytes of records."""
 
     cluster_id: str
     broker_id: int
@@ -29,13 +29,13 @@ class Hello(NamedTuple):
     leader_id: int
     lane: Lane
     window_bytes: int
-    #: It says something every second, or the link is broken.
+    #: It sends heartbeats every second.
     speaks: bool = False
 
 
 class Join(NamedTuple):
-    """The follower's log of a partition: where it starts and ends, the epoch of its last record (-1: it has none), and
-    up to where it has met the topic's flush policy. ``window_bytes``: of records that may be under way."""
+    """The follower's log of a partition: its start and end, the epoch of its last record (-1: none), and its durable
+    end. ``window_bytes``: of unacknowledged records."""
 
     handle: int
     topic_id: bytes
@@ -49,7 +49,7 @@ class Join(NamedTuple):
 
 
 class Ack(NamedTuple):
-    """How far the follower's log has come; ``durable_end`` counts in the high watermark."""
+    """Progress of the follower's log; ``durable_end`` counts in the high watermark."""
 
     handle: int
     durable_end: int
@@ -58,25 +58,25 @@ class Ack(NamedTuple):
 
 
 class Request(NamedTuple):
-    """From the follower."""
+    """A follower's message."""
 
     hello: Hello | None = None
     joins: tuple[Join, ...] = ()
     leaves: tuple[int, ...] = ()
     acks: tuple[Ack, ...] = ()
-    #: Of the leaves, those whose logs take no appends: out of the in-sync set with them.
+    #: Leaves because the log takes no appends; these leave the in-sync set.
     cannot_append: frozenset[int] = frozenset()
 
 
 class Divergence(NamedTuple):
-    """The leader's largest epoch that is not above the follower's last one, and where it ended (KIP-101, KIP-279)."""
+    """The leader's largest epoch not above the follower's last one, and its end (KIP-101, KIP-279)."""
 
     epoch: int
     end_offset: int
 
 
 class Joined(NamedTuple):
-    """The answer to a join. With an error, diverging, out of range or for the other lane, the handle is ended."""
+    """Answer to a join. With an error, diverging, out of range or for the other lane, the handle has ended."""
 
     handle: int
     error: HeadraceError | None = None
@@ -89,12 +89,12 @@ class Joined(NamedTuple):
 
     @property
     def follows(self) -> bool:
-        """The logs match, and pushes will come."""
+        """The logs match, and pushes will follow."""
         return self.error is None and self.diverging is None and not self.out_of_range and not self.other_lane
 
 
 class Push(NamedTuple):
-    """Whole batches as they stand in the leader's log; they go on where the last push (or the join) ended."""
+    """Whole batches as in the leader's log, starting where the last push (or the join) ended."""
 
     handle: int
     records: bytes
@@ -103,7 +103,7 @@ class Push(NamedTuple):
 
 
 class News(NamedTuple):
-    """Offsets that moved while there was nothing to push."""
+    """Offsets that changed without records to push."""
 
     handle: int
     high_watermark: int
@@ -111,7 +111,7 @@ class News(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """The leader follows this handle no more: it leads the partition no longer, or it wants the other lane."""
+    """The leader ended this handle: it no longer leads the partition, or it wants the other lane."""
 
     handle: int
     error: HeadraceError | None = None
@@ -119,11 +119,11 @@ class Ended(NamedTuple):
 
 
 class Response(NamedTuple):
-    """From the leader."""
+    """A leader's message."""
 
     joined: tuple[Joined, ...] = ()
     pushes: tuple[Push, ...] = ()
     news: tuple[News, ...] = ()
     ended: tuple[Ended, ...] = ()
-    #: It says something every second, or the link is broken.
+    #: It sends heartbeats every second.
     speaks: bool = False

@@ -1,20 +1,19 @@
-"""How fast replicas that are far behind may be brought up (KIP-73): a bucket of bytes that fills by a clock.
+"""Throttle for replicas that are far behind (KIP-73): a token bucket of bytes.
 
-Pure: the time comes in with every call, in milliseconds of a clock that never goes back.
+Pure: each call passes the time, in milliseconds of a monotonic clock.
 """
 
 from __future__ import annotations
 
-#: A throttle of so many bytes per second or more is none (Kafka's default is the largest long).
+#: This many bytes per second or more is no throttle (Kafka's default is the largest long).
 UNLIMITED = 2**63 - 1
-#: How much may be sent at once after a rest: what the rate brings in so long a time. Kafka's window of 11 s lets a
-#: burst of as much through; a link that somebody else needs is better off with short ones.
+#: Burst after a rest: the rate times this. Kafka's window of 11 s allows as long a burst; shorter ones are better for a
+#: shared link.
 BURST_MS = 1_000
 
 
 class Pacer:
-    """A rate in bytes per second for whoever shares it. What is taken may overdraw it, for a batch is never split: the
-    debt is waited for."""
+    """A shared rate in bytes per second. ``take`` may overdraw it, because a batch is never split; later calls wait."""
 
     __slots__ = ("_available", "_rate", "_updated_ms")
 
@@ -32,7 +31,7 @@ class Pacer:
         return self._rate * BURST_MS / 1000
 
     def set_rate(self, bytes_per_second: int, now_ms: float) -> None:
-        """From now on; what has accrued until now accrued at the old rate, and a debt stays one."""
+        """Set the rate; what has accrued, or is owed, stays."""
         self._refill(now_ms)
         self._rate = max(bytes_per_second, 0)
         self._available = min(self._available, self._burst)
@@ -44,7 +43,7 @@ class Pacer:
             self._available -= size
 
     def ready_in_ms(self, now_ms: float) -> float | None:
-        """In how many milliseconds something may be sent: 0.0: now; None: never at this rate (0)."""
+        """Milliseconds until something may be sent: 0.0: now; None: never at this rate (0)."""
         if self.is_unlimited:
             return 0.0
         self._refill(now_ms)

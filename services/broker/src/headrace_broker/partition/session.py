@@ -1,12 +1,11 @@
-"""A fetch session: the partitions a client reads over one stream, how far it is in each, and which have something new.
+"""A fetch session: the partitions that a client reads over one stream, its position in each, and which have news.
 
-The session is the stream (fetch.proto): a partition once named stays, its position advances by what was sent. A
-partition is *ready* when it may have something to tell: records beyond the position, a moved log start, an error. It
-becomes ready when it is named and whenever its leader says that it moved, and stays so until an answer has taken all
-there was. A poll looks at ready partitions only, so that a thousand idle ones cost nothing.
+The session is the stream (fetch.proto): a named partition stays, its position advances by what was sent. A partition is
+*ready* when it may have something to send: records beyond the position, a moved log start, an error. It becomes ready
+when it is named and when its leader reports progress, until an answer has taken everything. A poll looks at ready
+partitions only, so a thousand idle ones cost nothing.
 
-Fairness: the ready partitions form a queue. An answer takes from its head; what was taken from and still has more goes
-to the tail.
+For fairness the ready partitions form a queue. An answer takes from its head; partitions with more go to the tail.
 """
 
 from __future__ import annotations
@@ -17,7 +16,8 @@ from headrace_core.types import NO_EPOCH, TopicPartition
 
 
 class SessionPartition:
-    """One partition of a session. ``position``: the next offset to send. ``told_*``: what the client last heard."""
+    """One partition of a session. ``position``: the next offset to send. ``told_*``: offsets last sent to the
+    client."""
 
     __slots__ = (
         "current_leader_epoch",
@@ -50,15 +50,13 @@ class SessionPartition:
         self.sent_log_start = -1
 
     def has_news(self, high_watermark: int, log_start: int) -> bool:
-        """Has either offset moved since the client was last told?"""
+        """Whether either offset changed since the client last received it."""
         return high_watermark != self.sent_high_watermark or log_start != self.sent_log_start
 
 
 class FetchSession:
-    """The partitions of one stream. It watches their leaders (implements PartitionWatcher).
-
-    ``wake`` is called when a waiting poll should look again; ``expect`` says after how many more readable bytes.
-    """
+    """The partitions of one stream. It watches their leaders (a PartitionWatcher). ``wake`` is called when a waiting
+    poll should look again; ``expect`` sets after how many more readable bytes."""
 
     __slots__ = ("_expected", "_partitions", "_ready", "_wake")
 
@@ -77,7 +75,7 @@ class FetchSession:
     # -- what the client says ----------------------------------------------------------------------------------------
 
     def put(self, entry: SessionPartition) -> bool:
-        """Add a partition, or move it to another position; it is ready, behind those ready before. True when new."""
+        """Add a partition, or set its position; it is ready, behind those ready before. True when new."""
         new = entry.partition not in self._partitions
         self._partitions[entry.partition] = entry
         self._ready.pop(entry.partition, None)
@@ -85,7 +83,7 @@ class FetchSession:
         return new
 
     def forget(self, partition: TopicPartition) -> bool:
-        """The partition leaves the session. True when it was in it."""
+        """Remove a partition. True when it was there."""
         self._ready.pop(partition, None)
         return self._partitions.pop(partition, None) is not None
 
@@ -95,12 +93,12 @@ class FetchSession:
     # -- what an answer takes ----------------------------------------------------------------------------------------
 
     def ready(self) -> Iterator[SessionPartition]:
-        """The ready partitions, the one that has waited longest first; a snapshot, safe to change the session under."""
+        """The ready partitions, longest wait first; a copy, so the session may change meanwhile."""
         partitions = self._partitions
         return iter([partitions[partition] for partition in self._ready])
 
     def advance(self, entry: SessionPartition, next_offset: int, *, exhausted: bool) -> None:
-        """An answer took the records up to ``next_offset``; ``exhausted`` when there is nothing more to tell."""
+        """An answer took the records up to ``next_offset``; ``exhausted``: nothing more to send."""
         assert next_offset >= entry.position, f"{entry.partition}: position {entry.position} back to {next_offset}"
         entry.position = next_offset
         del self._ready[entry.partition]
@@ -110,7 +108,7 @@ class FetchSession:
     # -- waiting -----------------------------------------------------------------------------------------------------
 
     def expect(self, missing_bytes: int | None) -> None:
-        """A poll waits for this many more bytes (at least one), or (None) no longer waits."""
+        """A poll waits for this many more bytes (at least one); None: it no longer waits."""
         assert missing_bytes is None or missing_bytes > 0, f"a poll cannot wait for {missing_bytes} bytes"
         self._expected = missing_bytes
 
@@ -125,7 +123,7 @@ class FetchSession:
                 self._wake()
 
     def partition_changed(self, partition: TopicPartition) -> None:
-        """The log start moved, or the leader resigned: an error ends a wait at once, so look."""
+        """The log start moved, or the leader resigned: an error ends a wait at once."""
         if partition not in self._partitions:
             return
         self._ready[partition] = None

@@ -1,16 +1,16 @@
-"""A partition that follows its leader: the pure follower, its log and the directory's writer, tied together.
+"""A partition that follows its leader: combines the pure follower, its log and the directory's writer.
 
-What is pushed is checked when it comes, handed to the directory's writer (which forces it to the disk together with all
-that came meanwhile for other partitions), and acknowledged after the turn. Several pushes may be under way to the log;
-each says where it goes on, so that none is written behind one that was refused.
+Pushed records are checked on arrival, handed to the directory's writer (which flushes them together with those of other
+partitions), and acknowledged after the turn. Several appends may be in progress; each says where it starts, so none is
+written behind a refused one.
 
-Nothing here waits. What cannot go on now (a full disk, a leader that does not know its part yet, a push that was
-damaged on its way) is tried again by joining anew, after a pause that grows. Until then nothing is acknowledged. A
-follower whose pushes are refused leaves the in-sync set by time, and returns when it has caught up.
+Nothing here waits. After a failure (a full disk, a leader that does not lead yet, a damaged push) the replica joins
+again, after increasing pauses, and acknowledges nothing until then. A follower that refuses pushes leaves the in-sync
+set by time, and returns when it has caught up.
 
-A log that takes no appends is said to the leader at once (``cannot_append``), which has it leave the in-sync set. While
-its directory is short of space, the replica joins now and then all the same: it learns where the log starts, for
-retention is the leader's and makes room here too. It asks for one batch then, and takes none.
+A log that takes no appends is reported to the leader at once (``cannot_append``), which proposes its removal from the
+in-sync set. While its directory is short of space, the replica joins at intervals all the same, to learn the log start:
+the leader's retention makes room here too. It asks for one batch then, and takes none.
 """
 
 from __future__ import annotations
@@ -47,20 +47,20 @@ from ..threads import WorkThreads
 
 logger = logging.getLogger(__name__)
 
-#: Of records of one partition that may be pushed and not acknowledged.
+#: Unacknowledged records of one partition.
 WINDOW_BYTES = 8 * 1024 * 1024
-#: Between two attempts to join.
+#: Pause between two attempts to join.
 _RETRY_FIRST_MS, _RETRY_MOST_MS = 10.0, 2_000.0
 
 
 class Lanes(Protocol):
-    """What brings a follower its leader's records (``FollowerStreams``)."""
+    """The lanes that bring a follower its leader's records (``FollowerStreams``)."""
 
     def join(self, replica: FollowerReplica) -> None:
-        """It is to be joined on ``replica.lane``, and is on no other."""
+        """Join it on ``replica.lane``; it is on no other."""
 
     def leave(self, replica: FollowerReplica, *, cannot_append: bool = False) -> None:
-        """It is on no lane. ``cannot_append``: its log takes nothing, and the leader is to know."""
+        """Take it off its lane. ``cannot_append``: its log takes no appends; tell the leader."""
 
     def ack_due(self, replica: FollowerReplica) -> None:
         """It has something to acknowledge."""
@@ -69,14 +69,14 @@ class Lanes(Protocol):
         """It can join now."""
 
     def refused(self, replica: FollowerReplica, error: HeadraceError) -> None:
-        """What was pushed was no good; to be counted."""
+        """Count a faulty push."""
 
     def truncated(self, replica: FollowerReplica, from_offset: int) -> None:
-        """Its log was cut; it ended at ``from_offset``."""
+        """Count a truncation; the log ended at ``from_offset``."""
 
 
 class FollowerReplica:
-    """One partition under one leader epoch; the next epoch is a new one over the same log."""
+    """A partition under one leader epoch; the next epoch gets a new one over the same log."""
 
     __slots__ = (
         "_backoff",
@@ -116,20 +116,20 @@ class FollowerReplica:
         self._threads = threads
         self._on_damage = on_damage
         self._lanes: Lanes | None = None
-        #: Why it follows no more.
+        #: Why it no longer follows.
         self._reason: HeadraceError | None = None
         #: Appends that the writer has not answered.
         self._under_way = 0
-        #: One of them was refused: those behind it are too.
+        #: One append was refused: later ones are, too.
         self._is_failing = False
-        #: It joined while space was short, with a window for one batch; when there is space it joins with a whole one.
+        #: It joined with a window for one batch, for lack of space; later it joins with a whole one.
         self._is_probing = False
-        #: Why what was taken may never reach the writer.
+        #: Why taken records may never reach the writer.
         self._stumble: HeadraceError | None = None
-        #: What is to become of the log before it joins again.
+        #: Change of the log before it joins again.
         self._cut: Truncate | Restart | None = None
         self._is_deleting = False
-        #: Appends that wait for the log to come to rest in another directory; None: nothing is held.
+        #: Appends that wait while the log changes directories; None: not held.
         self._held: list[Append] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._backoff = Backoff(first_ms=_RETRY_FIRST_MS, most_ms=_RETRY_MOST_MS)
@@ -155,13 +155,13 @@ class FollowerReplica:
 
     @property
     def high_watermark(self) -> int:
-        """As far as it is known, and in this log."""
+        """As far as known, and at most this log's end."""
         return self.follower.high_watermark
 
     # -- its lane ----------------------------------------------------------------------------------------------------
 
     def begin(self, lanes: Lanes) -> None:
-        """Follow, by ``lanes``."""
+        """Start to follow, through ``lanes``."""
         self._lanes = lanes
         lanes.join(self)
 
@@ -177,7 +177,7 @@ class FollowerReplica:
         return self.follower.next_ack()
 
     def joined(self, answer: Joined) -> None:
-        """The leader's answer to the join."""
+        """Apply the leader's answer to the join."""
         outcome = self.follower.joined(answer, self._epoch_end)
         if isinstance(outcome, LogsMatch):
             self._heard()
@@ -188,16 +188,16 @@ class FollowerReplica:
             self._put_out(outcome)
 
     def ended(self, message: Ended) -> None:
-        """The leader follows no more."""
+        """The leader ended the handle."""
         self._put_out(self.follower.ended(message))
 
     def lost(self) -> None:
-        """The stream broke. What was pushed before is on its way to the log; then it joins again."""
+        """The stream broke. Join again when earlier pushes are in the log."""
         self.follower.disconnected()
 
     def stumbled(self, error: Exception) -> None:
-        """What the leader said could not be taken, for a reason that nobody foresaw (a bug, here or there): this
-        partition joins anew, after a pause that grows, and is told of; the others on its stream go on."""
+        """A message could not be processed because of a bug, here or there. Log it and join this partition again, after
+        increasing pauses; the others on its stream continue."""
         if self._reason is None:
             wrapped = UnknownServerError(
                 f"{self.partition}: what broker {self.leader_id} said could not be taken: "
@@ -208,7 +208,7 @@ class FollowerReplica:
             self._over_stumble()
 
     def _over_stumble(self) -> None:
-        """What was taken before it and never reached the writer will not come any more: a join has to ask for it."""
+        """Forget taken records that never reached the writer: the next join asks for them."""
         if self._stumble is None or self._under_way or self._held:
             return
         error, self._stumble = self._stumble, None
@@ -217,7 +217,7 @@ class FollowerReplica:
             self._join_later()
 
     def news(self, news: News) -> None:
-        """The leader's offsets have moved."""
+        """Apply the leader's new offsets."""
         before = self.follower.high_watermark
         self.follower.news(news)
         self._heard()
@@ -256,7 +256,7 @@ class FollowerReplica:
 
     @property
     def _is_short(self) -> bool:
-        """Is there a shortage of space in its directory?"""
+        """Whether its directory is short of space."""
         space = self._writer.space
         return space is not None and space.is_short
 
@@ -267,7 +267,7 @@ class FollowerReplica:
     # -- what is pushed ----------------------------------------------------------------------------------------------
 
     def pushed(self, push: Push) -> None:
-        """Records have come: they are checked, and handed to the log."""
+        """Check pushed records and hand them to the log."""
         follower = self.follower
         if push.handle != follower.handle or self._reason is not None:
             return
@@ -290,7 +290,7 @@ class FollowerReplica:
                 latest_epoch=follower.taken_epoch,
                 is_empty=follower.taken_epoch < 0,
             )
-        except HeadraceError as error:  # damaged on its way; or the leader's log is, which it will find out
+        except HeadraceError as error:  # damaged on its way, or in the leader's log, which the leader will detect
             self._refuse(error)
             return
         outcome = follower.pushed(push, headers)
@@ -312,7 +312,7 @@ class FollowerReplica:
             assert isinstance(outcome, Drop)
 
     def _refuse(self, error: HeadraceError) -> None:
-        """Ask for it anew; what came before it is on its way to the log."""
+        """Ask for it again; earlier pushes are on their way to the log."""
         if self._lanes is not None:
             self._lanes.refused(self, error)
         self._leave()
@@ -357,11 +357,11 @@ class FollowerReplica:
             self._join_later()
 
     def log_advanced(self) -> None:
-        """A turn of the writer has ended that changed this log. Called before the waiters of its appends."""
+        """A turn of the writer changed this log. Called before the waiters of its appends."""
         log, follower = self.log, self.follower
         if self._reason is not None or self._cut is not None or log.is_closed:
             return
-        durable_end = log.durable_end  # first: a turn may be under way on the writer's thread
+        durable_end = log.durable_end  # first: a turn may be running on the writer's thread
         before, log_end = follower.high_watermark, log.log_end_offset
         if log_end > follower.log_end:
             self._backoff.reset()
@@ -374,7 +374,7 @@ class FollowerReplica:
     # -- where it starts ---------------------------------------------------------------------------------------------
 
     def _heard(self) -> None:
-        """Retention and DeleteRecords are the leader's: the log starts where its log does."""
+        """Advance the log start to the leader's, which owns retention and DeleteRecords."""
         wanted = self.follower.wanted_log_start
         if self._is_deleting or self._held is not None or wanted <= self.log.log_start_offset:
             return
@@ -402,7 +402,7 @@ class FollowerReplica:
     # -- what its log has too much -----------------------------------------------------------------------------------
 
     def _cut_now(self) -> None:
-        """The log is cut where the leader's history says, durably; then it joins again."""
+        """Truncate the log by the leader's history, durably; then join again."""
         cut, log, directory = self._cut, self.log, self._writer.directory
         assert cut is not None
         if self._held is not None:
@@ -440,7 +440,7 @@ class FollowerReplica:
     # -- the end, and moves between directories ----------------------------------------------------------------------
 
     def end(self, reason: HeadraceError) -> None:
-        """It follows no more. What is on its way to the log comes there."""
+        """Stop following. Records on their way to the log arrive there."""
         if self._reason is not None:
             return
         self._reason = reason
@@ -453,12 +453,12 @@ class FollowerReplica:
             watcher.partition_changed(self.partition)
 
     def hold(self) -> None:
-        """Appends wait from here on, until ``release``: the log is about to change directories."""
+        """Hold appends until ``release``: the log is about to change directories."""
         if self._held is None:
             self._held = []
 
     def release(self, log: PartitionLog, writer: DirectoryWriter) -> None:
-        """``log`` (the same as before, or its copy in another directory) takes appends, through ``writer``."""
+        """Resume appends to ``log`` (the same, or its copy in another directory) through ``writer``."""
         self._writer, self.log = writer, log
         held, self._held = self._held or [], None
         if self._reason is not None:
@@ -491,12 +491,12 @@ class FollowerReplica:
         return self.follower.log_end
 
     def check_serving(self) -> None:
-        """Raises why it follows no more."""
+        """Raise the reason why it no longer follows."""
         if self._reason is not None:
             raise self._reason
 
     def check_topic_id(self, topic_id: bytes) -> None:
-        """``topic_id`` empty: not checked. Raises InconsistentTopicIdError when the topic was created anew."""
+        """Check a topic id; empty: unchecked. Raises InconsistentTopicIdError when the topic was recreated."""
         if topic_id and topic_id != self.topic_id:
             raise InconsistentTopicIdError(
                 f"{self.partition}: the request is for topic id {topic_id.hex()}, but the topic's id is "
@@ -504,7 +504,7 @@ class FollowerReplica:
             )
 
     def check_epoch(self, current_leader_epoch: int) -> None:
-        """KIP-320: the epoch a client believes in, -1: none. Raises FencedLeaderEpochError, UnknownLeaderEpochError."""
+        """Check a client's leader epoch, -1: none (KIP-320). Raises FencedLeaderEpochError, UnknownLeaderEpochError."""
         present = self.leader_epoch
         if current_leader_epoch in (NO_EPOCH, present):
             return
@@ -514,8 +514,8 @@ class FollowerReplica:
         raise UnknownLeaderEpochError(f"{said}; retry")
 
     def read(self, offset: int, max_bytes: int) -> ReadResult | None:
-        """Batches from the one that holds ``offset`` up to the high watermark, at least one. None when they are not in
-        the page cache. OffsetNotAvailableError beyond the high watermark; StorageError."""
+        """Read batches from the one that holds ``offset`` up to the high watermark, at least one. None when they are
+        not in the page cache. OffsetNotAvailableError beyond the high watermark; StorageError."""
         if offset > self.high_watermark:
             raise OffsetNotAvailableError(
                 f"{self.partition}: offset {offset} is not known to be committed here yet, offsets below "
@@ -527,7 +527,7 @@ class FollowerReplica:
             raise self._writer.read_failed(self.partition, error) from error
 
     def read_cold(self, offset: int, max_bytes: int) -> asyncio.Future[ReadResult | None]:
-        """The same from a thread that may wait for the disk."""
+        """``read`` in a thread that may wait for the disk."""
         log, up_to = self.log, self.high_watermark
 
         def read() -> ReadResult | None:
@@ -542,7 +542,7 @@ class FollowerReplica:
         return self._threads.run(read)
 
     def check_not_truncated(self, offset: int, last_fetched_epoch: int) -> None:
-        """KIP-320. What is beyond its end may be with the leader: OffsetNotAvailableError."""
+        """KIP-320. Records beyond its end may be on the leader: OffsetNotAvailableError."""
         if offset > self.log_end:
             raise OffsetNotAvailableError(
                 f"{self.partition}: offset {offset} has not come here yet, the log ends at {self.log_end}; retry, or "
@@ -558,6 +558,6 @@ class FollowerReplica:
 
     def _notify_watchers(self, before: int) -> None:
         if self._watchers and self.follower.high_watermark > before:
-            # How many bytes that is nobody counts here; a reader that waits for more waits for its time.
+            # The number of bytes is unknown here; a reader that waits for more waits for its timeout.
             for watcher in self._watchers:
                 watcher.partition_advanced(self.partition, 1)

@@ -1,13 +1,13 @@
-"""The streams on which this broker follows others: one live stream to each broker that leads a partition which it
-replicates, and a second one while any of those partitions is far behind.
+"""The streams of this broker as a follower: one live stream to each broker that leads a partition replicated here, and
+a catch-up stream while any of those partitions is far behind.
 
-A stream is a task that dials, and lives as long as its lane has partitions. Within it one task writes and one reads
-(rpc/duplex.py): what has to be said is gathered in the lane while a message is on its way, so under load there is one
-message for hundreds of acknowledgements. When a stream breaks it is dialed again at once, then after pauses that grow
-to a second; its partitions join again.
+A stream is a task that connects, and lives as long as its lane has partitions. One task writes and one reads
+(rpc/duplex.py). The lane gathers outgoing items while a message is on its way: under load one message carries hundreds
+of acknowledgements. A broken stream reconnects at once, then after pauses that grow to a second; its partitions join
+again.
 
-Who leads what comes from the metadata (``roles``), and where a broker is to be reached. Connections are the streams'
-own, one for each: records on them delay no heartbeat, and catching up delays nothing that is live.
+Leaders and addresses come from the metadata (``roles``). Each stream has its own connection: records delay no
+heartbeat, and catching up delays no live stream.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ from .leave_confirmation import LeaveConfirmation, OnStream
 
 logger = logging.getLogger("headrace.broker.replication")
 
-#: Of records of one stream that may be pushed and not acknowledged.
+#: Unacknowledged records of one stream.
 STREAM_WINDOW_BYTES = 32 * 1024 * 1024
-#: A follower says something so often (replication.proto, ``sends_heartbeats``).
+#: Heartbeat interval (replication.proto, ``sends_heartbeats``).
 SPEAK_S = 1.0
-#: A leader that speaks every second and was not heard for so long is behind a broken link, or frozen. Twice as long
-#: after each stream that ended so, up to SILENCE_MOST_S, until something was pushed: a large push may take as long.
+#: Silence after which a leader with heartbeats counts as disconnected or frozen. Doubled after each stream that ended
+#: so, up to SILENCE_MOST_S, until a push arrives: a large push may take as long.
 SILENCE_S, SILENCE_MOST_S = 3.0, 30.0
-#: A look at the silence that comes so late finds a loop that stood still, and proves nothing.
+#: A silence check that runs so late shows a stalled loop, and proves nothing.
 STALLED_S = 0.5
 _STILL_HERE = wire.request_to_proto(Request())
-#: Between two attempts; the first one after a stream that lasted so long comes at once.
+#: Pauses between two attempts; after a stream that lasted _LASTED_S, the first comes at once.
 _RETRY_FIRST_MS, _RETRY_MOST_MS, _LASTED_S = 50.0, 1_000.0, 1.0
 
 T = TypeVar("T")
@@ -74,7 +74,7 @@ class FollowerStreams:
         replica.begin(self)
 
     def unfollow(self, replica: FollowerReplica) -> None:
-        """It has another part now."""
+        """Stop following: it has another role now."""
         self.leave(replica)
 
     def confirm_leave(self, replica: FollowerReplica, done: Callable[[], None]) -> Callable[[], None]:
@@ -85,7 +85,7 @@ class FollowerStreams:
         return confirmation.cancel
 
     def metadata_changed(self, image: MetadataImage, delta: MetadataDelta | None = None) -> None:
-        """Brokers may have other addresses; to be told before the partitions. ``delta`` None: all is new."""
+        """Update broker addresses; call it before the partitions change. ``delta`` None: all is new."""
         for broker_id in image.brokers if delta is None else delta.brokers:
             broker = image.brokers.get(broker_id)
             endpoint = None if broker is None else broker.endpoint(INTERNAL)
@@ -99,7 +99,7 @@ class FollowerStreams:
                     stream.look_again()
 
     def address_of(self, broker_id: int) -> str | None:
-        """Where a broker's internal listener is."""
+        """Address of a broker's internal listener."""
         return self._addresses.get(broker_id)
 
     def hello(self, leader_id: int, lane: Lane) -> Hello:
@@ -107,7 +107,7 @@ class FollowerStreams:
         return Hello(me.cluster_id, me.broker_id, me.broker_epoch, leader_id, lane, STREAM_WINDOW_BYTES, speaks=True)
 
     async def close(self) -> None:
-        """Follow nobody any more. Idempotent."""
+        """End all streams. Idempotent."""
         self._is_open = False
         streams, self._streams = list(self._streams.values()), {}
         for stream in streams:
@@ -170,10 +170,10 @@ class FollowerStreams:
         if replica in stream.lane:
             stream.lane.leave(replica, cannot_append=cannot_append)
             stream.wake()
-        if stream.lane or cannot_append:  # (the stream has to say so, and the replica comes back)
+        if stream.lane or cannot_append:  # (the leave must be sent, and the replica returns)
             return
-        # Nothing is left on it (the last ones may have been let go of by the leader, and have not come back): whatever
-        # is joined next gets a stream of its own.
+        # Its last partition is gone (the leader may have ended it, and it has not come back): the next join gets a new
+        # stream.
         del self._streams[key]
         stream.end()
         self._ending.add(stream.task)
@@ -196,16 +196,16 @@ class _Stream:
         self._kind = lane
         self._call: _Call | None = None
         self._silence_s = SILENCE_S
-        #: The writer has nothing to say, and waits here.
+        #: The writer waits here for something to send.
         self.waiting: asyncio.Future[bool] | None = None
-        #: Set when the stream is over, or (meanwhile) when there is reason to dial at once.
+        #: Set when the stream is over, or in between when it should reconnect at once.
         self._changed = asyncio.Event()
         self._address = ""
         self._is_ending = False
         self.task = asyncio.get_running_loop().create_task(self._run(), name=f"following broker {leader_id}")
 
     def wake(self) -> None:
-        """There may be something to say."""
+        """There may be something to send."""
         if self.waiting is not None and not self.waiting.done():
             self.waiting.set_result(True)
 
@@ -213,7 +213,7 @@ class _Stream:
         return self._streams.hello(self.leader_id, self._kind)
 
     def look_again(self) -> None:
-        """The leader may be somewhere else, or back."""
+        """Reconnect: the leader may have another address, or be back."""
         self._changed.set()
         if self._call is not None and self._streams.address_of(self.leader_id) != self._address:
             self._call.cancel()
@@ -234,7 +234,7 @@ class _Stream:
         while not self._is_ending:
             self._changed.clear()
             address = self._streams.address_of(self.leader_id)
-            if address is None:  # it is registered nowhere: the metadata will say where, or who leads instead
+            if address is None:  # it is not registered: the metadata will bring its address, or another leader
                 await self._changed.wait()
                 continue
             began_s = loop.time()
@@ -256,7 +256,7 @@ class _Stream:
                     await self._changed.wait()
 
     async def _converse(self, address: str, outage: Outage, backoff: Backoff) -> None:
-        """One stream, from its beginning to its end (HeadraceError)."""
+        """Run one stream to its end (HeadraceError)."""
         purpose = ChannelPurpose.REPLICATION if self._kind is Lane.LIVE else ChannelPurpose.CATCH_UP
         call: _Call = Duplex(address, purpose, lambda channel: ReplicationStub(channel).Follow())  # type: ignore[no-untyped-call]
         self._call, self._address = call, address
@@ -293,7 +293,7 @@ class _Stream:
                 await call.write(_STILL_HERE)
 
     async def _something_to_say(self) -> bool:
-        """Wait for it; False after SPEAK_S: the leader takes a longer silence for a broken link."""
+        """Wait for something to send; False after SPEAK_S: send a heartbeat."""
         loop = asyncio.get_running_loop()
         waiting = self.waiting = loop.create_future()
         timer = loop.call_later(SPEAK_S, _end_waiting, waiting)
@@ -335,7 +335,7 @@ class _Stream:
                 self._dispatch(replica, replica.ended, ended)
 
     def _dispatch(self, replica: OnStream, take: Callable[[T], None], what: T) -> None:
-        """``what`` is for ``replica`` alone, and so is whatever goes wrong with it: the others on the stream go on."""
+        """Deliver ``what`` to ``replica``. An error affects this replica alone: the others on the stream continue."""
         try:
             take(what)
         except Exception as error:
@@ -345,7 +345,7 @@ class _Stream:
 
 
 class _Silence:
-    """Calls ``is_over`` once a leader that speaks every second was not heard for ``max_s``."""
+    """Calls ``is_over`` when a leader with heartbeats was silent for ``max_s``."""
 
     def __init__(self, max_s: float, is_over: Callable[[], None]) -> None:
         self._max_s = max_s
@@ -366,7 +366,7 @@ class _Silence:
     def _look(self) -> None:
         now_s = self._loop.time()
         if now_s - self._over_s > STALLED_S:
-            self._over_s = now_s + self._max_s  # nothing was read here, whatever it said
+            self._over_s = now_s + self._max_s  # nothing was read here, so silence proves nothing
         if now_s >= self._over_s:
             self._is_over()
         else:

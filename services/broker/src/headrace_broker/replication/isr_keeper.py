@@ -1,21 +1,21 @@
-"""Has the controllers record who is in sync, for all partitions that this broker leads (KIP-497).
+"""Sends AlterPartition for all partitions that this broker leads (KIP-497).
 
-The leaders know what to ask (``PartitionLeader.isr_change``), and say when it is worth looking (``on_isr_due``). This
-one looks, asks for all changes together in one AlterPartition at a time, and hands each leader its answer. What comes
-up while a call is under way goes into the next one. A call that failed leaves the leaders with an open question: they
-have it asked again, unchanged, for what was asked may have been done.
+The leaders know the changes (``PartitionLeader.isr_change``), and signal when to check (``on_isr_due``). The keeper
+checks, sends all changes together in one AlterPartition at a time, and passes each leader its answer. Changes during a
+call go into the next one. After a failed call the leaders repeat the open proposal unchanged, because it may have been
+applied.
 
 Only the keeper retries. One call is at most one request on the wire (``ControllerLink.alter_partitions``), so a leader
-knows of every attempt that may be under way. After one without a definite answer each further request says so
-(``uncertain``); partition/isr.py has the table of refusals.
+knows of every attempt in progress. After one without a definite answer each further request says so (``uncertain``);
+partition/isr.py has the table of refusals.
 
-Looking costs some microseconds, and a busy partition stirs at each append that finds its followers at the end. So::
+A check costs some microseconds, and a busy partition signals at each append while its followers are caught up. So::
 
-    all replicas in sync    only a shrink can come of it, which is a matter of replica.lag.time.max.ms: one look every
-                            quarter of it; none when its followers hold all that it has. At once when one of them is
-                            on no stream, or its log takes no appends
-    some are not            at once, for it may be that one has caught up; and again after LOOK_MS at the earliest
-    the metadata has changed it, or its brokers     at once
+    all replicas in sync    only a shrink is possible, after replica.lag.time.max.ms: one check every quarter of it;
+                            none when its followers hold all that it has. At once when one of them is on no stream, or
+                            its log takes no appends
+    some are not            at once, for one may have caught up; and again after LOOK_MS at the earliest
+    the metadata changed it, or its brokers     at once
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from ..partition.leader import LAG_TIME_MAX_MS, PartitionLeader
 
 logger = logging.getLogger(__name__)
 
-#: Two looks at a partition that has a replica out of sync are at least so far apart.
+#: Least time between two checks of a partition with a replica out of sync.
 LOOK_MS = 10
-#: Moments that were overtaken by earlier ones, of a partition that stirs all the time; more are rid.
+#: Outdated queue entries of a busy partition; more are removed.
 OVERTAKEN_MAX = 1_000
 #: Changes in one call.
 CALL_PARTITIONS_MAX = 1_000
-#: Refusals after which the same question is never asked again: what holds instead comes with the metadata (Kafka's
-#: ``Partition.handleAlterPartitionError``). All others are open.
+#: Refusals after which a proposal is never repeated: the metadata brings the valid state (Kafka's
+#: ``Partition.handleAlterPartitionError``). All others are repeated.
 _GIVEN_UP = frozenset(
     {
         "FENCED_LEADER_EPOCH",
@@ -56,9 +56,9 @@ _GIVEN_UP = frozenset(
     }
 )
 
-#: Asks AlterPartition; the answers by (topic id, partition). HeadraceError when nobody knows whether it was done.
+#: Sends AlterPartition; the answers by (topic id, partition). HeadraceError when the outcome is unknown.
 Ask = Callable[[list[IsrRequest]], Awaitable[Mapping[ReplicaKey, "IsrAnswer | HeadraceError"]]]
-#: The epoch of a broker that is registered and not fenced; None of any other.
+#: Epoch of a registered, unfenced broker; None of any other.
 Alive = Callable[[int], int | None]
 
 
@@ -68,47 +68,47 @@ class _Question(NamedTuple):
 
 
 class IsrKeeper:
-    """``due`` is for leaders (``Roles.isr_due``), ``run`` is the task. Lives in one event loop."""
+    """Leaders call ``due`` (``Roles.isr_due``); ``run`` is the task. Lives in one event loop."""
 
     def __init__(
         self, ask: Ask, alive: Alive, *, clock: Clock, events: Emitter, lag_time_max_ms: int = LAG_TIME_MAX_MS
     ) -> None:
         """``ask``: ``ControllerLink.alter_partitions`` with this broker's id and epoch, and how far it has applied the
-        metadata. ``alive``: by the metadata that is in force here. ``lag_time_max_ms``: replica.lag.time.max.ms."""
+        metadata. ``alive``: by the metadata applied here. ``lag_time_max_ms``: replica.lag.time.max.ms."""
         self._ask = ask
         self._alive = alive
         self._clock = clock
         self._events = events
         self._period_ms = max(lag_time_max_ms // 4, 1)
-        #: When each watched leader is looked at next, in monotonic milliseconds.
+        #: Next check of each watched leader, in monotonic milliseconds.
         self._due_ms: dict[PartitionLeader, int] = {}
         self._heap: list[tuple[int, int, PartitionLeader]] = []
         self._numbers = itertools.count()
-        #: When a leader was looked at last; only of those that are watched.
+        #: Last check of each watched leader.
         self._looked_ms: dict[PartitionLeader, int] = {}
         self._wake: asyncio.Future[None] | None = None
 
     @property
     def watched(self) -> int:
-        """How many partitions are looked at again without having stirred; an idle broker has none."""
+        """Partitions checked again without a signal; an idle broker has none."""
         return len(self._due_ms)
 
     def due(self, leader: PartitionLeader) -> None:
-        """Something has happened to it (``PartitionLeader``'s ``on_isr_due``); a new leader is announced so, too."""
+        """An event of a leader, or a new leader (``PartitionLeader``'s ``on_isr_due``)."""
         now_ms = self._now_ms()
         if leader in self._due_ms and _all_in_sync(leader) and not leader.is_isr_pressed:
-            return  # it is looked at in time
+            return  # it is checked in time
         looked_ms = self._looked_ms.get(leader)
         self._look_at(leader, now_ms if looked_ms is None else max(now_ms, looked_ms + LOOK_MS))
 
     def metadata_changed(self, leaders: Iterable[PartitionLeader]) -> None:
-        """The metadata says something new of these partitions, or of brokers that replicate them."""
+        """The metadata of these partitions, or of brokers that replicate them, changed."""
         now_ms = self._now_ms()
         for leader in leaders:
             self._look_at(leader, now_ms)
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         while True:
             questions = self._gather()
             if questions:
@@ -132,14 +132,14 @@ class IsrKeeper:
             self._wake.set_result(None)
 
     def _gather(self) -> list[_Question]:
-        """What the leaders that are due want to ask."""
+        """The changes of all leaders that are due."""
         now_ms = self._now_ms()
         questions: list[_Question] = []
         heap, due = self._heap, self._due_ms
         while heap and heap[0][0] <= now_ms and len(questions) < CALL_PARTITIONS_MAX:
             at_ms, _, leader = heapq.heappop(heap)
             if due.get(leader) != at_ms:
-                continue  # it was looked at, or is due at another time
+                continue  # it was checked, or is due at another time
             del due[leader]
             change = leader.isr_change(now_ms, self._alive)
             if change is not None:
@@ -149,7 +149,7 @@ class IsrKeeper:
         return questions
 
     def _watch(self, leader: PartitionLeader, now_ms: int) -> None:
-        """It has just been looked at: when again?"""
+        """Schedule the next check after one."""
         due_ms = leader.next_due_ms(now_ms)
         if due_ms is None:
             self._looked_ms.pop(leader, None)
@@ -157,7 +157,7 @@ class IsrKeeper:
         self._looked_ms[leader] = now_ms
         at_ms = max(due_ms, now_ms + LOOK_MS)
         if _all_in_sync(leader):
-            at_ms = min(at_ms, now_ms + self._period_ms)  # what happens until then stirs it in vain
+            at_ms = min(at_ms, now_ms + self._period_ms)  # signals until then are ignored
         self._look_at(leader, at_ms)
 
     async def _sleep(self) -> None:
@@ -204,7 +204,7 @@ class IsrKeeper:
                 self._altered(leader, outcome)
             elif isinstance(outcome, HeadraceError):
                 self._refused(leader, change, outcome, is_open=failure is not None, now_ms=now_ms)
-            else:  # a controller that does not answer for all that it was asked
+            else:  # a controller that does not answer all items
                 leader.alter_refused("UNKNOWN_SERVER_ERROR", retriable=True, now_ms=now_ms)
             self._look_at(leader, max(leader.next_due_ms(now_ms) or now_ms, now_ms))
 
@@ -223,7 +223,7 @@ class IsrKeeper:
     def _refused(
         self, leader: PartitionLeader, change: IsrChange, error: HeadraceError, *, is_open: bool, now_ms: int
     ) -> None:
-        """``is_open``: the call failed as a whole, so whether this was done is not known."""
+        """``is_open``: the call failed as a whole, so its outcome is unknown."""
         logger.log(
             logging.DEBUG if is_open or error.retriable else logging.INFO,
             "%s: the in-sync set %s was not recorded: %s",

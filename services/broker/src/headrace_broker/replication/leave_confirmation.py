@@ -16,7 +16,7 @@ _AGAIN_S = 1.0
 
 
 class OnStream(Protocol):
-    """What a stream carries: a replica that follows, or one that has just let go."""
+    """A replica on a stream: following, or just released."""
 
     @property
     def leader_id(self) -> int: ...
@@ -40,11 +40,10 @@ class OnStream(Protocol):
     def ended(self, message: Ended) -> None: ...
 
     def lost(self) -> None:
-        """The stream broke; it is joined again on the next one."""
+        """The stream broke; join again on the next one."""
 
     def stumbled(self, error: Exception) -> None:
-        """What the leader said could not be taken, for a reason that nobody foresaw. It is on no lane now, and joins
-        again when it likes."""
+        """A message could not be processed because of a bug. It is on no lane now, and joins again when it likes."""
 
 
 class _Streams(Protocol):
@@ -90,7 +89,7 @@ class LeaveConfirmation:
         return None
 
     def joined(self, answer: Joined) -> None:
-        """Whatever it says."""
+        """Any answer confirms the leave."""
         self._streams.leave(self)
         self._done()
 
@@ -111,7 +110,7 @@ class LeaveConfirmation:
         self._again = asyncio.get_running_loop().call_later(_AGAIN_S, self._streams.join, self)
 
     def cancel(self) -> None:
-        """Stop: the confirmation is not needed any more."""
+        """Stop: the confirmation is not needed."""
         if self._again is not None:
             self._again.cancel()
         self._streams.leave(self)

@@ -1,9 +1,9 @@
-"""Pushes to followers that gRPC does not have yet, and who waits until it has them.
+"""Pushes to followers that gRPC does not have yet, and the writer's turns that wait for them.
 
-A flush in the event loop holds up whatever is to be sent. So a turn of a writer waits before it flushes until the
-streams that its bytes woke have handed their messages to gRPC, whose threads send them: then the followers' disks work
-while the leader's does. A stream whose last message is still being written is not waited for: a follower that does not
-read holds up nothing.
+A flush in the event loop delays sending. So before its flush, a writer's turn waits until the streams that its bytes
+woke have passed their messages to gRPC, whose threads send them. Then the followers' disks work at the same time as the
+leader's. A stream that is still writing its last message is not waited for: a follower that does not read delays
+nothing.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 
 class PendingPushes:
-    """A leaf of the broker: the streams to followers write it, the partition table reads it. In the event loop."""
+    """The streams to followers write it, the partition table reads it. In the event loop."""
 
     __slots__ = ("_awake", "_waiting")
 
@@ -22,11 +22,11 @@ class PendingPushes:
         self._waiting: list[tuple[dict[object, None], Callable[[], None]]] = []
 
     def begin(self, stream: object) -> None:
-        """``stream`` is about to look what it has to push."""
+        """``stream`` is about to make a push."""
         self._awake[stream] = None
 
     def end(self, stream: object) -> None:
-        """gRPC has the message of ``stream``, or there is none now. May be called often."""
+        """gRPC has the message of ``stream``, or there is none. May be called often."""
         if stream not in self._awake:
             return
         del self._awake[stream]
@@ -38,7 +38,7 @@ class PendingPushes:
                 sent()
 
     def when_sent(self, sent: Callable[[], None]) -> None:
-        """Call ``sent`` when the streams that are about to push have done so; at once when none is."""
+        """Call ``sent`` when all streams that are about to push have done so; at once when there are none."""
         if self._awake:
             self._waiting.append((dict(self._awake), sent))
         else:

@@ -1,10 +1,10 @@
-"""What a stream between brokers carries, between protobuf and ``partition/messages.py``: both ways, for both ends.
+"""Translate the messages of a stream between brokers: protobuf to and from ``partition/messages.py``.
 
     request = hello_to_proto(Hello(...)) ; hello_of(request)          a stream's first request
     request = request_to_proto(Request(...)) ; request_of(request)    every later one
     response = response_to_proto(Response(...)) ; response_of(response)
 
-What comes in is checked for its shape only (InvalidRequestError); what it means is the lanes' and machines' business.
+Incoming messages are checked for their shape only (InvalidRequestError); lanes and machines check the meaning.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from headrace_protos.v1 import replication_pb2
 
 from ..partition.messages import Ack, Divergence, Ended, Hello, Join, Joined, Lane, News, Push, Request, Response
 
-#: More in one request is no follower's: it would hold the event loop for seconds.
+#: More items in one request are invalid: they would block the event loop for seconds.
 ITEMS_MAX = 200_000
 
 _LANES = {
@@ -31,7 +31,6 @@ _LANES_OF = {number: lane for lane, number in _LANES.items()}
 
 
 def hello_to_proto(hello: Hello) -> Any:
-    """The first request of a stream."""
     return replication_pb2.FollowRequest(
         hello=replication_pb2.FollowHello(
             cluster_id=hello.cluster_id,
@@ -46,7 +45,7 @@ def hello_to_proto(hello: Hello) -> Any:
 
 
 def hello_of(request: Any) -> Hello:
-    """Of a stream's first request. InvalidRequestError when it says no hello, or one that means nothing."""
+    """Parse a stream's first request. InvalidRequestError when it has no valid hello."""
     if not request.HasField("hello"):
         raise InvalidRequestError("a Follow stream begins with a hello")
     hello = request.hello
@@ -67,7 +66,6 @@ def hello_of(request: Any) -> Hello:
 
 
 def request_to_proto(request: Request) -> Any:
-    """A request after the first."""
     message = replication_pb2.FollowRequest()
     for join in request.joins:
         message.joins.add(
@@ -90,7 +88,7 @@ def request_to_proto(request: Request) -> Any:
 
 
 def request_of(message: Any) -> Request:
-    """InvalidRequestError for one with a hello, or with more items than any follower has partitions."""
+    """Parse a later request. InvalidRequestError for one with a hello, or with more than ITEMS_MAX items."""
     if message.HasField("hello"):
         raise InvalidRequestError("a hello in the midst of a Follow stream")
     count = len(message.joins) + len(message.leaves) + len(message.acks) + len(message.cannot_append)
@@ -118,7 +116,7 @@ def request_of(message: Any) -> Request:
 
 
 def response_to_proto(response: Response) -> Any:
-    """A response. Records are filled in where they stay: a message made first and put in would be copied."""
+    """Encode a response. Records are filled in place: a message added afterwards would be copied."""
     message = replication_pb2.FollowResponse()
     for joined in response.joined:
         message.joined.add(
@@ -145,7 +143,7 @@ def response_to_proto(response: Response) -> Any:
 
 
 def response_of(message: Any) -> Response:
-    """What a leader says. A push's records are bytes of their own, and keep nothing of the message."""
+    """Parse a response. A push's records are bytes of their own, and keep nothing of the message."""
     return Response(
         tuple([_joined_of(joined) for joined in message.joined]),
         tuple([Push(push.handle, push.records, push.high_watermark, push.log_start) for push in message.pushes]),

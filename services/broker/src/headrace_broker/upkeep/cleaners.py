@@ -1,12 +1,12 @@
 """Compaction: ``log.cleaner.threads`` threads for all directories of the broker (Kafka's LogCleaner).
 
-    plan      which logs are worth a cleaning, over all directories, the most urgent first; an active segment whose
-              records have waited longer than max.compaction.lag.ms is rolled for it, also when nobody appends
+    plan      the logs worth a cleaning, over all directories, most urgent first; rolls an active segment, also an idle
+              one, whose records have waited longer than max.compaction.lag.ms
     clean     each thread takes the next one; only the swaps run in the directory's turns (``DirectoryWriter.run``)
-    rest      nothing is left: the maps' memory is given back, and in log.cleaner.backoff.ms (or when a topic's settings
-              change) it is planned again
+    rest      nothing is left: free the maps' memory, and plan again after log.cleaner.backoff.ms, or when a topic's
+              settings change
 
-A log that cannot be cleaned is said once (``LogUncleanable``) and left alone; the others go on. The threads of one
+A log that cannot be cleaned is reported once (``LogUncleanable``) and skipped; the others continue. The threads of one
 setting of ``log.cleaner.*`` are a *crew*; when a setting changes, the crew ends (within a window of what it reads) and
 another one begins.
 """
@@ -49,22 +49,20 @@ from .retention import high_watermark_of
 logger = logging.getLogger(__name__)
 
 _IO_BUFFER_BYTES_MIN = 4096
-#: Planning looks at every log: with log.cleaner.backoff.ms=0 it would take a core for itself.
+#: Planning looks at every log: log.cleaner.backoff.ms=0 would use a whole core.
 _BACKOFF_S_MIN = 0.1
 
 
 class _Job(NamedTuple):
-    """A log that is worth a cleaning."""
+    """A log worth a cleaning."""
 
     writer: DirectoryWriter
     partition: TopicPartition
 
 
 class Cleaners:
-    """See the module. ``start``, ``stop``, ``wake`` and ``retry`` belong to the event loop.
-
-    ``uncleanable``: a counter that shows how many logs are left alone at the moment.
-    """
+    """See the module. ``start``, ``stop``, ``wake`` and ``retry`` belong to the event loop. ``uncleanable``: a counter
+    of the logs that are skipped."""
 
     def __init__(
         self,
@@ -84,7 +82,7 @@ class Cleaners:
         self._events = events
         self._loop = loop
         self._uncleanable = uncleanable or Counter()
-        #: One for the life of the process: who could foresee hashes could make two keys collide.
+        #: One for the process: predictable hashes would allow two keys to collide on purpose.
         self._secret = os.urandom(16)
         self._crew: _Crew | None = None
         self._changing: asyncio.Task[None] | None = None
@@ -93,12 +91,12 @@ class Cleaners:
         self._reporting = threading.Lock()
 
     def start(self) -> None:
-        """Begin to clean, if ``log.cleaner.enable`` says so."""
+        """Start cleaning, if ``log.cleaner.enable`` is set."""
         self._unsubscribe = self._settings.subscribe(self._settings_changed)
         self._begin()
 
     async def stop(self) -> None:
-        """Returns when no thread is at work any more. The writers must still work: a swap that was begun is ended."""
+        """Return when no thread works any more. The writers must still work: begun swaps are finished."""
         self._unsubscribe()
         if self._changing is not None:
             await self._changing
@@ -110,7 +108,7 @@ class Cleaners:
             self._crew.wake()
 
     def retry(self, topics: Iterable[str] | None = None) -> None:
-        """Logs of these topics (None: of all) that could not be cleaned may be tried again."""
+        """Try failed logs of these topics (None: all) again."""
         chosen = None if topics is None else frozenset(topics)
         for writer in self._writers():
             manager = writer.directory.compaction
@@ -156,7 +154,7 @@ class Cleaners:
     # -- in the threads ------------------------------------------------------------------------------------------------
 
     def plan(self) -> list[_Job]:
-        """Every log that is worth a cleaning now, the most urgent first."""
+        """Every log worth a cleaning now, most urgent first."""
         found: list[tuple[Target, DirectoryWriter]] = []
         for writer in self._writers():
             directory = writer.directory
@@ -169,7 +167,8 @@ class Cleaners:
         return [_Job(writer, target.topic_partition) for target, writer in found]
 
     def _roll_overdue(self, writer: DirectoryWriter, logs: Iterable[PartitionLog]) -> None:
-        """Only sealed segments are compacted: rolls active ones, also idle ones, whose records have waited too long."""
+        """Roll active segments, also idle ones, whose records have waited too long: only sealed segments are
+        compacted."""
         for log in logs:
             try:
                 if log.waits_for_compaction():
@@ -188,11 +187,11 @@ class Cleaners:
         return directory.compaction.plan(logs, stable_offset_of=stable_offset_of, now_ms=self._clock.now_ms())
 
     def clean(self, cleaner: Cleaner, job: _Job, should_stop: Callable[[], bool]) -> bool:
-        """Cleans one log; True when it came further."""
+        """Clean one log; True when it made progress."""
         writer, partition = job
         directory = writer.directory
         log = directory.get(partition)
-        # What was planned may be long ago: the log was cut meanwhile, or cleaned.
+        # The plan may be old: the log was cut meanwhile, or cleaned.
         targets = [] if log is None else self._targets(directory, {partition: log})
         if log is None or not targets:
             return False
@@ -203,7 +202,7 @@ class Cleaners:
                 log,
                 targets[0],
                 execute=lambda action: self._in_turn(writer, log, action),
-                producers=log.producers.last_records(),  # after the plan: nobody in what is cleaned is missing
+                producers=log.producers.last_records(),  # after the plan: includes every producer in the cleaned part
                 should_stop=should_stop,
             )
         except ServerShuttingDownError:
@@ -222,7 +221,7 @@ class Cleaners:
         return True
 
     def _in_turn(self, writer: DirectoryWriter, log: PartitionLog, action: Callable[[], bool]) -> bool:
-        """Has the directory's writer run ``action`` in its turn, and waits for what it returns."""
+        """Run ``action`` in the turn of the directory's writer, and wait for its result."""
         result: concurrent.futures.Future[bool] = concurrent.futures.Future()
 
         def ended(done: asyncio.Future[bool]) -> None:
@@ -278,7 +277,7 @@ class _Crew:
         self._changed = threading.Condition()
         self._jobs: deque[_Job] = deque()
         self._is_planning = False
-        #: Is there any use in planning before the backoff is over?
+        #: Whether planning before the backoff is over can help.
         self._plan_again = True
         self.threads = [
             threading.Thread(target=self._work, name=f"cleaner-{number}", daemon=True) for number in range(count)
@@ -305,7 +304,7 @@ class _Crew:
             try:
                 job = self._next_job()
                 if job is None:
-                    cleaner = None  # its map goes back to the system
+                    cleaner = None  # frees its map
                     self._rest()
                     continue
                 directory = job.writer.directory
@@ -315,7 +314,7 @@ class _Crew:
                     self._plan_again = True
             except RuntimeError:
                 if self._cleaners._loop.is_closed():
-                    return  # nobody is left to clean for
+                    return  # the loop has ended
                 logger.exception("a cleaner goes on after a failure")
                 self._rest()
             except Exception:
@@ -329,7 +328,7 @@ class _Crew:
         )
 
     def _next_job(self) -> _Job | None:
-        """The next log; planned anew when none is left and something has changed since. None: rest."""
+        """The next log; plans again when none is left and something has changed. None: rest."""
         with self._changed:
             while self._is_planning and not self._stop.is_set():
                 self._changed.wait()

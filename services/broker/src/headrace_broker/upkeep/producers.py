@@ -1,9 +1,8 @@
-"""Producers that no longer write are forgotten: one task for all logs of the broker (KIP-854).
+"""Expires idle producers: one task for all logs of the broker (KIP-854).
 
-Every ``producer.id.expiration.check.interval.ms`` it looks through the tables of all logs, some at a time, on a thread;
-the directory's writer forgets, in its turn, those that have not written since either for ``producer.id.expiration.ms``.
-Their time is that of the last append here, not that of the records (core/log/producer_state.py).
-A log that knows nobody costs one look.
+Every ``producer.id.expiration.check.interval.ms`` it checks the tables of all logs, some at a time, on a thread. The
+directory's writer then removes, in its turn, those that still have not written for ``producer.id.expiration.ms``. Their
+time is that of the last append here, not that of the records (core/log/producer_state.py).
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ from ..threads import WorkThreads
 
 logger = logging.getLogger(__name__)
 
-#: Logs that are looked through together.
+#: Logs checked together.
 _LOGS_AT_ONCE = 64
-#: Producers that are forgotten in one turn of the writer: some milliseconds in which nobody appends to the directory.
+#: Producers removed in one turn of the writer: some milliseconds without appends to the directory.
 _FORGOTTEN_AT_ONCE = 10_000
 
 
@@ -54,7 +53,7 @@ class ProducerExpiry:
         self._changed = asyncio.Event()
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Run until cancelled."""
         unsubscribe = self._settings.subscribe(self._settings_changed)
         try:
             while True:
@@ -78,7 +77,7 @@ class ProducerExpiry:
             self._changed.set()
 
     async def check(self) -> int:
-        """One pass over all logs; how many producers were forgotten."""
+        """One pass over all logs; returns the number of removed producers."""
         gone = 0
         for writer in self._writers():
             logs = [log for log in writer.directory.logs.values() if len(log.producers)]
@@ -89,7 +88,7 @@ class ProducerExpiry:
         return gone
 
     def _look(self, logs: list[PartitionLog]) -> list[_Found]:
-        """In a thread."""
+        """Runs in a thread."""
         now_ms, expiration_ms = self._clock.monotonic_ms(), self._settings.current.producer_expiration_ms
         found = [_Found(log, log.producers.expired(now_ms, expiration_ms)) for log in logs]
         return [item for item in found if item.producer_ids]

@@ -1,14 +1,13 @@
-"""Old segments go: one task for all logs of the broker.
+"""Removes old segments: one task for all logs of the broker.
 
 Every ``log.retention.check.interval.ms`` it walks over the logs, some at a time, so that 5,000 of them never stall the
-loop: a thread judges them (which may read from the disk), the directory's writer changes those that have something to
-lose, in its turn, and the leaders learn their new log start. It is also the one who removes deleted files when their
-delay is over; so there is no timer for any of them.
+loop. A thread judges them (perhaps reading from the disk), the directory's writer changes those with expired segments,
+in its turn, and the leaders learn their new log start. It also removes deleted files when their delay is over.
 
-What follows a leader elsewhere starts where its leader's log does (``FollowerReplica``), and is left alone here.
+A follower's log starts where its leader's does (``FollowerReplica``), and is skipped here.
 
-A directory that becomes full does not wait for either: what was deleted is removed at once, and retention looks at its
-logs, now and at every tick until it has room again.
+A full directory does not wait: deleted files are removed at once, and retention checks its logs, now and at every tick
+until it has room again.
 """
 
 from __future__ import annotations
@@ -33,16 +32,16 @@ from ..threads import WorkThreads
 
 logger = logging.getLogger(__name__)
 
-#: Logs that are judged together.
+#: Logs judged together.
 LOGS_AT_ONCE = 64
-#: Logs that are changed in one turn of the writer: some milliseconds in which nobody appends to the directory.
+#: Logs changed in one turn of the writer: some milliseconds without appends to the directory.
 CHANGED_AT_ONCE = 8
-#: How often it is looked whether a deleted file is due, or a directory full.
+#: Interval of checks for due files and full directories.
 TICK_S = 5.0
 
 
 def high_watermark_of(log: PartitionLog, directory: LogDirectory, partitions: PartitionTable) -> int:
-    """Of a led partition its leader's; else the last one that was checkpointed, which is never above it."""
+    """A led partition's high watermark; else the last checkpointed one, which is never above it."""
     leader = partitions.leader_of(log)
     return directory.high_watermark(log.topic_partition) if leader is None else leader.high_watermark
 
@@ -70,7 +69,7 @@ class Retention:
         self._is_first = True
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Run until cancelled."""
         unsubscribe = self._settings.subscribe(self._settings_changed)
         since_ms, delay_ms = self._clock.monotonic_ms(), self._settings.current.initial_task_delay_ms
         try:
@@ -91,7 +90,7 @@ class Retention:
             self._threads.close()
 
     def disk_is_full(self) -> None:
-        """Look at once, not at the next tick."""
+        """Check at once, not at the next tick."""
         self._changed.set()
 
     def _settings_changed(self, old: BrokerSettings, new: BrokerSettings) -> None:
@@ -99,7 +98,7 @@ class Retention:
             self._changed.set()
 
     async def _tick(self, due_ms: float) -> None:
-        """Until something may be due: a check, a file, or (the tick) a directory that has become full."""
+        """Wait until something may be due: a check, a file, or (the tick) a full directory."""
         deleted = [at_ms for writer in self._writers() if (at_ms := writer.directory.deleted.next_due_ms) is not None]
         wait_ms = min([due_ms, *deleted]) - self._clock.monotonic_ms()
         with contextlib.suppress(TimeoutError):
@@ -115,7 +114,7 @@ class Retention:
             await self._check_directory(writer)
 
     async def make_room(self) -> None:
-        """In directories that are full: what was deleted is removed, and what has expired."""
+        """In full directories, remove deleted files and expired segments."""
         for writer in self._writers():
             space = writer.space
             if space is None or not space.is_full:
@@ -129,7 +128,7 @@ class Retention:
                     await writer.run(space.measure)
 
     async def remove_due(self) -> None:
-        """Removes the deleted files whose delay is over."""
+        """Remove the deleted files whose delay is over."""
         now_ms = self._clock.monotonic_ms()
         for writer in self._writers():
             at_ms = writer.directory.deleted.next_due_ms
@@ -137,7 +136,7 @@ class Retention:
                 await self._threads.run(writer.directory.remove_deleted)
 
     async def _check_directory(self, writer: DirectoryWriter) -> int:
-        """How many logs lost something."""
+        """Check one directory; returns how many logs lost segments."""
         directory, changed = writer.directory, 0
         logs = [log for log in list(directory.logs.values()) if not self._partitions.is_followed(log)]
         for start in range(0, len(logs), LOGS_AT_ONCE):
@@ -172,7 +171,7 @@ class Retention:
 
 
 def _judge(logs: Iterable[tuple[PartitionLog, int]]) -> list[tuple[PartitionLog, Expired]]:
-    """On a thread: (log, its high watermark)... One that cannot be judged keeps what it has."""
+    """Verdicts for (log, its high watermark)..., on a thread. A log that cannot be judged keeps everything."""
     verdicts = []
     for log, high_watermark in logs:
         try:

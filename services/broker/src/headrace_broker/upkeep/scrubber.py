@@ -1,12 +1,11 @@
-"""Damage is looked for before somebody reads it: one thread for all logs of the broker, round after round.
+"""Looks for damage in all logs of the broker: one thread, round after round.
 
-A round reads every segment of every log, sealed or not, ``log.scrub.bytes.per.second`` for each directory, and checks
-what a reader's slice is checked for, and the indexes (``headrace_core.log.scrubbing``). What is damaged at a second
-look too is quarantined like what a reader finds (``Roles.quarantine``: event, partition offline, remembered); an
-index that is damaged is made anew by the log's owner. Where a round is, is only known in memory: a restart begins
-another.
+A round reads every segment of every log, sealed or not, at ``log.scrub.bytes.per.second`` for each directory. It checks
+them like a reader's slice, and the indexes (``headrace_core.log.scrubbing``). What is still damaged at a second look is
+quarantined as if a reader had found it (``Roles.quarantine``: event, partition offline, marker); the log's owner
+rebuilds a damaged index. The position is kept in memory only: a restart begins a new round.
 
-A round of small logs is soon over, and the next one begins an hour after it began at the earliest.
+The next round begins an hour after the last one began, at the earliest.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from ..settings import BrokerSettings, LiveSettings
 
 logger = logging.getLogger(__name__)
 
-#: From the beginning of one round to that of the next, at least.
+#: Least time from the beginning of one round to that of the next.
 ROUND_S_MIN = 3600.0
 
 
@@ -61,13 +60,13 @@ class Scrubber:
         self._unsubscribe: Callable[[], None] = lambda: None
 
     def start(self) -> None:
-        """Begin, ``log.initial.task.delay.ms`` from now."""
+        """Start, after ``log.initial.task.delay.ms``."""
         self._unsubscribe = self._settings.subscribe(self._settings_changed)
         self._thread = threading.Thread(target=self._run, name="scrubber", daemon=True)
         self._thread.start()
 
     async def stop(self) -> None:
-        """The thread has ended when this returns. Idempotent; also before ``start``."""
+        """End the thread. Idempotent; also before ``start``."""
         self._unsubscribe()
         thread, self._thread = self._thread, None
         if thread is None:
@@ -98,7 +97,7 @@ class Scrubber:
             self._rest(ROUND_S_MIN - (self._clock.monotonic_ms() - began_ms) / 1000, until_changed=False)
 
     def _rest(self, seconds: float | None, *, until_changed: bool = True) -> None:
-        """For so long (None: for good), or until the rate changes or the end has come."""
+        """Wait so long (None: until the end), or until the rate changes or the end has come."""
         due_ms = None if seconds is None else self._clock.monotonic_ms() + seconds * 1000
         with self._woken:
             while not self._stopping:
@@ -116,7 +115,7 @@ class Scrubber:
         return self._settings.current.scrub_bytes_per_second
 
     def _spend(self, size: int) -> None:
-        """Waits until the pace allows for so many bytes more; while the rate is 0, until it is not."""
+        """Wait until the pace allows so many bytes more; while the rate is 0, until it changes."""
         while not self._rate() and not self._stopping:
             self._rest(None)
         rate = self._rate() * max(len(self._writers()), 1)
@@ -127,7 +126,7 @@ class Scrubber:
         self._limiter[1].spend(size)
 
     def scrub_all(self) -> None:
-        """One round over what there is now."""
+        """One round over the present logs."""
         began_ms, segments, size = self._clock.monotonic_ms(), 0, 0
         for writer in self._writers():
             for partition in sorted(writer.directory.logs):
@@ -143,7 +142,7 @@ class Scrubber:
             self._emit(ScrubEnded(segments=segments, bytes=size, seconds=seconds))
 
     def _scrub(self, writer: DirectoryWriter, log: PartitionLog, segment: LogSegment) -> int:
-        if segment not in log.segments:  # it went, or was replaced, since the round began
+        if segment not in log.segments:  # it was removed or replaced since the round began
             return 0
         fs, cuts = writer.directory.fs, log.cuts
         try:
@@ -152,10 +151,10 @@ class Scrubber:
                 self._rebuild(writer, log, segment, scrubbed.index_fault)
             return scrubbed.size
         except CorruptLogError as error:
-            if log.cuts == cuts and not cuts % 2:  # else it was truncated while its indexes were made anew
+            if log.cuts == cuts and not cuts % 2:  # else it was truncated while its indexes were rebuilt
                 self._call(functools.partial(self._on_damage, log, error))
         except (OSError, ServerBusyError) as error:
-            # The file went meanwhile, or the disk fails, which who serves from it will meet; or no descriptor is left.
+            # The file was removed, no descriptor is left, or the disk fails, which its readers will report.
             if segment in log.segments:
                 logger.warning("%s could not be scrubbed: %s", segment.path, error)
         return 0
@@ -186,5 +185,5 @@ class Scrubber:
     def _call(self, callback: Callable[[], object]) -> None:
         try:
             self._loop.call_soon_threadsafe(callback)
-        except RuntimeError:  # the loop has ended: nobody is left to be told
+        except RuntimeError:  # the loop has ended: no receiver is left
             self._stopping = True

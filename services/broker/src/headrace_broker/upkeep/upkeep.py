@@ -1,5 +1,4 @@
-"""The rooms of upkeep together, as the composition root sees them: begun when the broker serves, ended before its
-writers are closed."""
+"""All upkeep together, for the composition root: started when the broker serves, stopped before its writers close."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ from .scrubber import Scrubber
 
 
 class Upkeep:
-    """Lives in the event loop. ``writers``: those of the directories that are online now."""
+    """Lives in the event loop. ``writers``: of the online directories."""
 
     def __init__(
         self,
@@ -52,7 +51,6 @@ class Upkeep:
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        """Begin."""
         self._tasks = [
             asyncio.create_task(self.retention.run(), name="retention"),
             asyncio.create_task(self.producers.run(), name="producer-expiry"),
@@ -61,7 +59,7 @@ class Upkeep:
         self.scrubber.start()
 
     async def stop(self) -> None:
-        """Nothing is under way when this returns. Idempotent; also before ``start``."""
+        """When this returns, nothing is in progress. Idempotent; also before ``start``."""
         tasks, self._tasks = self._tasks, []
         if not tasks:
             return
@@ -74,7 +72,7 @@ class Upkeep:
         await self.scrubber.stop()
 
     def metadata_changed(self, delta: MetadataDelta) -> None:
-        """After the change is in force: topics with new settings (their own, or a broker default) may have become
+        """Call after the change is in effect: topics with new settings (their own, or a broker default) may have become
         worth a cleaning, or cleanable."""
         if any(kind is ConfigResourceType.BROKER for kind, _ in delta.configs):
             self.cleaners.retry()
