@@ -1,1 +1,1 @@
-"""The metadata quorum: one voter today; the rooms are laid out for many."""
+"""The metadata quorum: Raft over the metadata log, and the cluster's rules."""

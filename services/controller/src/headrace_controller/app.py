@@ -1,4 +1,4 @@
-"""The composition root of a controller: what is made of what, in which order it starts and stops."""
+"""Composition root of a controller: builds its parts, starts and stops them in order."""
 
 from __future__ import annotations
 
@@ -50,19 +50,19 @@ _STOP_GRACE_S = 2.0
 
 
 def settings_of(config: NodeConfig) -> ClusterSettings:
-    """The controller's slice of the configuration."""
+    """The cluster's settings from the configuration."""
     return ClusterSettings(**fields_from(ClusterSettings, config.values))
 
 
 def quorum_settings_of(config: NodeConfig) -> QuorumSettings:
-    """The quorum's slice of it."""
+    """The quorum's settings from the configuration."""
     voters = {voter.node_id: voter.address for voter in config.voters}
     return QuorumSettings(**fields_from(QuorumSettings, config.values), voter_addresses=voters)
 
 
 async def serve(config: NodeConfig, stop: asyncio.Event) -> None:
-    """Run a controller until ``stop`` is set; cancelled, it stops at once. HeadraceError or OSError: it could not
-    start, its disk failed or lies."""
+    """Run a controller until ``stop`` is set; if cancelled, it stops at once. HeadraceError or OSError: it could not
+    start, or its disk failed or is corrupt."""
     clock = SystemClock()
     started_ms, started_at_ms = clock.monotonic_ms(), clock.now_ms()
     emitter = Emitter()
@@ -109,7 +109,7 @@ async def serve(config: NodeConfig, stop: asyncio.Event) -> None:
             driver.stop()
             for task in tasks[1:]:
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)  # a write that is under way ends before the lock goes
+            await asyncio.gather(*tasks, return_exceptions=True)  # a write in progress ends before the lock is released
         await tasks[0]
         clean = True
     finally:
@@ -122,12 +122,12 @@ async def serve(config: NodeConfig, stop: asyncio.Event) -> None:
 def _write_state(config: NodeConfig, state: RuntimeState) -> None:
     try:
         write_state(config.state_file, state)
-    except OSError as error:  # a convenience: a full disk ends no controller
+    except OSError as error:  # a convenience: a full disk must not stop the controller
         logger.warning("runtime.state.file=%s could not be written: %s", config.state_file, error)
 
 
 async def _first(*awaitables: Coroutine[Any, Any, Any] | asyncio.Task[None]) -> None:
-    """Until the first of them is done; what a task failed with is raised."""
+    """Wait for the first of them; raises the failure of a task."""
     futures = [asyncio.ensure_future(each) for each in awaitables]
     try:
         await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
@@ -156,8 +156,8 @@ def _open_storage(config: NodeConfig, clock: SystemClock) -> MetadataStorage:
 
 
 def _check_voters(config: NodeConfig, storage: MetadataStorage) -> None:
-    """A directory whose voters nobody wrote down is a sole voter's (it was formatted by a release that knew no others):
-    three of them that were told of each other would be three clusters, and one that has lost its log a second one."""
+    """Refuse several voters on a directory without stored voters: an old release formatted it for a sole voter. Three
+    such controllers would be three clusters, and one that lost its log a second cluster."""
     unknown = VoterSet.of([])
     if storage.stored(unknown).start.voters is not unknown:
         return
@@ -181,7 +181,7 @@ def _check_voters(config: NodeConfig, storage: MetadataStorage) -> None:
 def _make_driver(
     config: NodeConfig, storage: MetadataStorage, clock: SystemClock, emitter: Emitter
 ) -> tuple[ControllerDriver, PeerLinks]:
-    """The driver, and what carries its messages; neither has been started."""
+    """The driver and the links that carry its messages; not started yet."""
     outgoing: list[PeerLinks] = []
     controller = QuorumController(
         ClusterCore(settings_of(config), new_id=random_id),
@@ -225,7 +225,7 @@ def _make_driver(
 
 
 class _Handlers:
-    """The gRPC services of a controller."""
+    """A controller's gRPC services."""
 
     def __init__(
         self,
@@ -251,7 +251,7 @@ class _Handlers:
         self._node = NodeService(ROLE, lambda: config.node_id, lambda: storage.cluster_id, clock)
 
     def listeners(self) -> list[Listener]:
-        """Not started yet. InvalidConfigError: a controller has no such listener."""
+        """The listeners, not started yet. InvalidConfigError: a controller has no such listener."""
         made = []
         for address in self._config.listeners:
             listener = Listener(
@@ -280,6 +280,6 @@ class _Handlers:
         self._cluster.close()
 
     async def stop(self) -> None:
-        """After the listeners have stopped."""
+        """Call after the listeners have stopped."""
         await self.following.stop()
         await self._any_admin.close()

@@ -1,8 +1,7 @@
-"""What is committed becomes the image that everybody is shown.
+"""Builds the published image from what is committed.
 
-Two ways lead there. A leader decided it itself, and the core holds the images already (``commit``). All else comes from
-the log on the disk, decided by others or in an earlier life of this node
-(``replay``), or from a snapshot (``replace``).
+A leader's own decisions are in the core as images already (``commit``). All else comes from the log on the disk,
+decided by other controllers or before a restart (``replay``), or from a snapshot (``replace``).
 """
 
 from __future__ import annotations
@@ -42,10 +41,10 @@ from .cluster.balancing import is_drained
 from .cluster.core import ClusterCore
 from .storage import MetadataStorage
 
-#: Told of each committed change, in order.
+#: Called with each committed change, in order.
 Subscriber = Callable[[MetadataImage, MetadataDelta], None]
 
-#: What is replayed in one go, so that a turn stays short: about this many bytes of the log.
+#: About the bytes of log replayed in one turn, to keep it short.
 _REPLAY_BYTES = 1 << 18
 
 
@@ -62,11 +61,11 @@ class Applier:
 
     @property
     def applied(self) -> int:
-        """Everything of the log below is in the image."""
+        """End of the log that is in the image."""
         return self._core.committed.next_offset
 
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
-        """Call ``subscriber`` with each committed image from now on; returns what ends the subscription."""
+        """Call ``subscriber`` with each committed image from now on; returns a function that ends this."""
         self._subscribers = (*self._subscribers, subscriber)
 
         def unsubscribe() -> None:
@@ -75,7 +74,7 @@ class Applier:
         return unsubscribe
 
     def commit(self, offset: int) -> None:
-        """Of a leader: what it decided is committed below ``offset``."""
+        """On a leader: its decisions are committed below ``offset``."""
         for image, delta in self._core.commit(offset):
             before = self.image
             self._publish(image, delta)
@@ -83,9 +82,9 @@ class Applier:
                 self._emitter.emit(event)
 
     def replay(self, offset: int, *, at_once: bool = False) -> None:
-        """The log is committed below ``offset``, and on this disk: apply some of what is missing, or all of it
-        ``at_once``. CorruptLogError: what this disk holds is damaged. UnsupportedVersionError,
-        InconsistentClusterIdError: it is not for this process."""
+        """Apply some of the log that is committed below ``offset`` and on this disk, or all of it ``at_once``.
+        CorruptLogError: the disk's log is damaged. UnsupportedVersionError, InconsistentClusterIdError: it is not for
+        this process."""
         position = self.applied
         if position >= offset:
             return
@@ -113,7 +112,7 @@ class Applier:
         self._publish(image, delta)
 
     def replace(self, image: MetadataImage) -> None:
-        """``image`` comes from a snapshot, which stands in place of everything before it."""
+        """Replace everything before by a snapshot's ``image``."""
         before = self.image
         self._core.replay(image)
         self._publish(image, MetadataDelta.between(before, image))
@@ -133,7 +132,7 @@ class Applier:
 
 
 def events_of(delta: MetadataDelta, before: MetadataImage, image: MetadataImage) -> Iterator[Event]:
-    """Yield what became of the brokers and of the cluster's level between two images. Only the leader emits it."""
+    """Yield the events of brokers and of the cluster's level between two images. Only the leader emits them."""
     for broker_id in sorted(delta.brokers):
         if broker_id in image.brokers:
             yield from _of_broker(broker_id, before, image)

@@ -1,4 +1,4 @@
-"""Raft's own entries as bytes of the log, and back: Kafka's control records, so that its tools read our log.
+"""Encode and decode Raft's own entries: Kafka's control records, so that its tools read our log.
 
 A LEADER_CHANGE is a LeaderChangeMessage (KIP-595), a VOTERS entry a KRaftVotersRecord (KIP-853). The leader that
 proposes one encodes it once; every log keeps those bytes.
@@ -27,8 +27,8 @@ from .raft import Entry, EntryKind, ReplicaKey, VoterSet
 
 
 def encode_control(kind: EntryKind, term: int, base_offset: int, leader: int, voters: VoterSet, now_ms: int) -> bytes:
-    """The batch of an entry that raft itself proposes. ``voters``: those of the term that ``leader`` (a node id) leads
-    or, of a VOTERS entry, the new ones. Equal arguments give equal bytes."""
+    """The batch of an entry that Raft itself proposes. ``voters``: those of the term that ``leader`` (a node id) leads
+    or, for a VOTERS entry, the new ones. Equal arguments give equal bytes."""
     match kind:
         case EntryKind.LEADER_CHANGE:
             record = leader_change(leader, [(key.node_id, key.directory_id) for key in voters])
@@ -40,8 +40,8 @@ def encode_control(kind: EntryKind, term: int, base_offset: int, leader: int, vo
 
 
 def decode_entry(header: BatchHeader, data: bytes) -> Entry:
-    """The entry of one batch. CorruptLogError: a control batch that is none of raft's. UnsupportedVersionError: of a
-    newer one's."""
+    """The entry of one batch. CorruptLogError: a control batch that is not Raft's. UnsupportedVersionError: a newer
+    one."""
     kind, voters = EntryKind.DATA, None
     if header.is_control:
         record = _only_record(header, data)
@@ -55,13 +55,13 @@ def decode_entry(header: BatchHeader, data: bytes) -> Entry:
 
 
 def leader_change_of(entry: Entry) -> LeaderChange:
-    """Who led the term that a LEADER_CHANGE began, and who voted then."""
+    """The leader of the term that a LEADER_CHANGE began, and its voters."""
     return parse_leader_change(decode_control_batch(entry.data)[0].value)
 
 
 def check_entry(entry: Entry) -> BatchHeader:
-    """The header of an entry's bytes. CorruptMessageError when they are damaged, or not those of that entry: they must
-    not be written then."""
+    """The header of an entry's bytes. CorruptMessageError when they are damaged, or not that entry's: do not write
+    them."""
     header = check_batch(entry.data)
     said = (header.base_offset, header.next_offset, header.leader_epoch, header.size, header.is_control)
     wanted = (entry.base_offset, entry.next_offset, entry.term, len(entry.data), entry.kind is not EntryKind.DATA)
@@ -88,7 +88,7 @@ def voter_set(voters: Iterable[SnapshotVoter]) -> VoterSet:
 
 
 def snapshot_voters(voters: VoterSet) -> list[SnapshotVoter]:
-    """The inverse of ``voter_set``."""
+    """Inverse of ``voter_set``."""
     return [SnapshotVoter(key.node_id, key.directory_id, voters.address(key.node_id)) for key in voters]
 
 

@@ -1,4 +1,4 @@
-"""From a request to an entry of the log: decided on the speculation, proposed to raft, and accepted into it."""
+"""Turn requests into log entries: decided on the speculation, proposed to Raft, and accepted into it."""
 
 from __future__ import annotations
 
@@ -16,19 +16,18 @@ from .storage import MetadataStorage
 
 logger = logging.getLogger("headrace.controller")
 
-#: What time demands is decided at most so often in one turn.
+#: Upkeep decisions in one turn, at most.
 UPKEEP_MAX = 16
-#: Once so many records were decided, the rest waits for the next turn: a thousand changed partitions take 7 ms, and a
-#: leader that is busy for a second is taken for dead by the others.
+#: Records after which the rest waits for the next turn: a thousand changed partitions take 7 ms, and followers elect
+#: another leader if one is busy for a second.
 TURN_RECORDS_MAX = 5_000
-#: What asks for more metadata to be kept; all else keeps the cluster alive, or makes room.
+#: Requests that add metadata; all others keep the cluster running, or remove some.
 _GROWTH = (CreateTopics, CreatePartitions, AlterConfigs, AlterPartitionReassignments)
 
 
 class Decider:
-    """What an active leader does with its core. ``raft`` is handed in each time: after a full disk it is another. Of
-    ``sleep_ms`` between two ticks nothing is to be concluded: the leader of an idle quorum sleeps for nearly so long.
-    """
+    """Decisions of an active leader on its core. ``raft`` is passed each time: after a full disk it is another one. A
+    pause of ``sleep_ms`` between two ticks proves nothing: the leader of an idle quorum sleeps for nearly so long."""
 
     def __init__(self, core: ClusterCore, storage: MetadataStorage, clock: Clock, *, sleep_ms: float) -> None:
         self._core = core
@@ -40,7 +39,7 @@ class Decider:
 
     @property
     def end(self) -> int:
-        """Where the speculation ends: what is decided next is decided on everything below."""
+        """End of the speculation: the next decision depends on everything below."""
         return self._core.speculative.next_offset
 
     def begin_turn(self) -> None:
@@ -48,24 +47,23 @@ class Decider:
 
     @property
     def has_decided_much(self) -> bool:
-        """Should the rest wait for the next turn?"""
+        """Whether the rest should wait for the next turn."""
         return self.end >= self._turn_end
 
     def lead(self, now_ms: float) -> None:
-        """A term as active leader begins."""
+        """Begin a term as active leader."""
         self._last_tick_ms = now_ms
         self._core.lead(now_ms)
 
     def decide(self, request: Request, now_ms: float) -> Decision:
-        """Deciding changes nothing, so a rule that stumbles over a request costs that request only, not the cluster its
-        controller."""
+        """Decide a request. Deciding changes nothing, so a bug in a rule fails that request only."""
         try:
             decision = self._core.decide(request, now_ms)
             if decision.records and isinstance(request, _GROWTH):
                 full = self._storage.refusal(len(decision.records))
                 return decision if full is None else Decision(failure=full)
             return decision
-        except OSError:  # the disk is gone
+        except OSError:  # the disk failed
             raise
         except Exception as error:
             logger.exception("%s could not be decided", type(request).__name__)
@@ -88,27 +86,27 @@ class Decider:
         self._core.accept(decision, entry.next_offset, entry.term)
 
     def skip(self, entry: Entry) -> None:
-        """Raft itself has appended something that decides nothing (new voters)."""
+        """Raft itself has appended an entry without a decision (new voters)."""
         assert entry.base_offset == self._core.speculative.next_offset, "the log and the speculation have parted"
         self._core.skip(entry.next_offset, entry.term)
 
     def forgive_pause(self, now_ms: float) -> None:
-        """With each tick, before anything is decided: what was missed while this process stood still is forgiven, for
-        nobody could be heard. Not what was merely slept for, however short the sessions are: they would never end."""
+        """Call with each tick, before any decision: after a pause of this process, silence proves nothing, and sessions
+        start again. A sleep is no pause, however short the sessions are: they would never end."""
         paused_ms, self._last_tick_ms = now_ms - self._last_tick_ms, now_ms
         if paused_ms > max(self._core.settings.broker_session_timeout_ms / 2, self._sleep_ms):
             logger.warning("this process stood still for %.0f ms; every broker's session begins anew", paused_ms)
             self._core.stood_still(now_ms)
 
     def upkeep(self, raft: RaftNode, now_ms: float) -> None:
-        """What time alone demands, as far as this turn goes; the next tick goes on. Something of it is decided in each
-        turn, however much was asked for."""
+        """Decide work that time demands, as far as this turn allows; the next tick continues. Each turn does some of
+        it, under any load of requests."""
         for count in range(UPKEEP_MAX):
             if count and self.has_decided_much:
                 return
             try:
                 decision = self._core.upkeep(now_ms)
-            except Exception:  # a rule stumbled; the cluster keeps its controller
+            except Exception:  # a bug in a rule; the cluster keeps its controller
                 logger.exception("upkeep could not be decided")
                 return
             if not decision.records:

@@ -1,12 +1,12 @@
-"""The driver: one task that moves a QuorumController by the clock and by what arrives. quorum_controller.py says what a
-turn is; here is only when the next one comes, and who waits for it.
+"""The driver: one task that runs a QuorumController by the clock and by arriving messages. quorum_controller.py defines
+a turn; this module schedules turns and completes their waiters.
 
-The log is written and flushed by a thread of its own, while the loop lets the next requests in: a request takes several
-rounds of the loop from its socket to its turn, so that turns would hold one or two of them if each round ended in an
-fdatasync. What is sent gets out meanwhile, too.
+A separate thread writes and flushes the log, while the loop accepts the next requests. A request takes several rounds
+of the loop from its socket to its turn, so with an fdatasync in each round a turn would hold one or two of them.
+Messages are also sent meanwhile.
 
-Snapshots are encoded, written and flushed by another thread, one at a time; only their renaming, and the removal of the
-log behind them, happen in the loop.
+Another thread encodes, writes and flushes snapshots, one at a time; only their renaming, and the removal of the log
+behind them, happen in the loop.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ T = TypeVar("T")
 
 #: Requests that may wait for their turn.
 QUEUED_REQUESTS_MAX = 20_000
-#: How long a leader that stops waits for its successor.
+#: How long a stopping leader waits for its successor.
 _HAND_OVER_S = 1.0
 
 
 class ControllerDriver:
-    """See the module. ``run`` is the one task; all other methods are called in the same event loop."""
+    """See the module. ``run`` is the one task; call all other methods in the same event loop."""
 
     def __init__(self, controller: QuorumController, storage: MetadataStorage) -> None:
         self.controller = controller
@@ -69,12 +69,10 @@ class ControllerDriver:
 
     @property
     def image(self) -> MetadataImage:
-        """The committed state."""
         return self.controller.image
 
     @property
     def leader_id(self) -> int:
-        """The active controller, -1 when there is none."""
         return self.controller.leader_id
 
     @property
@@ -83,11 +81,11 @@ class ControllerDriver:
 
     @property
     def is_leader(self) -> bool:
-        """Is this node the leader, as far as it knows?"""
+        """Whether this node is the leader, as far as it knows."""
         return self.controller.role is Role.LEADER
 
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
-        """Call ``subscriber`` with each committed image from now on; returns what ends the subscription."""
+        """Call ``subscriber`` with each committed image from now on; returns a function that ends this."""
         return self.controller.subscribe(subscriber)
 
     def on_turn(self, watcher: Callable[[], None]) -> None:
@@ -95,12 +93,12 @@ class ControllerDriver:
         self._turn_watchers = (*self._turn_watchers, watcher)
 
     def read(self, offset: int) -> tuple[bytes, int]:
-        """Committed batches from ``offset`` on (about 1 MiB at most), and where to go on. OffsetOutOfRangeError: they
+        """Committed batches from ``offset`` on (about 1 MiB at most), and the next offset. OffsetOutOfRangeError: they
         are in a snapshot only."""
         return self._storage.read(offset, self.image.next_offset)
 
     async def wait_applied(self, offset: int, timeout_s: float) -> MetadataImage:
-        """The committed image once it holds everything below ``offset``; RequestTimedOutError."""
+        """Wait for the committed image with everything below ``offset``; RequestTimedOutError."""
         if self.image.next_offset < offset:
             reached = asyncio.Event()
             unsubscribe = self.subscribe(lambda image, _: reached.set() if image.next_offset >= offset else None)
@@ -118,8 +116,8 @@ class ControllerDriver:
     # -- what is asked for --------------------------------------------------------------------------------------------
 
     async def ask(self, request: Request) -> Answer:
-        """Have ``request`` decided; returns when the decision is committed. Raises what refused it, NotControllerError,
-        RequestTimedOutError (the lead was lost, and nobody knows), ServerShuttingDownError, ServerBusyError.
+        """Have ``request`` decided; returns when the decision is committed. Raises the refusal, NotControllerError,
+        RequestTimedOutError (leadership was lost, the outcome is unknown), ServerShuttingDownError, ServerBusyError.
         Cancelling the caller does not undo the decision."""
         if self.controller.queued >= QUEUED_REQUESTS_MAX:
             raise ServerBusyError(f"controller {self.node_id} has {self.controller.queued} requests waiting")
@@ -127,30 +125,30 @@ class ControllerDriver:
         return answer
 
     def tell(self, request: Request) -> None:
-        """``ask`` without caring for the answer."""
+        """``ask`` without an answer."""
         if not self._stopping:
             self.controller.submit(request, None)
             self._wake.set()
 
     async def read_barrier(self, *, is_deferred: bool = False) -> int:
-        """A linearizable read: the metadata offset that the image here has reached once it holds all that was answered
-        before this call. ``is_deferred``: it costs no message, and up to 600 ms more (the heartbeats' interval: 300).
-        NotControllerError unless this node leads."""
+        """A linearizable read: the metadata offset at which the image here contains all that was answered before this
+        call. ``is_deferred``: costs no message, and up to 600 ms more (the heartbeat interval: 300). NotControllerError
+        unless this node leads."""
         offset: int = await self._asked(lambda done: self.controller.read(done, is_deferred=is_deferred))
         return offset
 
     async def add_voter(self, key: ReplicaKey, address: str) -> Answer:
-        """Returns when it is committed. The errors of ``RaftNode.add_voter``."""
+        """Add a voter; returns when it is committed. Raises the errors of ``RaftNode.add_voter``."""
         answer: Answer = await self._asked(lambda done: self.controller.add_voter(key, address, done))
         return answer
 
     async def remove_voter(self, key: ReplicaKey) -> Answer:
-        """Returns when it is committed. The errors of ``RaftNode.remove_voter``."""
+        """Remove a voter; returns when it is committed. Raises the errors of ``RaftNode.remove_voter``."""
         answer: Answer = await self._asked(lambda done: self.controller.remove_voter(key, done))
         return answer
 
     async def transfer(self, key: ReplicaKey) -> Answer:
-        """Returns when ``key`` leads. The errors of ``QuorumController.transfer``."""
+        """Transfer leadership; returns when ``key`` leads. Raises the errors of ``QuorumController.transfer``."""
         answer: Answer = await self._asked(lambda done: self.controller.transfer(key, done))
         return answer
 
@@ -160,7 +158,7 @@ class ControllerDriver:
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
         def done(result: Any) -> None:
-            if future.done():  # the caller has gone
+            if future.done():  # the caller has left
                 return
             if isinstance(result, HeadraceError):
                 future.set_exception(result)
@@ -178,10 +176,11 @@ class ControllerDriver:
         """A message of another replica has arrived."""
         try:
             self.controller.receive(message)
-        except OffsetNotAvailableError as error:  # what a full disk did not take is being cut; it comes again
+        # entries that a full disk refused are being truncated; it is sent again
+        except OffsetNotAvailableError as error:
             logger.info("a message of %s was lost: %s", message.sender, error)
         except (HeadraceError, OSError, AssertionError) as error:
-            # such as rot in what a follower is to be sent; no matter of the stream's
+            # for example damage in what a follower should get; not the stream's fault
             self._failure = self._failure or error
         if self._failure is not None or self.controller.until_due_ms() <= 0:
             self._wake.set()
@@ -192,12 +191,12 @@ class ControllerDriver:
         self._wake.set()
 
     def observe(self, key: ReplicaKey) -> None:
-        """A replica that does not vote has connected."""
+        """A non-voting replica has connected."""
         self.controller.observe(key)
         self._wake.set()
 
     def forget(self, key: ReplicaKey) -> None:
-        """It has gone."""
+        """It has disconnected."""
         self.controller.forget(key)
 
     # -- the one task -------------------------------------------------------------------------------------------------
@@ -207,8 +206,8 @@ class ControllerDriver:
         self.controller.start()
 
     async def run(self) -> None:
-        """Turn after turn until ``stop``. Raises OSError or StorageError when the disk fails, CorruptLogError when it
-        lies: the process must end then."""
+        """Run turns until ``stop``. Raises OSError or StorageError when the disk fails, CorruptLogError when it is
+        damaged: the process must end then."""
         controller, loop = self.controller, asyncio.get_running_loop()
         try:
             while not (self._stopping and not controller.queued):
@@ -227,8 +226,8 @@ class ControllerDriver:
                 self._look_after_snapshots()
                 for watcher in self._turn_watchers:
                     watcher()
-                await asyncio.sleep(0)  # let what arrived meanwhile in, and the answers out
-            if self._failure is not None:  # a disk that failed during the last turn has not been stopped cleanly
+                await asyncio.sleep(0)  # accept what arrived meanwhile, and send the answers
+            if self._failure is not None:  # a disk that failed during the last turn was not stopped cleanly
                 raise self._failure
         except CorruptLogError as error:
             raise CorruptLogError(
@@ -242,8 +241,8 @@ class ControllerDriver:
             controller.fail_all(ServerShuttingDownError(f"controller {self.node_id} has stopped"))
 
     async def hand_over(self) -> None:
-        """Before a stop: if this node leads, and others vote, one of them takes over, and what was in flight here is
-        settled by it; bounded by a second, and by those who could do it being there (a whole cluster stops)."""
+        """Before a stop, if this node leads and others vote: transfer leadership, so the successor settles what is in
+        flight. Waits at most a second, and only if a successor is reachable (a whole cluster may stop)."""
         successor = self.controller.best_successor()
         if successor is None:
             return
@@ -276,7 +275,7 @@ class ControllerDriver:
         self._wake.set()
 
     async def _wait(self, timeout_s: float) -> None:
-        # (A timer of its own: asyncio.timeout cancels and catches each time, several times a second.)
+        # (Not asyncio.timeout, which cancels and catches several times a second.)
         timer = asyncio.get_running_loop().call_later(timeout_s, self._wake.set)
         try:
             await self._wake.wait()
@@ -286,7 +285,7 @@ class ControllerDriver:
     # -- snapshots ----------------------------------------------------------------------------------------------------
 
     def _look_after_snapshots(self) -> None:
-        """Between turns."""
+        """Call between turns."""
         if self._snapshot is not None and self._snapshot[1].done():
             (job, future), self._snapshot = self._snapshot, None
             try:
@@ -303,7 +302,7 @@ class ControllerDriver:
                 self._snapshot = due, future
 
     async def _end_snapshot(self) -> None:
-        """A thread cannot be cut short; what it writes is a temporary file."""
+        """A thread cannot be interrupted; it writes a temporary file."""
         if self._snapshot is not None:
             (job, future), self._snapshot = self._snapshot, None
             await asyncio.gather(future, return_exceptions=True)

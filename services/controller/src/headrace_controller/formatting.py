@@ -1,4 +1,4 @@
-"""What ``format`` leaves in a controller's directory beside ``meta.properties``: the voters that it begins with."""
+"""Voters that ``format`` writes into a controller's directory beside ``meta.properties``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .snapshots import write_first_voters
 
 
 def write_voters(fs: FileSystem, root: str, voters: Sequence[InitialVoter]) -> None:
-    """Durable when this returns; writing again replaces it. No voters: the controller waits until it is added.
+    """Write the first voters, durably; repeating it replaces them. No voters: the controller waits until it is added.
     OSError."""
     write_first_voters(
         fs,

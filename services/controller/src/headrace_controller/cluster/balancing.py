@@ -1,15 +1,12 @@
-"""When moves are planned without anybody naming a partition: a broker is being emptied, or has too little.
+"""Plan moves automatically: to drain a broker, or to fill one that has too few replicas.
 
-A broker *has too little* when it has no replica though its share is one or more, or when it is short of its share by
-more than ``auto.rebalance.threshold.percentage`` of it. It is given what it lacks (rebalance.py), whole. So what is
-left after a rebalance starts no other, and a broker that was away for a while moves nothing: its replicas stay its own.
-When nobody has too little, internal topics that were made with fewer brokers get the replicas that they lack.
+A broker *has too few* when it has no replica though its share is one or more, or when it is short of its share by more
+than ``auto.rebalance.threshold.percentage`` of it. It gets all that it lacks (rebalance.py). So the rest after a
+rebalance starts no other, and a broker that was away for a while moves nothing: its replicas stay its own. When no
+broker has too few, internal topics created with fewer brokers get the replicas that they lack.
 
-Nobody is given anything before the brokers that live have been the same for ``auto.rebalance.delay.ms``: five that
-join together share in one plan. An emptied broker waits for nothing.
-
-A fenced broker keeps what it has and gets nothing, so restarts move nothing. Nothing is filled before the same brokers
-have lived for ``auto.rebalance.delay.ms``; a drain waits for nothing.
+Filling waits until the same brokers have been active for ``auto.rebalance.delay.ms``: five that join together share one
+plan. A drain does not wait. A fenced broker keeps its replicas and gets none, so restarts move nothing.
 """
 
 from __future__ import annotations
@@ -37,9 +34,9 @@ from .requests import DrainBroker, Drained, UnregisterBroker
 
 #: Moves of one plan: a decision of the metadata log, and 0.3 s of planning with 100,000 partitions.
 PLAN_MOVES_MAX = 1_000
-#: When there was something to do and nothing could be done, it is looked at again after this long.
+#: Pause after a plan that could not do anything.
 FRUITLESS_MS = 30_000.0
-#: The metadata.version that has records for what waits (headrace_core.metadata.features).
+#: The metadata.version with records for queued moves (headrace_core.metadata.features).
 MOVES_LEVEL = 2
 ENABLE_KEY = "auto.rebalance.enable"
 _NO_LOAD = BrokerLoad()
@@ -47,14 +44,14 @@ _NO_LOAD = BrokerLoad()
 
 @dataclass(slots=True)
 class PlanningClock:
-    """Not in the log, as sessions are not: it only decides when something is planned. A new leader starts anew."""
+    """Like sessions, not in the log: it only decides when to plan. A new leader starts again."""
 
     members: frozenset[int] = frozenset()
     since_ms: float = 0.0
     not_before_ms: float = 0.0
 
     def steady_ms(self, members: frozenset[int], now_ms: float) -> float:
-        """How long the brokers that may take replicas have been these."""
+        """How long the set of brokers that may take replicas has been the same."""
         if members != self.members:
             self.members, self.since_ms = members, now_ms
         return now_ms - self.since_ms
@@ -67,7 +64,8 @@ class PlanningClock:
 
 
 def drain(view: View, request: DrainBroker) -> Decision:
-    """Drained: how much there is left. BrokerIdNotRegisteredError; InvalidRequestError: nobody else could take over."""
+    """Drained: how many replicas are left. BrokerIdNotRegisteredError; InvalidRequestError: no other broker could take
+    over."""
     broker = _registered(view.image, request.broker_id)
     load = view.image.loads.get(broker.broker_id, _NO_LOAD)
     if request.draining and load.replicas:
@@ -82,8 +80,8 @@ def drain(view: View, request: DrainBroker) -> Decision:
 
 
 def unregister(view: View, request: UnregisterBroker) -> Decision:
-    """As ``kafka-cluster unregister``, but only for a broker that is down and empty: no partition may have a replica on
-    a broker that does not exist. BrokerIdNotRegisteredError, InvalidRequestError."""
+    """Unregister a broker like ``kafka-cluster unregister``, but only one that is down and empty: no partition may have
+    a replica on a broker that does not exist. BrokerIdNotRegisteredError, InvalidRequestError."""
     image = view.image
     broker = _registered(image, request.broker_id)
     check_unregistered(image, broker)
@@ -91,7 +89,7 @@ def unregister(view: View, request: UnregisterBroker) -> Decision:
 
 
 def check_unregistered(image: MetadataImage, broker: BrokerImage) -> None:
-    """Guard: InvalidRequestError unless nobody would miss this broker."""
+    """Guard: InvalidRequestError unless this broker is down and empty."""
     load = image.loads.get(broker.broker_id, _NO_LOAD)
     waiting = sum(broker.broker_id in queued.targets for queued in image.ledger.queued.values())
     if load.replicas or waiting:
@@ -104,7 +102,7 @@ def check_unregistered(image: MetadataImage, broker: BrokerImage) -> None:
 
 
 def is_drained(image: MetadataImage, broker_id: int) -> bool:
-    """May a broker that is being emptied go?"""
+    """Whether a broker that is being drained is empty."""
     broker = image.brokers.get(broker_id)
     return broker is not None and broker.draining and broker_id not in image.loads
 
@@ -120,7 +118,7 @@ def _registered(image: MetadataImage, broker_id: int) -> BrokerImage:
 
 
 def balance(view: View, clock: PlanningClock) -> Decision:
-    """Queues a plan when one is due, and none is waiting to be carried out."""
+    """Queue a plan when one is due, and none is waiting."""
     image = view.image
     members = frozenset(each.broker_id for each in image.placeable_brokers())
     steady_ms = clock.steady_ms(members, view.now_ms)
@@ -148,7 +146,7 @@ def balance(view: View, clock: PlanningClock) -> Decision:
 
 
 def _more_replicas(view: View, steady_ms: float, moves_max: int) -> Decision:
-    """For internal topics that were made when there were fewer brokers."""
+    """Replicas for internal topics that were created with fewer brokers."""
     if not is_enabled(view) or steady_ms < view.settings.auto_rebalance_delay_ms:
         return Decision()
     return Decision(
@@ -160,7 +158,7 @@ def _more_replicas(view: View, steady_ms: float, moves_max: int) -> Decision:
 
 
 def hungry(image: MetadataImage, members: frozenset[int], threshold_percentage: int) -> list[int]:
-    """The brokers that have too little."""
+    """The brokers that have too few replicas."""
     if not members:
         return []
     counts = {each: image.loads.get(each, _NO_LOAD).replicas for each in members}
@@ -170,6 +168,6 @@ def hungry(image: MetadataImage, members: frozenset[int], threshold_percentage: 
 
 
 def is_enabled(view: View) -> bool:
-    """auto.rebalance.enable: as set for all brokers while they run, else as in this controller's properties file."""
+    """auto.rebalance.enable: as set dynamically for all brokers, else as in this controller's properties file."""
     text = view.image.config(ConfigResourceType.BROKER, "").get(ENABLE_KEY)
     return view.settings.auto_rebalance_enable if text is None else text == "true"

@@ -1,25 +1,24 @@
 """Brokers: registration, heartbeats, fencing, controlled shutdown (KIP-631, with ids by directory as in KIP-853).
 
     registered, fenced --- heartbeat, has applied its own registration ---> active
-    active --- silent, or its connection broken for too long (sessions.py), or registered anew ---> fenced
+    active --- silent, disconnected for too long (sessions.py), or registered again ---> fenced
     active --- wants to stop ---> shutting down (leads nothing) --- leaderships taken over ---> fenced, may stop
 
-A broker's id belongs to its directories: whoever comes with the same directories gets the same id. Each registration
-has a larger epoch, so what an earlier life of the broker says is refused.
+A broker's id belongs to its directories: the same directories get the same id. Each registration has a larger epoch, so
+messages from before a restart are refused.
 
-A broker that cannot lead for now says so in its heartbeats (leadership.py); what follows for its partitions follows at
-once, as when a directory fails.
+A broker that cannot lead now reports so in its heartbeats (leadership.py); elections follow at once, as for a failed
+directory.
 
 A directory is offline from the heartbeat that says so, or the registration that does not name it, until a later
-registration names it again (directories.py has where replicas are). A broker without any online directory is fenced:
-it heartbeats, but it can serve nothing.
+registration names it again (directories.py has the places of replicas). A broker without any online directory is
+fenced: it heartbeats, but cannot serve.
 
-A registration names the broker epoch in the clean shutdown markers of its directories (KIP-966). If that is not the
-epoch of its former life, that life ended uncleanly, and the broker is no eligible leader any more of partitions whose
-last records it may have lost.
+A registration names the broker epoch in the clean shutdown markers of its directories (KIP-966). If that is not its
+last epoch, the broker stopped uncleanly, and is no eligible leader of partitions whose last records it may have lost.
 
-What follows for a broker's partitions (elections.py) may be too much for one decision. Then the broker's own change
-comes with the first part, and ``settle`` goes on; until that is done the broker is not unfenced.
+The changes of a broker's partitions (elections.py) may be too many for one decision. Then the broker's own change comes
+with the first part, and ``settle`` continues; until that is done the broker is not unfenced.
 """
 
 from __future__ import annotations
@@ -55,12 +54,12 @@ from .requests import FenceSilentBrokers, Heartbeat, HeartbeatReply, HeartbeatsE
 from .sessions import Contact
 
 ID_BYTES = 16
-#: Every node keeps every registration in memory.
+#: Bounds, because every node keeps every registration in memory.
 DIRECTORIES_MAX, ENDPOINTS_MAX, NAME_MAX = 1_000, 16, 255
 
 
 def register(view: View, request: RegisterBroker) -> Decision:
-    """Raises InconsistentClusterIdError, InvalidRequestError, DuplicateBrokerRegistrationError,
+    """Register a broker. Raises InconsistentClusterIdError, InvalidRequestError, DuplicateBrokerRegistrationError,
     UnsupportedVersionError."""
     image = view.image
     _check_registration(image, request)
@@ -68,7 +67,7 @@ def register(view: View, request: RegisterBroker) -> Decision:
     broker_id = _choose_id(image, request)
     before = image.brokers.get(broker_id)
     if before is not None:
-        if before.incarnation_id == request.incarnation_id:  # the same process asks again: the answer was lost
+        if before.incarnation_id == request.incarnation_id:  # the same process repeats a request whose answer was lost
             contact = Contact(broker_id, before.broker_epoch, view.now_ms, registering=True)
             return Decision(reply=Registered(broker_id, before.broker_epoch), contact=contact)
         alive = view.sessions.lives(broker_id, before.broker_epoch, view.now_ms)
@@ -77,7 +76,7 @@ def register(view: View, request: RegisterBroker) -> Decision:
                 f"broker {broker_id} is registered and alive; if it was restarted just now, its earlier registration "
                 f"ends {view.sessions.timeout_ms:.0f} ms after its last heartbeat, and then this one will be accepted"
             )
-    epoch = image.next_offset  # the offset that this very record gets
+    epoch = image.next_offset  # the offset of this record
     registration = RegisterBrokerRecord(
         broker_id=broker_id,
         broker_epoch=epoch,
@@ -117,7 +116,7 @@ def heartbeat(view: View, request: Heartbeat) -> Decision:
     lost, unsettled = _directories_lost(view, broker, request.offline_directories)
     if is_news and not lost:
         lost, unsettled = _consequences(view, view.image, broker.broker_id, None, room=_batch_max(view))
-    if lost:  # what else the heartbeat asks for is decided on what is left
+    if lost:  # decide the rest of the heartbeat on what is left
         image = view.image.apply(lost, view.image.next_offset + len(lost))
         view, broker = msgspec.structs.replace(view, image=image), image.brokers[broker.broker_id]
     records: list[MetadataRecord] = []
@@ -138,13 +137,13 @@ def heartbeat(view: View, request: Heartbeat) -> Decision:
 
 
 def heartbeats_ended(view: View, request: HeartbeatsEnded) -> Decision:
-    """The broker's grace begins, unless it is back on another stream already."""
+    """Start the broker's grace, unless it is on another stream already."""
     contact = Contact(request.broker_id, request.broker_epoch, view.now_ms, connected=False, stream=request.stream)
     return Decision(contact=contact)
 
 
 def fence_silent(view: View, request: FenceSilentBrokers | None = None) -> Decision:
-    """Fences at most one broker: a decision is one batch, and elections look at the brokers as they then are."""
+    """Fence at most one broker: a decision is one batch, and elections use the brokers' state after it."""
     for broker in view.image.brokers.values():
         if not broker.fenced and view.sessions.is_over(broker.broker_id, broker.broker_epoch, view.now_ms):
             records, more = _fence(view, broker)
@@ -153,9 +152,8 @@ def fence_silent(view: View, request: FenceSilentBrokers | None = None) -> Decis
 
 
 def settle(view: View) -> Decision:
-    """Goes on with what follows for the partitions of a broker that came or went, where one decision was not enough.
-
-    The image says what is left to do, so a new leader goes on where the old one stopped."""
+    """Continue the changes of partitions of a changed broker, where one decision was not enough. The image shows what
+    is left, so a new leader continues."""
     for broker_id in sorted(view.agenda.unsettled):
         broker = view.image.brokers.get(broker_id)
         if broker is not None:
@@ -206,7 +204,7 @@ def _check_registration(image: MetadataImage, request: RegisterBroker) -> None:
 def _choose_id(image: MetadataImage, request: RegisterBroker) -> int:
     asked = set(request.directory_ids)
     owners = sorted(broker.broker_id for broker in image.brokers.values() if asked.intersection(broker.directory_ids))
-    if not owners:  # they failed, and the broker went on without them
+    if not owners:  # they failed, and the broker continued without them
         owners = [each.broker_id for each in image.brokers.values() if asked.intersection(each.offline_directories)]
     if len(owners) > 1:
         raise InvalidRequestError(f"the directories belong to different brokers: {', '.join(map(str, owners))}")
@@ -222,7 +220,7 @@ def _choose_id(image: MetadataImage, request: RegisterBroker) -> int:
 
 
 def known(image: MetadataImage, broker_id: int, broker_epoch: int) -> BrokerImage:
-    """The broker, in the life that ``broker_epoch`` names. BrokerIdNotRegisteredError, StaleBrokerEpochError."""
+    """The broker with this epoch. BrokerIdNotRegisteredError, StaleBrokerEpochError."""
     broker = image.brokers.get(broker_id)
     if broker is None:
         raise BrokerIdNotRegisteredError(f"broker {broker_id} is not registered")
@@ -234,7 +232,7 @@ def known(image: MetadataImage, broker_id: int, broker_epoch: int) -> BrokerImag
 
 
 def _missing(before: BrokerImage | None, named: tuple[bytes, ...]) -> tuple[bytes, ...]:
-    """The directories that a broker had and does not name any more, oldest first and not without bound."""
+    """The directories that a broker had and no longer names, oldest first, within a bound."""
     if before is None:
         return ()
     had = dict.fromkeys((*before.offline_directories, *before.directory_ids))
@@ -242,15 +240,15 @@ def _missing(before: BrokerImage | None, named: tuple[bytes, ...]) -> tuple[byte
 
 
 def _lost_life(before: BrokerImage | None, previous_broker_epoch: int) -> BrokerImage | None:
-    """The broker's registration until now, if that life ended without a clean shutdown (KIP-966), or if what follows
-    from an earlier unclean end is not all written yet."""
+    """The broker's previous registration, if it ended without a clean shutdown (KIP-966), or if the changes after an
+    earlier unclean end are not all written yet."""
     if before is None or (before.broker_epoch == previous_broker_epoch and not before.unsettled):
         return None
     return before
 
 
 def _may_be_unfenced(view: View, broker: BrokerImage, applied: int) -> bool:
-    """It has applied its own registration, and what follows from its former life is written."""
+    """Whether it has applied its own registration, and the changes after its last stop are written."""
     settled = not broker.unsettled and broker.broker_id not in view.agenda.unsettled
     return settled and applied > broker.broker_epoch
 
@@ -258,7 +256,7 @@ def _may_be_unfenced(view: View, broker: BrokerImage, applied: int) -> bool:
 def _directories_lost(
     view: View, broker: BrokerImage, offline: tuple[bytes, ...]
 ) -> tuple[list[MetadataRecord], tuple[int, ...]]:
-    """What follows when the broker says that these of its directories have failed; nothing when that is known."""
+    """The changes after the failure of these directories; nothing if they are known to be offline."""
     failed = [each for each in dict.fromkeys(offline) if each in broker.online_directories]
     if not failed:
         return [], ()
@@ -276,13 +274,13 @@ def _change(broker: BrokerImage, **changes: Any) -> BrokerChangeRecord:
 def _with_consequences(
     view: View, change: RegisterBrokerRecord | BrokerChangeRecord, *, former: BrokerImage | None = None
 ) -> tuple[list[MetadataRecord], tuple[int, ...]]:
-    """``change`` and what follows from it for the broker's partitions, as far as one decision goes; and the broker, if
-    that was not far enough."""
+    """``change`` and the changes of the broker's partitions, within one decision; and the broker, if that was not
+    enough."""
     image = view.image.apply((change,), view.image.next_offset + 1)
     records, more = _consequences(view, image, change.broker_id, former, room=_batch_max(view))
     if more and former is not None:
         assert isinstance(change, RegisterBrokerRecord), "only a registration ends a life"
-        # Whoever goes on knows this record only: the weaker of both policies counts.
+        # Later decisions know this record only: the weaker of both policies counts.
         flush = change.default_log_flush if former.default_log_flush == "commit" else former.default_log_flush
         change = msgspec.structs.replace(change, unsettled=True, default_log_flush=flush)
     return [change, *records], more
@@ -298,20 +296,20 @@ def _consequences(
 
 
 def _takes_over(record: MetadataRecord) -> bool:
-    """Does somebody become leader by this?"""
+    """Whether the record elects a leader."""
     return isinstance(record, PartitionChangeRecord) and record.leader is not None and record.leader != NO_LEADER
 
 
 def _batch_max(view: View) -> int:
-    """Partitions that one decision changes: a batch is one entry of the log, encoded and applied at a stroke."""
+    """Partitions changed by one decision: a batch is one entry of the log, encoded and applied in one turn."""
     return view.settings.metadata_max_records_per_request
 
 
 def _shut_down(
     view: View, broker: BrokerImage
 ) -> tuple[list[MetadataRecord], tuple[int, ...], HeartbeatReply, int | None]:
-    """Leaderships go to others first; the broker may stop once all others have heard of it. The last item is the
-    offset that they must have applied."""
+    """Move leaderships away first; the broker may stop once all others know. The last item is the offset that they must
+    have applied."""
     image = view.image
     may_stop, wait = (
         HeartbeatReply(fenced=True, should_shutdown=True),
@@ -323,12 +321,13 @@ def _shut_down(
         records, more = _with_consequences(view, _change(broker, in_controlled_shutdown=True))
         if more or any(_takes_over(each) for each in records):
             return records, more, wait, None if more else image.next_offset + len(records)
-        records, more = _fence(view, broker)  # nobody has to take anything over
+        records, more = _fence(view, broker)  # no leadership to move
         return records, more, may_stop, None
     if broker.broker_id in view.agenda.unsettled:
         return [], (), wait, None
     handed_over = view.sessions.shutdown_offset(broker.broker_id)
-    if handed_over is None:  # another controller began this, or it took several decisions: until now is late enough
+    # another controller began this, or it took several decisions: the present offset is late enough
+    if handed_over is None:
         handed_over = image.next_offset
     if all(view.sessions.metadata_offset(other.broker_id) >= handed_over for other in image.active_brokers()):
         records, more = _fence(view, broker)

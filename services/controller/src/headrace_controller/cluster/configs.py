@@ -1,4 +1,4 @@
-"""Configuration of topics and brokers, altered incrementally (KIP-339) and checked against what is declared."""
+"""Configuration of topics and brokers: altered incrementally (KIP-339), checked against the declared keys."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from . import elections, internal_topics
 from .decision import Decision, View
 from .requests import AlterConfigs, AlterResource, ConfigOp, ConfigResult, OpKind
 
-#: A longer value is no setting but an attack, or a mistake; every node keeps every value in memory.
+#: A longer value is an attack or a mistake; every node keeps every value in memory.
 VALUE_CHARACTERS_MAX = 10_000
-#: Of all settings that one request makes: they are one entry of the log, sent and flushed at a stroke (as in Kafka).
+#: Settings of one request: they are one entry of the log, sent and flushed together (as in Kafka).
 SETTINGS_BYTES_MAX = 8 << 20
 
 
 def topic_entries(given: Mapping[str, str], image: MetadataImage) -> dict[str, str]:
-    """A new topic's entries by their dotted names, as canonical text; InvalidConfigError when one is wrong, or when
-    they contradict each other or what the brokers' dynamic defaults say."""
+    """A new topic's entries by their dotted names, as canonical text. InvalidConfigError for an invalid one, or for
+    contradictions among them or with the brokers' dynamic defaults."""
     for name, text in given.items():
         _check_length(name, text)
     values = TOPIC.parse(given, defaults=False)
@@ -45,7 +45,7 @@ def topic_entries(given: Mapping[str, str], image: MetadataImage) -> dict[str, s
 
 
 def alter(view: View, request: AlterConfigs) -> Decision:
-    """One ConfigResult for each resource of the request; a resource is altered whole or not at all."""
+    """One ConfigResult for each resource; a resource is altered whole or not at all."""
     records: list[MetadataRecord] = []
     results = []
     counts = Counter(item.resource for item in request.resources)
@@ -65,14 +65,14 @@ def alter(view: View, request: AlterConfigs) -> Decision:
         else:
             records += made
             results.append(ConfigResult(item.resource))
-    # Who is eligible while the ISR is too small is not any more if that has become large enough: in the same batch, for
-    # the leader commits without it from there on. However many they are.
+    # ELR members of an ISR that is large enough now leave the ELR in the same batch, because the leader commits without
+    # them from there on.
     records += elections.after_min_insync_changed(view, records)
     return Decision(() if request.validate_only else tuple(records), tuple(results))
 
 
 def add_size(before: int, made: Iterable[MetadataRecord]) -> int:
-    """Bytes of the settings in one request, with those of ``made``. PolicyViolationError: too many."""
+    """Bytes of the settings in one request, including ``made``. PolicyViolationError: too many."""
     size = before + sum(
         len(each.resource_name) + len(each.key) + len(each.value or "")
         for each in made
@@ -87,7 +87,7 @@ def add_size(before: int, made: Iterable[MetadataRecord]) -> int:
 
 
 def check_resource(image: MetadataImage, resource: ConfigResource) -> None:
-    """Raises UnknownTopicOrPartitionError or InvalidRequestError unless there is such a resource."""
+    """Raise UnknownTopicOrPartitionError or InvalidRequestError unless the resource exists."""
     kind, name = resource
     if kind is ConfigResourceType.TOPIC:
         if name not in image.topic_ids:
@@ -105,7 +105,7 @@ def _alter_one(image: MetadataImage, item: AlterResource) -> list[MetadataRecord
     changes: dict[str, str | None] = {}
     for op in item.ops:
         gone = op.kind is OpKind.DELETE
-        # An entry may always go, also one that could not be set any more.
+        # An entry may always be removed, also one that is invalid now.
         key = None if gone and op.name in own else _altered_key(declared, op, item.resource)
         key_name = op.name if key is None else key.name
         if key_name in changes:
@@ -121,15 +121,15 @@ def _alter_one(image: MetadataImage, item: AlterResource) -> list[MetadataRecord
 
 
 def _check_together(image: MetadataImage, resource: ConfigResource, changes: Mapping[str, str | None]) -> None:
-    """InvalidConfigError when what would hold afterwards contradicts itself, as far as the controller knows: what
-    stands in the brokers' properties files only they know."""
+    """InvalidConfigError when the result contradicts itself, as far as the controller knows: the brokers' properties
+    files are unknown here."""
     kind, name = resource
     records = [ConfigRecord(int(kind), name, key, value) for key, value in changes.items()]
     after = image.apply(records, image.next_offset, image.epoch) if records else image
     if kind is ConfigResourceType.TOPIC:
         TOPIC.check_together(topic_config(after, name), touched=changes)
         return
-    # What holds for all brokers meets what some of them have set for themselves.
+    # Compare the settings of all brokers with those of single brokers.
     own = (int(broker) for of, broker in after.configs if of is ConfigResourceType.BROKER and broker)
     for broker_id in (int(name),) if name else (-1, *own):
         SERVER.check_together(broker_values(after, broker_id, {}), touched=changes)
@@ -138,7 +138,7 @@ def _check_together(image: MetadataImage, resource: ConfigResource, changes: Map
 def _altered_key(declared: ConfigDef, op: ConfigOp, resource: ConfigResource) -> ConfigKey:
     key = declared.key(op.name)
     if key.refusal is not None and op.kind is not OpKind.DELETE:
-        key.parse(op.value)  # raises, with the reason, unless it says what holds anyway
+        key.parse(op.value)  # raises, unless the value is what the key has anyway
     if not key.dynamic:
         raise InvalidConfigError(
             f"{key.name} cannot be altered while brokers run; set it in their properties files and restart them"
@@ -171,7 +171,7 @@ def _check_length(name: str, text: str) -> None:
 
 
 def _changed_list(image: MetadataImage, resource: ConfigResource, key: ConfigKey, op: ConfigOp) -> list[str]:
-    """Appending and subtracting begin with the value that holds now, which may be a default."""
+    """Append to, or subtract from, the current value, which may be a default."""
     kind, name = resource
     if kind is ConfigResourceType.TOPIC:
         now = list(topic_value(image, name, key.name))

@@ -1,19 +1,18 @@
-"""The controller's mind, pure: **decide, then replay**.
+"""The controller's state machine, pure: **decide, then replay**.
 
-Two images. *Committed*: what the metadata log says up to its commit offset; it is what everybody else is shown.
-*Speculative*: the committed one plus what is decided and still in flight; it is what the next decision is made on, so
-that a thousand requests can be decided while the disk is busy with the first one.
+Two images. *Committed*: the metadata log up to its commit offset, as published. *Speculative*: the committed one plus
+decisions in flight, on which the next decision is made. So a thousand requests can be decided while the disk is busy
+with the first one.
 
-    decide(request, now) -> Decision        looks, changes nothing
-    accept(decision, next_offset)           the decision is on its way into the log: speculation grows
-    commit(offset)                          it is durable: the committed image catches up, by the very same records
-    resign()                                what was in flight may be lost: the speculation is dropped
-    upkeep(now) -> Decision                 what time alone demands, most urgent first; empty: nothing to do
-    replay(batch)                           somebody else's decision, or an earlier life's: committed at once
+    decide(request, now) -> Decision        reads, changes nothing
+    accept(decision, next_offset)           the decision is being written: speculation grows
+    commit(offset)                          it is durable: the committed image applies the same records
+    resign()                                decisions in flight may be lost: the speculation is dropped
+    upkeep(now) -> Decision                 work that time demands, most urgent first; empty: nothing to do
+    replay(batch)                           another controller's decision, or one before a restart: committed at once
 
-Nothing but records changes an image, and records need no clock and no chance, so replaying the log gives the image of
-the one who wrote it. What is not in the log (who was heard of when) is in ``sessions`` and decides only *whether*
-something is written.
+Only records change an image, and records depend on no clock and no randomness, so replaying the log gives the writer's
+image. Contacts of nodes are not in the log but in ``sessions``; they decide only *whether* something is written.
 """
 
 from __future__ import annotations
@@ -78,7 +77,7 @@ from .sessions import BrokerSessions, CoordinatorSessions
 
 
 def _bootstrap(view: View, request: Bootstrap) -> Decision:
-    """A log that belongs to nobody becomes this cluster's; InconsistentClusterIdError when it is another's."""
+    """Make an empty log this cluster's; InconsistentClusterIdError when it is another's."""
     image = view.image
     if image.cluster_id and image.cluster_id != request.cluster_id:
         raise InconsistentClusterIdError(
@@ -91,7 +90,7 @@ def _bootstrap(view: View, request: Bootstrap) -> Decision:
     if image.cluster_id:
         return Decision()
     records: list[MetadataRecord] = [ClusterRecord(request.cluster_id, METADATA_VERSION)]
-    if view.settings.min_insync_replicas != 1:  # nobody's file counts from here on: see min_insync_replicas()
+    if view.settings.min_insync_replicas != 1:  # later changes of the file have no effect: see min_insync_replicas()
         value = str(view.settings.min_insync_replicas)
         records.append(ConfigRecord(int(ConfigResourceType.BROKER), "", MIN_INSYNC_KEY, value))
     return Decision(tuple(records))
@@ -124,15 +123,15 @@ _RULES: dict[type, Callable[[View, Any], Decision]] = {
 
 @dataclass(frozen=True, slots=True)
 class Duty:
-    """Something that nobody asks for. ``every_ms`` None: looked at each time, so it must cost nothing when there is
-    nothing to do. Else it may look at everything, and is due so long after it last found nothing more to do."""
+    """Periodic work without a request. ``every_ms`` None: checked each time, so it must cost nothing when there is
+    nothing to do. Else it may look at everything, and is due so long after it last found nothing."""
 
     name: str
     rule: Callable[[View], Decision]
     every_ms: Callable[[ClusterSettings], float] | None = None
 
 
-#: The most urgent first.
+#: Most urgent first.
 DUTIES = (
     Duty("fence", brokers.fence_silent),
     Duty("settle", brokers.settle),
@@ -144,12 +143,12 @@ DUTIES = (
     Duty("leaders", leaders.balance, lambda settings: settings.leader_imbalance_check_interval_seconds * 1_000),
 )
 
-#: Between two steps of a duty that looks at everything: others have their turns meanwhile.
+#: Pause between two steps of a duty that looks at everything, for other work.
 STEP_MS = 100
 
 
 class ClusterCore:
-    """The state, the speculation on it, and the rules. Times are milliseconds of a monotonic clock."""
+    """The state, the speculation on it, and the rules. Times are monotonic milliseconds."""
 
     def __init__(self, settings: ClusterSettings, *, new_id: Callable[[], bytes]) -> None:
         self.settings = settings
@@ -160,16 +159,16 @@ class ClusterCore:
             settings.broker_session_timeout_ms, settings.broker_session_disconnect_grace_ms
         )
         self.agenda = Agenda()
-        self._due_ms: dict[str, float] = {}  # duty -> when
+        self._due_ms: dict[str, float] = {}  # duty -> when it is due
         self._planning = balancing.PlanningClock()
         self._new_id = new_id
         self._in_flight: deque[tuple[MetadataImage, MetadataDelta]] = deque()
-        self._at_rest: MetadataImage | None = None  # the image of which upkeep had nothing to do
+        self._at_rest: MetadataImage | None = None  # the image for which upkeep had nothing to do
 
     # -- what comes from the log --------------------------------------------------------------------------------------
 
     def replay(self, image: MetadataImage) -> None:
-        """The committed state was rebuilt from the log (see MetadataImage.apply); nothing of ours may be in flight."""
+        """Set the committed state rebuilt from the log (see MetadataImage.apply); nothing may be in flight."""
         assert not self._in_flight, "replaying while decisions are in flight"
         assert image.next_offset >= self.committed.next_offset, "replaying backwards"
         self.committed = self.speculative = image
@@ -177,7 +176,7 @@ class ClusterCore:
     # -- leading ------------------------------------------------------------------------------------------------------
 
     def lead(self, now_ms: float) -> None:
-        """A term as leader begins: everybody counts as just heard of, so that a new leader fences nobody in haste."""
+        """Begin a term as leader: every broker counts as just heard from, so that none is fenced too early."""
         self.sessions.forget()
         for broker in self.speculative.brokers.values():
             self.sessions.begin(broker.broker_id, broker.broker_epoch, now_ms)
@@ -193,20 +192,20 @@ class ClusterCore:
         self._at_rest = None
 
     def stood_still(self, now_ms: float) -> None:
-        """This process was paused, so it could not hear anybody: nobody is fenced for that."""
+        """This process was paused and received nothing: fence no broker because of that."""
         self.sessions.stood_still(now_ms)
         self.coordinator_sessions.stood_still(now_ms)
 
     def resign(self) -> None:
-        """Drop what was decided and is not committed."""
+        """Drop uncommitted decisions."""
         self._in_flight.clear()
         self.speculative = self.committed
         self.sessions.forget()
         self.coordinator_sessions.forget()
 
     def decide(self, request: Request, now_ms: float) -> Decision:
-        """What follows from ``request`` as things stand, in flight included. Never raises a HeadraceError: a refusal is
-        a Decision with ``failure``, and is answered like any other, once what it was decided on is committed."""
+        """Decide ``request`` on the speculative state. Never raises a HeadraceError: a refusal is a Decision with
+        ``failure``, answered like any other, when the state that it was decided on is committed."""
         view = self._view(now_ms)
         try:
             return features.at_level(view.image, _RULES[type(request)](view, request))
@@ -214,8 +213,8 @@ class ClusterCore:
             return Decision(failure=failure)
 
     def upkeep(self, now_ms: float) -> Decision:
-        """What time alone demands: at most one thing at a time, the most urgent first; without records: nothing more.
-        To be accepted like any other decision."""
+        """Decide the most urgent work that time demands; without records: nothing to do. Accept it like any other
+        decision."""
         view = self._view(now_ms)
         for duty in DUTIES:
             if duty.every_ms is not None and now_ms < self._due_ms.get(duty.name, now_ms):
@@ -230,9 +229,9 @@ class ClusterCore:
         return features.at_level(view.image, decision)
 
     def next_upkeep_ms(self, now_ms: float) -> float:
-        """When ``upkeep`` may have something to do again: now, as long as something has changed since it last had not;
-        else when a session may be over, or a duty is due. (What balancing and waiting reassignments wait for is counted
-        in seconds: who asks every few hundred milliseconds sees it soon enough.)"""
+        """When ``upkeep`` may have work: now, if anything changed since it last had none; else when a session may
+        expire, or a duty is due. (Balancing and queued reassignments wait for seconds: calling every few hundred
+        milliseconds suffices.)"""
         image = self.speculative
         if self._in_flight or image is not self._at_rest:
             return now_ms
@@ -246,8 +245,8 @@ class ClusterCore:
         return max(min(times_ms, default=now_ms), now_ms)
 
     def accept(self, decision: Decision, next_offset: int, epoch: int) -> None:
-        """``decision`` is being written, and will end just below ``next_offset`` (where the log ends already, if it has
-        no records)."""
+        """``decision`` is being written, and ends just below ``next_offset`` (the log's end already, if it has no
+        records)."""
         if decision.contact is not None:
             self.sessions.note(decision.contact)
         if decision.coordinator is not None:
@@ -260,11 +259,11 @@ class ClusterCore:
             self._push(self.speculative.apply_with_delta(decision.records, next_offset, epoch))
 
     def skip(self, next_offset: int, epoch: int) -> None:
-        """Offsets up to ``next_offset`` are taken by something that decides nothing (a leader's first entry)."""
+        """Offsets up to ``next_offset`` belong to an entry without a decision (a leader's first entry)."""
         self._push(self.speculative.apply_with_delta((), next_offset, epoch))
 
     def commit(self, offset: int) -> list[tuple[MetadataImage, MetadataDelta]]:
-        """Everything below ``offset`` is committed: the images that this completes, oldest first."""
+        """Commit everything below ``offset``; returns the images that this completes, oldest first."""
         done = []
         while self._in_flight and self._in_flight[0][0].next_offset <= offset:
             done.append(self._in_flight.popleft())
@@ -295,4 +294,4 @@ class ClusterCore:
             if old.get(MIN_INSYNC_KEY) != new.get(MIN_INSYNC_KEY):
                 self.agenda.min_insync_offset = self.speculative.next_offset
             if old.get(UNCLEAN_KEY) != new.get(UNCLEAN_KEY):
-                self._due_ms["unclean"] = 0.0  # it was allowed just now: nobody waits for the next round
+                self._due_ms["unclean"] = 0.0  # allowed just now: do not wait for the next round

@@ -1,4 +1,4 @@
-"""What the rules of this room take and give: a view to decide on, and the decision."""
+"""Input and output of this package's rules: a view to decide on, and the decision."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ClusterSettings:
     broker_session_timeout_ms: int = from_key(SERVER, "broker.session.timeout.ms")
     broker_session_disconnect_grace_ms: int = from_key(SERVER, "broker.session.disconnect.grace.ms")
     metadata_max_records_per_request: int = from_key(SERVER, "metadata.max.records.per.request")
-    #: What a new cluster's default is (headrace.metadata says what it is afterwards).
+    #: A new cluster's default (later from headrace.metadata).
     min_insync_replicas: int = from_key(SERVER, "min.insync.replicas")
     unclean_leader_election_enable: bool = from_key(SERVER, "unclean.leader.election.enable")
     unclean_leader_election_interval_ms: int = from_key(SERVER, "unclean.leader.election.interval.ms")
@@ -49,12 +49,12 @@ class ClusterSettings:
 
 @dataclass(slots=True)
 class Agenda:
-    """What a leader has still to do, or knows of its own term only; none of it is in the log, for it follows from the
-    image and is found again by the next leader.
+    """Pending work and term state of a leader; not in the log, because the next leader derives it from the image.
 
-    ``unsettled``: brokers whose coming or going was too much for one decision. ``min_insync_offset``: where
-    min.insync.replicas last changed, or this term began. ``nothing_begins``: where no reassignment that waits could
-    begin, so that it is not looked at again before something has changed."""
+    ``unsettled``: brokers whose changes were too many for one decision. ``min_insync_offset``: where
+    min.insync.replicas last changed, or this term began. ``nothing_begins``: a state in which no queued reassignment
+    could begin, so it is skipped until something changes.
+    """
 
     unsettled: set[int] = field(default_factory=set)
     min_insync_offset: int = 0
@@ -62,9 +62,8 @@ class Agenda:
 
 
 class View(msgspec.Struct, frozen=True):
-    """What a decision may look at: the speculative image, the sessions, the time, new ids, the agenda.
-
-    ``hindered``: which brokers cannot lead for now, by the sessions and by the request at hand."""
+    """Input of a decision: the speculative image, the sessions, the time, new ids, the agenda. ``hindered``: brokers
+    that cannot lead now, by the sessions and by this request."""
 
     image: MetadataImage
     sessions: BrokerSessions
@@ -77,9 +76,9 @@ class View(msgspec.Struct, frozen=True):
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """Records to be written together or not at all, what to answer once they are committed, and who was heard of.
+    """Records to be written together or not at all, the reply once they are committed, and the contacts.
 
-    ``failure`` instead of a reply: the whole request is refused. ``unsettled``: brokers for whose partitions more
+    ``failure`` in place of a reply: the whole request is refused. ``unsettled``: brokers for whose partitions more
     records have to follow (``brokers.settle``).
     """
 

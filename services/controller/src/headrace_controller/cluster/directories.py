@@ -1,9 +1,9 @@
-"""Where replicas are: in which of its directories a broker has each of them (KIP-858).
+"""The directory of each replica on its broker (KIP-858).
 
-A broker with one directory is not asked: its replicas get that one with their creation. A broker with several chooses
-by load, and says so afterwards; until then the replica is UNASSIGNED, and believed to be well. What it says later is a
-move between its directories (KIP-113), that a replica was in a directory that failed before it could be said, or that
-it is LOST: not in any that works, so perhaps in one that is away.
+A replica on a broker with one directory gets that one at its creation. A broker with several chooses by load and
+reports the choice; until then the replica is UNASSIGNED, and assumed healthy. Later reports are a move between its
+directories (KIP-113), a directory that failed before its report, or LOST: in no working directory, so perhaps in an
+offline one.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .requests import AssignDirectories, Placement, RefusedPlacement
 
 
 def assign(view: View, request: AssignDirectories) -> Decision:
-    """What was refused, and why; everything else is done, or was so before.
+    """Assign directories; the reply has the refused ones.
 
     Raises BrokerIdNotRegisteredError, StaleBrokerEpochError, InvalidRequestError (a replica in two places),
     PolicyViolationError (more than metadata.max.records.per.request).
@@ -79,6 +79,6 @@ def _check(image: MetadataImage, broker: BrokerImage, topic_id: bytes, number: i
 
 
 def first_directories(image: MetadataImage, replicas: tuple[int, ...]) -> tuple[bytes, ...]:
-    """Of a new partition: known where a broker has one directory to choose from, else UNASSIGNED_DIRECTORY."""
+    """Directories of a new partition: known on a broker with one directory, else UNASSIGNED_DIRECTORY."""
     online = (image.brokers[replica].online_directories for replica in replicas)
     return tuple(each[0] if len(each) == 1 else UNASSIGNED_DIRECTORY for each in online)

@@ -1,39 +1,36 @@
-"""Who is in sync, who may lead, and who leads: what follows for a partition when brokers, disks or settings change.
+"""Elections: ISR, ELR and leader of a partition after changes of brokers, disks or settings.
 
     replica is ...      because                                              it leads
     in the ISR          the leader says so (isr.py), and it works            when the leader goes
-    in the ELR          it left the ISR while that was below min.insync...   when nobody in the ISR works
+    in the ELR          it left the ISR while that was below min.insync...   when no ISR member works
     last known leader   it led when ISR and ELR became empty                 when both are empty
-    any other           it lacks records, or nobody knows                    when an unclean election is asked for
+    any other           it lacks records, or may lack some                   when an unclean election is requested
 
-*It works*: its broker is active (registered, not fenced, not stopping), its directory is online (KIP-858). A replica
-that does not work is in no ISR, and leads nothing. One that works but cannot lead for now (leadership.py) leads only
-while no other in-sync replica can.
+A replica *works* if its broker is active (registered, not fenced, not stopping) and its directory online (KIP-858). One
+that does not work is in no ISR, and leads nothing. One that works but cannot lead now (leadership.py) leads only while
+no other in-sync replica can. A replica whose directory failed before its report is assigned to the failed directory;
+otherwise it would lead and serve nothing.
 
-**Eligible leader replicas (KIP-966).** Below ``min.insync.replicas`` the high watermark stands still. So a replica that
-leaves the ISR then still has every committed record, and stays eligible until the ISR has that many members again: from
-there on records are committed without it. So the ISR may become empty, the last member too goes to the ELR, and the
-partition waits for one of its ELR without a leader. What this rests on is the broker's part: it must not move the high
-watermark while the ISR is too small, by the very value that is used here (``min_insync_replicas``), and may not lose
-what it has acknowledged: a broker that stopped uncleanly leaves the ELR of topics whose ``log.flush`` was not
-``commit`` throughout (brokers.py).
+**Eligible leader replicas (KIP-966).** Below ``min.insync.replicas`` the high watermark does not advance. So a replica
+that leaves the ISR then still has every committed record, and stays eligible until the ISR has that many members again,
+for then records are committed without it. The ISR may become empty: its last member goes to the ELR too, and the
+partition waits without a leader for an ELR member. This relies on two duties of brokers. The leader must not advance
+the high watermark while the ISR is too small, by the same value (``min_insync_replicas``). And a broker must not lose
+what it acknowledged: one that stopped uncleanly leaves the ELR of topics whose ``log.flush`` was not ``commit``
+throughout (brokers.py).
 
-**The last known leader** leads again although it may have lost its last records, as in Kafka 4: nobody else can have
-more that was committed, all that were eligible having been lost. It is the way back for a topic with one replica whose
-flush policy trades records for speed. It must be one that was written down when the partition lost its leader, and has
-not come back with an empty disk.
+**The last known leader** leads again although it may have lost its last records, as in Kafka 4: no replica can have
+more committed records, because all eligible ones were lost. So a topic with one replica and a weak flush policy
+recovers. It must have been recorded when the partition lost its leader, and not have returned with an empty disk.
 
 **Unclean elections** otherwise need ``unclean.leader.election.enable`` (of the topic, of the candidate, of all brokers,
 of the controller's file; the first that is set), or an operator (ElectLeaders). Both kinds set ``recovering``
 (KIP-704), empty the ELR, and leave the new leader alone in the ISR.
 
-At metadata.version 1 there is no ELR: the last members of an ISR stay in it when they go, as in Kafka before KIP-966.
+At metadata.version 1 there is no ELR: the last members of an ISR stay in it, as in Kafka before KIP-966.
 
-Every change bumps the partition's epoch; a change of leader, or the loss of a replica, the leader's epoch too, so that
-the old one is fenced.
-
-A replica works if its broker is active and its directory online (KIP-858). One whose directory failed before the broker
-could say so is assigned to the failed directory; otherwise it would lead and serve nothing.
+Every change increments the partition epoch; a change of leader, or the loss of a replica, also the leader epoch, so
+that the old one is fenced.
 """
 
 from __future__ import annotations
@@ -71,15 +68,14 @@ ELR_LEVEL = 2
 
 
 class Election(enum.Enum):
-    KEEP = "keep"  # the leader stays as long as it works
+    KEEP = "keep"  # the leader stays while it works
     PREFERRED = "preferred"  # the first replica, if it is in sync, else as KEEP
-    UNCLEAN = "unclean"  # as KEEP; without anybody eligible, any replica that works
+    UNCLEAN = "unclean"  # as KEEP; without an eligible replica, any that works
 
 
 class Electorate:
-    """The rules above on one image, for one decision; what a topic's settings say is looked up once.
-
-    ``hindered``: which brokers cannot lead for now."""
+    """The rules above on one image, for one decision; caches topics' settings. ``hindered``: brokers that cannot lead
+    now."""
 
     def __init__(self, image: MetadataImage, settings: ClusterSettings, hindered: Hindered | None = None) -> None:
         self.image = image
@@ -93,7 +89,7 @@ class Electorate:
         return self.image.is_available(partition, broker_id)
 
     def can_lead(self, partition: PartitionImage, broker_id: int) -> bool:
-        """Has its broker said nothing against it?"""
+        """Whether its broker has not reported that it cannot lead."""
         return leadership.can_lead(self.image, self.hindered, partition, broker_id)
 
     def able_of(self, partition: PartitionImage, candidates: Iterable[int]) -> tuple[int, ...]:
@@ -104,7 +100,7 @@ class Electorate:
         return tuple(each for each in every if self.can_lead(partition, each)) or every
 
     def minimum(self, topic: TopicImage, partition: PartitionImage) -> int:
-        """How many in-sync replicas commit a record: min.insync.replicas, or all there are."""
+        """In-sync replicas needed to commit a record: min.insync.replicas, or all there are."""
         least = self._minimums.get(topic.name)
         if least is None:
             least = self._minimums[topic.name] = min_insync_replicas(self.image, topic.name)
@@ -122,29 +118,29 @@ class Electorate:
     # -- the guards -----------------------------------------------------------------------------------------------
 
     def in_sync(self, wanted: PartitionImage) -> tuple[int, ...]:
-        """The ISR without those that do not work, or are no replicas any more."""
         return tuple(each for each in wanted.isr if each in wanted.replicas and self.works(wanted, each))
 
     def eligible(
         self, topic: TopicImage, before: PartitionImage, wanted: PartitionImage, isr: Collection[int]
     ) -> tuple[int, ...]:
-        """The ELR beside ``isr``: nobody while the ISR is large enough, else also who leaves it now."""
+        """The ELR beside ``isr``: empty if the ISR is large enough, else also replicas that leave it now."""
         if not self.has_elr or len(isr) >= self.minimum(topic, wanted):
             return ()
         return tuple(each for each in wanted.replicas if each not in isr and (each in before.isr or each in before.elr))
 
     def last_known(self, before: PartitionImage, wanted: PartitionImage, leader: int) -> tuple[int, ...]:
-        """Who led last, if nobody does; of a partition that lost its leader at level 1, who stayed in the ISR."""
+        """The last leader, if there is none now; of a partition that lost its leader at level 1, the rest of its
+        ISR."""
         if leader != NO_LEADER or not self.has_elr:
             return ()
-        # (Of ``wanted``, not of ``before``: who has come back with an empty disk is in neither any more.)
+        # (Of ``wanted``, not ``before``: it lacks a replica that returned with an empty disk.)
         known = wanted.last_known_elr or wanted.isr if before.leader == NO_LEADER else (before.leader,)
         return tuple(each for each in known if each in wanted.replicas)
 
     def clean_leader(
         self, before: PartitionImage, wanted: PartitionImage, isr: Collection[int], elr: Collection[int], how: Election
     ) -> int:
-        """A leader that has every committed record; NO_LEADER when none of them works."""
+        """A leader with every committed record; NO_LEADER when none of them works."""
         isr = self.able_of(wanted, isr)
         if isr:
             if how is Election.PREFERRED and wanted.replicas[0] in isr:
@@ -163,7 +159,8 @@ class Electorate:
         last_known: Collection[int],
         how: Election,
     ) -> int:
-        """A leader that may lack committed records, where the last known one may lead or somebody has asked for it."""
+        """A leader that may lack committed records, if the last known one may lead or an unclean election was
+        requested."""
         able = [each for each in wanted.replicas if self.works(wanted, each)]
         known = next((each for each in able if each in last_known), NO_LEADER)
         if known != NO_LEADER and not elr:
@@ -172,18 +169,18 @@ class Electorate:
         return known if known in willing else next(iter(willing), NO_LEADER)
 
     def keeps_after_crash(self, topic: TopicImage, partition: PartitionImage, former: BrokerImage) -> bool:
-        """Is everything that a broker acknowledged in its former life, which ended uncleanly, on the replica's disk?"""
+        """Whether the replica's disk has everything that its broker acknowledged before an unclean stop."""
         weakened = topic.flush_weakened or self.image.flush_weakened
         if weakened or former.default_log_flush != "commit":
             return False
-        # Nobody knows where an unassigned one was: perhaps in a directory that is gone.
+        # An unassigned replica may have been in an offline directory.
         some_are_gone = bool(self.image.brokers[former.broker_id].offline_directories)
         return not (some_are_gone and partition.directory_of(former.broker_id) == UNASSIGNED_DIRECTORY)
 
     def may_be_made_anew(self, partition: PartitionImage, broker_id: int, directory: bytes) -> bool:
-        """A replica that was lost is said to be in ``directory``. Was it found there? While one of the broker's
-        directories is gone it may be in that one, and what is here now an empty one: a broker whose properties name
-        the failed directory no more looks no further."""
+        """Whether a lost replica reported in ``directory`` may be a new, empty one. While one of the broker's
+        directories is gone, the old log may be there: a broker whose properties no longer name it does not look
+        further."""
         broker = self.image.brokers[broker_id]
         was_lost = partition.directory_of(broker_id) == LOST_DIRECTORY
         return was_lost and bool(broker.offline_directories) and broker.has_online(directory)
@@ -198,11 +195,11 @@ def settled(
     how: Election = Election.KEEP,
     lost: Collection[int] = (),
 ) -> PartitionChangeRecord | None:
-    """The record that brings a partition of ``topic`` to what the rules say; None when it is there already.
+    """The record that applies the rules to a partition of ``topic``; None when nothing changes.
 
-    ``wanted``: the partition with what shall be otherwise (ISR, replicas, directories, a reassignment; neither leader
-    nor epochs), or as it is. ``lost``: brokers whose replicas may have lost acknowledged records. The brokers' own
-    state is that of the electorate's image.
+    ``wanted``: the partition with requested changes (ISR, replicas, directories, a reassignment; neither leader nor
+    epochs), or as it is. ``lost``: brokers whose replicas may have lost acknowledged records. The brokers' own state is
+    that of the electorate's image.
     """
     before = topic.partitions[number]
     wanted = before if wanted is None else wanted
@@ -233,7 +230,7 @@ def settled(
 def changed(
     topic_id: bytes, number: int, before: PartitionImage, after: PartitionImage
 ) -> PartitionChangeRecord | None:
-    """The record from ``before`` to ``after``, whose epochs it sets; None when they do not differ."""
+    """The record from ``before`` to ``after``, whose epochs it sets; None when they are equal."""
     if after == before:
         return None
     fenced = after.leader != before.leader or not set(before.replicas).issubset(after.replicas)
@@ -258,10 +255,9 @@ def changed(
 def after_broker_changed(
     electorate: Electorate, broker_id: int, *, former: BrokerImage | None = None
 ) -> Iterator[PartitionChangeRecord]:
-    """What follows for the partitions of a broker that came, went, or lost directories, one record after the other.
+    """Yield the records for the partitions of a broker that came, went, or lost directories.
 
-    ``former``: its registration until now, if that life ended uncleanly: then it leaves the ELR of what it may have
-    lost records of.
+    ``former``: its previous registration, after an unclean stop: it leaves the ELR where it may have lost records.
     """
     for topic, number, partition in electorate.image.partitions_on(broker_id):
         if former is not None and not electorate.keeps_after_crash(topic, partition, former):
@@ -276,8 +272,8 @@ def after_broker_changed(
 
 
 def _concerns(electorate: Electorate, partition: PartitionImage, broker_id: int) -> bool:
-    """Quickly: may it lead what nobody leads, or what somebody leads who cannot? Or has it a place that it cannot
-    fill?"""
+    """Cheap filter: the partition has no leader or one that cannot lead, and the broker may; or the broker's own place
+    is invalid."""
     if partition.leader == NO_LEADER:
         return electorate.works(partition, broker_id)
     if electorate.hindered and broker_id in partition.isr and not electorate.can_lead(partition, partition.leader):
@@ -287,7 +283,7 @@ def _concerns(electorate: Electorate, partition: PartitionImage, broker_id: int)
 
 
 def unsettled_brokers(image: MetadataImage) -> set[int]:
-    """The brokers whose coming or going has not been carried out for all their partitions: one look at everything."""
+    """Brokers whose changes are not applied to all their partitions; scans everything."""
     found: set[int] = {broker_id for broker_id, broker in image.brokers.items() if broker.unsettled}
     for topic in image.topics.values():
         for partition in topic.partitions:
@@ -298,7 +294,7 @@ def unsettled_brokers(image: MetadataImage) -> set[int]:
 
 
 def after_min_insync_changed(view: View, records: Sequence[MetadataRecord]) -> list[PartitionChangeRecord]:
-    """What follows from the configuration ``records``, if they change min.insync.replicas: ELRs that are over."""
+    """Records for ELRs that end, if the configuration ``records`` change min.insync.replicas."""
     resources = {(each.resource_type, each.resource_name) for each in records if _sets_min_insync(each)}
     if not resources:
         return []
@@ -324,8 +320,8 @@ def _sets_min_insync(record: MetadataRecord) -> TypeGuard[ConfigRecord]:
 def assigned(
     electorate: Electorate, topic: TopicImage, number: int, broker_id: int, directory: bytes, *, fresh: bool = False
 ) -> PartitionChangeRecord | None:
-    """The broker's replica of an existing partition is in ``directory``, which may be an offline one; None when that is
-    known. The replica is one of the partition's. ``fresh``: it is empty, so it is eligible for nothing."""
+    """The record that puts the broker's replica of an existing partition into ``directory``, perhaps an offline one;
+    None if it is known. ``fresh``: it is empty, so it is eligible for nothing."""
     partition = topic.partitions[number]
     directories = tuple(
         directory if replica == broker_id else before
@@ -341,6 +337,5 @@ def assigned(
         last_known_elr=tuple(each for each in partition.last_known_elr if each != broker_id),
     )
     record = settled(electorate, topic, number, wanted, lost=(broker_id,))
-    # Even if nothing else changes: a set that its leader has asked for meanwhile, with this replica as it was, is not
-    # to be agreed to any more.
+    # Even without a change: increments the partition epoch, so that a pending proposal with the old replica is refused.
     return record or PartitionChangeRecord(topic.topic_id, number, partition.partition_epoch + 1)

@@ -1,9 +1,9 @@
-"""Feature levels, changed (KIP-584, KIP-778); what each level means is in headrace_core.metadata.features.
+"""Change feature levels (KIP-584, KIP-778); headrace_core.metadata.features defines each level.
 
-The level is raised when every registered broker and controller understands the new one, fenced ones too, for they come
-back; only those that are down and empty are unregistered instead. It is lowered only as long as nothing in the image
-needs the higher one, as Kafka's safe downgrade; an unsafe one, which would lose that, is refused as in Kafka. A node
-that does not understand the level that holds is not registered.
+A level is raised when every registered broker and controller supports the new one, also fenced ones, because they
+return; those that are down and empty are unregistered. It is lowered only if nothing in the image needs the higher one
+(Kafka's safe downgrade); an unsafe downgrade is refused, as in Kafka. A node without support for the current level
+cannot register.
 
 Level 1 is record tags 1 to 8 without eligible leader replicas. A record that needs a higher level is refused with the
 cure; a field that an old node would skip is not written.
@@ -43,7 +43,7 @@ FEATURES_MAX = 100
 
 
 def update(view: View, request: UpdateFeatures) -> Decision:
-    """One FeatureResult for each update; InvalidUpdateVersionError in it says what stands in the way."""
+    """One FeatureResult for each update; its InvalidUpdateVersionError names the obstacle."""
     records: list[MetadataRecord] = []
     results = []
     named = Counter(item.name for item in request.updates)
@@ -58,13 +58,13 @@ def update(view: View, request: UpdateFeatures) -> Decision:
         results.append(FeatureResult(item.name))
         if item.level != view.image.metadata_version:
             records.append(FeatureLevelRecord(item.name, item.level))
-            if item.level > METADATA_VERSION_MIN:  # below, there is no such record; nor anybody who is too old
+            if item.level > METADATA_VERSION_MIN:  # below, there is no such record; every node supports that
                 records += [UnregisterBrokerRecord(*each) for each in _gone_strangers(view, item.level)]
     return Decision(() if request.validate_only else tuple(records), tuple(results))
 
 
 def check_update(view: View, item: FeatureUpdate) -> None:
-    """InvalidUpdateVersionError unless the level may be changed so."""
+    """InvalidUpdateVersionError unless this change of the level is allowed."""
     image = view.image
     now = image.metadata_version
     refused = f"{item.name[:100]} cannot go from level {now} to {item.level}: "
@@ -94,7 +94,7 @@ def check_update(view: View, item: FeatureUpdate) -> None:
 
 
 def strangers_to(view: View, level: int) -> list[str]:
-    """Guard: the nodes that could not read a log of this level, but for those that are unregistered with it."""
+    """Guard: the nodes without support for this level, except those that are unregistered with it."""
     image = view.image
     gone = {broker_id for broker_id, _ in _gone_strangers(view, level)}
     found = [
@@ -111,8 +111,8 @@ def strangers_to(view: View, level: int) -> list[str]:
 
 
 def _gone_strangers(view: View, level: int) -> list[tuple[int, int]]:
-    """Brokers (id, epoch) too old for the level that are down, and that nobody would miss. They may be gone for good,
-    and could not be unregistered first: at level 1 there is no record for that. Nobody could ever raise the level."""
+    """Brokers (id, epoch) without support for the level that are down and empty. They may be gone permanently, and
+    level 1 has no record to unregister them; so they would block the level forever."""
     image = view.image
     awaited = {target for queued in image.ledger.queued.values() for target in queued.targets}
     return [
@@ -127,8 +127,8 @@ def _gone_strangers(view: View, level: int) -> list[tuple[int, int]]:
 
 
 def check_node(image: MetadataImage, features: Iterable[FeatureRange], who: str) -> None:
-    """UnsupportedVersionError unless a node that registers understands the level that holds; InvalidRequestError when
-    what it says of itself cannot be."""
+    """UnsupportedVersionError unless a registering node supports the current level; InvalidRequestError for impossible
+    ranges."""
     said = tuple(features)
     if len(said) > FEATURES_MAX or len({each.name for each in said}) != len(said):
         raise InvalidRequestError(f"{who}: {len(said)} features; too many, or one is named twice")
@@ -141,7 +141,8 @@ def check_node(image: MetadataImage, features: Iterable[FeatureRange], who: str)
 
 
 def register_controller(view: View, request: RegisterController) -> Decision:
-    """UnsupportedVersionError, InvalidRequestError. At level 1 there is nowhere to keep it, so nothing is written."""
+    """Register a controller. UnsupportedVersionError, InvalidRequestError. Writes nothing at level 1, which has no
+    record for it."""
     if len(request.directory_id) != ID_BYTES or request.controller_id < 0:
         raise InvalidRequestError(f"controller {request.controller_id}: its id, or its directory's, cannot be")
     check_node(view.image, request.features, f"controller {request.controller_id}")
@@ -153,7 +154,7 @@ def register_controller(view: View, request: RegisterController) -> Decision:
 
 
 def at_level(image: MetadataImage, decision: Decision) -> Decision:
-    """Guard: the decision as a log of the level that holds can have it; a failure if it cannot, naming the cure."""
+    """Guard: the decision if a log of the current level can hold it; else a failure that names the cure."""
     level = image.metadata_version
     if level >= METADATA_VERSION or not decision.records:
         return decision

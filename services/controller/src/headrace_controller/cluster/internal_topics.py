@@ -1,14 +1,14 @@
-"""What the internal topics are made with: ``__consumer_offsets``, whose partitions are the shards of groups, and
+"""Settings and rules of the internal topics: ``__consumer_offsets``, whose partitions are the shards of groups, and
 ``__transaction_state``. Kafka's settings (GroupCoordinator.groupMetadataTopicConfigs, TransactionStateManager), with
-one difference: where fewer brokers live than the replication factor says, there are as many replicas as brokers. Kafka
-refuses, and a cluster of one broker has no groups until somebody has found the key.
+one difference: with fewer active brokers than the replication factor, there is one replica per broker. Kafka refuses,
+and a cluster of one broker has no groups until an operator finds the key.
 
-Brokers have them created when a client first looks for a coordinator (CreateInternalTopic); what that request leaves
-open follows from here. Clients cannot create or delete them, nor change their cleanup policy (``check_*``): the records
-are the memory of the coordinators, and only compaction may drop any. Their other settings may be altered, as in Kafka.
+Brokers create them when a client first looks for a coordinator (CreateInternalTopic); this module completes that
+request. Clients cannot create or delete them, nor change their cleanup policy (``check_*``): the records are the
+coordinators' state, and only compaction may drop any. Their other settings may be altered, as in Kafka.
 
-Where there were fewer brokers then, replicas are added when more have come (``growth``; balancing.py says when): else a
-cluster that began with one broker would lose its groups with that broker's disk, however many it has by now.
+Topics created with fewer brokers get more replicas later (``growth``; balancing.py says when). Otherwise a cluster that
+began with one broker would lose its groups with that broker's disk.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Key = tuple[bytes, int]
 
 
 def completed(topic: NewTopic, settings: ClusterSettings, live_brokers: int) -> NewTopic:
-    """``topic`` with what an internal topic is made with, where the request leaves it open; any other as it is."""
+    """Complete an internal topic's request; other topics unchanged."""
     if topic.name not in SHARD_TOPICS:
         return topic
     is_offsets = topic.name == OFFSETS_TOPIC
@@ -54,7 +54,7 @@ def completed(topic: NewTopic, settings: ClusterSettings, live_brokers: int) -> 
 
 
 def check_may_create(name: str, *, internal: bool) -> None:
-    """InvalidTopicError: a client asks for an internal topic, or the cluster for one that is none."""
+    """InvalidTopicError: a client requests an internal topic, or a broker one that is not internal."""
     if internal and name not in INTERNAL_TOPICS:
         raise InvalidTopicError(f'cannot create topic "{name[:249]}" as an internal topic: it is none')
     if not internal and name in INTERNAL_TOPICS:
@@ -74,8 +74,8 @@ def check_may_delete(name: str) -> None:
 
 
 def check_policy(name: str, changes: Mapping[str, str | None]) -> None:
-    """``changes``: configuration of a topic after the request, None: the entry goes. InvalidConfigError when an
-    internal topic would not be compacted only. Setting "compact" is allowed: it repairs one that was changed."""
+    """InvalidConfigError when an internal topic would not be compacted only. ``changes``: its configuration after the
+    request, None: removed. Setting "compact" is allowed: it repairs one that was changed."""
     if name in INTERNAL_TOPICS and changes.get(_POLICY, _COMPACT) != _COMPACT:
         raise InvalidConfigError(
             f"{_POLICY} cannot be changed: {name} is internal, and deleting its records by age or size would lose what "
@@ -84,8 +84,8 @@ def check_policy(name: str, changes: Mapping[str, str | None]) -> None:
 
 
 def check_may_grow(name: str) -> None:
-    """The shard of a group follows from the number of shards: one more, and every group would look for its offsets
-    where they are not. InvalidPartitionsError for such a topic."""
+    """InvalidPartitionsError for a topic of shards: a group's shard follows from their number, so one more would make
+    every group look for its offsets in the wrong one."""
     if name in SHARD_TOPICS:
         raise InvalidPartitionsError(
             f"the number of partitions of {name} cannot be changed: each group and transactional id belongs to one of "
@@ -94,8 +94,8 @@ def check_may_grow(name: str) -> None:
 
 
 def growth(image: MetadataImage, settings: ClusterSettings, moves_max: int) -> list[tuple[Key, tuple[int, ...]]]:
-    """Partitions of internal topics that have fewer replicas than they should and could, with those that they get: the
-    ones that they have, and more. None that is moving, or waits to. Where nothing lacks, it costs some microseconds."""
+    """Partitions of internal topics with fewer replicas than they should and could have, and their new replicas, which
+    include the present ones. None that is moving or queued. Costs some microseconds when nothing is missing."""
     brokers = image.placeable_brokers()
     found: list[tuple[Key, tuple[int, ...]]] = []
     for name in SHARD_TOPICS:
@@ -115,8 +115,8 @@ def growth(image: MetadataImage, settings: ClusterSettings, moves_max: int) -> l
 
 
 class _Placing:
-    """More replicas for partitions of one topic: each where no rack of the partition's is yet, there with who has least
-    of the topic, then of all."""
+    """Chooses more replicas for partitions of one topic: in a rack without one, on the broker with the fewest of the
+    topic, then of all."""
 
     def __init__(self, image: MetadataImage, brokers: Sequence[BrokerImage], topic: TopicImage) -> None:
         self._racks = {broker.broker_id: broker.rack for broker in image.brokers.values()}
@@ -125,7 +125,7 @@ class _Placing:
         self._of_all = Counter({each: image.loads.get(each, BrokerLoad()).replicas for each in self._brokers})
 
     def extended(self, replicas: tuple[int, ...], wanted: int) -> tuple[int, ...]:
-        while len(replicas) < wanted:  # (so there is a broker that has none of them)
+        while len(replicas) < wanted:  # (so there is a broker without one)
             taken = {self._racks.get(each) for each in replicas} - {None}
             others = [each for each in self._brokers if each not in replicas]
             best = min(others, key=functools.partial(self._order, taken))
@@ -140,7 +140,7 @@ class _Placing:
 
 
 def may_grow_to(image: MetadataImage, key: Key, settled: tuple[int, ...], targets: tuple[int, ...]) -> bool:
-    """Is this what ``growth`` would ask for: an internal topic's partition, more replicas, all of them kept?"""
+    """Whether this is a change by ``growth``: an internal topic's partition, more replicas, all present ones kept."""
     return image.topics[key[0]].name in SHARD_TOPICS and len(targets) > len(settled) and set(settled) <= set(targets)
 
 

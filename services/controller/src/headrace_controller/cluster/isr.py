@@ -1,27 +1,27 @@
 """In-sync sets, altered by the leaders of partitions (AlterPartition: KIP-497, KIP-704, KIP-841, KIP-903).
 
-A leader says what the ISR of its partition is to be; the controllers agree or not. Nothing old may slip through:
+A leader proposes the ISR of its partition; the controllers agree or refuse. Every outdated proposal is refused:
 
-    broker epoch of the leader    it is this life of the broker                     else STALE_BROKER_EPOCH
-    leader epoch                  it leads still                                    else FENCED_LEADER_EPOCH
-    partition epoch               it knows all that was decided                     else INVALID_UPDATE_VERSION
-    an epoch from the future      this controller is behind                         then NOT_CONTROLLER
-    broker epoch of each member   it was in sync in this life, with this disk       else INELIGIBLE_REPLICA
-    each member works             not fenced, not stopping, its directory online    else INELIGIBLE_REPLICA
+    broker epoch of the leader    is the current one                               else STALE_BROKER_EPOCH
+    leader epoch                  it still leads                                   else FENCED_LEADER_EPOCH
+    partition epoch               it knows all decisions                           else INVALID_UPDATE_VERSION
+    an epoch from the future      this controller is behind                        then NOT_CONTROLLER
+    broker epoch of each member   is the current one: in sync with this disk       else INELIGIBLE_REPLICA
+    each member works             not fenced, not stopping, its directory online   else INELIGIBLE_REPLICA
     metadata offset of the leader it knows min.insync.replicas, if the ISR is small else OPERATION_NOT_ATTEMPTED
 
-The last line is ours. Who left an ISR below min.insync.replicas is eligible (elections.py), because its leader commits
-nothing without it. A leader that has not heard that the setting was raised would: so before it is told of an ISR that
-is too small, even one that is in force already, it has to know how small that is. (By the metadata log it hears of both
-in their order.)
+The last line is ours. A replica that left an ISR below min.insync.replicas is eligible (elections.py), because its
+leader commits nothing without it. A leader that does not know that the setting was raised would commit. So before it
+gets an ISR that is too small, even the present one, it must know the setting. (The metadata log delivers both in
+order.)
 
-A refusal as INELIGIBLE_REPLICA changes nothing, so an earlier attempt at the same partition epoch that is still under
-way could be granted later, once the member works again. A leader that has such an attempt says so (``uncertain``):
-then the refusal also moves the partition epoch on. Every attempt at the former epoch is refused from there on, and the
-leader learns from the metadata log that none was granted.
+A refusal as INELIGIBLE_REPLICA changes nothing, so an earlier attempt at the same partition epoch could be granted
+later, once the member works again. A leader with such an attempt says so (``uncertain``): then the refusal also
+increments the partition epoch. That refuses every attempt at the former epoch, and the leader learns from the metadata
+log that none was granted.
 
-A leader that has no answer asks again. What is so already is answered with the present state, although the partition
-epoch has moved on since (Kafka: INVALID_UPDATE_VERSION, and the leader waits for the metadata).
+A leader without an answer repeats its proposal. A state that is already reached is answered with the present state,
+although the partition epoch has changed since (Kafka: INVALID_UPDATE_VERSION, and the leader waits for the metadata).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from .requests import AlteredPartition, AlterPartition, PartitionResult
 
 
 def alter(view: View, request: AlterPartition) -> Decision:
-    """One PartitionResult for each partition of the request. BrokerIdNotRegisteredError, StaleBrokerEpochError."""
+    """One PartitionResult for each partition. BrokerIdNotRegisteredError, StaleBrokerEpochError."""
     brokers.known(view.image, request.broker_id, request.broker_epoch)
     altering = Altering(view, request)
     records: list[MetadataRecord] = []
@@ -77,7 +77,7 @@ def alter(view: View, request: AlterPartition) -> Decision:
 
 
 class Altering:
-    """One request's rules; each check is a method."""
+    """The checks of one request, each a method."""
 
     def __init__(self, view: View, request: AlterPartition) -> None:
         self.image: MetadataImage = view.image
@@ -87,7 +87,7 @@ class Altering:
         self._min_insync_offset = view.agenda.min_insync_offset
 
     def decide(self, item: AlteredPartition) -> tuple[PartitionImage, PartitionChangeRecord | None]:
-        """The partition as it is, and the record that alters it; None: it is so already. Raises what refuses it."""
+        """The partition, and the record that alters it; None: nothing changes. Raises the refusal."""
         topic, partition = self._find(item)
         where = f"{topic.name}-{item.partition}"
         self.check_future(item, partition, where)
@@ -129,7 +129,8 @@ class Altering:
             raise InvalidRequestError(f"{where} is led by broker {partition.leader}, not by broker {self.leader}")
 
     def is_so_already(self, item: AlteredPartition, partition: PartitionImage, members: tuple[int, ...]) -> bool:
-        """Asked again because the answer was lost. The leader epoch is right, so nobody else has had a say."""
+        """Whether this repeats a change whose answer was lost. The leader epoch is current, so no other change came
+        between."""
         same = len(members) == len(partition.isr) and set(members) == set(partition.isr)
         return same and item.recovering == partition.recovering
 
@@ -154,7 +155,7 @@ class Altering:
             )
 
     def end_epoch(self, item: AlteredPartition) -> PartitionChangeRecord:
-        """The record that moves the partition epoch on and nothing else: no earlier attempt can be granted any more."""
+        """The record that increments only the partition epoch: no earlier attempt can be granted any more."""
         _, partition = self._find(item)
         return PartitionChangeRecord(
             topic_id=item.topic_id, partition=item.partition, partition_epoch=partition.partition_epoch + 1
@@ -189,8 +190,8 @@ class Altering:
 
 
 def _result(item: AlteredPartition, partition: PartitionImage, record: PartitionChangeRecord | None) -> PartitionResult:
-    """The partition's state with ``record`` in it. The leader stays, and its epoch, unless it cannot lead for now and
-    a member can (leadership.py): then it hears of its successor here first."""
+    """The partition's state with ``record`` applied. The leader and its epoch stay, unless it cannot lead now and a
+    member can (leadership.py): then it learns of its successor here first."""
     isr, recovering, epoch = partition.isr, partition.recovering, partition.partition_epoch
     leader, leader_epoch = partition.leader, partition.leader_epoch
     if record is not None:

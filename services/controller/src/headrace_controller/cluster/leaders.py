@@ -1,5 +1,5 @@
-"""Leaders, elected because somebody asks (ElectLeaders, KIP-460), because they are not the preferred ones, or because
-a partition has had none for long and may be led uncleanly."""
+"""Elect leaders: on request (ElectLeaders, KIP-460), to restore preferred ones, or uncleanly where there has been none
+for long."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from .decision import Decision, View
 from .elections import Election, Electorate, settled
 from .requests import ElectionResult, ElectionType, ElectLeaders
 
-#: Leaders that one decision of the balancing moves, as in Kafka.
+#: Leaders moved by one decision of the balancing, as in Kafka.
 BALANCED_AT_ONCE = 1_000
 
 
 def elect(view: View, request: ElectLeaders) -> Decision:
-    """One ElectionResult for each partition that is named, or for each that needed an election."""
+    """One ElectionResult for each named partition, or for each that needed an election."""
     electorate = Electorate(view.image, view.settings, view.hindered)
     records: list[MetadataRecord] = []
     results = []
@@ -49,7 +49,7 @@ def elect(view: View, request: ElectLeaders) -> Decision:
 
 
 def balance(view: View) -> Decision:
-    """Gives leaderships back to their preferred replicas, BALANCED_AT_ONCE at a time, where a broker misses more than
+    """Return leaderships to preferred replicas, BALANCED_AT_ONCE at a time, where a broker lacks more than
     leader.imbalance.per.broker.percentage of those that it is preferred for."""
     if not view.settings.auto_leader_rebalance_enable:
         return Decision()
@@ -76,7 +76,7 @@ def balance(view: View) -> Decision:
 
 
 def elect_uncleanly(view: View) -> Decision:
-    """Elects for partitions without a leader that may be led uncleanly: the setting may be newer than the loss."""
+    """Elect for partitions without a leader that allow unclean elections: the setting may be newer than the loss."""
     electorate = Electorate(view.image, view.settings, view.hindered)
     records: list[MetadataRecord] = []
     for topic, number, partition in _all(view.image):
@@ -90,12 +90,12 @@ def elect_uncleanly(view: View) -> Decision:
 
 
 def _has_hope(electorate: Electorate, partition: PartitionImage) -> bool:
-    """Quickly, for many may be without a leader: does any replica work?"""
+    """Cheap filter, because many may be without a leader: does any replica work?"""
     return any(electorate.works(partition, each) for each in partition.replicas)
 
 
 def preferred_election(electorate: Electorate, topic: TopicImage, number: int) -> PartitionChangeRecord | None:
-    """None when the preferred replica leads, is not in sync, or cannot lead for now."""
+    """None when the preferred replica leads, is not in sync, or cannot lead now."""
     partition = topic.partitions[number]
     first = partition.replicas[0]
     if partition.leader == first or first not in partition.isr or not electorate.can_lead(partition, first):
@@ -117,7 +117,7 @@ def _all(image: MetadataImage) -> Iterator[tuple[TopicImage, int, PartitionImage
 
 
 def _elected(electorate: Electorate, kind: ElectionType, name: str, number: int) -> PartitionChangeRecord:
-    """Raises UnknownTopicOrPartitionError, ElectionNotNeededError, and what the kind of election says of failing."""
+    """Raises UnknownTopicOrPartitionError, ElectionNotNeededError, and the failure of this kind of election."""
     topic = electorate.image.topic(name)
     if topic is None or not 0 <= number < len(topic.partitions):
         raise UnknownTopicOrPartitionError(f"there is no partition {name[:249]!r}-{number}")

@@ -1,7 +1,7 @@
-"""Which replicas cannot lead for now: their brokers say so in every heartbeat, with the reason.
+"""Replicas that cannot lead now: their brokers report them in every heartbeat, with the reason.
 
-A broker that takes no appends (the disk of a directory is full, no file descriptor is left) still reads and heartbeats.
-So its replicas are neither fenced nor offline; they are the last choice when a leader is elected:
+A broker that takes no appends (a directory's disk is full, no file descriptor is left) still reads and heartbeats. So
+its replicas are neither fenced nor offline; they are the last choice in an election:
 
     the leader cannot lead, another in-sync replica can        that one is elected at once
     no in-sync replica can lead                                the leader stays: it is read, and refuses appends
@@ -11,8 +11,8 @@ So its replicas are neither fenced nor offline; they are the last choice when a 
 
 A replica that cannot append leaves the in-sync set by its leader's AlterPartition, not by this.
 
-What brokers say is not in the metadata log, as sessions are not: it belongs to one life of a broker, and the next
-active controller hears it again with the first heartbeat.
+Like sessions, these reports are not in the metadata log: they belong to one broker epoch, and the next active
+controller receives them with the first heartbeat.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ _ID_BYTES, _ITEMS_MAX, _REASON_MAX = 16, 1_001, 100
 
 
 class CannotLead(NamedTuple):
-    """A broker's replicas in ``directory`` (EVERYWHERE: all of them) cannot lead, because of ``reason``, a stable code
-    such as DISK_FULL."""
+    """A broker's replicas in ``directory`` (EVERYWHERE: all) cannot lead, because of ``reason``, a stable code such as
+    DISK_FULL."""
 
     directory: bytes
     reason: str
 
 
-#: Broker id -> what it said last; brokers that can lead everything are not in it.
+#: Broker id -> its last report; without brokers that can lead everywhere.
 Hindered = Mapping[int, tuple[CannotLead, ...]]
 
 
 def check(told: tuple[CannotLead, ...]) -> None:
-    """InvalidRequestError for what no broker says: it would be kept in memory."""
+    """InvalidRequestError for an invalid report, which would be kept in memory."""
     if len(told) > _ITEMS_MAX:
         raise InvalidRequestError(f"cannot_lead: {len(told)} entries, at most {_ITEMS_MAX}")
     for each in told:
@@ -53,24 +53,24 @@ def check(told: tuple[CannotLead, ...]) -> None:
 
 
 def with_told(hindered: Hindered, broker_id: int, told: tuple[CannotLead, ...]) -> Hindered:
-    """``hindered`` once ``broker_id`` has said ``told``."""
+    """``hindered`` after the report ``told`` of ``broker_id``."""
     others = {each: said for each, said in hindered.items() if each != broker_id}
     return {**others, broker_id: told} if told else others
 
 
 def can_lead(image: MetadataImage, hindered: Hindered, partition: PartitionImage, broker_id: int) -> bool:
-    """Says nothing against it? (Whether the replica works at all is ``MetadataImage.is_available``.)"""
+    """Whether no report prevents its leadership. (``MetadataImage.is_available``: whether the replica works at all.)"""
     told = hindered.get(broker_id)
     if not told:
         return True
     directory = partition.directory_of(broker_id)
     broker = image.brokers.get(broker_id)
-    if broker is not None and directory not in broker.directory_ids:  # not placed yet: in any that is left
+    if broker is not None and directory not in broker.directory_ids:  # not placed yet: in any remaining one
         return not takes_nothing(broker, hindered)
     return not any(each.directory in (EVERYWHERE, directory) for each in told)
 
 
 def takes_nothing(broker: BrokerImage, hindered: Hindered) -> bool:
-    """Can the broker lead in none of its directories that are online?"""
+    """Whether the broker can lead in none of its online directories."""
     told = {each.directory for each in hindered.get(broker.broker_id, ())}
     return EVERYWHERE in told or (bool(told) and told.issuperset(broker.online_directories))

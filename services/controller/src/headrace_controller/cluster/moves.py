@@ -1,4 +1,4 @@
-"""One partition's reassignment, step by step (KIP-455): what each step writes. Decided in reassignment.py.
+"""The steps of one partition's reassignment (KIP-455), and their records. Decided in reassignment.py.
 
     replicas            adding   removing   isr
     ------------------  -------  ---------  ----------
@@ -7,15 +7,14 @@
     1 4 5 2 3           4 5      2 3        1 2 3 4 5    the new ones have caught up (AlterPartition)
     1 4 5                                   1 4 5        complete; the leader is among the targets
 
-The leader stays when it is among the targets, as with Kafka, unless the first of them has come by this very move: then
-that one leads from the last step on, which takes a leader epoch anyhow. So a broker that has joined leads at once what
-it was meant to lead, and not when ``leader.imbalance.per.broker.percentage`` is reached.
+A leader among the targets stays, as in Kafka, unless the first target is new: then that one leads from the last step
+on, which needs a new leader epoch anyhow. So a new broker leads at once what it should, and does not wait for
+``leader.imbalance.per.broker.percentage``.
 
-Cancelled, it goes back to the replicas that are not ``adding``. The order that they had is not known any more, as with
-Kafka: those that were to stay come first.
+Cancelling restores the replicas that are not ``adding``. Their order is lost, as in Kafka: targets come first.
 
-Who is in sync and who leads after each step is elections.py's matter. A replica that leaves takes a leader epoch with
-it, so whatever it still sends or fetches is fenced (Kafka does the same).
+elections.py decides ISR and leader after each step. A removed replica increments the leader epoch, so its later fetches
+are fenced (as in Kafka).
 """
 
 from __future__ import annotations
@@ -35,15 +34,15 @@ Key = tuple[bytes, int]
 
 
 def added_by(partition: PartitionImage, targets: Sequence[int]) -> tuple[int, ...]:
-    """The targets that would have to be copied: those that are on their way already count, until they arrive."""
+    """Targets that must be copied, including those in progress, until they arrive."""
     return tuple(each for each in targets if each not in partition.replicas or each in partition.adding)
 
 
 def begun(
     electorate: Electorate, key: Key, targets: tuple[int, ...], *, elects: bool = False
 ) -> PartitionChangeRecord | None:
-    """The reassignment begins, or another takes its place; None: the partition is so already. ``elects``: when only the
-    order of the replicas changes, the one that is first now leads."""
+    """The record that begins or replaces a reassignment; None: the partition is so already. ``elects``: when only the
+    order of the replicas changes, the new first one leads."""
     topic, partition = _found(electorate, key)
     removing = tuple(each for each in partition.replicas if each not in targets)
     added = added_by(partition, targets)
@@ -53,7 +52,7 @@ def begun(
 
 
 def cancelled(electorate: Electorate, key: Key) -> PartitionChangeRecord | None:
-    """Back to where it was. InvalidReplicaAssignmentError: only replicas that would go are in sync."""
+    """The record back to the old replicas. InvalidReplicaAssignmentError: only replicas to be removed are in sync."""
     topic, partition = _found(electorate, key)
     stay = tuple(each for each in partition.replicas if each not in partition.adding)
     if partition.isr and not set(partition.isr).intersection(stay):
@@ -66,7 +65,7 @@ def cancelled(electorate: Electorate, key: Key) -> PartitionChangeRecord | None:
 
 
 def completed(electorate: Electorate, key: Key) -> PartitionChangeRecord | None:
-    """The last step, if everything that it waits for is so; None: not yet, or nothing is under way."""
+    """The last step, if its conditions are met; None: not yet, or no reassignment."""
     topic, partition = _found(electorate, key)
     if not (partition.adding or partition.removing):
         return None
@@ -78,13 +77,13 @@ def completed(electorate: Electorate, key: Key) -> PartitionChangeRecord | None:
 
 
 def have_arrived(partition: PartitionImage) -> bool:
-    """Guard: all that is added is in sync. Without it, replicas that have everything make room for some that do not."""
+    """Guard: all added replicas are in sync. Otherwise complete replicas would be removed for incomplete ones."""
     return set(partition.adding) <= set(partition.isr)
 
 
 def is_enough(electorate: Electorate, topic: TopicImage, partition: PartitionImage, targets: tuple[int, ...]) -> bool:
-    """Guard: among what stays somebody in sync works, who can lead; and there are enough for acks=all, if there are
-    enough now."""
+    """Guard: among the remaining replicas one that is in sync works and can lead, and there are enough for acks=all, if
+    there are enough now."""
     stay = [each for each in partition.isr if each in targets and electorate.works(partition, each)]
     needed = electorate.minimum(topic, msgspec.structs.replace(partition, replicas=targets))
     return bool(stay) and (len(stay) >= needed or len(partition.isr) < needed)

@@ -1,11 +1,11 @@
-"""Where new replicas go: balanced, and over as many racks as there are.
+"""Place new replicas: balanced, and over as many racks as possible.
 
-For each partition in turn: the preferred leader goes to the broker that leads the fewest partitions (of this topic
-first, then of all), then each further replica to a rack that has none of this partition yet, there to the broker with
-the fewest replicas (of this topic, then of all). It starts from what the image counts (``loads``), so topics of one
-partition each balance as well as one large topic. What one partition after the other cannot get quite even is evened
-out at the end: a follower's place goes to a broker that has less. No chance is involved: equal loads are broken by the
-brokers' order, turned for each leader, so that the same two brokers do not always follow the same third.
+The preferred leader of each partition goes to the broker that leads the fewest partitions (of this topic first, then of
+all). Each further replica goes to a rack that has none of this partition yet, there to the broker with the fewest
+replicas (of this topic, then of all). Counts start from the image's (``loads``), so topics of one partition each
+balance as well as one large topic. The rest of the imbalance is evened out at the end by moving followers. Without
+randomness: ties are broken by the brokers' order, rotated for each leader, so that the same two brokers do not always
+follow the same third.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from headrace_core.errors import InvalidReplicationFactorError
 from headrace_core.metadata import BrokerImage, BrokerLoad
 
-#: Places that are looked at to even out one topic: where racks are uneven there may be nothing to be found.
+#: Bound of the attempts to even out one topic: with uneven racks there may be no solution.
 _LOOKS_MAX = 20_000
 
 
 class _Slot:
-    """One broker while a request is placed: its counts, this topic's apart."""
+    """A broker during the placement: its counts, this topic's apart."""
 
     __slots__ = ("broker_id", "leaders", "rack", "replicas", "topic_leaders", "topic_replicas")
 
@@ -33,13 +33,13 @@ class _Slot:
         self.topic_leaders = 0
 
     def count(self, replicas: int) -> None:
-        """More or fewer replicas, of this topic too."""
+        """Add to (or subtract from) both counts."""
         self.replicas += replicas
         self.topic_replicas += replicas
 
 
 class Placer:
-    """Places the partitions of one decision; remembers what it has placed."""
+    """Places the partitions of one decision; counts what it has placed."""
 
     def __init__(self, brokers: Sequence[BrokerImage], loads: Mapping[int, BrokerLoad]) -> None:
         """``brokers``: those that may take replicas."""
@@ -47,7 +47,7 @@ class Placer:
         self._rack_of: dict[int, str | int] = {slot.broker_id: slot.rack or slot.broker_id for slot in self._slots}
 
     def begin_topic(self, placed: Sequence[Sequence[int]] = ()) -> None:
-        """The next partitions belong to another topic, of which ``placed`` (replicas, leader first) exist already."""
+        """Start another topic, of which ``placed`` (replicas, leader first) exist already."""
         by_id = {slot.broker_id: slot for slot in self._slots}
         for slot in self._slots:
             slot.topic_replicas = slot.topic_leaders = 0
@@ -59,14 +59,13 @@ class Placer:
                     slot_or_none.topic_leaders += position == 0
 
     def place_all(self, partitions: int, replication_factor: int) -> list[tuple[int, ...]]:
-        """Replicas of the next partitions, as ``place``, and replicas even to within one where the racks permit it."""
+        """Replicas of the next partitions, as ``place``, with counts even to within one where the racks permit it."""
         placed = [self.place(replication_factor) for _ in range(partitions)]
         self._even_out(placed)
         return placed
 
     def place(self, replication_factor: int) -> tuple[int, ...]:
-        """Replicas of the next partition, preferred leader first; InvalidReplicationFactorError if there are too few
-        brokers."""
+        """Replicas of the next partition, preferred leader first; InvalidReplicationFactorError: too few brokers."""
         slots = self._slots
         if not 1 <= replication_factor <= len(slots):
             raise InvalidReplicationFactorError(
@@ -96,8 +95,8 @@ class Placer:
         return tuple(slots[index].broker_id for index in chosen)
 
     def _even_out(self, placed: list[tuple[int, ...]]) -> None:
-        """Followers in ``placed``, all of them counted, change until no broker has two replicas of the topic more than
-        another, nor one more and two of all."""
+        """Change followers in ``placed`` (all counted) until no broker has two replicas of the topic more than another,
+        nor one more and two of all."""
         followed: dict[int, list[int]] = {}
         for number, replicas in enumerate(placed):
             for broker_id in replicas[1:]:
@@ -122,21 +121,21 @@ class Placer:
                     return
 
     def _may_follow(self, taker: _Slot, giver: _Slot, replicas: tuple[int, ...]) -> bool:
-        """May one take the other's place without two replicas in one rack that were in two?"""
+        """Whether one may replace the other without two replicas in one rack that were in two."""
         after = _replaced(replicas, giver.broker_id, taker.broker_id)
         return taker.broker_id not in replicas and len(self._racks(after)) >= len(self._racks(replicas))
 
     def _racks(self, replicas: Sequence[int]) -> set[str | int]:
-        """A broker without a rack is one by itself."""
+        """A broker without a rack counts as a rack of its own."""
         return {self._rack_of[each] for each in replicas if each in self._rack_of}
 
     def _follower_order(self, leader: int, racks: set[str | None]) -> Callable[[int], tuple[bool, int, int, int]]:
         slots = self._slots
-        turn = slots[leader].topic_leaders  # each further partition of the same leader turns the ring by one more
+        turn = slots[leader].topic_leaders  # each further partition of a leader rotates the order by one more
 
         def order(i: int) -> tuple[bool, int, int, int]:
             slot = slots[i]
-            # Brokers without a rack are strangers to each other, so "no rack" never counts as taken.
+            # Brokers without a rack are unrelated, so "no rack" never counts as taken.
             used = slot.rack is not None and slot.rack in racks
             return used, slot.topic_replicas, slot.replicas, (i - leader - 1 - turn) % len(slots)
 
@@ -144,7 +143,7 @@ class Placer:
 
 
 def _uneven_pairs(slots: Sequence[_Slot]) -> Iterator[tuple[_Slot, _Slot]]:
-    """(has more, has less), the most uneven first."""
+    """(has more, has less), most uneven first."""
     by_load = sorted(slots, key=lambda slot: (slot.topic_replicas, slot.replicas))
     for giver in reversed(by_load):
         for taker in by_load:

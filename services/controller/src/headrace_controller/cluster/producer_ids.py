@@ -1,7 +1,6 @@
-"""Producer ids, a thousand at a time (KIP-730). An id is given out once in the life of a cluster: the end of the last
-block is in the log, and a block is answered only once its record is committed. A controller that resigns in between has
-promised nothing; the next one may give the same block to somebody else, and only that answer is ever sent.
-"""
+"""Producer ids, a thousand at a time (KIP-730). Each id is allocated once in the life of a cluster: the end of the last
+block is in the log, and a block is answered only when its record is committed. After a resignation in between, the next
+controller may allocate the same block, and only that answer is ever sent."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ _ID_MAX = 2**63 - 1
 
 
 def allocate(view: View, request: AllocateProducerIds) -> Decision:
-    """A ProducerIdBlock. BrokerIdNotRegisteredError, StaleBrokerEpochError; UnknownServerError: there are no more."""
+    """A ProducerIdBlock. BrokerIdNotRegisteredError, StaleBrokerEpochError; UnknownServerError: all ids are used."""
     broker = brokers.known(view.image, request.broker_id, request.broker_epoch)
     first = next_free(view.image)
     if first > _ID_MAX - BLOCK:
@@ -27,5 +26,5 @@ def allocate(view: View, request: AllocateProducerIds) -> Decision:
 
 
 def next_free(image: MetadataImage) -> int:
-    """Guard: what is in flight counts as given out, so it must be asked of the speculative image."""
+    """Guard: use the speculative image, for decisions in flight count."""
     return image.ledger.next_producer_id

@@ -1,14 +1,14 @@
-"""Reassignments of partitions (KIP-455): asked for, begun a few at a time, completed, cancelled, listed.
+"""Reassignments of partitions (KIP-455): requested, begun a few at a time, completed, cancelled, listed.
 
-    asked for, or planned --- its brokers are free ---> under way --- all that is added is in sync ---> done
-            |   their turn has not come                    |
-            +---> queued                                   +--- cancelled ---> as before
+    requested or planned --- its brokers are free ---> in progress --- all that is added is in sync ---> done
+         |   their turn has not come                    |
+         +---> queued                                   +--- cancelled ---> as before
 
 Unlike Kafka, which begins everything at once, no broker takes part in more than ``reassignment.partitions.per.broker``
-copies at a time, whether it sends (as the leader) or fetches; the rest waits its turn, in the log, so that another
-controller goes on with it. A copy to a broker that is away keeps nobody waiting: it does not count.
+copies at a time, as the sending leader or as a fetcher; the rest is queued in the log, so that another controller
+continues. A copy to a broker that is away does not count.
 
-moves.py says what each step writes, throttles.py what it changes in the configuration.
+moves.py has the records of each step, throttles.py the changes of the configuration.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ from .rebalance import settled_replicas
 from .requests import AlterPartitionReassignments, Reassignment, ReassignmentResult
 from .throttles import Copying
 
-#: Reassignments that one decision of the upkeep completes, or begins.
+#: Reassignments that one upkeep decision completes or begins.
 _STEP = 100
 _LOOK_AGAIN_MS = 5_000.0
-#: Of those that wait so many are looked at: more than the free brokers of any cluster could begin.
+#: Queued ones looked at: more than the free brokers of any cluster could begin.
 _LOOK = 2_000
 
 
 @dataclass(frozen=True, slots=True)
 class OngoingReassignment:
-    """As ListPartitionReassignments shows it; one that waits is shown as what it will be."""
+    """An entry of ListPartitionReassignments; a queued one shows its future state."""
 
     topic: str
     partition: int
@@ -63,7 +63,7 @@ class OngoingReassignment:
 
 
 def listed(image: MetadataImage, wanted: Iterable[tuple[str, int]] | None = None) -> Iterator[OngoingReassignment]:
-    """Those under way and those that wait, of all partitions or of the (topic, number) named; others are left out."""
+    """Reassignments in progress or queued, of all partitions or of the (topic, number) named; others are left out."""
     ledger = image.ledger
     if wanted is None:
         keys: Iterable[Key] = sorted({*ledger.reassigning, *ledger.queued})
@@ -89,8 +89,8 @@ def listed(image: MetadataImage, wanted: Iterable[tuple[str, int]] | None = None
 
 
 def alter(view: View, request: AlterPartitionReassignments) -> Decision:
-    """One ReassignmentResult for each item. InvalidRequestError: the throttle is negative. PolicyViolationError: more
-    than metadata.max.records.per.request."""
+    """One ReassignmentResult for each item. InvalidRequestError: negative throttle. PolicyViolationError: more than
+    metadata.max.records.per.request."""
     if request.throttle_bytes_per_s is not None and request.throttle_bytes_per_s < 0:
         raise InvalidRequestError(f"a throttle of {request.throttle_bytes_per_s} bytes per second cannot be")
     room = view.settings.metadata_max_records_per_request
@@ -135,7 +135,7 @@ def _alter_one(steps: _Steps, item: Reassignment, request: AlterPartitionReassig
 
 
 def check_targets(image: MetadataImage, partition: PartitionImage, targets: Sequence[int]) -> None:
-    """Raises InvalidReplicaAssignmentError unless these can be a partition's replicas."""
+    """Raise InvalidReplicaAssignmentError unless these can be a partition's replicas."""
     if not targets:
         raise InvalidReplicaAssignmentError("the list of replicas is empty; leave it out to cancel a reassignment")
     if len(set(targets)) != len(targets):
@@ -154,7 +154,7 @@ def check_targets(image: MetadataImage, partition: PartitionImage, targets: Sequ
 
 
 def complete(view: View) -> Decision:
-    """Completes what has everything that it waited for; some of it, if that is much."""
+    """Complete what is in sync; a part of it, if that is much."""
     steps = _Steps(view)
     for key in view.image.ledger.reassigning:
         steps.complete(key)
@@ -164,12 +164,11 @@ def complete(view: View) -> Decision:
 
 
 def begin(view: View) -> Decision:
-    """Begins what waits and may: its brokers take part in few enough copies. Drops what was planned here and does not
-    fit any more."""
+    """Begin queued reassignments whose brokers are free. Drops outdated plans."""
     ledger = view.image.ledger
     if not ledger.queued:
         return Decision()
-    # Leaders, which change too often to look for, are looked at again after a while.
+    # Leaders change too often to compare: they are checked after a while.
     where = (ledger.queued, ledger.reassigning, view.image.brokers, view.image.configs, view.now_ms // _LOOK_AGAIN_MS)
     if len(view.agenda.nothing_begins) == len(where) and all(map(_is_same, view.agenda.nothing_begins, where)):
         return Decision()
@@ -189,19 +188,19 @@ def begin(view: View) -> Decision:
 
 
 def _is_same(old: object, new: object) -> bool:
-    """Tables are the same when they are one object: comparing their entries would cost more than it saves."""
+    """Tables are equal when they are one object: comparing entries would cost more than it saves."""
     return old is new or (isinstance(new, float) and old == new)
 
 
 def _is_void(image: MetadataImage, key: Key, targets: Sequence[int]) -> bool:
-    """Would it bring a replica to a broker that is drained since? The later wish counts."""
+    """Whether it would bring a replica to a broker that is being drained now. The later request wins."""
     partition = image.topics[key[0]].partitions[key[1]]
     added = [image.brokers.get(each) for each in moves.added_by(partition, targets)]
     return any(broker is None or broker.draining for broker in added)
 
 
 def _can_begin(image: MetadataImage, key: Key, targets: Sequence[int]) -> bool:
-    """An operator's wish waits for brokers that are away."""
+    """Whether its brokers are active; an operator's request waits for absent ones."""
     partition = image.topics[key[0]].partitions[key[1]]
     return all(_takes(image, each) for each in moves.added_by(partition, targets))
 
@@ -215,21 +214,20 @@ def _still_fits(image: MetadataImage, key: Key, targets: Sequence[int]) -> bool:
 
 
 def _is_wanted(view: View, key: Key, queued: QueuedReassignment) -> bool:
-    """Guard: rebalancing that was switched off stops, but for what empties a broker."""
+    """Guard: without rebalancing, its plans stop, except for drains."""
     settled = settled_replicas(view.image.topics[key[0]].partitions[key[1]])
     leaving = [view.image.brokers[each] for each in settled if each not in queued.targets]
     return any(broker.draining for broker in leaving) or is_enabled(view)
 
 
 def _takes(image: MetadataImage, broker_id: int) -> bool:
-    """Guard: a new replica goes only to a broker that lives and is not being emptied."""
+    """Guard: new replicas only on active brokers that are not being drained."""
     broker = image.brokers.get(broker_id)
     return broker is not None and broker.active and not broker.draining
 
 
 class _Steps:
-    """The steps of one decision, each of another partition, and what they have in common: the brokers' free places, and
-    the throttle."""
+    """The steps of one decision, each for another partition, with the brokers' free slots and the throttle."""
 
     def __init__(self, view: View) -> None:
         self.view = view
@@ -241,7 +239,7 @@ class _Steps:
         self._electorate = Electorate(view.image, view.settings, view.hindered)
 
     def move(self, key: Key, wanted: QueuedReassignment) -> None:
-        """Begins it, or puts it (leaves it) in the queue while its brokers have their hands full."""
+        """Begin it, or queue it while its brokers are busy."""
         image = self.view.image
         waits = image.ledger.queued.get(key)
         partition = image.topics[key[0]].partitions[key[1]]
@@ -261,7 +259,7 @@ class _Steps:
         self._copies.update(brokers)
         self.records.append(change)
         after = image.apply([change], image.next_offset + 1)
-        if key not in after.ledger.reassigning:  # nothing is added, nothing goes
+        if key not in after.ledger.reassigning:  # nothing is added or removed
             self.ended.add(key)
             return
         done = moves.completed(Electorate(after, self.view.settings, self.view.hindered), key)
@@ -272,7 +270,7 @@ class _Steps:
             self.begun[key] = Copying.of(after.topics[key[0]].partitions[key[1]])
 
     def _copying_once_begun(self, key: Key, wanted: QueuedReassignment) -> set[int]:
-        """Of a partition without a leader, which may get one by the very step that begins the move."""
+        """For a partition without a leader, which may get one by the step that begins the move."""
         change = moves.begun(self._electorate, key, wanted.targets)
         if change is None:
             return set()
@@ -292,7 +290,7 @@ class _Steps:
             self.drop(key)
 
     def drop(self, key: Key) -> None:
-        """It waits no longer."""
+        """Remove it from the queue."""
         self.records.append(QueuedReassignmentRecord(*key))
         self._queued -= 1
 
@@ -316,13 +314,13 @@ class _Steps:
         return tuple(self.records)
 
     def _has_room(self, brokers: Iterable[int]) -> bool:
-        """Guard: nobody takes part in more copies than it may."""
+        """Guard: no broker exceeds its copies."""
         limit = self.view.settings.reassignment_partitions_per_broker
         return all(self._copies[each] < limit for each in brokers)
 
 
 def _copies(image: MetadataImage) -> Counter[int]:
-    """In how many copies each broker takes part. One whose fetcher is away rests, and does not count."""
+    """Copies of each broker. A copy whose fetcher is away does not count."""
     counts: Counter[int] = Counter()
     for topic_id, number in image.ledger.reassigning:
         partition = image.topics[topic_id].partitions[number]
@@ -332,8 +330,7 @@ def _copies(image: MetadataImage) -> Counter[int]:
 
 
 def _copying_brokers(image: MetadataImage, partition: PartitionImage, adding: Sequence[int]) -> set[int]:
-    """Those whom a copy costs something: who fetches and is not there yet, and the leader that sends; without one,
-    nobody."""
+    """Brokers that a copy loads: fetchers that have not caught up, and the sending leader; without a leader, none."""
     fetching = {each for each in adding if each not in partition.isr}
     return {*fetching, partition.leader} if fetching and partition.leader in image.brokers else set()
 

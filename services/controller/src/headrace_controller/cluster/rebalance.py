@@ -1,19 +1,18 @@
-"""Which replicas should move when brokers join or leave: a plan, pure, whole, and as small as it can be.
+"""Plan which replicas move when brokers join or leave. Pure; the whole plan, with as few moves as possible.
 
-    divert    what is on its way to a broker that is being emptied goes elsewhere instead
-    drain     each replica of a broker that is being emptied goes to the broker with the fewest replicas that does not
-              bring two replicas of the partition into one rack
-    fill      a broker that has less than its share (all replicas / all brokers, rounded down) is given replicas of
-              those that have most, until it has it: never more moves than replicas were missing
-    lead      preferred leaders are evened out by changing the order of replicas, which moves no data: over all, and
-              as far as that permits of each topic, for two topics are rarely as busy as each other
+    divert    redirect replicas that are on their way to a draining broker
+    drain     move each replica of a draining broker to the broker with the fewest replicas that does not bring two
+              replicas of the partition into one rack
+    fill      give a broker below its share (all replicas / all brokers, rounded down) replicas of those that have
+              most, until it has it: never more moves than replicas were missing
+    lead      even out preferred leaders by changing the order of replicas, which moves no data: over all, and as far
+              as that permits within each topic, because topics differ in load
 
-A replica takes over the place of the one that it stands in for, so that leadership moves along. Nothing is planned for
-a partition that is moving already, and fill and lead leave out partitions that are not healthy. Brokers that are fenced
-keep what they have and get nothing: a restart moves nothing. Source: the goals of Cruise Control's replica and leader
-distribution, without its model of load: replicas count alike.
+A replica takes the position of the one that it replaces, so leadership moves along. Moving partitions are left out, and
+fill and lead skip unhealthy ones. Fenced brokers keep their replicas and get none: a restart moves nothing. Source: the
+goals of Cruise Control's replica and leader distribution, without its load model: replicas count alike.
 
-What is planned is queued; ``reassignment.py`` lets a few partitions move at a time, ``balancing.py`` says when to plan.
+Plans are queued; ``reassignment.py`` starts a few moves at a time, ``balancing.py`` says when to plan.
 """
 
 from __future__ import annotations
@@ -32,13 +31,13 @@ Key = tuple[bytes, int]
 #: leader -> another replica -> the partitions of these two
 _Edges = dict[int, dict[int, dict[Key, None]]]
 
-#: Of a broker's replicas so many are looked at before the best of them moves: topics are spread well, not perfectly.
+#: Replicas of a broker examined before the best of them moves: topics are spread well, not perfectly.
 _CANDIDATES_MAX = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """The replicas that a partition is to have, preferred leader first."""
+    """The replicas that a partition will have, preferred leader first."""
 
     topic_id: bytes
     partition: int
@@ -46,10 +45,10 @@ class Move:
 
 
 def plan(image: MetadataImage, *, fill: bool, moves_max: int) -> list[Move]:
-    """At most ``moves_max`` moves; ``fill`` False: only what drains brokers.
+    """At most ``moves_max`` moves; ``fill`` False: only drains.
 
-    All of them are legal on ``image`` together: targets are distinct, those that are added are active and not draining,
-    as many replicas as before, no fewer racks than before where a choice was left.
+    All of them are legal on ``image`` together: targets are distinct, added ones are active and not draining, there are
+    as many replicas as before, and no fewer racks where there was a choice.
     """
     planner = _Planner(image, moves_max)
     draining = [broker for broker in sorted(image.brokers) if image.brokers[broker].draining]
@@ -64,7 +63,7 @@ def plan(image: MetadataImage, *, fill: bool, moves_max: int) -> list[Move]:
 
 
 def settled_replicas(partition: PartitionImage) -> tuple[int, ...]:
-    """The replicas that a partition will have when what is under way is done."""
+    """The replicas of a partition after the reassignment in progress."""
     if not partition.removing:
         return partition.replicas
     return tuple(replica for replica in partition.replicas if replica not in partition.removing)
@@ -94,8 +93,8 @@ class _Planner:
     # -- drain --------------------------------------------------------------------------------------------------------
 
     def divert(self, broker_id: int) -> None:
-        """What is on its way there. All that a partition brings to drained brokers, or nothing: what brings one replica
-        to a drained broker is not begun (reassignment.py), so it would be planned again and again."""
+        """Redirect replicas on their way there: all that a partition brings to draining brokers, or none. A plan with
+        one left would not begin (reassignment.py), and would be planned again and again."""
         for topic, number, partition in self._image.partitions_on(broker_id):
             key = (topic.topic_id, number)
             if len(self._changed) >= self._moves_max:
@@ -111,17 +110,16 @@ class _Planner:
                 self._put(key, before, after)
 
     def _lost(self, partition: PartitionImage, replicas: Sequence[int]) -> list[int]:
-        """Which of them are under way to a drained broker."""
+        """Replicas on their way to a draining broker."""
         brokers = self._image.brokers
         return [each for each in replicas if each in partition.adding and each in brokers and brokers[each].draining]
 
     def _may_leave(self, key: Key, partition: PartitionImage) -> bool:
-        """Not what has no leader, for there is nobody to copy it from; nor what waits for its turn already."""
+        """Not without a leader to copy from, and not if queued already."""
         return partition.leader != NO_LEADER and key not in self._image.ledger.queued
 
     def drain(self, broker_id: int) -> None:
-        """What is there. Where something is on its way to a drained broker, and nobody else takes it, that comes
-        first."""
+        """Move the replicas there. One that cannot be redirected from a draining broker comes first."""
         for topic, number, partition in self._image.partitions_on(broker_id):
             if len(self._changed) >= self._moves_max:
                 return
@@ -134,8 +132,8 @@ class _Planner:
                 self._replace(key, now, broker_id, taker)
 
     def _best_taker(self, now: tuple[int, ...], gone: int, leaving: tuple[int, ...]) -> int | None:
-        """Who takes the place of ``gone``; None: every broker that could has a replica already. Best is one whose own
-        replica is just ``leaving``: it has the data."""
+        """The broker that replaces ``gone``; None: every candidate has a replica already. Best is one whose own replica
+        is ``leaving``: it has the data."""
         stay = [replica for replica in now if replica != gone]
         racks = self._racks(stay)
         able = [broker for broker in self._takers.values() if broker.broker_id not in now]
@@ -168,11 +166,12 @@ class _Planner:
                 if replica in givers and len(givers[replica]) < 8 * self._moves_max:
                     givers[replica].append(key)
         moved = True
-        while moved:  # again: what moved meanwhile may have opened a rack to a broker that could take nothing before
+        while moved:  # repeat: a move may have made a rack available
             moved = self._feed(hungry, givers, share)
 
     def _feed(self, hungry: Sequence[int], givers: Mapping[int, deque[Key]], share: int) -> bool:
-        """Give to whoever has least, until all have their share or can take nothing. Was anything given?"""
+        """Give to the broker with the fewest, until all have their share or can take nothing. Returns whether it gave
+        any."""
         moved = False
         able = [each for each in hungry if self._replicas[each] < share]
         while able and len(self._changed) < self._moves_max:
@@ -185,7 +184,7 @@ class _Planner:
         return moved
 
     def _take_one(self, taker: int, givers: Mapping[int, deque[Key]], share: int) -> bool:
-        """From the one that has most and has something fit to move; False: there is nobody."""
+        """Take one from the broker with the most that has a suitable one; False: there is none."""
         for giver in sorted(givers, key=lambda each: (-self._replicas[each], each)):
             if self._replicas[giver] <= share:
                 return False
@@ -197,7 +196,7 @@ class _Planner:
         return False
 
     def _best_key(self, giver: int, taker: int, keys: deque[Key]) -> Key | None:
-        """The partition whose replica goes best from one to the other: it evens out its topic, and its leaders."""
+        """The partition that moves best between the two: it evens out its topic, and its leaders."""
         wants_leader = self._leaders[taker] < self._leaders[giver] - 1
         best, best_score = None, (False, -(2**62))
         legal = 0
@@ -221,8 +220,8 @@ class _Planner:
     # -- lead ---------------------------------------------------------------------------------------------------------
 
     def lead(self) -> None:
-        """Even out preferred leaders: of all partitions, then of each topic; and again, for the second may have opened
-        ways for the first. The first never gets worse by the second, so there is an end."""
+        """Even out preferred leaders: of all partitions, then of each topic; and again, because the second may have
+        opened paths for the first. The second never worsens the first, so it terminates."""
         if not (self._uneven_leaders() or self._uneven_topics()):
             return
         edges: _Edges = {}
@@ -237,8 +236,8 @@ class _Planner:
             self._lead_evenly(edges)
 
     def _lead_evenly(self, edges: _Edges) -> None:
-        """Hand preferred leadership along paths of brokers, from those that lead most to those that lead least, until
-        no path leads from one to another that leads at least two less."""
+        """Pass preferred leadership along paths of brokers, from those that lead most to those that lead least, until
+        no path leads from one to another that leads at least two fewer."""
         for _ in range(self._moves_max):
             path = self._path(edges)
             if path is None or len(self._changed) + len(path) > self._moves_max:
@@ -247,8 +246,8 @@ class _Planner:
                 self._hand_over(edges, next(reversed(edges[leader][follower])), follower)
 
     def _lead_topics_evenly(self, edges: _Edges, keys: Sequence[Key]) -> bool:
-        """Hand over where a broker leads at least two more of a topic than a follower does: when it leads more of all,
-        or gets a partition of another topic back, of which it leads less. False: there was nothing to hand over."""
+        """Pass leadership where a broker leads at least two more of a topic than a follower does, if it leads more of
+        all, or gets a partition of another topic back, of which it leads fewer. False: there was none."""
         any_handed = False
         for key in keys:
             of_topic = self._topic_leaders(key[0])
@@ -270,7 +269,8 @@ class _Planner:
         return any_handed
 
     def _way_back(self, edges: _Edges, leader: int, follower: int, not_of: bytes) -> Key | None:
-        """What ``leader`` may hand to ``follower`` so that no topic gets less even; None: there is nothing."""
+        """A partition that ``leader`` may pass to ``follower`` without making a topic less even; None: there is
+        none."""
         best, best_more = None, 0
         for key in itertools.islice(edges.get(leader, {}).get(follower, ()), _CANDIDATES_MAX):
             of_topic = self._topic_leaders(key[0])
@@ -295,7 +295,7 @@ class _Planner:
                 edges.setdefault(now[0], {}).setdefault(other, {})[key] = None
 
     def _path(self, edges: _Edges) -> list[int] | None:
-        """The shortest way from the broker that leads most to one that leads at least two less; None: there is none."""
+        """Shortest path from the broker that leads most to one that leads at least two fewer; None: there is none."""
         for source in sorted(self._takers, key=lambda each: (-self._leaders[each], each)):
             before = {source: source}
             waiting = deque([source])
@@ -313,7 +313,7 @@ class _Planner:
         return None
 
     def _hand_over(self, edges: _Edges, key: Key, follower: int) -> None:
-        """The leader of a partition and ``follower`` change places."""
+        """Swap the leader of a partition and ``follower``."""
         now = self._now(key)
         for other in now[1:]:
             if other in self._takers:
@@ -336,7 +336,7 @@ class _Planner:
                 self._leaders[replicas[0]] += 1
 
     def _movable(self) -> Iterator[tuple[Key, PartitionImage]]:
-        """Healthy partitions that are not moving, nor about to."""
+        """Healthy partitions that are not moving or queued."""
         queued = self._image.ledger.queued
         for topic in self._image.topics.values():
             for number, partition in enumerate(topic.partitions):
@@ -376,7 +376,7 @@ class _Planner:
         return counts
 
     def _topic_leaders(self, topic_id: bytes) -> Counter[int]:
-        """How many of a topic's partitions each broker is to lead, those that wait for their turn included."""
+        """A topic's future leaders by broker, including queued changes."""
         counts = self._leaders_by_topic.get(topic_id)
         if counts is None:
             counts = self._leaders_by_topic[topic_id] = Counter()
@@ -387,7 +387,7 @@ class _Planner:
         return counts
 
     def _racks(self, replicas: Collection[int]) -> set[str | int]:
-        """The racks that these replicas stand in; a broker without one is a rack of its own."""
+        """Racks of these replicas; a broker without one is a rack of its own."""
         brokers = self._image.brokers
         racks: set[str | int] = set()
         for replica in replicas:

@@ -1,6 +1,6 @@
-"""What the controller can be asked, and what it answers: frozen values, no protobuf.
+"""The controller's requests and answers: frozen values, no protobuf.
 
-An answer about several items has one result per item, in the request's order, with ``error`` None or what was wrong.
+An answer about several items has one result per item, in the request's order, with ``error`` or None.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .leadership import CannotLead
 
 @dataclass(frozen=True, slots=True)
 class Bootstrap:
-    """The first thing a leader asks for: write who the cluster is, unless the log says it already."""
+    """A leader's first request: write the cluster's identity, unless the log has it."""
 
     cluster_id: str
 
@@ -28,9 +28,9 @@ class Bootstrap:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegisterBroker:
-    """``previous_broker_epoch``: what the clean shutdown markers of all directories say, -1 without (KIP-966).
-    ``default_log_flush``: the log.flush of the broker's properties file, "" if it did not say. ``features``: the levels
-    that it understands; none: it knows of no features, so of level 1 only."""
+    """``previous_broker_epoch``: from the clean shutdown markers of all directories, -1 without (KIP-966).
+    ``default_log_flush``: the log.flush of the broker's properties file, "" without one. ``features``: supported
+    levels; none: only level 1."""
 
     cluster_id: str
     incarnation_id: bytes
@@ -52,8 +52,8 @@ class Registered:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat:
     """``metadata_offset``: how far the broker has applied the metadata log (exclusive). ``offline_directories``: those
-    that have failed in this life of it. ``stream``: which of its streams this comes on; each has another number.
-    ``cannot_lead``: where its replicas are not to lead for now."""
+    that failed since its start. ``stream``: number of the stream that carries this. ``cannot_lead``: where its replicas
+    must not lead now."""
 
     broker_id: int
     broker_epoch: int
@@ -83,13 +83,13 @@ class HeartbeatsEnded:
 
 @dataclass(frozen=True, slots=True)
 class FenceSilentBrokers:
-    """Time has passed: fence who has been silent for too long."""
+    """Time has passed: fence brokers that were silent for too long."""
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """A replica of the broker that says so is in ``directory``; ``fresh``: it begins anew there, without records. That
-    is said before the log is made: what was made first, and is found by a later life, looks like one that has them."""
+    """A replica of the sender is in ``directory``; ``fresh``: it starts over there, without records. It is sent before
+    the log is created: otherwise a restart would find the empty log and take it for a complete one."""
 
     topic_id: bytes
     partition: int
@@ -115,9 +115,9 @@ class RefusedPlacement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlteredPartition:
-    """What a leader wants its partition's in-sync set to be: (broker id, broker epoch) of each member (KIP-903).
-    ``recovering``: it was elected uncleanly and has not recovered (KIP-704). ``uncertain``: an earlier attempt at this
-    partition epoch may still arrive."""
+    """A leader's proposal for an in-sync set: (broker id, broker epoch) of each member (KIP-903). ``recovering``: it
+    was elected uncleanly and has not recovered (KIP-704). ``uncertain``: an earlier attempt at this partition epoch may
+    still arrive."""
 
     topic_id: bytes
     partition: int
@@ -130,7 +130,7 @@ class AlteredPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlterPartition:
-    """Asked by the leader of the partitions (KIP-497). ``metadata_offset``: how far it has applied the metadata log."""
+    """From the leader of the partitions (KIP-497). ``metadata_offset``: how far it has applied the metadata log."""
 
     broker_id: int
     broker_epoch: int
@@ -140,7 +140,7 @@ class AlterPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionResult:
-    """What became of one partition of an AlterPartition: its state afterwards, or what was wrong."""
+    """Result for one partition of an AlterPartition: its state afterwards, or the error."""
 
     topic_id: bytes
     partition: int
@@ -179,8 +179,8 @@ class ElectionResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewTopic:
-    """``partitions`` and ``replication_factor`` below 1 take the cluster's default. ``assignments``: partition ->
-    replicas, leader first, instead of both."""
+    """``partitions`` and ``replication_factor`` below 1 mean the cluster's default. ``assignments``: partition ->
+    replicas, leader first, in place of both."""
 
     name: str
     partitions: int = -1
@@ -191,7 +191,7 @@ class NewTopic:
 
 @dataclass(frozen=True, slots=True)
 class CreateTopics:
-    """``internal``: the cluster asks for its own topics (core/metadata/shards.py); clients cannot."""
+    """``internal``: a broker creates the cluster's own topics (core/metadata/shards.py); clients cannot."""
 
     topics: tuple[NewTopic, ...]
     validate_only: bool = False
@@ -200,7 +200,7 @@ class CreateTopics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicResult:
-    """What became of one topic of a request; the numbers are those of the topic afterwards."""
+    """Result for one topic; the numbers are those of the topic afterwards."""
 
     name: str
     error: HeadraceError | None = None
@@ -271,7 +271,7 @@ class ConfigResult:
 
 @dataclass(frozen=True, slots=True)
 class Reassignment:
-    """``targets``: the replicas wanted, preferred leader first; None cancels what is under way or waiting."""
+    """``targets``: the wanted replicas, preferred leader first; None cancels a reassignment in progress or queued."""
 
     topic: str
     partition: int
@@ -280,8 +280,8 @@ class Reassignment:
 
 @dataclass(frozen=True, slots=True)
 class AlterPartitionReassignments:
-    """``throttle_bytes_per_s``: what copying may cost each broker until all reassignments are done; 0 lifts the
-    throttle, None leaves it as it is. ``allow_replication_factor_change``: KIP-860."""
+    """``throttle_bytes_per_s``: limit of copying for each broker until all reassignments are done; 0 removes it, None
+    leaves it. ``allow_replication_factor_change``: KIP-860."""
 
     reassignments: tuple[Reassignment, ...]
     allow_replication_factor_change: bool = True
@@ -297,7 +297,7 @@ class ReassignmentResult:
 
 @dataclass(frozen=True, slots=True)
 class DrainBroker:
-    """Empty a broker (``draining``), or let it have replicas again."""
+    """Drain a broker (``draining``), or let it have replicas again."""
 
     broker_id: int
     draining: bool
@@ -305,7 +305,7 @@ class DrainBroker:
 
 @dataclass(frozen=True, slots=True)
 class Drained:
-    """How many replicas the broker has still; it may be shut down and unregistered at 0."""
+    """Remaining replicas on the broker; at 0 it may be shut down and unregistered."""
 
     replicas_left: int
 
@@ -326,7 +326,7 @@ class AllocateProducerIds:
 
 @dataclass(frozen=True, slots=True)
 class ProducerIdBlock:
-    """The ids [first, first + length) belong to who asked, and to nobody else, ever."""
+    """The ids [first, first + length), never allocated again."""
 
     first: int
     length: int
@@ -364,7 +364,7 @@ class FeatureResult:
 
 @dataclass(frozen=True, slots=True)
 class RegisterController:
-    """A controller says which levels it understands (KIP-919)."""
+    """A controller reports the levels that it supports (KIP-919)."""
 
     controller_id: int
     directory_id: bytes
@@ -393,7 +393,7 @@ class CoordinatorRegistered:
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorHeartbeat:
-    """``want_shutdown``: give my shards to others. ``stream``: which of its streams this comes on."""
+    """``want_shutdown``: give my shards to others. ``stream``: number of the stream that carries this."""
 
     coordinator_id: int
     coordinator_epoch: int

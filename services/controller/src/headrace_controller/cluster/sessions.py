@@ -1,29 +1,24 @@
-"""When brokers and coordinators were last heard of: a part of the controller's state that is not in the log.
+"""Sessions of brokers and coordinators: the part of the controller's state that is not in the log.
 
     heartbeat ----------------------------> connected, silent for 0 ms
     its stream broke ---------------------> disconnected: the *grace* runs, until a heartbeat ends it
-    silent for the session's time-out, or disconnected for longer than the grace -----> to be fenced
+    silent for the session timeout, or disconnected for longer than the grace -----> to be fenced
 
-It decides nothing by itself and nobody else sees it. A new leader starts with everybody just heard of and nobody's
-grace running: their streams broke because the old leader went, so a change of leaders fences nobody. Times are
-milliseconds of a clock that never goes back.
+A new leader starts with every node just heard from and no grace running: the streams broke because the old leader went,
+so a change of leaders fences no node. Times are monotonic milliseconds.
 
-**The grace** (broker.session.disconnect.grace.ms) is ours, not Kafka's: a process that is gone closes its connections,
-so its partitions need not wait for a whole session (9 s; the election follows after 0.5 s). A broker that only lost its
-connection is back within milliseconds. Where connections flap, each break within a session's time of the one before
-doubles the grace, up to the session's time-out: it is not fenced and unfenced all the time. That is counted for one
-life of a broker: a successor shows that the process was gone indeed, so the suspicion was right, and the next one is
-as quick.
+**The grace** (broker.session.disconnect.grace.ms) is ours, not Kafka's: a process that ends closes its connections, so
+its partitions need not wait for a whole session (9 s; the election follows after 0.5 s). A broker that only lost its
+connection is back within milliseconds. Where connections flap, each break within a session timeout of the one before
+doubles the grace, up to the session timeout, so that the broker is not fenced and unfenced all the time. Breaks are
+counted for one broker epoch: a new registration shows that the process had ended, so the next break is as quick.
 
 **Streams** have numbers, because a broker may be back on a new one before the end of the old one is noticed: the end of
-an older stream than its latest says nothing. The end of a newer one does: the stream broke before its first heartbeat
-was decided.
+an older stream than its latest says nothing. The end of a newer one counts: it broke before its first heartbeat was
+decided.
 
 **The first heartbeat** after a registration is due within FIRST_HEARTBEAT_MS. Until it arrives there is no stream whose
-end could tell that the process is gone.
-
-A new controller starts no grace: the streams broke because the former controller went. The end of an older stream than
-the latest says nothing.
+end could show that the process has ended.
 """
 
 from __future__ import annotations
@@ -33,7 +28,7 @@ from dataclasses import dataclass
 
 from .leadership import CannotLead, Hindered, with_told
 
-#: How long a node that has registered may take until its first heartbeat. It sends that at once, over a new connection.
+#: Time from a registration to the first heartbeat, which is sent at once, over a new connection.
 FIRST_HEARTBEAT_MS = 2_000.0
 
 
@@ -41,13 +36,13 @@ FIRST_HEARTBEAT_MS = 2_000.0
 class Session:
     broker_epoch: int
     last_contact_ms: float
-    #: Silence that ends the session: FIRST_HEARTBEAT_MS after a registration, then the session's time-out.
+    #: Silence that ends the session: FIRST_HEARTBEAT_MS after a registration, then the session timeout.
     silence_max_ms: float
     metadata_offset: int = 0
     connected: bool = True
-    #: The stream of its latest heartbeat; None: this leader has had none.
+    #: Stream of its latest heartbeat; None: this leader has had none.
     stream: int | None = None
-    #: Since when the stream has been broken, and how long that may last; None: it is not, or not for us to count.
+    #: When the stream broke, and its grace; None: it did not break under this leader.
     broken_ms: float | None = None
     grace_ms: float = 0.0
     shutdown_offset: int | None = None
@@ -55,9 +50,9 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class Contact:
-    """A broker was heard of; ``connected`` False: its stream broke. ``shutdown_offset``: it wants to stop, and may once
-    all others have applied the metadata log up to there. ``registering``: it was a registration, not a heartbeat, so no
-    stream is known yet. ``cannot_lead``: what it said of that; None: nothing new."""
+    """A contact of a broker; ``connected`` False: its stream broke. ``shutdown_offset``: it may stop once all others
+    have applied the metadata log up to there. ``registering``: a registration, not a heartbeat, so no stream is known
+    yet. ``cannot_lead``: its report; None: unchanged."""
 
     broker_id: int
     broker_epoch: int
@@ -74,10 +69,10 @@ class BrokerSessions:
     def __init__(self, timeout_ms: float, grace_ms: float = 500) -> None:
         self.timeout_ms = timeout_ms
         self.grace_ms = grace_ms
-        #: Which brokers cannot lead for now, and where; a value that is replaced, so that a view may keep it.
+        #: Brokers that cannot lead now, and where; replaced whole, so that a view may keep it.
         self.hindered: Hindered = {}
         self._sessions: dict[int, Session] = {}
-        self._breaks: dict[int, tuple[float, float]] = {}  # broker -> (last break of this life, its grace then)
+        self._breaks: dict[int, tuple[float, float]] = {}  # broker -> (last break of this epoch, its grace then)
 
     def forget(self) -> None:
         self._sessions.clear()
@@ -85,12 +80,12 @@ class BrokerSessions:
         self.hindered = {}
 
     def begin(self, broker_id: int, broker_epoch: int, now_ms: float) -> None:
-        """A leader's term begins: the broker counts as just heard of, so that nobody is fenced in haste; but as not
+        """A leader's term begins: the broker counts as just heard from, so that it is not fenced too early; but not as
         connected, so that one that restarts just now may register."""
         self._sessions[broker_id] = Session(broker_epoch, now_ms, self.timeout_ms, connected=False)
 
     def stood_still(self, now_ms: float) -> None:
-        """This process could hear nobody for a while, so nobody is to blame: all times begin anew."""
+        """This process was paused and received nothing: restart all times."""
         for session in self._sessions.values():
             session.last_contact_ms = now_ms
             if session.broken_ms is not None:
@@ -100,14 +95,14 @@ class BrokerSessions:
         session = self._sessions.get(contact.broker_id)
         if session is None or session.broker_epoch < contact.broker_epoch:
             if not contact.connected:
-                return  # the end of something that this leader never saw
-            self._breaks.pop(contact.broker_id, None)  # those of an earlier life
+                return  # the end of a stream that this leader never saw
+            self._breaks.pop(contact.broker_id, None)  # those of an earlier epoch
             self.hindered = with_told(self.hindered, contact.broker_id, ())
             session = self._sessions[contact.broker_id] = Session(
                 contact.broker_epoch, contact.at_ms, min(FIRST_HEARTBEAT_MS, self.timeout_ms), stream=contact.stream
             )
         elif session.broker_epoch > contact.broker_epoch:
-            return  # an echo of an earlier life
+            return  # outdated: of an earlier epoch
         if contact.connected:
             session.last_contact_ms = contact.at_ms
             if not contact.registering:
@@ -124,7 +119,7 @@ class BrokerSessions:
             session.shutdown_offset = contact.shutdown_offset
 
     def _is_latest(self, session: Session, contact: Contact) -> bool:
-        """Does the end of this stream say anything about the broker?"""
+        """Whether the end of this stream says anything about the broker."""
         return session.connected and session.stream is not None and contact.stream >= session.stream
 
     def _broke(self, session: Session, contact: Contact) -> None:
@@ -140,18 +135,18 @@ class BrokerSessions:
         return min(before[1] * 2, self.timeout_ms)
 
     def silent_ms(self, broker_id: int, broker_epoch: int, now_ms: float) -> float:
-        """How long this life of the broker has been silent; infinite when it was never heard of."""
+        """How long this broker epoch has been silent; infinite without any contact."""
         session = self._sessions.get(broker_id)
         if session is None or session.broker_epoch != broker_epoch:
             return float("inf")
         return now_ms - session.last_contact_ms
 
     def is_over(self, broker_id: int, broker_epoch: int, now_ms: float) -> bool:
-        """Is this life of the broker to be fenced: silent for a session, or disconnected for longer than its grace?"""
+        """Whether to fence this broker epoch: silent for a session, or disconnected for longer than its grace."""
         return now_ms > self.over_at_ms(broker_id, broker_epoch)
 
     def over_at_ms(self, broker_id: int, broker_epoch: int) -> float:
-        """``is_over`` of any time behind this, unless the broker is heard of; of any time, when it never was."""
+        """Time after which ``is_over`` is true without another contact."""
         session = self._sessions.get(broker_id)
         if session is None or session.broker_epoch != broker_epoch:
             return float("-inf")
@@ -159,8 +154,8 @@ class BrokerSessions:
         return over_ms if session.broken_ms is None else min(over_ms, session.broken_ms + session.grace_ms)
 
     def lives(self, broker_id: int, broker_epoch: int, now_ms: float) -> bool:
-        """Is this life of the broker probably still going on? Not when its connection broke: a process that is gone
-        closes its connections, one that only stands still does not."""
+        """Whether this broker's process is probably running. Not when its connection broke: a process that ends closes
+        its connections, a paused one does not."""
         session = self._sessions.get(broker_id)
         return (
             session is not None
@@ -169,20 +164,20 @@ class BrokerSessions:
         )
 
     def shutdown_offset(self, broker_id: int) -> int | None:
-        """Up to where others must have applied the metadata log before this broker may stop; None: not known here."""
+        """Offset that others must have applied before this broker may stop; None: unknown here."""
         session = self._sessions.get(broker_id)
         return None if session is None else session.shutdown_offset
 
     def metadata_offset(self, broker_id: int) -> int:
-        """How far the broker said it has applied the metadata log."""
+        """How far the broker has applied the metadata log, by its last heartbeat."""
         session = self._sessions.get(broker_id)
         return 0 if session is None else session.metadata_offset
 
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorContact:
-    """A coordinator was heard of on one of its streams; ``connected`` False: that stream broke. ``registering``: it
-    was a registration, not a heartbeat, so no stream is known yet."""
+    """A contact of a coordinator on one of its streams; ``connected`` False: that stream broke. ``registering``: a
+    registration, not a heartbeat, so no stream is known yet."""
 
     coordinator_id: int
     coordinator_epoch: int
@@ -196,15 +191,15 @@ class CoordinatorContact:
 class _Session:
     coordinator_epoch: int
     last_contact_ms: float
-    #: The stream of its latest heartbeat; 0: it has registered only. -1: this leader has heard nothing of it.
+    #: Stream of its latest heartbeat; 0: only registered. -1: unknown to this leader.
     stream: int
-    #: Silence that ends the session: FIRST_HEARTBEAT_MS after a registration, then the session's time-out.
+    #: Silence that ends the session: FIRST_HEARTBEAT_MS after a registration, then the session timeout.
     silence_max_ms: float
     broken_at_ms: float | None = None
 
 
 class CoordinatorSessions:
-    """``timeout_ms``: silence that ends a session; ``grace_ms``: how long a broken connection may stay so."""
+    """``timeout_ms``: silence that ends a session; ``grace_ms``: longest time without a connection."""
 
     def __init__(self, timeout_ms: float, grace_ms: float) -> None:
         self._timeout_ms = timeout_ms
@@ -212,12 +207,12 @@ class CoordinatorSessions:
         self._sessions: dict[int, _Session] = {}
 
     def begin_anew(self, coordinators: Iterable[tuple[int, int]], now_ms: float) -> None:
-        """All of these, (id, epoch) each, were heard of just now; their streams went to somebody else."""
+        """All of these, (id, epoch) each, count as just heard from; their streams went to another leader."""
         self._sessions = {each: _Session(epoch, now_ms, -1, self._timeout_ms) for each, epoch in coordinators}
 
     def stood_still(self, now_ms: float) -> None:
-        """This process was paused and could hear no coordinator: all times begin again. The streams stay known, so that
-        the end of one still tells."""
+        """This process was paused and received nothing: restart all times. The streams stay known, so the end of one
+        counts."""
         for session in self._sessions.values():
             session.last_contact_ms = now_ms
             if session.broken_at_ms is not None:
@@ -233,7 +228,7 @@ class CoordinatorSessions:
             session = _Session(contact.coordinator_epoch, contact.at_ms, contact.stream, first_ms)
             self._sessions[contact.coordinator_id] = session
         elif session.coordinator_epoch > contact.coordinator_epoch:
-            return  # an echo of an earlier life
+            return  # outdated: of an earlier epoch
         if contact.connected:
             session.last_contact_ms, session.stream, session.broken_at_ms = contact.at_ms, contact.stream, None
             if not contact.registering:
@@ -243,11 +238,11 @@ class CoordinatorSessions:
             session.broken_at_ms = contact.at_ms
 
     def is_gone(self, coordinator_id: int, coordinator_epoch: int, now_ms: float) -> bool:
-        """Has this life of it been silent, or disconnected, for too long? One never heard of is gone."""
+        """Whether this epoch of it has been silent, or disconnected, for too long. Without any contact: True."""
         return now_ms > self.gone_at_ms(coordinator_id, coordinator_epoch)
 
     def gone_at_ms(self, coordinator_id: int, coordinator_epoch: int) -> float:
-        """``is_gone`` of any time behind this, unless it is heard of; of any time, when it never was."""
+        """Time after which ``is_gone`` is true without another contact."""
         session = self._sessions.get(coordinator_id)
         if session is None or session.coordinator_epoch != coordinator_epoch:
             return float("-inf")
@@ -255,8 +250,8 @@ class CoordinatorSessions:
         return gone_ms if session.broken_at_ms is None else min(gone_ms, session.broken_at_ms + self._grace_ms)
 
     def lives(self, coordinator_id: int, coordinator_epoch: int, now_ms: float) -> bool:
-        """Is its process probably still there? Not when its stream broke, nor when its streams are not known here: then
-        whoever registers under its id is its successor."""
+        """Whether its process is probably running. Not when its stream broke, or is unknown here: then a registration
+        under its id is its successor's."""
         session = self._sessions.get(coordinator_id)
         return (
             session is not None

@@ -1,18 +1,18 @@
-"""Who coordinates what: each shard, which is a partition of __consumer_offsets or __transaction_state, belongs to one
-coordinator at a time, under a shard epoch that grows with each change (decision 13).
+"""Owners of shards. Each shard, a partition of __consumer_offsets or __transaction_state, belongs to one coordinator at
+a time, under a shard epoch that grows with each change (decision 13).
 
-    registered --- heartbeats ---> has shards --- wants to stop ---> draining --- owns nothing ---> gone
-         any of them: silent for broker.session.timeout.ms, or its stream broken for the grace ---> gone
-                      no first heartbeat within FIRST_HEARTBEAT_MS (sessions.py) ---> gone
+    registered --- heartbeats ---> has shards --- wants to stop ---> draining --- owns nothing ---> removed
+    any of them: silent for broker.session.timeout.ms, or its stream broken for the grace ---> removed
+    no first heartbeat within FIRST_HEARTBEAT_MS (sessions.py) ---> removed
 
-A coordinator has no directories, so nothing of it outlives its process: it *is* its incarnation. Its id is only a name,
-the smallest that is free unless an operator set one; its epoch is the offset of its registration. A process that comes
-back under its name is another coordinator: its shards get new epochs, though they may be the same ones.
+A coordinator has no directories, so nothing of it outlives its process. Its id is only a name, the smallest free one
+unless an operator set one; its epoch is the offset of its registration. A process that returns under its name is
+another coordinator: its shards, perhaps the same ones, get new epochs.
 
-The controller decides who may own a shard, and the partition's leader refuses appends of smaller epochs: so two who
-both think that they own a shard cannot both write, however late the news reaches them (headrace_core.log.fencing).
+The controller decides who owns a shard, and the partition's leader refuses appends of smaller epochs. So two
+coordinators that both believe to own a shard cannot both write (headrace_core.log.fencing).
 
-Shards are even to within one, topic by topic, and no more of them move than must (``assign``).
+Shards are even to within one, topic by topic, and as few as possible move (``assign``).
 """
 
 from __future__ import annotations
@@ -61,12 +61,12 @@ Key = tuple[bytes, int]
 
 def register(view: View, request: RegisterCoordinator) -> Decision:
     """CoordinatorRegistered. InconsistentClusterIdError, InvalidRequestError; DuplicateBrokerRegistrationError: a
-    coordinator that lives has the wanted id."""
+    running coordinator has the wanted id."""
     image = view.image
     _check_registration(image, request)
     coordinators = image.ledger.coordinators
     for known in coordinators.values():
-        if known.incarnation_id == request.incarnation_id:  # the same process asks again: the answer was lost
+        if known.incarnation_id == request.incarnation_id:  # the same process repeats a request whose answer was lost
             return Decision(
                 reply=CoordinatorRegistered(known.coordinator_id, known.coordinator_epoch),
                 coordinator=CoordinatorContact(*_identity(known), view.now_ms, registering=True),
@@ -80,7 +80,7 @@ def register(view: View, request: RegisterCoordinator) -> Decision:
             f"coordinator {coordinator_id} is registered and alive; if it was restarted just now, its earlier "
             "registration ends with its session, and then this one will be accepted"
         )
-    epoch = image.next_offset  # the offset that this very record gets
+    epoch = image.next_offset  # the offset of this record
     records: list[MetadataRecord] = [
         RegisterCoordinatorRecord(
             coordinator_id, epoch, request.incarnation_id, request.endpoints, request.rack or None
@@ -95,7 +95,7 @@ def register(view: View, request: RegisterCoordinator) -> Decision:
 
 
 def heartbeat(view: View, request: CoordinatorHeartbeat) -> Decision:
-    """CoordinatorHeartbeatReply. BrokerIdNotRegisteredError, StaleBrokerEpochError: it must register anew, and owns
+    """CoordinatorHeartbeatReply. BrokerIdNotRegisteredError, StaleBrokerEpochError: it must register again, and owns
     nothing."""
     image = view.image
     coordinator = known(image, request.coordinator_id, request.coordinator_epoch)
@@ -113,7 +113,7 @@ def heartbeat(view: View, request: CoordinatorHeartbeat) -> Decision:
 
 
 def heartbeats_ended(view: View, request: CoordinatorHeartbeatsEnded) -> Decision:
-    """Its grace begins."""
+    """Start its grace."""
     return Decision(
         coordinator=CoordinatorContact(
             request.coordinator_id, request.coordinator_epoch, view.now_ms, stream=request.stream, connected=False
@@ -122,7 +122,7 @@ def heartbeats_ended(view: View, request: CoordinatorHeartbeatsEnded) -> Decisio
 
 
 def known(image: MetadataImage, coordinator_id: int, coordinator_epoch: int) -> CoordinatorImage:
-    """Guard: the coordinator, in the life that the epoch names. BrokerIdNotRegisteredError, StaleBrokerEpochError."""
+    """Guard: the coordinator with this epoch. BrokerIdNotRegisteredError, StaleBrokerEpochError."""
     coordinator = image.ledger.coordinators.get(coordinator_id)
     if coordinator is None:
         raise BrokerIdNotRegisteredError(f"coordinator {coordinator_id} is not registered (any more)")
@@ -138,7 +138,7 @@ def known(image: MetadataImage, coordinator_id: int, coordinator_epoch: int) -> 
 
 
 def sweep(view: View) -> Decision:
-    """Takes leave of one coordinator that is silent or disconnected for too long, and gives its shards to others."""
+    """Remove one coordinator that is silent or disconnected for too long, and reassign its shards."""
     for coordinator in view.image.ledger.coordinators.values():
         if view.coordinator_sessions.is_gone(*_identity(coordinator), view.now_ms):
             gone = CoordinatorChangeRecord(*_identity(coordinator), int(CoordinatorState.GONE))
@@ -147,12 +147,12 @@ def sweep(view: View) -> Decision:
 
 
 def distribute(view: View) -> Decision:
-    """Gives owners to shards that have none, and their share to coordinators that came."""
+    """Give owners to shards without one, and their share to new coordinators."""
     return Decision(tuple(reassigned(view.image)))
 
 
 def reassigned(image: MetadataImage, *, without: int = NOBODY) -> list[MetadataRecord]:
-    """What changes hands so that the shards are even over the coordinators that take any; ``without`` takes none."""
+    """Changes that make the shards even over the coordinators that take any; ``without`` takes none."""
     coordinators = [
         each.coordinator_id
         for each in image.ledger.coordinators.values()
@@ -166,7 +166,7 @@ def reassigned(image: MetadataImage, *, without: int = NOBODY) -> list[MetadataR
 
 
 def inherited(image: MetadataImage, coordinator_id: int) -> list[MetadataRecord]:
-    """Guard: who comes under a name that owns shards is another coordinator, so these get new epochs."""
+    """Guard: a new coordinator under a name that owns shards is another one, so these get new epochs."""
     return [owned(image, key, coordinator_id) for key in _shards_of(image, coordinator_id)]
 
 
@@ -175,16 +175,17 @@ def owned(image: MetadataImage, key: Key, coordinator_id: int) -> ShardRecord:
 
 
 def next_epoch(image: MetadataImage, key: Key) -> int:
-    """Guard: larger than every epoch that the shard ever had."""
+    """Guard: larger than every earlier epoch of the shard."""
     shard = image.ledger.shards.get(key)
     return 1 if shard is None else shard.shard_epoch + 1
 
 
 def assign(topics: Iterable[Mapping[Key, int]], coordinators: Sequence[int]) -> dict[Key, int]:
-    """The shards that change hands, with their new owners.
+    """The shards that change owners, with the new ones.
 
     ``topics``: for each topic its shards with their present owners (NOBODY: none). Every topic's shards end even to
-    within one over ``coordinators``; as few move as can. The odd ones go to whoever has least of the topics before.
+    within one over ``coordinators``, with as few moves as possible. The odd ones go to the coordinator with the fewest
+    of the topics before.
     """
     totals: Counter[int] = Counter(dict.fromkeys(coordinators, 0))
     changes: dict[Key, int] = {}
@@ -199,13 +200,13 @@ def assign(topics: Iterable[Mapping[Key, int]], coordinators: Sequence[int]) -> 
 def _assign_topic(
     shards: Mapping[Key, int], coordinators: Sequence[int], totals: Mapping[int, int]
 ) -> Iterator[tuple[Key, int]]:
-    """Every shard with its owner to be."""
+    """Every shard with its future owner."""
     if not coordinators:
         yield from ((key, NOBODY) for key in shards)
         return
     least, odd = divmod(len(shards), len(coordinators))
     held = Counter(owner for owner in shards.values() if owner in totals)
-    # Who has most keeps most: that moves least.
+    # Owners of most keep most, which moves least.
     order = sorted(coordinators, key=lambda each: (-held[each], totals[each], each))
     room = {each: least + (place < odd) for place, each in enumerate(order)}
     homeless = []

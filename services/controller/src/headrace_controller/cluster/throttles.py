@@ -1,12 +1,12 @@
-"""The throttle of reassignments (KIP-73), set and lifted with them, by the keys that Kafka's tool sets by hand.
+"""The throttle of reassignments (KIP-73), set and removed with them, by the keys that Kafka's tool sets by hand.
 
     leader.replication.throttled.rate      on each broker concerned: bytes per second that it sends
     follower.replication.throttled.rate    ... and that it fetches
     leader.replication.throttled.replicas  on each topic: the replicas that were there, as partition:broker
     follower.replication.throttled.replicas                the replicas that are added
 
-What is written is remembered in the ledger's ``throttle``, so that the end of the last reassignment takes it away
-again, as ``kafka-reassign-partitions --verify`` does. A list that says * is an operator's own and stays.
+The ledger's ``throttle`` records what was set, so that the end of the last reassignment removes it, as
+``kafka-reassign-partitions --verify`` does. A list of * is an operator's own and stays.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ _LEADERS, _FOLLOWERS = "leader.replication.throttled.replicas", "follower.replic
 
 @dataclass(frozen=True, slots=True)
 class Copying:
-    """Which brokers send and which fetch while a partition moves."""
+    """Brokers that send and fetch while a partition moves."""
 
     senders: tuple[int, ...]
     fetchers: tuple[int, ...]
 
     @classmethod
     def of(cls, partition: PartitionImage) -> Copying:
-        """What the partition's reassignment brings about."""
+        """The copies of the partition's reassignment."""
         return cls(tuple(each for each in partition.replicas if each not in partition.adding), partition.adding)
 
 
@@ -50,8 +50,8 @@ def follow(
     is_last: bool = False,
     bytes_per_s: int | None = None,
 ) -> list[MetadataRecord]:
-    """What begins and ends in one decision, in the words of the configuration. ``is_last``: afterwards nothing moves
-    and nothing waits. ``bytes_per_s``: a new rate, 0 lifts it; None: as it is."""
+    """Configuration records for the reassignments that begin and end in one decision. ``is_last``: afterwards nothing
+    moves or is queued. ``bytes_per_s``: a new rate, 0 removes it; None: unchanged."""
     before = image.ledger.throttle
     rate = before.bytes_per_s if bytes_per_s is None else bytes_per_s
     if is_last:

@@ -1,5 +1,5 @@
-"""Topics: created, deleted, given more partitions. One request is one decision: its sound items are done together, the
-others answered with what is wrong."""
+"""Create and delete topics, add partitions. One request is one decision: its valid items are done together, the others
+get their error."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from .directories import first_directories
 from .placement import Placer
 from .requests import CreatePartitions, CreateTopics, DeleteTopics, MorePartitions, NewTopic, TopicResult
 
-#: The metadata log is no topic: nobody may make one of its name.
+#: The metadata log is no topic: its name is reserved.
 METADATA_TOPIC = "__cluster_metadata"
 
 
@@ -188,8 +188,8 @@ def _extend_one(
 def _partition_records(
     view: View, topic_id: bytes, first: int, replicas: Sequence[tuple[int, ...]]
 ) -> list[MetadataRecord]:
-    """New partitions are led by their first active replica; the replicas that are active are in sync, being empty. One
-    whose broker takes nothing for now cannot even make its log: it begins out of sync, unless all are like that."""
+    """New partitions are led by their first active replica; active replicas, being empty, are in sync. One whose broker
+    takes no appends cannot create its log: it begins out of sync, unless all are like that."""
     image = view.image
     active = {broker.broker_id for broker in image.brokers.values() if broker.active}
     able = {each for each in active if not leadership.takes_nothing(image.brokers[each], view.hindered)}
@@ -215,7 +215,7 @@ def _partition_records(
 def _check_assignments(
     view: View, assignments: Mapping[int, tuple[int, ...]], *, first: int, count: int, factor: int | None
 ) -> list[tuple[int, ...]]:
-    """The replicas of partitions ``first`` .. ``first + count - 1``, all of them named, all possible."""
+    """The replicas of partitions ``first`` .. ``first + count - 1``: all must be named, and valid."""
     wanted = list(range(first, first + count))
     if sorted(assignments) != wanted:
         raise InvalidReplicaAssignmentError(
@@ -283,7 +283,7 @@ def _existing(image: MetadataImage, name: str) -> TopicImage:
 
 
 def _shown(name: str) -> str:
-    """A name that may be anything, for an error."""
+    """A client's name, shortened for an error."""
     return repr(name if len(name) <= 60 else f"{name[:57]}...")
 
 

@@ -1,5 +1,5 @@
-"""headrace.v1.Admin; the calls about the quorum are in quorum.py. On the client listener, and on the internal one for
-brokers that pass their clients' calls on."""
+"""headrace.v1.Admin; quorum.py has the calls about the quorum. On the client listener, and on the internal one for
+brokers that forward their clients' calls."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ from ..raft import ReplicaKey
 from .cluster import BrokerHeard
 from .quorum import QuorumCalls
 
-#: Of one UpdateFeatures.
+#: Updates in one UpdateFeatures.
 _UPDATES_MAX = 1_000
 
 
 class AdminHandler(QuorumCalls, admin_pb2_grpc.AdminServicer):
-    """``given``: what this controller's own properties file sets; its topic defaults are shown as static values.
-    ``address_of``: where another controller said that it is reached; ``brokers_heard``: see ClusterHandler."""
+    """``given``: this controller's properties file; its topic defaults are shown as static values. ``address_of``:
+    another controller's reported address; ``brokers_heard``: see ClusterHandler."""
 
     def __init__(
         self,
@@ -287,7 +287,7 @@ def _op(op: admin_pb2.AlterConfigOp) -> ConfigOp:
 
 
 def _election(request: admin_pb2.ElectLeadersRequest) -> ElectLeaders:
-    """InvalidRequestError: there is no such election, or it is not said for whom."""
+    """InvalidRequestError: an unknown kind, or no partitions."""
     try:
         kind = ElectionType(request.election_type)
     except ValueError:
