@@ -1,5 +1,5 @@
-"""What this controller says to health checks: SERVING while it leads, or follows a leader and has what was committed
-when it came up; not while it waits for a quorum."""
+"""Health status of this controller. SERVING while it leads, or follows a leader and has applied what was committed at
+its start; not while it waits for a quorum."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ logger = logging.getLogger("headrace.controller")
 
 
 class Health:
-    """``look`` is cheap, and called after each turn; ``run`` tells the listeners."""
+    """``look`` is cheap, and called after each turn; ``run`` updates the listeners."""
 
     def __init__(self, controller: QuorumController, listeners: Sequence[Listener]) -> None:
         self._controller = controller
@@ -30,7 +30,7 @@ class Health:
             self._changed.set()
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Run until cancelled."""
         said = False
         while True:
             await self._changed.wait()
@@ -51,5 +51,5 @@ class Health:
                 logger.warning("controller %d knows no leader: not serving", self._controller.node_id)
 
     async def serves(self) -> None:
-        """Returns when it has said so for the first time."""
+        """Return when it was SERVING for the first time."""
         await self._serves.wait()

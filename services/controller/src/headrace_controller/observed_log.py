@@ -1,4 +1,4 @@
-"""The metadata log as observers are shown it: what this controller has committed, and who can say how fresh that is."""
+"""The metadata log for observers: what this controller has committed, and the source of its freshness."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class ObservedLog:
 
     @property
     def image(self) -> MetadataImage:
-        """What is committed, as far as it is applied here."""
+        """The committed state, as far as it is applied here."""
         return self._driver.image
 
     @property
     def leader_id(self) -> int:
-        """-1: not known."""
+        """-1: unknown."""
         return self._driver.leader_id
 
     @property
@@ -42,14 +42,14 @@ class ObservedLog:
         return self._driver.term
 
     def controller_addresses(self) -> Mapping[int, str]:
-        """Of all voters, their internal listeners; a voter whose address nobody knows is left out."""
+        """Internal listeners of all voters with a known address."""
         return self._driver.controller.addresses
 
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
         return self._driver.subscribe(subscriber)
 
     def on_turn(self, watcher: Callable[[], None]) -> None:
-        """Call ``watcher`` whenever the leader or the voters may have changed, for good."""
+        """Call ``watcher``, permanently, whenever the leader or the voters may have changed."""
         self._driver.on_turn(watcher)
 
     async def barrier(self, *, is_deferred: bool = False) -> int:
@@ -62,18 +62,18 @@ class ObservedLog:
         return self._driver.controller.raft.log.start.offset
 
     def read(self, offset: int) -> tuple[bytes, int]:
-        """Committed batches from ``offset`` on, about 1 MiB, and where to go on. OffsetOutOfRangeError."""
+        """Committed batches from ``offset`` on, about 1 MiB, and the next offset. OffsetOutOfRangeError."""
         return self._driver.read(offset)
 
     def epoch_below(self, offset: int) -> int | None:
-        """The epoch of the record just below ``offset``; None when the log does not reach back so far."""
+        """Epoch of the record just below ``offset``; None when the log starts later."""
         return self._driver.controller.raft.log.term_below(offset)
 
     def newest_snapshot(self) -> SnapshotId | None:
-        """What the log begins behind; None: it begins at 0."""
+        """The snapshot before the log's start; None: the log begins at 0."""
         snapshot = self._driver.controller.raft.log.snapshot
         return snapshot if snapshot.place.offset else None
 
     def snapshot_chunk(self, snapshot: SnapshotId, position: int, max_bytes: int) -> tuple[bytes, bool] | None:
-        """Bytes from ``position`` on, and are they the last; None when it is not there any more."""
+        """Bytes from ``position`` on, and whether they are the last; None when the snapshot was removed."""
         return self._storage.snapshot_chunk(snapshot, position, max_bytes)

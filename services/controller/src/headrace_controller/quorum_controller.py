@@ -1,41 +1,37 @@
-"""One controller without its event loop: a Raft node, the cluster's state, and the disk, moved by whoever has the time.
+"""One controller without its event loop: a Raft node, the cluster's state, and the disk.
 
-Synchronous, no threads, no sockets; time comes from a ``Clock``, chance from ``draw``, what is sent goes to ``send``.
-The driver moves it in a real process, the simulator in a simulated one. It moves in *turns*:
+Synchronous, no threads, no sockets; time comes from a ``Clock``, randomness from ``draw``, messages go to ``send``. The
+driver runs it in a real process, the simulator in a simulated one. It works in *turns*:
 
-    begin     ticks that are due; decides what was submitted, each on the speculation left by the one before; asks raft
-              what is to be done, and sends what promises nothing about this disk (Ready, step 1). True: there is
-              something for the disk
+    begin     processes due ticks; decides submitted requests, each on the speculation after the one before; gets Raft's
+              Ready, and sends what promises nothing about this disk (Ready, step 1). True: there is work for the disk
     persist   step 2: term and vote, a snapshot's chunk, entries; one write and one fdatasync for all of it. A snapshot
-              that was received whole is decoded here too: that takes long, and may be done in another thread
+              that was received whole is decoded here too: that takes long, and may run in another thread
     finish    sends what step 2 made true (3, 4), applies and publishes what is committed (5), answers
 
-Messages may arrive between the three; a crash may come between any two. What arrives during a turn is the next one:
-under load, turns grow instead of queueing up. ``next_due_ms`` says when the next one is due: at the next tick of which
-something comes, not at each.
+Messages may arrive between the three; a crash may come between any two. What arrives during a turn goes into the next:
+under load, turns grow instead of queueing up. ``next_due_ms`` says when the next one is due: at the next tick that may
+have an effect, not at each.
 
     submit --> decide --> propose --> append + fdatasync --> a majority has it --> commit --> publish --> answer
 
 **Leading and being active.** Raft's leader becomes *active* when it has committed an entry of its own term and applied
 all that is committed: only then does it know everything that was ever answered (thesis, 6.4). Requests wait for it.
-When it resigns, the speculation goes; what was appended waits for the log's verdict (waiting.py); what was not, and all
-that arrives at a follower, is NotControllerError, with the leader's name.
+When it resigns, the speculation is dropped; appended decisions wait for their commit or truncation (waiting.py). The
+rest, and all requests at a follower, get NotControllerError with the leader's name.
 
-**A reply waits for what it was decided on**, also when nothing was written. If all of that is committed already, a
-round of heartbeats must confirm first that nobody else leads (ReadIndex): a refusal is a read.
+**A reply waits for the state that it was decided on**, also when nothing was written. If all of that is committed
+already, a round of heartbeats must confirm first that no other node leads (ReadIndex): a refusal is a read.
 
-**A full disk.** What makes the metadata larger is refused first, while there is room for the rest. When something
-cannot be written nothing of its Ready is claimed: raft begins anew with what the disk holds. A sole voter refuses
-everything with DISK_FULL (retriable) until there is room, and then leads again. One of several does not stand for
-election for a while, so that another leads; as a follower it acknowledges nothing. Nobody is fenced for it.
+**A full disk.** Requests that add metadata are refused first, while there is room for the rest. When a write fails,
+nothing of its Ready is claimed: Raft restarts with what the disk holds. A sole voter refuses everything with DISK_FULL
+(retriable) until there is room, and then leads again. One of several does not stand for election for a while, so that
+another leads; as a follower it acknowledges nothing. No broker is fenced for it.
 
 **A failed disk** raises OSError or StorageError, a damaged log CorruptLogError: the process must end.
 
-Raft's leader is not yet the active controller: it decides when it has committed an entry of its own term and applied
-everything before. Requests wait for that.
-
-A turn decides what has arrived before what time demands: a heartbeat that is here counts before the silence that it
-ends. It stops after some 5,000 records, so that followers hear of a busy leader in time.
+A turn decides what has arrived before what time demands: an arrived heartbeat counts before the silence that it ends.
+It stops after some 5,000 records, so that followers hear from a busy leader in time.
 """
 
 from __future__ import annotations
@@ -86,11 +82,11 @@ logger = logging.getLogger("headrace.controller")
 
 __all__ = ["Answer", "QuorumController", "QuorumSettings", "SnapshotJob"]
 
-#: Requests that are decided in one turn.
+#: Requests decided in one turn.
 TURN_REQUESTS_MAX = 1_000
-#: With heartbeats further apart no read is deferred, because ages would reach many seconds.
+#: With a longer heartbeat interval no read is deferred, because ages would reach many seconds.
 DEFERRED_MS_MAX = 600
-#: Time-outs that a voter among several stands back after its disk was too full to write.
+#: Election timeouts that a voter among several waits after its disk was too full to write.
 _STAND_BACK_TIMEOUTS = 4
 
 
@@ -100,16 +96,16 @@ class _Asked(NamedTuple):
 
 
 class _VoterChange(NamedTuple):
-    """Something for raft itself to append."""
+    """A change for Raft itself to append."""
 
     append: Callable[[], Entry]
     done: Done
 
 
 class QuorumController:
-    """See the module. Whoever calls ``begin`` calls ``persist`` if that said so, and then ``finish``; an error that
-    leaves one of them is final. ``done`` is called once for each thing that was asked for, from ``finish`` or
-    ``fail_all``, with the result or a HeadraceError."""
+    """See the module. Call ``begin``, then ``persist`` if it returned True, then ``finish``; an error that leaves one
+    of them is final. ``done`` is called once for each request, from ``finish`` or ``fail_all``, with the result or a
+    HeadraceError."""
 
     def __init__(
         self,
@@ -126,7 +122,7 @@ class QuorumController:
     ) -> None:
         self.key = ReplicaKey(node_id, storage.directory_id)
         self.settings = settings
-        #: Where a node that is connected said that it is, "" when it did not; given by whoever has the connections.
+        #: A connected node's reported address, "" without one; set by the owner of the connections.
         self.heard_address: Callable[[int], str] = lambda node_id: ""
         self._tick_ms = settings.tick_ms
         self._core = core
@@ -137,11 +133,11 @@ class QuorumController:
         self._send = send
         self._emitter = emitter or Emitter()
         self._applier = Applier(core, storage, cluster_id, self._emitter)
-        # (Two ticks more than the longest sleep of a leader are no regular sleep any more.)
+        # (A sleep two ticks longer than a leader's longest is a pause.)
         self._decider = Decider(core, storage, clock, sleep_ms=settings.heartbeat_ms + 2 * settings.tick_ms)
         self._snapshots = SnapshotSchedule(storage, settings, clock.monotonic_ms())
         self._raft = self._new_raft()
-        # asked for, and not answered yet
+        # requests without an answer
         self._inbox: deque[_Asked | _VoterChange] = deque()
         self._decisions = Decisions(node_id)
         self._reads = Reads()
@@ -153,10 +149,10 @@ class QuorumController:
         self._received: MetadataImage | None = None
         self._unwritten: DiskFullError | CorruptMessageError | None = None
         self._is_due = True
-        # of this life
+        # since this start
         self._active_term = -1
         self._observers: set[ReplicaKey] = set()
-        #: Whose connection broke, and who was not heard since.
+        #: Replicas whose connection broke, and that were not heard since.
         self._gone: set[ReplicaKey] = set()
         self._catch_up_to: int | None = None
         self._has_caught_up = False
@@ -171,23 +167,23 @@ class QuorumController:
 
     @property
     def is_active(self) -> bool:
-        """Does this node decide? See the module."""
+        """Whether this node decides. See the module."""
         return self._active_term == self._raft.term and self._raft.role is Role.LEADER
 
     @property
     def is_serving(self) -> bool:
-        """It leads, or follows a leader and has applied what was committed when it came up; of a new cluster at least
-        the first record, which says whose it is."""
+        """It leads, or follows a leader and has applied what was committed at its start; of a new cluster at least the
+        first record, with the cluster's id."""
         return self._has_caught_up and self._raft.leader != NOBODY and bool(self.image.cluster_id)
 
     @property
     def queued(self) -> int:
-        """Requests that nobody has looked at yet."""
+        """Requests not looked at yet."""
         return len(self._inbox)
 
     @property
     def in_flight(self) -> int:
-        """Decisions that were appended, and of which nobody knows yet whether they will be committed."""
+        """Appended decisions that are not committed yet."""
         return len(self._decisions)
 
     @property
@@ -201,7 +197,7 @@ class QuorumController:
 
     @property
     def leader_id(self) -> int:
-        """The node that leads the quorum as far as is known here; -1 when none does."""
+        """The known leader of the quorum; -1: none."""
         return self._raft.leader
 
     @property
@@ -219,34 +215,33 @@ class QuorumController:
 
     @property
     def addresses(self) -> Mapping[int, str]:
-        """Where the voters, and the leader, are: "host:port" of their internal listeners by node id, as far as that is
-        known."""
+        """ "host:port" of the internal listeners of the voters and the leader by node id, as far as known."""
         voters, configured, heard = self._raft.voters, self.settings.voter_addresses, self.heard_address
         node_ids = [key.node_id for key in voters]
         leader = self._raft.leader
-        if leader != NOBODY and leader not in node_ids:  # who was formatted without voters does not know them at first
+        if leader != NOBODY and leader not in node_ids:  # a node formatted without voters does not know them at first
             node_ids.append(leader)
         found = {each: voters.address(each) or configured.get(each, "") or heard(each) for each in node_ids}
         return {node_id: address for node_id, address in found.items() if address}
 
     @property
     def raft(self) -> RaftNode:
-        """To look at (progress of followers, the log's ends); nothing but this class moves it."""
+        """Read only (progress of followers, the log's ends)."""
         return self._raft
 
     @property
     def is_left_alone(self) -> bool:
-        """Have so many of the other voters gone that the rest decides nothing?"""
+        """Whether so many of the other voters have gone that the rest is no majority."""
         voters = self._raft.voters
         return len(voters) - sum(key in self._gone for key in voters) < voters.majority
 
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
-        """Call ``subscriber`` with each committed image from now on; returns what ends the subscription."""
+        """Call ``subscriber`` with each committed image from now on; returns a function that ends this."""
         return self._applier.subscribe(subscriber)
 
     def best_successor(self) -> ReplicaKey | None:
-        """The voter that has most of a leader's log; None unless this node leads, and others that vote are there: who
-        is not connected, or far behind, would not take over in time."""
+        """The voter with most of a leader's log; None unless this node leads and other voters are connected and near
+        its end: others would not take over in time."""
         raft = self._raft
         if raft.role is not Role.LEADER:
             return None
@@ -255,7 +250,7 @@ class QuorumController:
         return max(matches, key=matches.__getitem__, default=None)
 
     def not_controller(self) -> NotControllerError:
-        """What somebody is told who takes this node for the leader."""
+        """The error for a caller that takes this node for the leader."""
         leader = self._raft.leader
         if leader == self.node_id:
             return NotControllerError(f"controller {self.node_id} has been elected and is not ready yet; try again")
@@ -271,28 +266,28 @@ class QuorumController:
     # -- a life begins ------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Load what the disk holds. A sole voter takes the lead at once (on a full disk: when there is room), and its
-        image is complete. Raises CorruptLogError, InconsistentClusterIdError, UnsupportedVersionError, DiskFullError
-        (a new log on a full disk), OSError."""
+        """Load what the disk holds. A sole voter leads at once (on a full disk: when there is room), and its image is
+        complete. Raises CorruptLogError, InconsistentClusterIdError, UnsupportedVersionError, DiskFullError (a new log
+        on a full disk), OSError."""
         self._load_newer_snapshot()
         if not (self._is_sole_voter and self._raft.log.voters_offset == self._raft.log.start.offset):
             return
-        # All that is in the log was committed by this disk alone, when it was flushed.
+        # Everything in a sole voter's log was committed when it was flushed.
         self._applier.replay(self._storage.log_end_offset, at_once=True)
         while not self.is_active and not self._was_full:
             self._turn()
-        if self._was_full and not self.image.cluster_id:  # a new log, which has to say whose it is
+        if self._was_full and not self.image.cluster_id:  # a new log, which needs its first record
             raise DiskFullError("the disk is full, and the metadata log has not been begun: make room")
         while self._is_due and not self._was_full:
             self._turn()
 
     def _load_newer_snapshot(self) -> None:
-        """A snapshot on the disk holds more than the image: it was installed, or a life begins."""
+        """Load a snapshot on the disk that is newer than the image: it was installed, or the process starts."""
         received, self._received = self._received, None
         newest = self._storage.newest_snapshot()
         if newest is not None and newest.place.offset > self._applier.applied:
             self._applier.replace(self._storage.load_image() if received is None else received)
-        # What is applied was committed; raft itself would have to be told.
+        # What is applied was committed; otherwise Raft would have to learn it.
         raft = self._raft
         raft.committed = max(raft.committed, min(self._applier.applied, raft.log_end_offset))
 
@@ -306,7 +301,7 @@ class QuorumController:
         return self._raft.voters.keys == (self.key,)
 
     def _new_raft(self) -> RaftNode:
-        """With what the disk holds. Where that does not say who votes, this node does, alone."""
+        """Raft with what the disk holds. Without voters on the disk, this node is the sole one."""
         return RaftNode(
             self.key,
             self._storage.stored(VoterSet.of([self.key])),
@@ -322,11 +317,11 @@ class QuorumController:
     # -- what comes from outside --------------------------------------------------------------------------------------
 
     def receive(self, message: Message) -> None:
-        """From another replica."""
+        """Process a message of another replica."""
         self._count_ticks()
         self._gone.discard(message.sender)
         self._raft.step(message)
-        # An idle leader gets such an answer from everybody in each round: none of them is worth a turn.
+        # An idle leader gets such an answer from every replica in each round: no reason for a turn.
         if not (isinstance(message.body, HeartbeatResponse) and self._raft.is_at_rest):
             self._is_due, self._ticks_planned = True, 1
         if self._catch_up_to is None and isinstance(message.body, AppendRequest) and message.to == self.key:
@@ -340,19 +335,19 @@ class QuorumController:
         self._raft.peer_lost(key)
 
     def observe(self, key: ReplicaKey) -> None:
-        """A replica that does not vote has connected: while this node leads, it gets the log."""
+        """A non-voting replica has connected: while this node leads, it gets the log."""
         self._stir()
         self._observers.add(key)
         self._raft.observe(key)
 
     def forget(self, key: ReplicaKey) -> None:
-        """It has gone."""
+        """It has disconnected."""
         self._observers.discard(key)
         self._raft.forget(key)
 
     def submit(self, request: Request, done: Done | None) -> None:
-        """``done(Answer)`` once ``request`` was decided and what it was decided on is committed; or what refused it,
-        NotControllerError (nothing was done), RequestTimedOutError (nobody knows), DiskFullError."""
+        """Decide ``request``: ``done(Answer)`` when the state that it was decided on is committed; or its refusal,
+        NotControllerError (nothing was done), RequestTimedOutError (the outcome is unknown), DiskFullError."""
         self._stir()
         self._inbox.append(_Asked(request, done))
 
@@ -376,13 +371,13 @@ class QuorumController:
         self._inbox.append(_VoterChange(lambda: self._raft.add_voter(key, address), done))
 
     def remove_voter(self, key: ReplicaKey, done: Done) -> None:
-        """``done(Answer)`` when that is committed. The errors of ``RaftNode.remove_voter``."""
+        """Remove a voter: ``done(Answer)`` when that is committed. The errors of ``RaftNode.remove_voter``."""
         self._stir()
         self._inbox.append(_VoterChange(lambda: self._raft.remove_voter(key), done))
 
     def transfer(self, key: ReplicaKey, done: Done) -> None:
-        """Hand the lead over to another voter: ``done(Answer)`` when it leads. NotControllerError, VoterNotFoundError,
-        RequestTimedOutError: it did not take over within an election time-out, and this node goes on leading."""
+        """Transfer leadership to another voter: ``done(Answer)`` when it leads. NotControllerError, VoterNotFoundError,
+        RequestTimedOutError: it did not take over within an election timeout, and this node still leads."""
         self._stir()
         try:
             self._hand_over.begin(self._raft, key, done)
@@ -392,8 +387,8 @@ class QuorumController:
             self._tell(done, error)
 
     def fail_all(self, error: HeadraceError) -> None:
-        """This life ends: everybody who waits is told ``error``, but for those whose request is on its way into the log
-        (RequestTimedOutError: whether it comes to be committed is not known)."""
+        """Fail all waiting requests with ``error`` at the end of the process; those on their way into the log with
+        RequestTimedOutError, because their outcome is unknown."""
         self._fail_inbox(error)
         self._outcomes += self._decisions.drop(
             RequestTimedOutError(f"{error.message}; whether the request was carried out is not known")
@@ -405,16 +400,15 @@ class QuorumController:
     # -- a turn -------------------------------------------------------------------------------------------------------
 
     def next_due_ms(self) -> float:
-        """When the next turn is due, by the monotonic clock: the next tick that matters, or a time that has passed when
-        there is work already."""
+        """Monotonic time of the next turn: the next tick with an effect, or a past time when there is work already."""
         return self._now_ms if self._is_due else self._last_tick_ms + self._ticks_planned * self._tick_ms
 
     def until_due_ms(self) -> float:
-        """How long until then; 0 or less: now."""
+        """Time until then; 0 or less: now."""
         return 0.0 if self._is_due else self.next_due_ms() - self._clock.monotonic_ms()
 
     def begin(self) -> bool:
-        """See the module. True: ``persist`` comes next."""
+        """See the module. True: call ``persist`` next."""
         assert self._ready is None, "a turn was begun and not finished"
         self._is_due = False
         self._now_ms = now_ms = self._clock.monotonic_ms()
@@ -427,8 +421,8 @@ class QuorumController:
                 self._decider.forgive_pause(now_ms)
             if not self._hand_over:
                 self._decide_inbox(now_ms)
-            # Last: a heartbeat that has arrived counts before the silence that it ends.
-            if has_ticked and self._raft.transferring_to is None:  # (one that hands over proposes nothing)
+            # Last: an arrived heartbeat counts before the silence that it ends.
+            if has_ticked and self._raft.transferring_to is None:  # (no proposals during a transfer)
                 self._decider.upkeep(self._raft, now_ms)
         elif self._raft.role is not Role.LEADER and not self._is_sole_voter and self._inbox:
             self._fail_inbox(self.not_controller())
@@ -459,15 +453,15 @@ class QuorumController:
 
     @property
     def may_persist_aside(self) -> bool:
-        """May ``persist`` run in another thread, while all but ``begin`` and ``finish`` is called in this one? Not when
-        it cuts the log. When it appends, whoever reads the log meanwhile reads what lies before that. When it puts a
-        snapshot in the log's place nobody reads the log: this node has no followers, and observers wait
-        (handlers/follow.py), for the log begins beyond what is applied."""
+        """Whether ``persist`` may run in another thread, while this one calls all but ``begin`` and ``finish``. Not
+        when it truncates the log. An append does not affect concurrent reads. During the installation of a snapshot
+        nothing reads the log: this node has no followers, and observers wait (handlers/follow.py), because the log
+        begins beyond what is applied."""
         ready = self._ready
         return ready is not None and ready.truncate_to is None
 
     def finish(self) -> None:
-        """See the module. CorruptLogError and its like: this process must end."""
+        """See the module. CorruptLogError and similar: this process must end."""
         unwritten, self._unwritten = self._unwritten, None
         if unwritten is not None:
             self._begin_anew(unwritten)
@@ -493,7 +487,7 @@ class QuorumController:
         self._answer()
 
     def _has_more(self, ready: Ready) -> bool:
-        """Has carrying it out made something that only the next turn can do?"""
+        """Whether carrying it out has made work for the next turn."""
         raft = self._raft
         return (
             raft.committed > ready.committed
@@ -507,8 +501,8 @@ class QuorumController:
     # -- time ---------------------------------------------------------------------------------------------------------
 
     def _tick(self, now_ms: float) -> bool:
-        """Was a tick due? After a pause of this process those that were planned, and no more: nobody could be heard, so
-        nobody is to blame."""
+        """Process due ticks; returns whether there were any. After a pause of this process only the planned ones:
+        nothing could arrive, so silence proves nothing."""
         raft, since_ms = self._raft, now_ms - self._last_tick_ms
         if self._was_full and now_ms >= self._stands_back_until_ms:
             raft.may_lead = True
@@ -522,19 +516,19 @@ class QuorumController:
             self._resign_if_deposed()
             return True
         if self._is_sole_voter and raft.role is Role.FOLLOWER and (self._inbox or not self._was_full):
-            raft.tick()  # it waits for nobody
+            raft.tick()  # a sole voter waits for no other
         return False
 
     def _stir(self) -> None:
-        """Something has happened that wants a turn."""
+        """Something happened that needs a turn."""
         self._count_ticks()
         self._is_due, self._ticks_planned = True, 1
 
     def _count_ticks(self) -> None:
-        """Something happens now, before the next turn: the ticks that have passed, and of which nothing came, come
-        before it, so that what begins now (to wait for a leader, say) is not counted from too early. The last one that
-        was planned is left to the turn, also when it is due: in that, what arrived comes before the silence that it
-        ends. (Those before it are counted also then: the turn would take them for a pause.)"""
+        """Process the past ticks without an effect before an event between turns, so that what begins now (such as a
+        wait for a leader) is not counted from too early. The last planned tick is left to the turn, even when due:
+        there, arrived messages come before the silence that they end. (The turn would take the earlier ones for a
+        pause.)"""
         since_ms = self._clock.monotonic_ms() - self._last_tick_ms
         ticks = min(int(since_ms // self._tick_ms), self._ticks_planned - 1)
         if ticks > 0:
@@ -545,9 +539,9 @@ class QuorumController:
                 self._raft.tick()
 
     def _ticks_until_due(self) -> int:
-        """Which tick from now on is the first of which something may come."""
+        """The first tick from now on that may have an effect."""
         if self._is_sole_voter and self._raft.role is not Role.LEADER:
-            return 1  # when its disk has room again it leads
+            return 1  # it leads when its disk has room again
         ticks = self._raft.ticks_until_due
         if ticks > 1 and self.is_active:
             due_ms = self._core.next_upkeep_ms(self._now_ms)
@@ -571,7 +565,8 @@ class QuorumController:
                 self._wait(decision, asked.done)
 
     def _wait(self, decision: Decision, done: Done) -> None:
-        """Until what it was decided on is committed; if it is, until nobody else can have decided anything since."""
+        """Wait until the state that it was decided on is committed; if it is, until no other node can have decided
+        since."""
         offset = self._decider.end
         result = Answer(decision.reply, offset) if decision.failure is None else decision.failure
         if offset > self._applier.applied:
@@ -591,8 +586,8 @@ class QuorumController:
     # -- snapshots ----------------------------------------------------------------------------------------------------
 
     def snapshot_due(self) -> SnapshotJob | None:
-        """A snapshot that should be made now: ``run`` it in any thread, then say ``snapshot_done`` or
-        ``snapshot_failed``, between turns. One at a time: None while one is being made."""
+        """A snapshot to be made now: ``run`` it in any thread, then call ``snapshot_done`` or ``snapshot_failed``,
+        between turns. One at a time: None while one is being made."""
         return self._snapshots.due(self._clock.monotonic_ms(), self.image, self._raft.log)
 
     def snapshot_done(self, job: SnapshotJob) -> None:
@@ -603,7 +598,7 @@ class QuorumController:
             self._raft.compacted(start)
 
     def snapshot_failed(self, job: SnapshotJob, error: HeadraceError) -> None:
-        """There was no room for it: it is tried again later."""
+        """There was no room for it: it is repeated later."""
         self._snapshots.failed(job, error)
 
     # -- leading, and not any more ------------------------------------------------------------------------------------
@@ -613,7 +608,7 @@ class QuorumController:
         if self.is_active or not raft.has_committed_in_term or self._applier.applied < raft.log_end_offset:
             return
         if raft.transferring_to is not None:
-            return  # it may have been asked to hand over before it was ready; nothing can be proposed until that ends
+            return  # a transfer may come before it was ready; it can propose nothing until that ends
         assert raft.committed == raft.log_end_offset, "something was appended before this node was active"
         now_ms = self._clock.monotonic_ms()
         self._active_term = raft.term
@@ -637,8 +632,7 @@ class QuorumController:
     # -- what is committed --------------------------------------------------------------------------------------------
 
     def _apply(self, ready: Ready | None) -> None:
-        """What is committed, as far as this disk holds it for certain: a follower may have been told of more since this
-        turn began."""
+        """Apply what is committed, as far as it is on this disk: a follower may know of more since this turn began."""
         raft = self._raft
         if self.is_active:
             self._applier.commit(min(raft.committed, raft.log.durable_offset))
@@ -650,7 +644,7 @@ class QuorumController:
             self._has_caught_up = True
 
     def _settle(self) -> None:
-        """Whose answer is known now?"""
+        """Answer the requests whose outcome is known now."""
         applied = self._applier.applied
         if self._decisions:
             self._outcomes += self._decisions.settle(applied, self._raft.log)
@@ -677,16 +671,16 @@ class QuorumController:
     # -- a full disk --------------------------------------------------------------------------------------------------
 
     def _begin_anew(self, why: DiskFullError | CorruptMessageError) -> None:
-        """Nothing of the Ready in hand is claimed: raft begins again with what the disk holds."""
+        """Claim nothing of the present Ready: Raft restarts with what the disk holds."""
         was_alone = self._is_sole_voter
         self._ready = None
         self._snapshot_is_sound = True
         self._active_term = -1
         self._core.resign()
         self._raft = self._new_raft()
-        # By both: voters that were on their way in have been sent entries, those on their way out still vote.
+        # By both sets: voters being added got entries, those being removed still vote.
         alone = was_alone and self._is_sole_voter
-        for key in sorted(self._observers):  # in the same order in every process
+        for key in sorted(self._observers):  # the same order in every process
             self._raft.observe(key)
         self._last_tick_ms, self._ticks_planned = self._now_ms, 1
         if isinstance(why, CorruptMessageError):  # damaged on its way here; it is sent again

@@ -19,7 +19,7 @@ _CURE = "restore it; a voter that forgets its vote could vote twice"
 
 
 def write_quorum_state(fs: FileSystem, directory: str, state: HardState) -> None:
-    """Durable when this returns. DiskFullError: the old one still holds."""
+    """Write term and vote, durably. DiskFullError: the old ones still hold."""
     path = f"{directory}/{QUORUM_STATE}"
     content_of_state = {
         "data_version": 1,
@@ -38,8 +38,8 @@ def write_quorum_state(fs: FileSystem, directory: str, state: HardState) -> None
 
 
 def read_quorum_state(fs: FileSystem, directory: str, *, own_directory_id: bytes, is_needed: bool) -> HardState:
-    """What was written last; nothing, where nothing has been written yet. CorruptLogError: damaged, or missing although
-    it ``is_needed`` (beside a log with records)."""
+    """The last written state, or the initial one. CorruptLogError: damaged, or missing although it ``is_needed``
+    (beside a log with records)."""
     path = f"{directory}/{QUORUM_STATE}"
     try:
         content = read_file(fs, path)

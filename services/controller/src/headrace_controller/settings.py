@@ -1,4 +1,4 @@
-"""What a controller's part in the quorum depends on: Kafka's keys."""
+"""Settings of a controller in the quorum: Kafka's keys."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from headrace_core.config.server_keys import SERVER
 
 from .raft import RaftSettings
 
-#: Ticks of an election time-out, and from one heartbeat of a leader to the next. (Kafka's voters hear from their leader
-#: after 500 ms at the latest, and give it up after 2 s.)
+#: Ticks of an election timeout, and of a leader's heartbeat interval. (Kafka's voters hear from their leader after 500
+#: ms at the latest, and give it up after 2 s.)
 _TICKS = 10
 _HEARTBEAT_TICKS = 3
 
@@ -25,7 +25,7 @@ class QuorumSettings:
     snapshot_bytes: int = from_key(SERVER, "metadata.log.max.record.bytes.between.snapshots")
     #: 0: never by time
     snapshot_interval_ms: float = from_key(SERVER, "metadata.log.max.snapshot.interval.ms")
-    #: controller.quorum.voters: where voters are whose addresses are not in the log, "host:port" by node id.
+    #: controller.quorum.voters: "host:port" by node id of voters without an address in the log.
     voter_addresses: Mapping[int, str] = field(default_factory=dict)
     raft: RaftSettings = field(
         default_factory=lambda: RaftSettings(election_ticks=_TICKS, heartbeat_ticks=_HEARTBEAT_TICKS)
@@ -37,5 +37,5 @@ class QuorumSettings:
 
     @property
     def heartbeat_ms(self) -> float:
-        """From one heartbeat of a leader to the next."""
+        """Heartbeat interval of a leader."""
         return self.raft.heartbeat_ticks * self.tick_ms

@@ -1,13 +1,13 @@
 """Snapshot files of the metadata log, in its directory (``__cluster_metadata-0``):
 
-    <offset, 20 digits>-<term, 10 digits>.checkpoint    whole, durable, checked; a name says so
+    <offset, 20 digits>-<term, 10 digits>.checkpoint    whole, durable, checked
     ....checkpoint.tmp                                  being made from an image of our own (SnapshotJob, any thread)
     ....checkpoint.part                                 being received from the leader, chunk by chunk
-    00000000000000000000-0000000000.checkpoint          no state, but the first voters: what ``format`` writes (KIP-853)
+    00000000000000000000-0000000000.checkpoint          no state, but the first voters: written by ``format`` (KIP-853)
 
-The bytes are those of ``headrace_core.metadata.snapshot``. A file gets its final name only once it is durable and, when
-it was received, found sound; what has another name is removed at the next start. Which of them counts beside the log is
-decided in ``storage.py``; nothing in here looks at the log.
+The bytes are those of ``headrace_core.metadata.snapshot``. A file gets its final name only when it is durable and, if
+received, checked; the next start removes other names. ``storage.py`` decides which of them count; this module does not
+use the log.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from .raft import Place, SnapshotChunk, SnapshotId, VoterSet
 logger = logging.getLogger("headrace.controller")
 
 METADATA_DIRECTORY = "__cluster_metadata-0"
-#: What everything begins behind, when the log has never been trimmed.
+#: The place before everything, when the log was never trimmed.
 BEGINNING = Place(0, 0)
 _PART = ".part"
 _TEMPORARY = ".tmp"
@@ -44,15 +44,15 @@ _TEMPORARY = ".tmp"
 
 @dataclass(frozen=True, slots=True)
 class DamagedSnapshot:
-    """A file that has a snapshot's name, and is none."""
+    """A file with a snapshot's name and damaged contents."""
 
     place: Place
     error: CorruptLogError
 
 
 class SnapshotJob:
-    """A snapshot that is being made of an immutable image. ``run`` may be called in any thread, once; the storage has
-    it counted by ``finish_snapshot``, or forgets it by ``abandon``."""
+    """A snapshot to be made of an immutable image. ``run`` may be called in any thread, once; then call
+    ``finish_snapshot`` of the storage, or ``abandon``."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class SnapshotJob:
     ) -> None:
         self.snapshot = snapshot
         self.path = f"{directory}/{snapshot_name(*snapshot.place)}"
-        #: Bytes of the file, once it has been written.
+        #: Bytes of the written file.
         self.size = 0
         self._fs = fs
         self._directory = directory
@@ -79,8 +79,8 @@ class SnapshotJob:
         return self.path + _TEMPORARY
 
     def run(self) -> None:
-        """Write and force the temporary file. DiskFullError: no room (above the reserve); OSError: the disk failed.
-        Nothing is left of it then."""
+        """Write and force the temporary file; it is removed on an error. DiskFullError: no room (above the reserve);
+        OSError: the disk failed."""
         try:
             self._write()
         except OSError as error:
@@ -93,7 +93,7 @@ class SnapshotJob:
             raise
 
     def abandon(self) -> None:
-        """Remove what was written."""
+        """Remove the written file."""
         with contextlib.suppress(OSError):
             self._fs.unlink(self.temporary_path)
 
@@ -121,7 +121,7 @@ class SnapshotJob:
 
 
 def _check_file(fs: FileSystem, path: str, place: Place) -> SnapshotId:
-    """CorruptLogError unless the file is whole and sound, and that of this place. FileNotFoundError, OSError."""
+    """Raise CorruptLogError unless the file is whole and sound, and of this place. FileNotFoundError, OSError."""
     try:
         found = check_snapshot(read_file(fs, path))
     except CorruptLogError as error:
@@ -134,10 +134,10 @@ def _check_file(fs: FileSystem, path: str, place: Place) -> SnapshotId:
 
 
 class SnapshotStore:
-    """The snapshots of one metadata log. Sound ones ascend in ``snapshots``; ``damaged`` are those that are not."""
+    """The snapshots of one metadata log. Sound ones ascend in ``snapshots``; ``damaged`` has the others."""
 
     def __init__(self, fs: FileSystem, directory: str) -> None:
-        """Reads and checks every snapshot, and removes what was never finished. OSError."""
+        """Read and check every snapshot, and remove unfinished ones. OSError."""
         self.directory = directory
         self.snapshots: list[SnapshotId] = []
         self.damaged: list[DamagedSnapshot] = []
@@ -164,7 +164,7 @@ class SnapshotStore:
 
     @property
     def names_first_voters(self) -> bool:
-        """Did ``format`` say who votes first? (Then it is told by that file, or by nobody.)"""
+        """Whether ``format`` wrote the first voters. (Then only that file has them.)"""
         return self.find(BEGINNING) is not None or any(each.place == BEGINNING for each in self.damaged)
 
     def find(self, place: Place) -> SnapshotId | None:
@@ -184,8 +184,8 @@ class SnapshotStore:
             raise CorruptLogError(f"{path}: {error.message}") from None
 
     def read(self, snapshot: SnapshotId, position: int, max_bytes: int) -> tuple[bytes, bool] | None:
-        """Bytes of a snapshot from ``position`` on, and whether they are its last; None when it is not there (any
-        more). CorruptLogError: it was sound, and is not any longer; nobody gets it."""
+        """Bytes of a snapshot from ``position`` on, and whether they are its last; None when it was removed.
+        CorruptLogError: it has become damaged; it is not sent."""
         known = self.find(snapshot.place)
         if known is None or known.voters != snapshot.voters:
             return None
@@ -202,9 +202,9 @@ class SnapshotStore:
     # -- receiving ---------------------------------------------------------------------------------------------------
 
     def write_chunk(self, chunk: SnapshotChunk) -> bool:
-        """Write it, durably. False: it does not follow what is there, or was the last one and the whole is damaged, or
-        another snapshot than was announced; nothing is left of it then. DiskFullError (the same),
-        UnsupportedVersionError: it comes from a newer Headrace; OSError."""
+        """Write a chunk, durably. False: it does not follow the bytes here, or was the last one and the whole is
+        damaged or another snapshot; the file is removed then. DiskFullError (the same), UnsupportedVersionError: it
+        comes from a newer Headrace; OSError."""
         path = self.path(chunk.snapshot.place) + _PART
         if chunk.position == 0:
             self._forget_parts()
@@ -255,12 +255,12 @@ class SnapshotStore:
     # -- counting, and no more ---------------------------------------------------------------------------------------
 
     def accept_received(self, snapshot: SnapshotId) -> None:
-        """The snapshot whose last chunk was found sound counts from here on, durably."""
+        """Accept the snapshot whose last chunk was found sound, durably."""
         if self.find(snapshot.place) is None:
             self._name(self.path(snapshot.place) + _PART, snapshot)
 
     def accept(self, job: SnapshotJob) -> None:
-        """The one that ``job`` has written counts from here on, durably."""
+        """Accept the one that ``job`` has written, durably."""
         self._name(job.temporary_path, job.snapshot)
 
     def _name(self, temporary: str, snapshot: SnapshotId) -> None:
@@ -273,7 +273,7 @@ class SnapshotStore:
         )
 
     def remove_before(self, place: Place) -> None:
-        """Those that are older are needed no more: the log begins behind this one, durably."""
+        """Remove older ones: the log begins behind this one, durably."""
         places = [each.place for each in self.snapshots] + [each.place for each in self.damaged]
         gone = [each for each in places if each.offset < place.offset]
         self.snapshots = [each for each in self.snapshots if each.place.offset >= place.offset]
@@ -283,11 +283,11 @@ class SnapshotStore:
 
 
 def write_first_voters(fs: FileSystem, root: str, voters: VoterSet) -> None:
-    """What ``format`` leaves in a controller's directory: who votes first, as a snapshot of nothing (KIP-853). Durable
-    when this returns; a second time it changes nothing. No voters: the node waits until it is made one.
+    """Write the first voters into a formatted controller's directory, as an empty snapshot (KIP-853). Durable when this
+    returns; a second time it changes nothing. No voters: the node waits until it is added.
 
-    InvalidConfigError: it names others already, or there is a metadata log: a life that has begun is not begun anew.
-    CorruptLogError: what is there is damaged. OSError.
+    InvalidConfigError: it names others already, or there is a metadata log, which must not be started again.
+    CorruptLogError: the present file is damaged. OSError.
     """
     directory = f"{root.rstrip('/')}/{METADATA_DIRECTORY}"
     path = f"{directory}/{snapshot_name(*BEGINNING)}"

@@ -1,5 +1,5 @@
-"""When a snapshot of the metadata is due (KIP-630): the log has grown by so many bytes since the last one, or so much
-time has passed with anything new in it."""
+"""Schedule of metadata snapshots (KIP-630): after so many bytes of log since the last one, or so much time with any
+change."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .storage import MetadataStorage, SnapshotJob
 
 logger = logging.getLogger("headrace.controller")
 
-#: When one failed for want of room, it is tried again after so long.
+#: Pause after one failed for lack of room.
 RETRY_MS = 60_000
 
 
@@ -36,7 +36,7 @@ class SnapshotSchedule:
             self._bytes += len(entry.data)
 
     def due(self, now_ms: float, image: MetadataImage, log: RaftLog) -> SnapshotJob | None:
-        """One of ``image``, which is committed; None: not now."""
+        """A snapshot of ``image``, which is committed; None: not now."""
         by_size = self._bytes >= self._settings.snapshot_bytes
         interval_ms = self._settings.snapshot_interval_ms
         by_time = interval_ms > 0 and now_ms - self._last_ms >= interval_ms
@@ -44,7 +44,7 @@ class SnapshotSchedule:
             return None
         self._last_ms = now_ms
         newest = self._storage.newest_snapshot()
-        term = log.term_below(image.next_offset) if image.next_offset else None  # a life whose log is not known yet
+        term = log.term_below(image.next_offset) if image.next_offset else None  # at a start the log is not known yet
         if term is None or (newest is not None and newest.place.offset >= image.next_offset):
             return None  # nothing is new
         self._bytes = 0
@@ -53,7 +53,7 @@ class SnapshotSchedule:
         return self._job
 
     def done(self, job: SnapshotJob) -> SnapshotId | None:
-        """It has run. Returns what the log begins behind now, if that is new."""
+        """It has run. Returns the log's new start, if that has changed."""
         assert job is self._job, "another snapshot is being made"
         self._job = None
         return self._storage.finish_snapshot(job)

@@ -1,21 +1,21 @@
-"""What a voter keeps on disk, in the first of its log.dirs:
+"""A voter's disk, the first of its log.dirs:
 
     __cluster_metadata-0/                 the metadata log, an ordinary log of record batches (headrace_core.log)
     __cluster_metadata-0/....checkpoint   snapshots of the state (snapshots.py)
     __cluster_metadata-0/quorum-state     term and vote (quorum_state.py)
 
-The directory is locked while a controller owns it. A torn tail of the log is cut when it is opened; damage before the
-tail is CorruptLogError, and the controller does not start: a metadata log with a hole must never be served. So is a
-last batch that is there as a whole and wrong: it was not torn, it has rotted, and its voter may have acknowledged it.
+The directory is locked while a controller owns it. Opening truncates a torn tail of the log. Damage before the tail is
+CorruptLogError, and the controller does not start: a metadata log with a hole must never be served. A last batch that
+is whole and wrong is damage, too (``LogConfig.refuse_whole_tail``): its voter may have acknowledged it.
 
 **The log begins behind the snapshot before the newest one.** So a follower that is a little behind finds what it lacks
-in the log, and a newest snapshot that has rotted is made good by the one before it and the log between the two.
+in the log, and the snapshot before and the log between the two replace a damaged newest snapshot.
 
-      snapshot n-1                     snapshot n
-           |  log ...                       |  ... log          |
-         start                                                 end
+    snapshot n-1                     snapshot n
+       |  log ...                       |  ... log          |
+     start                                                 end
 
-What the disk says together, at every moment of a crash, and what becomes of it when it is opened:
+States of the disk after a crash at any moment, and what opening makes of them:
 
     the log starts at          snapshots                      it is
     -------------------------  -----------------------------  --------------------------------------------------------
@@ -24,22 +24,16 @@ What the disk says together, at every moment of a crash, and what becomes of it 
                                log's end
     any                        the newest is beyond the       a snapshot was received, and the log was about to begin
                                log's end                      behind it: it does now
-    any                        the newest that fits is        the log reaches from the one before beyond it: that one;
-                               damaged                        else CorruptLogError
+    any                        the newest that fits is        the one before, if the log reaches from it beyond the
+                               damaged                        damaged one; else CorruptLogError
     above 0                    none from there on             CorruptLogError: what came before the log is lost
     nowhere                    any                            CorruptLogError where there was a log (its recovery point
-                                                              says so): begun anew, it would forget what it promised
+                                                              says so): a new one would lose the voter's promises
 
-A disk that fills up is noticed before it is full: what makes the metadata larger is refused (``refusal``) while the
-reserve (``log.dir.reserve.bytes``) still has room for what the cluster lives by: terms, registrations, elections,
-fencing and deletions.
+A disk is found full before it is: requests that add metadata are refused (``refusal``) while the reserve
+(``log.dir.reserve.bytes``) has room for terms, registrations, elections, fencing and deletions.
 
-Synchronous: metadata writes are small, and a small fdatasync inline is faster than any thread (docs: the log's rules).
-
-A snapshot beyond the log's end stands in the log's place: a crash during an installation leaves this, at any step. A
-rotted snapshot is passed over only if the log reaches beyond it from the one before.
-
-A last batch that is whole and wrong is damage, not a torn tail (``LogConfig.refuse_whole_tail``).
+Synchronous: metadata writes are small, and a small fdatasync inline is faster than any thread.
 """
 
 from __future__ import annotations
@@ -79,25 +73,25 @@ __all__ = [
 ]
 
 METADATA_PARTITION = TopicPartition("__cluster_metadata", 0)
-#: The id that Kafka reserves for its metadata log.
+#: Kafka's reserved id of the metadata log.
 METADATA_TOPIC_ID = uuid.UUID(int=1)
 
 logger = logging.getLogger("headrace.controller")
 
-#: What becomes of a voter whose log is lost.
+#: The cure for a voter whose log is lost.
 _AS_A_NEW_ONE = (
     "let this controller join as a new one: remove the directory, then `headrace format --no-initial-controllers` "
     "(docs/operations/controllers.md, A voter loses its disk)"
 )
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 _READ_BYTES = 1 << 20
-#: What a record takes in the log, with room to spare.
+#: Bytes of a record in the log, with a margin.
 _RECORD_BYTES_ABOUT = 256
 DEFAULT_RESERVE_BYTES = 64 * 1024 * 1024
-#: Records between two checkpoints of how far the log is known to be sound: what a start after a crash scans at most.
+#: Records between two recovery points: a start after a crash scans at most so many.
 _RECOVERY_POINT_EVERY = 10_000
 _LOG_CONFIG = LogConfig(
-    segment_bytes=16 * 1024 * 1024,  # what is trimmed goes by whole segments
+    segment_bytes=16 * 1024 * 1024,  # trimming removes whole segments
     segment_ms=LONG_MAX,
     message_bytes_max=INT_MAX,
     timestamp_after_max_ms=LONG_MAX,
@@ -109,26 +103,26 @@ _LOG_CONFIG = LogConfig(
 
 
 def _refuse_lost_log(fs: FileSystem, root: str) -> None:
-    """A directory that had a metadata log, and has none, is no new one: its voter would begin with nothing of what it
-    promised; and where nobody is named as a voter any more, it would take itself for the only one."""
+    """Refuse a directory that had a metadata log, and has none: its voter would forget its promises, and, if no other
+    voter is named any more, take itself for the sole one."""
     path = f"{root}/{METADATA_PARTITION}"
     if METADATA_PARTITION in read_offsets(fs, f"{root}/{RECOVERY_POINTS}") and not fs.is_directory(path):
         raise CorruptLogError(f"{path} is missing, and was there: restore it, or {_AS_A_NEW_ONE}")
 
 
 def _damaged(error: CorruptLogError) -> CorruptLogError:
-    """What a broker may do, go on without the records, a voter may not."""
+    """A broker may continue without the records; a voter must not."""
     what = error.message.partition(". The log is not served")[0]
     return CorruptLogError(f"{what}. Put a sound copy of the file there, or {_AS_A_NEW_ONE}")
 
 
 class MetadataStorage:
     """The log, the snapshots and the hard state of one voter. Every method that writes may raise OSError: the disk
-    failed, and this process must not go on with it (a failed fsync is never retried)."""
+    failed, and this process must not continue with it (a failed fsync is never retried)."""
 
     def __init__(self, fs: FileSystem, directory: LogDirectory, clock: Clock, reserve_bytes: int) -> None:
-        """Made by ``open``."""
-        # (A directory that was formatted with its first voters holds an empty log, which nobody has named yet.)
+        """Use ``open``."""
+        # (A directory formatted with its first voters has no log yet.)
         self._log = directory.create(METADATA_PARTITION, METADATA_TOPIC_ID, _LOG_CONFIG)
         self._fs = fs
         self._directory = directory
@@ -139,7 +133,8 @@ class MetadataStorage:
         self._force_names()
         self._snapshots = SnapshotStore(fs, self._log.directory)
         self._check_cover()
-        with contextlib.suppress(DiskFullError):  # a full disk ends no controller; the first write tries again
+        # a full disk must not stop the controller; the first write tries again
+        with contextlib.suppress(DiskFullError):
             self._settle()
         self.hard_state = read_quorum_state(
             fs,
@@ -149,8 +144,8 @@ class MetadataStorage:
         )
 
     def _force_names(self) -> None:
-        """A term, a vote or a snapshot that the process before this one renamed and did not force is in the page cache
-        only. Raft would count it as saved; after a power loss the voter could vote a second time in its term."""
+        """Force the names of files that the previous process may have renamed without forcing them. Raft would count a
+        term or vote as saved that a power loss removes, and the voter could vote twice in its term."""
         self._fs.sync_directory(self._log.directory)
 
     @classmethod
@@ -164,8 +159,8 @@ class MetadataStorage:
         node_id: int,
         reserve_bytes: int = DEFAULT_RESERVE_BYTES,
     ) -> MetadataStorage:
-        """Lock the directory, recover the log and check the snapshots. Raises InvalidConfigError (not formatted, or
-        somebody else's), StorageError (another process has it), CorruptLogError, UnsupportedVersionError, OSError."""
+        """Lock the directory, recover the log and check the snapshots. Raises InvalidConfigError (not formatted, or of
+        another node), StorageError (another process has it), CorruptLogError, UnsupportedVersionError, OSError."""
         _refuse_lost_log(fs, root.rstrip("/"))
         directory = LogDirectory.open(
             fs, root, clock=clock, config_of=lambda topic, topic_id: _LOG_CONFIG, cluster_id=cluster_id, node_id=node_id
@@ -200,17 +195,17 @@ class MetadataStorage:
 
     @property
     def _pending(self) -> SnapshotId | None:
-        """The newest snapshot, when it counts already and the log has not made way for it: it was received whole, lies
-        beyond the log, and on the full disk there is no room to begin the log anew. The log is as good as empty then,
-        and is begun before anything is written to it."""
+        """The newest snapshot, if it counts already but the log still has to be replaced by it: it was received whole,
+        lies beyond the log, and the disk is too full to start the log again. The log counts as empty then, and is
+        started again before the next write."""
         newest, end = self._snapshots.newest, self._log.log_end_offset
         if newest is None or newest.place.offset < end or (newest.place.offset == end and not self._log.is_closed):
             return None
         return newest
 
     def stored(self, default_voters: VoterSet) -> Stored:
-        """What raft begins with. ``default_voters``: who votes where nothing on the disk says so. CorruptLogError: the
-        log itself says that others voted, so what named them has been lost. OSError."""
+        """Raft's initial state. ``default_voters``: used if the disk has none. CorruptLogError: the log shows that
+        others voted, so their names have been lost. OSError."""
         with contextlib.suppress(DiskFullError):
             self._settle()
         pending = self._pending
@@ -248,28 +243,29 @@ class MetadataStorage:
     # -- term and vote ------------------------------------------------------------------------------------------------
 
     def save_hard_state(self, state: HardState) -> None:
-        """Durable when this returns. DiskFullError: the old one still holds."""
+        """Save term and vote, durably. DiskFullError: the old ones still hold."""
         write_quorum_state(self._fs, self._log.directory, state)
         self.hard_state = state
 
     # -- room ---------------------------------------------------------------------------------------------------------
 
     def refusal(self, records: int) -> DiskFullError | None:
-        """Why the log should not grow by so many records; None when there is room. OSError: the disk is gone."""
+        """The error if the log should not grow by so many records; None when there is room. OSError: the disk
+        failed."""
         return self._space.refusal(records * _RECORD_BYTES_ABOUT)
 
     # -- the log ------------------------------------------------------------------------------------------------------
 
     def append(self, entries: Sequence[Entry]) -> int:
-        """Append entries, of any terms, all or none, and force them to disk; returns the offset below which the log is
-        durable. DiskFullError, CorruptMessageError (bytes that are not those of their entry): nothing was appended."""
+        """Append entries of any terms, all or none, and force them; returns the durable end of the log. DiskFullError,
+        CorruptMessageError (bytes that do not belong to their entry): nothing was appended."""
         self._settle()
         start = self._log.log_end_offset
         end = start
         for entry in entries:
             assert entry.base_offset == end, f"an entry at {entry.base_offset} cannot follow offset {end - 1}"
             end = entry.next_offset
-        # Each by itself, so that all voters' segments begin with the same entries; they are written together.
+        # One append each, so that all voters' segments begin with the same entries; they are written together.
         appends = [Append(data=entry.data, leader_epoch=entry.term, headers=[check_entry(entry)]) for entry in entries]
         outcomes = self._log.append_many(appends)
         failure = next((outcome for outcome in outcomes if isinstance(outcome, HeadraceError)), None)
@@ -283,20 +279,20 @@ class MetadataStorage:
         return flushed
 
     def _take_back(self, end: int) -> None:
-        """The log ends at ``end`` again."""
+        """Restore the log end ``end``."""
         if self._log.log_end_offset > end:
             self._directory.truncate(self._log, end)
         self._forget_terms_behind_the_end()
 
     def _forget_terms_behind_the_end(self) -> None:
-        """They have no entry (any more), and must not stand in the way of an earlier one that follows."""
+        """Drop terms without an entry, which would block an earlier one that follows."""
         epochs, end = self._log.epochs, self._log.log_end_offset
         epochs.restore(each for each in epochs.entries if each.start_offset < end)
 
     def truncate(self, offset: int) -> None:
-        """Cut the log, durably: it ends at ``offset``, which is where an entry begins. Never below a snapshot: what is
-        in one was committed. DiskFullError: it was cut or not, as ``stored`` says, and can be cut again.
-        CorruptLogError: no entry begins there, or what is around it is damaged; nothing was cut."""
+        """Truncate the log, durably, to ``offset``, where an entry begins. Never below a snapshot, whose content was
+        committed. DiskFullError: it was truncated or not, as ``stored`` says, and can be repeated. CorruptLogError: no
+        entry begins there, or the log around it is damaged; nothing was truncated."""
         self._settle()
         end = self._log.end_after_truncating(offset)
         if end < min(offset, self._log.log_end_offset):
@@ -320,7 +316,7 @@ class MetadataStorage:
         self._recovery_point = min(self._recovery_point, offset)
 
     def _write_recovery_point(self, flushed: int) -> None:
-        """It only spares the next start some work: a full disk puts it off, and ends no controller."""
+        """Write the recovery point, which only saves the next start work: a full disk delays it."""
         try:
             self._directory.write_recovery_points()
         except OSError as error:
@@ -330,8 +326,8 @@ class MetadataStorage:
         self._recovery_point = flushed
 
     def read(self, offset: int, up_to: int, max_bytes: int = _READ_BYTES) -> tuple[bytes, int]:
-        """Whole batches from ``offset`` on, below ``up_to``, and where to go on. OffsetOutOfRangeError: below the log's
-        start, so it is in a snapshot (``newest_snapshot``); CorruptLogError."""
+        """Whole batches from ``offset`` on, below ``up_to``, and the next offset. OffsetOutOfRangeError: below the
+        log's start, so it is in a snapshot (``newest_snapshot``); CorruptLogError."""
         if self._pending is not None:
             raise OffsetOutOfRangeError(f"{self._log.directory}: offset {offset} is in {self._pending}, or not here")
         result = self._log.read(offset, max_bytes, up_to)
@@ -346,7 +342,7 @@ class MetadataStorage:
             yield from decode_batches(data)
 
     def entries(self, offset: int, end: int, max_bytes: int) -> list[Entry]:
-        """As ``LogView`` has it. CorruptLogError: damaged since it was written; it is sent to nobody."""
+        """See ``LogView``. CorruptLogError: damaged since it was written; it is not sent."""
         data, _ = self.read(offset, end, max_bytes)
         return [
             decode_entry(header, data[position : position + header.size]) for position, header in iterate_headers(data)
@@ -364,30 +360,30 @@ class MetadataStorage:
     # -- snapshots ----------------------------------------------------------------------------------------------------
 
     def newest_snapshot(self) -> SnapshotId | None:
-        """The newest sound one that holds any state."""
+        """The newest sound one with any state."""
         newest = self._snapshots.newest
         return None if newest is None or newest.place == BEGINNING else newest
 
     def bytes_since_snapshot(self) -> int:
-        """About how much of the log comes behind the newest snapshot."""
+        """About the bytes of log behind the newest snapshot."""
         start, end = self.log_start_offset, self.log_end_offset
         newest = self._snapshots.newest
         since = start if newest is None else max(newest.place.offset, start)
         return 0 if since >= end else self._log.size_bytes * (end - since) // (end - start)
 
     def load_image(self) -> MetadataImage:
-        """The image of the newest snapshot; the empty one where there is none. What follows is in the log, from the
-        image's ``next_offset`` on. Any thread. CorruptLogError, UnsupportedVersionError, OSError."""
+        """The image of the newest snapshot; an empty one without any. The log continues from the image's
+        ``next_offset``. Any thread. CorruptLogError, UnsupportedVersionError, OSError."""
         newest = self._snapshots.newest
         return EMPTY_IMAGE if newest is None else self._snapshots.load(newest)
 
     def snapshot_chunk(self, snapshot: SnapshotId, position: int, max_bytes: int) -> tuple[bytes, bool] | None:
-        """As ``LogView`` has it. CorruptLogError: it has rotted since it was found sound."""
+        """See ``LogView``. CorruptLogError: damaged since it was checked."""
         return self._snapshots.read(snapshot, position, max_bytes)
 
     def snapshot_job(self, image: MetadataImage, place: Place, voters: VoterSet) -> SnapshotJob:
-        """What makes a snapshot of ``image``, which is committed and has seen everything below ``place``; ``voters``:
-        those of then. One at a time."""
+        """A job for a snapshot of ``image``, which is committed and contains everything below ``place``; ``voters``: at
+        that place. One at a time."""
         assert (image.next_offset, image.epoch) == place, f"an image of {image.next_offset}/{image.epoch} for {place}"
         return SnapshotJob(
             self._fs,
@@ -400,13 +396,13 @@ class MetadataStorage:
 
     def finish_snapshot(self, job: SnapshotJob) -> SnapshotId | None:
         """``job`` has run: its snapshot is durable and counts from here on, and the log begins behind the one before
-        it. Returns that one when the log has a new beginning (tell ``RaftNode.compacted``), else None."""
+        it. Returns that one when the log has a new start (call ``RaftNode.compacted``), else None."""
         place, newest = job.snapshot.place, self._snapshots.newest
         is_newer = newest is None or newest.place.offset < place.offset
         if self._pending is not None or not is_newer or place.offset > self.log_end_offset:
-            job.abandon()  # another was received meanwhile; or this disk has not got all that is committed
+            job.abandon()  # another was received meanwhile; or this disk lacks committed entries
             return None
-        # A log that ends below its own snapshot has lost something; it must not be taken for one about to be replaced.
+        # A log that ends below its own snapshot has lost something; it must not look like one about to be replaced.
         self._write_recovery_point(self._log.flushed_end)
         self._snapshots.accept(job)
         if newest is None or newest.place.offset <= self.log_start_offset:
@@ -415,38 +411,38 @@ class MetadataStorage:
         return newest
 
     def _trim(self, start: Place) -> None:
-        """The log begins behind the snapshot at ``start``; it and what is older than it goes."""
+        """Start the log behind the snapshot at ``start``; removes older log and snapshots."""
         try:
-            self._directory.write_recovery_points()  # a log that ends below its start will be known to be damaged
+            self._directory.write_recovery_points()  # a log that ends below its start will be known as damaged
             self._directory.delete_records(self._log, start.offset)
         except OSError as error:
             if error.errno not in _NO_SPACE:
-                raise  # else: the next start finds the log as long as it was, and the snapshot that it began behind
+                raise  # else: the next start finds the old log and its snapshot
             logger.warning("%s: the log could not be trimmed: %s", self._directory.root, error.strerror)
             return
         self._directory.remove_deleted(everything=True)
         self._snapshots.remove_before(start)
 
     def write_chunk(self, chunk: SnapshotChunk) -> bool:
-        """Write a chunk of a snapshot that is being received, durably. False: it was the last one and the whole is
-        damaged (or it does not follow what is there): ask for it anew, from its beginning. DiskFullError: the same."""
+        """Write a chunk of a received snapshot, durably. False: it was the last one and the whole is damaged (or it
+        does not follow the bytes here): request it again from its beginning. DiskFullError: the same."""
         return self._snapshots.write_chunk(chunk)
 
     def install(self, snapshot: SnapshotId) -> None:
-        """The snapshot, which was received whole, stands in place of the log, which begins behind it and is empty.
-        Durable when this returns. DiskFullError: ``stored`` says how far it has come."""
+        """Replace the log by a snapshot that was received whole: the log is empty and begins behind it, durably.
+        DiskFullError: ``stored`` says how far it came."""
         offset = snapshot.place.offset
         if offset <= self.log_end_offset:
-            # What is here from that place on was never committed. It goes first: so a snapshot that does not agree with
-            # the log is never left by a crash, and whoever finds one knows that something is wrong.
+            # Entries from that place on were never committed. They go first: so a crash never leaves a snapshot that
+            # contradicts the log; such a contradiction is damage.
             self._cut(offset - 1)
         self._snapshots.accept_received(snapshot)
         self._settle()
         self._snapshots.remove_before(snapshot.place)
 
     def _settle(self) -> None:
-        """A newest snapshot that lies beyond the log stands in its place. DiskFullError: not yet, see ``_pending``; it
-        can be tried again."""
+        """Replace the log by a newest snapshot that lies beyond it. DiskFullError: not yet, see ``_pending``; call it
+        again."""
         pending = self._pending
         if pending is None:
             return
@@ -461,7 +457,7 @@ class MetadataStorage:
     # -- what goes together -------------------------------------------------------------------------------------------
 
     def _start(self, default_voters: VoterSet) -> SnapshotId:
-        """What the log begins behind: the oldest snapshot that lies at its start or behind it."""
+        """The oldest snapshot at the log's start or behind it."""
         start, snapshots = self.log_start_offset, self._snapshots
         fitting = [each for each in snapshots.snapshots if each.place.offset >= start]
         if start == 0 and not snapshots.names_first_voters:
@@ -499,14 +495,14 @@ class MetadataStorage:
                 )
 
     def _term_below(self, offset: int) -> int | None:
-        """The term of the entry that ends at ``offset``; None where the log does not say."""
+        """Term of the entry that ends at ``offset``; None where the log does not have it."""
         if not self._log.log_start_offset < offset <= self._log.log_end_offset:
             return None
         return self._log.epochs.epoch_of(offset - 1)
 
     def _check_voters(self, entry: Entry, voters: VoterSet) -> None:
-        """The note of a leader of before any change of the voters names those that the log began with; who joined later
-        was formatted without any."""
+        """A leader change before any change of the voters names the log's first voters; nodes that joined later were
+        formatted without any."""
         said = {node_id for node_id, _ in leader_change_of(entry).voters}
         if len(voters) and said - {key.node_id for key in voters}:
             raise CorruptLogError(
@@ -515,17 +511,17 @@ class MetadataStorage:
             )
 
     def _timestamp_below(self, offset: int) -> int:
-        """When the record before ``offset`` was written; 0 where that is not known."""
+        """Timestamp of the record before ``offset``; 0 if unknown."""
         if not self.log_start_offset < offset <= self.log_end_offset:
             return 0
         data, _ = self.read(offset - 1, offset)
         return max([header.max_timestamp_ms for _, header in iterate_headers(data)], default=0)
 
     def close(self, *, clean: bool = True) -> None:
-        """Let go of the directory; ``clean`` says on disk that everything was flushed. A disk too full to say so costs
-        the next start a look at the log's end, and no more."""
+        """Close the directory; ``clean`` marks on disk that everything was flushed. Without room for the marker, the
+        next start only checks the log's end."""
         try:
-            # What is left of a log that is to make way must not be called sound up to where it ended.
+            # The rest of a log to be replaced must not be marked as sound.
             self._directory.close(clean=clean and self._pending is None)
         except OSError as error:
             if error.errno not in _NO_SPACE:

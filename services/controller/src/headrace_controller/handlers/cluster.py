@@ -47,8 +47,8 @@ from .follow import FollowService
 
 @dataclass(frozen=True, slots=True)
 class BrokerHeard:
-    """What a broker's last heartbeat said, ``at_ms`` by the monotonic clock: how far it had applied the metadata, how
-    many records that was behind, how old what it shows could be then (None: it does not know)."""
+    """A broker's last heartbeat, at monotonic ``at_ms``: how far it had applied the metadata, how many records behind,
+    and the age of its metadata (None: unknown)."""
 
     broker_id: int
     metadata_offset: int
@@ -67,7 +67,7 @@ class ClusterHandler(cluster_pb2_grpc.ClusterServicer):
         self._heartbeats: set[_Heartbeats] = set()
 
     def brokers_heard(self) -> list[BrokerHeard]:
-        """Of every broker that heartbeats here, by id."""
+        """One for every broker that heartbeats here, by id."""
         latest: dict[int, BrokerHeard] = {}
         for each in self._heartbeats:
             heard = each.heard if isinstance(each, _BrokerHeartbeats) else None
@@ -230,8 +230,8 @@ class ClusterHandler(cluster_pb2_grpc.ClusterServicer):
 
 
 class _Heartbeats(StreamHandler[Any]):
-    """One node's stream. Its end, whatever the reason, is told to the driver. ``_numbers``: each stream has its own,
-    which is never 0: that is what a registration counts as."""
+    """One node's stream. Any end of it is reported to the driver. ``_numbers``: each stream's own, never 0, which
+    stands for a registration."""
 
     _numbers = itertools.count(1)
 
@@ -252,7 +252,7 @@ class _Heartbeats(StreamHandler[Any]):
         raise NotImplementedError
 
     async def answer(self, request: Any) -> Any:
-        """The answer to one heartbeat. HeadraceError: the stream ends with it."""
+        """Answer one heartbeat. HeadraceError: the stream ends with it."""
         raise NotImplementedError
 
     def on_request(self, request: Any) -> None:
@@ -273,7 +273,7 @@ class _Heartbeats(StreamHandler[Any]):
         self._stream.finish(ServerShuttingDownError("the controller is shutting down"))
 
     async def _beat(self, request: Any) -> None:
-        if self._is_closed:  # the end of the stream has been told, and is later than this
+        if self._is_closed:  # the end of the stream was reported, and is later than this
             return
         try:
             answer = await self.answer(request)
@@ -344,5 +344,5 @@ class _CoordinatorHeartbeats(_Heartbeats):
 
 
 def feature_ranges(items: Iterable[cluster_pb2.FeatureRange]) -> tuple[FeatureRange, ...]:
-    """What a node said of itself at its registration."""
+    """The features that a node registers with."""
     return tuple(FeatureRange(item.name, item.min_level, item.max_level) for item in items)

@@ -1,16 +1,16 @@
-"""FollowMetadata and ReadIndex: how the other roles get the metadata and know its age.
+"""FollowMetadata and ReadIndex: metadata, and its age, for the other roles.
 
 A follower's stream, on any controller, the leader or not:
 
-    it is ahead of us   --- a leader confirms less ---> DIVERGING_METADATA (what it has seen was never committed)
-        |               --- our own end reaches it ---> go on
-    the epoch of what it has seen last is not ours ---> DIVERGING_METADATA
+    it is ahead of us   --- a leader confirms less ---> DIVERGING_METADATA (its end was never committed)
+          |               --- our own end reaches it ---> continue
+    the epoch of its last record is not ours ---> DIVERGING_METADATA
     it is behind the log's start ---> the newest snapshot, part by part; then the log
-        |               --- the log begins beyond what is applied here: a snapshot that was received is just taking
-        |                   its place, and nothing can be read ---> keep-alives until it has
+          |               --- the log begins beyond what is applied here: a received snapshot is being installed, and
+          |                   nothing can be read ---> keep-alives until it is
     the log, as it is committed; and when there is nothing to send, a keep-alive after a second at the latest
 
-Only what is committed is ever sent: a follower acts on it, and could not take it back.
+Only committed records are sent: a follower acts on them, and could not undo it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from headrace_protos.v1 import cluster_pb2
 from ..raft import SnapshotId
 from .read_index import Quorum, ReadIndexBarriers
 
-#: A follower's stream hears of us at least so often; beside that it asks us how old its copy is.
+#: Longest pause of a follower's stream; it also asks for the age of its copy.
 KEEP_ALIVE_S = 1.0
 #: Bytes of one part of a snapshot.
 SNAPSHOT_PART_BYTES = 1 << 20
@@ -50,22 +50,22 @@ class FollowedLog(Quorum, Protocol):
         """What lies below is in the snapshot only."""
 
     def on_turn(self, watcher: Callable[[], None]) -> None:
-        """Call ``watcher`` whenever the leader or the voters may have changed, for good."""
+        """Call ``watcher``, permanently, whenever the leader or the voters may have changed."""
 
     def read(self, offset: int) -> tuple[bytes, int]:
-        """Committed batches from ``offset`` on, about 1 MiB, and where to go on. OffsetOutOfRangeError."""
+        """Committed batches from ``offset`` on, about 1 MiB, and the next offset. OffsetOutOfRangeError."""
 
     def epoch_below(self, offset: int) -> int | None:
-        """The epoch of the record just below; None when the log does not reach back so far."""
+        """Epoch of the record just below; None when the log starts later."""
 
     def newest_snapshot(self) -> SnapshotId | None: ...
 
     def snapshot_chunk(self, snapshot: SnapshotId, position: int, max_bytes: int) -> tuple[bytes, bool] | None:
-        """Bytes from ``position`` on, and are they the last; None when it is not there any more."""
+        """Bytes from ``position`` on, and whether they are the last; None when the snapshot was removed."""
 
 
 class FollowService:
-    """Two calls of headrace.v1.Cluster, and what this controller knows of its own lag. ``close`` ends every stream."""
+    """Two calls of headrace.v1.Cluster, and this controller's own lag. ``close`` ends every stream."""
 
     def __init__(self, log: FollowedLog, clock: Clock | None = None) -> None:
         self._log = log
@@ -75,7 +75,7 @@ class FollowService:
         self._leader = (-1, -1)
 
     def start(self) -> None:
-        """In the event loop, once the log can be read."""
+        """Start in the event loop, once the log can be read."""
         self._barriers.start()
         self._log.on_turn(self._look)
 
@@ -85,12 +85,12 @@ class FollowService:
             stream.finish(ServerShuttingDownError("the controller is shutting down"))
 
     async def stop(self) -> None:
-        """After ``close``: nothing of this goes on."""
+        """End all tasks; call after ``close``."""
         await self._barriers.close()
 
     @property
     def lag(self) -> MetadataLag:
-        """Of the metadata that this controller shows."""
+        """Lag of this controller's published metadata."""
         return self._barriers.lag
 
     @property
@@ -128,7 +128,7 @@ class FollowService:
         )
 
     def _look(self) -> None:
-        """A new leader is worth a message at once: heartbeats have to find it."""
+        """Send a new leader at once: heartbeats need it."""
         leader = (self._log.leader_id, self._log.term)
         if leader != self._leader:
             self._leader = leader
@@ -156,7 +156,7 @@ class _Following(PushHandler[Response]):
         self._epoch = request.from_epoch if request.HasField("from_epoch") else None
         self._began_ms = barriers.now_ms
         self._is_checked = False
-        self._snapshot: tuple[SnapshotId, int] | None = None  # and where to go on in it
+        self._snapshot: tuple[SnapshotId, int] | None = None  # and the position in it
         self._told_controllers: dict[int, str] = {}
         self._told: tuple[int, int, int] | None = None
         if self._offset < 0:
@@ -183,7 +183,7 @@ class _Following(PushHandler[Response]):
         return None
 
     def _check(self) -> bool:
-        """Has the follower seen our history? False while that cannot be told: we are behind. DivergingMetadataError."""
+        """Whether the follower's history is ours. False while unknown: we are behind. DivergingMetadataError."""
         end = self._log.image.next_offset
         if self._offset > end:
             index = self._barriers.confirmed_since(self._began_ms)
@@ -214,7 +214,7 @@ class _Following(PushHandler[Response]):
         assert self._snapshot is not None
         snapshot, position = self._snapshot
         chunk = self._log.snapshot_chunk(snapshot, position, SNAPSHOT_PART_BYTES)
-        if chunk is None:  # a later one has taken its place
+        if chunk is None:  # a later one has replaced it
             self._begin_snapshot()
             snapshot, position = self._snapshot
             chunk = self._log.snapshot_chunk(snapshot, 0, SNAPSHOT_PART_BYTES)
@@ -237,7 +237,7 @@ class _Following(PushHandler[Response]):
         return message, len(records)
 
     def _message(self) -> Response:
-        """Without records: what a keep-alive says."""
+        """A response without records: a keep-alive."""
         log, lag_ms = self._log, self._barriers.lag.ms
         end = log.image.next_offset
         self._told = (log.leader_id, log.term, end)

@@ -1,7 +1,7 @@
-"""headrace.v1.Admin on the client listener of every controller: what only the leader can do is passed on to it.
+"""headrace.v1.Admin on the client listener of every controller: forwards to the leader what only it can do.
 
-So a client may be given any controller's address. On the internal listener nothing is passed on: who calls there looks
-for the leader itself, and two controllers that take each other for the leader must not play ball with a request.
+So a client may have any controller's address. The internal listener does not forward: its callers look for the leader
+themselves, and two controllers that take each other for the leader must not loop.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from ..driver import ControllerDriver
 from ..raft import NOBODY
 from .admin import AdminHandler
 
-#: What every controller answers itself.
+#: Calls that every controller answers itself.
 LOCAL = frozenset({"DescribeConfigs", "DescribeLogDirs", "AlterReplicaLogDirs"})
-#: How long a request without a deadline of its own waits for a leader.
+#: How long a request without a deadline waits for a leader.
 _WAIT_S_MAX = 30.0
 _RETRY_S = 0.05
 
 
 class LeaderLink:
-    """Channels to whoever leads, or led: what the one before was asked it may still answer."""
+    """Channels to the present and earlier leaders, which may still answer."""
 
     def __init__(self, driver: ControllerDriver) -> None:
         self._driver = driver
@@ -46,9 +46,9 @@ class LeaderLink:
         driver.on_turn(self._look)
 
     async def call(self, method: str, request: Any, timeout_s: float) -> Any:
-        """The leader's answer to an Admin call. NotControllerError: nobody is known to lead, or it could not be
-        reached, or did not answer what only reads; ask again. RequestTimedOutError: whether a change was carried out is
-        not known (core/membership/leader_calls.py). Others are the leader's own."""
+        """The leader's answer to an Admin call. NotControllerError (retry): no known leader, or it was unreachable, or
+        did not answer a read. RequestTimedOutError: whether a change was made is unknown
+        (core/membership/leader_calls.py). Others are the leader's own."""
         address = self._address()
         if address is None:
             raise self._driver.controller.not_controller()
@@ -89,7 +89,7 @@ class LeaderLink:
         return lambda: self._waiting.discard(changed)
 
     def _look(self) -> None:
-        """After each turn."""
+        """Call after each turn."""
         if self._driver.leader_id != self._seen:
             self._seen = self._driver.leader_id
             for changed in tuple(self._waiting):
@@ -97,7 +97,7 @@ class LeaderLink:
 
 
 class AdminThroughAnyController(admin_pb2_grpc.AdminServicer):
-    """See the module. Its methods are made below: one for each call of the service."""
+    """See the module. Its methods are generated below, one for each call of the service."""
 
     def __init__(self, driver: ControllerDriver, admin: AdminHandler) -> None:
         self._driver = driver
@@ -109,11 +109,11 @@ class AdminThroughAnyController(admin_pb2_grpc.AdminServicer):
         listener.add(admin_pb2_grpc.add_AdminServicer_to_server, self, "headrace.v1.Admin")
 
     async def close(self) -> None:
-        """After the listener has stopped."""
+        """Call after the listener has stopped."""
         await self._link.close()
 
     async def _led(self, method: str, request: Any, context: Any) -> Any:
-        """Answered by the leader, here or elsewhere; while there is none, it is waited for."""
+        """Have the leader answer, here or elsewhere; waits while there is none."""
         loop = asyncio.get_running_loop()
         left_s = context.time_remaining()
         deadline = loop.time() + (_WAIT_S_MAX if left_s is None else min(left_s, _WAIT_S_MAX))
@@ -126,7 +126,7 @@ class AdminThroughAnyController(admin_pb2_grpc.AdminServicer):
                 return await self._link.call(method, request, max(deadline - loop.time(), 0.001))
             except NotImplementedError:
                 raise UnsupportedVersionError(f"{method} is not built yet") from None
-            except (NotControllerError, ServerShuttingDownError) as error:  # nothing was done, or only looked at
+            except (NotControllerError, ServerShuttingDownError) as error:  # nothing was changed
                 failure = error
             if loop.time() + _RETRY_S >= deadline:
                 raise failure

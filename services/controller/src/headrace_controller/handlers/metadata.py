@@ -1,4 +1,4 @@
-"""headrace.v1.Metadata, as a controller serves it: what is committed, and its changes."""
+"""headrace.v1.Metadata on a controller: the committed state, and its changes."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from headrace_protos.v1 import metadata_pb2, metadata_pb2_grpc
 from ..driver import ControllerDriver
 from .follow import FollowService
 
-#: How long a request waits for min_metadata_offset when its own deadline is later, or it has none.
+#: Longest wait for min_metadata_offset, if a request has a later deadline or none.
 _WAIT_S_MAX = 30.0
 
 
 class MetadataHandler(metadata_pb2_grpc.MetadataServicer):
-    """Topics that do not exist are never created here: that is for brokers, whose auto.create.topics.enable decides."""
+    """Never creates missing topics: only brokers do, by auto.create.topics.enable."""
 
     def __init__(self, driver: ControllerDriver, view: MetadataView, following: FollowService) -> None:
-        """``following`` knows how old the driver's image may be."""
+        """``following`` knows the age of the driver's image."""
         self._driver = driver
         self._view = view
         self._following = following
@@ -34,7 +34,7 @@ class MetadataHandler(metadata_pb2_grpc.MetadataServicer):
         return await self._response(request)
 
     async def FindCoordinator(self, request: metadata_pb2.FindCoordinatorRequest, context: Any) -> Any:
-        """Who is known; the topic of the shards is made by a broker that is asked."""
+        """Return the coordinator if known; a broker creates the topic of the shards."""
         await self._wait_applied(request, context)
         return self._view.find_coordinators(self._driver.image, request)
 

@@ -1,4 +1,4 @@
-"""The calls of headrace.v1.Admin about the controllers' quorum (KIP-595, KIP-836, KIP-853). Answered by the leader."""
+"""Admin calls about the controllers' quorum (KIP-595, KIP-836, KIP-853). Answered by the leader."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from ..transport.wire import check_address
 from .cluster import BrokerHeard
 
 _DIRECTORY_BYTES = 16
-#: Kafka's request.timeout.ms, for who names no time.
+#: Kafka's request.timeout.ms, for requests without one.
 _TIMEOUT_MS_DEFAULT = 30_000
-#: Between looks at whether a replica has caught up, or a change before this one is committed.
+#: Interval of checks whether a replica has caught up, or an earlier change is committed.
 _LOOK_AGAIN_S = 0.05
 
 T = TypeVar("T")
 
 
 class QuorumCalls:
-    """A part of AdminHandler. ``_address_of``: where a replica said that it is reached; ``_brokers_heard``: what the
-    brokers that heartbeat said last."""
+    """A part of AdminHandler. ``_address_of``: a replica's reported address; ``_brokers_heard``: the brokers' last
+    heartbeats."""
 
     _driver: ControllerDriver
     _clock: Clock
@@ -44,7 +44,7 @@ class QuorumCalls:
 
     async def DescribeQuorum(self, request: admin_pb2.DescribeQuorumRequest, context: Any) -> Any:
         status = self._led_status()
-        now_ms = self._clock.now_ms()  # one for all: of two times those of the same tick are equal
+        now_ms = self._clock.now_ms()  # one reading for all: times of the same tick are equal
         return admin_pb2.DescribeQuorumResponse(
             leader_id=status.leader,
             leader_epoch=status.term,
@@ -83,7 +83,7 @@ class QuorumCalls:
                 best = driver.controller.best_successor()
                 if best is None and len(driver.controller.voters) == 1:
                     raise VoterNotFoundError(f"controller {driver.node_id} is the only voter: nobody else can lead")
-                if best is None:  # it leads no more, or has only just been elected
+                if best is None:  # it no longer leads, or has just been elected
                     self._led_status()
                     raise ReplicaNotCaughtUpError("none of the other voters follows the log at present; try again")
                 await driver.transfer(best)
@@ -107,7 +107,7 @@ class QuorumCalls:
             raise InconsistentClusterIdError(f"this is cluster {own}, not {cluster_id}")
 
     def _newcomer(self, node_id: int, directory_id: bytes) -> ReplicaKey:
-        """The replica that is to vote. Without a directory: the one with that id that follows the log."""
+        """The replica to be added. Without a directory: the observer with that id."""
         status = self._led_status()
         if directory_id:
             return _key(node_id, directory_id)
@@ -148,7 +148,7 @@ class QuorumCalls:
         )
 
     def _quorum_broker(self, heard: BrokerHeard) -> admin_pb2.QuorumBroker:
-        """An age grows with the time since it was told."""
+        """An age grows with the time since its report."""
         ago_ms = self._clock.monotonic_ms() - heard.at_ms
         shown = admin_pb2.QuorumBroker(
             broker_id=heard.broker_id,
@@ -183,8 +183,8 @@ def _deadline_s(timeout_ms: int) -> float:
 
 
 async def _again_until(attempt: Callable[[], Awaitable[T]], deadline_s: float, what: str) -> T:
-    """``attempt`` until it succeeds or is refused for good: a replica may have caught up, and the change before be
-    committed, a moment later. RequestTimedOutError."""
+    """Repeat ``attempt`` until it succeeds or fails finally: a replica may catch up, or an earlier change be committed,
+    a moment later. RequestTimedOutError."""
     waited_for: HeadraceError | None = None
     try:
         async with asyncio.timeout_at(deadline_s):

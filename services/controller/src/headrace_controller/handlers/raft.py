@@ -1,4 +1,4 @@
-"""headrace.v1.Raft: what the other controllers say. On the internal listener only."""
+"""headrace.v1.Raft: messages of the other controllers. On the internal listener only."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..transport.links import PeerLinks
 
 
 class RaftHandler(raft_pb2_grpc.RaftServicer):
-    """The streams that others open; transport/links.py has what is done on them."""
+    """Streams that other controllers open; transport/links.py processes them."""
 
     def __init__(self, links: PeerLinks) -> None:
         self._links = links

@@ -47,7 +47,7 @@ BARRIER_TIMEOUT_S = 2.0
 
 
 class Quorum(Protocol):
-    """The part of ControllerDriver that barriers need."""
+    """Interval of its own barrier, unless a request caused one."""
 
     @property
     def node_id(self) -> int: ...

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from .types import Draw
 
-#: After the connection to the leader broke, the election timeout is at most so many ticks.
+#: Limit of the election timeout, in ticks, after the connection to the leader broke.
 LOST_LEADER_TICKS = 3
 
 
 class ElectionTimer:
-    """Expires after ``election_ticks`` to twice that, drawn again at each reset, so that split votes are rare."""
+    """Expires after ``election_ticks`` to twice that, drawn at each reset, so that split votes are rare."""
 
     __slots__ = ("_draw", "_elapsed", "_election_ticks", "_is_lost", "_timeout")
 
@@ -44,7 +44,7 @@ class ElectionTimer:
 
     def vote_split(self) -> None:
         """Another candidate stands in the same term: stand again soon, at another time (KIP-996's candidate back-off).
-        Drawn from more ticks than in ``leader_lost``, because that range made the two candidates meet."""
+        Drawn from more ticks than in ``leader_lost``, because that range made the two candidates collide."""
         spread = max(LOST_LEADER_TICKS, self._election_ticks // 2)
         self._timeout = min(self._timeout, self._elapsed + 1 + self._draw(spread))
 
@@ -54,10 +54,11 @@ class ElectionTimer:
 
     @property
     def ticks_left(self) -> int:
-        """Until expiry; 0 or less: expired."""
+        """Ticks until expiry; 0 or less: expired."""
         return self._timeout - self._elapsed
 
     @property
     def hears_leader(self) -> bool:
-        """Was the leader heard within the minimum election timeout (6.2)? Then the replica refuses votes against it."""
+        """Whether the leader was heard within the minimum election timeout (6.2); then the replica refuses votes
+        against it."""
         return not self._is_lost and self._elapsed < self._election_ticks

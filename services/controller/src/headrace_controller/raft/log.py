@@ -1,11 +1,11 @@
-"""The log as a voter sees it: what is on its disk, and behind that what is on its way there.
+"""The log as a voter sees it: entries on its disk, and those on their way there.
 
     start            durable      handed out         end
       |  on the disk    |   being written   |  not yet   |
 
 Entries beyond ``durable`` are held here; older ones are read through a ``LogView`` when a follower needs them. Of the
 whole log only the beginnings of terms and the sets of voters are kept in memory: enough to compare two logs (5.3) and
-to know who votes (the latest set in the log counts, committed or not; thesis, 4.1).
+to know the voters (the latest set in the log counts, committed or not; thesis, 4.1).
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from .types import Entry, Place, ReplicaKey, SnapshotId, Stored, VoterSet
 
 
 class LogView(Protocol):
-    """What the core reads of the disk; nothing in here changes anything."""
+    """Read access to the disk."""
 
     def entries(self, offset: int, end: int, max_bytes: int) -> Sequence[Entry]:
-        """Durable entries from the one that holds ``offset`` on, below ``end``: at least one, and no more bytes than
-        ``max_bytes`` unless the first alone is larger."""
+        """Durable entries from the one that holds ``offset``, below ``end``: at least one, and at most ``max_bytes``
+        unless the first alone is larger."""
 
     def snapshot_chunk(self, snapshot: SnapshotId, position: int, max_bytes: int) -> tuple[bytes, bool] | None:
-        """Bytes of a snapshot on the disk, and whether they are its last; None when it is not there any more."""
+        """Bytes of a snapshot on the disk, and whether they are its last; None when it was removed."""
 
 
 class RaftLog:
@@ -38,7 +38,7 @@ class RaftLog:
         self._start = stored.start
         self._terms: list[tuple[int, int]] = list(stored.terms)
         self._voters: list[tuple[int, VoterSet]] = list(stored.voters)
-        #: Entries that are not durable yet, and how many of them were handed out to be written.
+        #: Entries that are not durable yet, and how many of them are being written.
         self._tail: list[Entry] = []
         self._handed = 0
         self._durable = stored.end_offset
@@ -48,12 +48,12 @@ class RaftLog:
 
     @property
     def start(self) -> Place:
-        """The log holds what comes behind this; what comes before is in a snapshot."""
+        """The log holds what follows this; earlier entries are in a snapshot."""
         return self._start.place
 
     @property
     def snapshot(self) -> SnapshotId:
-        """What the log begins behind."""
+        """The snapshot before the log's start."""
         return self._start
 
     @property
@@ -82,22 +82,22 @@ class RaftLog:
 
     @property
     def voters_offset(self) -> int:
-        """The end of the entry that made them voters; the log's start when no entry did."""
+        """End of the entry with that set; the log's start when no entry has it."""
         return self._voters[-1][0] if self._voters else self._start.place.offset
 
     def voters_at(self, offset: int) -> VoterSet:
-        """Who voted when the log ended at ``offset``."""
+        """The voters when the log ended at ``offset``."""
         found = bisect_right(self._voters, offset, key=lambda item: item[0])
         return self._voters[found - 1][1] if found else self._start.voters
 
     def voters_since(self, offset: int) -> list[VoterSet]:
-        """Who voted when the log ended at ``offset``, and every set after that."""
+        """The voters when the log ended at ``offset``, and every later set."""
         return [self.voters_at(offset), *(voters for at, voters in self._voters if at > offset)]
 
     # ---------------------------------------------------------------- comparing
 
     def term_below(self, offset: int) -> int | None:
-        """The term of the entry that holds ``offset`` - 1; None where the log does not say."""
+        """Term of the entry that holds ``offset`` - 1; None where the log does not have it."""
         if offset == self._start.place.offset:
             return self._start.place.term
         if not self._start.place.offset < offset <= self.end_offset:
@@ -105,22 +105,22 @@ class RaftLog:
         return self._term_at(offset - 1)[0]
 
     def place_at(self, offset: int) -> Place:
-        """Where an entry of this log ends."""
+        """The end of an entry of this log."""
         term = self.term_below(offset)
         assert term is not None, f"nothing is known of offset {offset} of a log from {self.start} to {self.end}"
         return Place(offset, term)
 
     def has(self, place: Place) -> bool:
-        """Is the log equal to one with an entry of that term ending there, up to there?"""
+        """Whether the log equals one with an entry of that term ending there, up to there."""
         return self.term_below(place.offset) == place.term
 
     def is_up_to_date(self, end: Place) -> bool:
-        """May a log that ends so be the leader's (5.4.1)?"""
+        """Whether a log that ends there may be the leader's (5.4.1)."""
         return (end.term, end.offset) >= (self.last_term, self.end_offset)
 
     def last_place_up_to(self, place: Place) -> Place:
-        """The last place at or before ``place.offset`` whose term is at most ``place.term``: where two logs that
-        differ at ``place`` may still agree. It skips a whole term at a time (5.3, the end)."""
+        """The last place at or before ``place.offset`` whose term is at most ``place.term``: where two logs that differ
+        at ``place`` may still agree. Skips a whole term at a time (5.3, the end)."""
         offset = min(place.offset, self.end_offset)
         while offset > self._start.place.offset:
             term = self.term_below(offset)
@@ -131,14 +131,14 @@ class RaftLog:
         return self._start.place
 
     def _term_at(self, offset: int) -> tuple[int, int]:
-        """(term, where it begins) of the entry that holds ``offset``. The term that the log starts behind may go on."""
+        """(term, its start) of the entry that holds ``offset``. The log's first term may have begun before its
+        start."""
         found = bisect_right(self._terms, offset, key=lambda item: item[1])
         return self._terms[found - 1] if found else (self._start.place.term, self._start.place.offset)
 
     def check_kept(self, offset: int, leader: ReplicaKey) -> None:
-        """A leader calls nothing committed to a follower that this has not acknowledged to it in the same term. So if
-        the log ends below ``offset``, the disk has lost something since: CorruptLogError. Without this the two would
-        wait for each other for ever: nothing that this replica says of what it has acknowledged is believed."""
+        """Raise CorruptLogError if the log ends below ``offset``: the disk has lost acknowledged entries. A leader only
+        calls committed what this replica acknowledged in the same term. Without the check both would wait forever."""
         if offset > self.end_offset:
             raise CorruptLogError(
                 f"the metadata log of this disk was acknowledged to controller {leader} up to {offset}, and ends at "
@@ -148,7 +148,7 @@ class RaftLog:
     # ---------------------------------------------------------------- reading
 
     def entries(self, offset: int, max_bytes: int) -> tuple[Entry, ...]:
-        """Entries from the one that holds ``offset`` on: about ``max_bytes`` of them, at least one if there is any."""
+        """Entries from the one that holds ``offset``: about ``max_bytes``, at least one if there is any."""
         if offset >= self.end_offset:
             return ()
         found: list[Entry] = []
@@ -185,8 +185,8 @@ class RaftLog:
             self._voters.append((entry.next_offset, entry.voters))
 
     def adopt(self, entries: Sequence[Entry], committed: int) -> None:
-        """A leader's entries, the first of which follows something that this log has: those that it has already stay,
-        what differs goes (5.3). Nothing committed is ever cut."""
+        """Add a leader's entries, the first of which follows an entry of this log: known ones stay, different ones are
+        replaced (5.3). Committed entries are never removed."""
         for number, entry in enumerate(entries):
             if entry.base_offset < self._start.place.offset or self.term_below(entry.next_offset) == entry.term:
                 continue
@@ -200,7 +200,7 @@ class RaftLog:
     def _truncate(self, offset: int) -> None:
         kept = [entry for entry in self._tail if entry.next_offset <= offset]
         assert not kept or kept[-1].next_offset == offset, f"{offset} lies inside an entry"
-        if self._durable > offset or len(kept) < self._handed:  # the disk has it, or is about to
+        if self._durable > offset or len(kept) < self._handed:  # on the disk, or about to be
             self._truncate_to = offset if self._truncate_to is None else min(self._truncate_to, offset)
         self._handed = min(self._handed, len(kept))
         self._durable = min(self._durable, offset)
@@ -209,7 +209,7 @@ class RaftLog:
         self._voters = [item for item in self._voters if item[0] <= offset]
 
     def restart_behind(self, snapshot: SnapshotId) -> None:
-        """The log is empty, and begins behind a snapshot."""
+        """Empty the log; it begins behind a snapshot."""
         self._start = snapshot
         self._terms, self._voters, self._tail = [], [], []
         self._handed = 0
@@ -217,7 +217,7 @@ class RaftLog:
         self._truncate_to = None
 
     def compacted(self, snapshot: SnapshotId) -> None:
-        """A snapshot of this node's own state machine holds what lies below it; the log begins there now."""
+        """Start the log behind a snapshot of this node's own state machine."""
         place = snapshot.place
         assert self.has(place), f"{snapshot} is of another log than the one that ends at {self.end}"
         assert place.offset <= self._durable, f"{snapshot} is ahead of what is durable, {self._durable}"
@@ -231,14 +231,14 @@ class RaftLog:
     # ---------------------------------------------------------------- to the disk
 
     def take_unwritten(self) -> tuple[int | None, tuple[Entry, ...]]:
-        """What is to be cut, and what to be appended after that, since the last call."""
+        """(offset to truncate to, entries to append after that) since the last call."""
         truncate_to, self._truncate_to = self._truncate_to, None
         entries = tuple(self._tail[self._handed :])
         self._handed = len(self._tail)
         return truncate_to, entries
 
     def written(self) -> None:
-        """What was taken is durable: as much of it as the log still has."""
+        """The taken entries are durable, as far as the log still has them."""
         if self._handed:
             self._durable = self._tail[self._handed - 1].next_offset
             del self._tail[: self._handed]

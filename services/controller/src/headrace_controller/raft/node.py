@@ -1,13 +1,13 @@
 """One replica of the metadata log, as a pure state machine: ``step`` and ``tick`` are its inputs, ``ready`` its output.
 
-It is Raft as in the paper (Ongaro and Ousterhout, 2014) and the thesis (Ongaro, 2014), with what KIP-595, KIP-853 and
-KIP-996 add: votes belong to a node *on its disk*, and nobody raises the term before a majority would vote for it.
+It is Raft as in the paper (Ongaro and Ousterhout, 2014) and the thesis (Ongaro, 2014), with the additions of KIP-595,
+KIP-853 and KIP-996: votes belong to a node *on its disk*, and a candidate raises the term only after a pre-vote.
 
     role          it means                                it becomes
     ------------  --------------------------------------  ------------------------------------------------------------
-    FOLLOWER      follows the leader of its term, or      PROSPECTIVE  it heard of no leader for an election time-out,
-                  waits for one; all that do not vote                  and votes
-                  are followers for ever                  CANDIDATE    the leader hands over to it (TimeoutNow)
+    FOLLOWER      follows the leader of its term, or      PROSPECTIVE  it heard of no leader for an election timeout,
+                  waits for one; non-voters are always                 and votes
+                  followers                               CANDIDATE    the leader transfers to it (TimeoutNow)
     PROSPECTIVE   asks who would vote for it in the next  CANDIDATE    a majority would
                   term; its own term stays (9.6)          FOLLOWER     a leader appears, a higher term, a majority
                                                                        would not
@@ -15,22 +15,22 @@ KIP-996 add: votes belong to a node *on its disk*, and nobody raises the term be
                   (once that is durable) and asks for                  once its vote is durable
                   votes (5.2)                             FOLLOWER     a leader or a higher term, a majority refused
                                                           PROSPECTIVE  the election took too long
-    LEADER        takes proposals, and has them copied    FOLLOWER     a higher term, no majority heard for an election
-                                                                       time-out (6.2), or it was removed (4.2.2)
+    LEADER        takes proposals, and replicates them    FOLLOWER     a higher term, no majority heard for an election
+                                                                       timeout (6.2), or it was removed (4.2.2)
 
-What is kept, and where it is easily lost:
+Invariants, and where they are easily lost:
 
-* Term and vote are durable before anything speaks of them (5.1, 5.2): every answer is among ``Ready.replies``, which
-  are sent after the disk has what they speak of. A candidate counts its own vote only once it is durable.
+* Term and vote are durable before any message mentions them (5.1, 5.2): every answer is among ``Ready.replies``, sent
+  after the disk has what they refer to. A candidate counts its own vote only once it is durable.
 * A leader's own log counts in a majority only as far as it is durable (etcd issue 14370: a sole voter lost what it had
   acknowledged).
 * Only an entry of the leader's own term is committed by counting; those before it follow (5.4.2, figure 8). So a term
   begins with an entry, and reads and changes of the voters wait until it is committed (6.4; the fix to 4.1).
 * Voters change one at a time, and the next change waits for the commit of the one before (4.1). The latest set in the
-  log counts at once; if it is cut off again, the one before it does.
-* Who hears from a leader does not help to depose it (4.2.3, 9.6): a server that was removed, or sees only a part of the
-  others, disturbs nobody. Only a leader that hands over says so, and is believed.
-* A message to another directory's replica of this node is not for us: it was meant for the disk that is gone (KIP-853).
+  log counts at once; if it is truncated, the one before it does.
+* A replica that hears from a leader does not help to depose it (4.2.3, 9.6): a server that was removed, or sees only
+  some of the others, disturbs none. Only a leader that transfers its leadership overrides this.
+* A message to another directory's replica of this node is ignored: it was meant for the lost disk (KIP-853).
 
 ``Ready`` is a to-do list (see types.py). One is carried out at a time; messages may be stepped meanwhile.
 """
@@ -88,7 +88,7 @@ from .types import (
 
 
 class RaftNode:
-    """See the module. ``draw`` spreads the election time-outs, so that votes are seldom split (5.2)."""
+    """See the module. ``draw`` spreads the election timeouts, so that split votes are rare (5.2)."""
 
     def __init__(
         self,
@@ -104,12 +104,12 @@ class RaftNode:
         self.settings = settings or RaftSettings()
         self.role = Role.FOLLOWER
         self.log = RaftLog(view, stored)
-        #: Everything below is committed. Not kept on disk: a leader tells it again, or commits anew.
+        #: Everything below is committed. Not stored: a leader sends it again, or commits again.
         self.committed = max(stored.start.place.offset, stored.committed)
-        #: False: it cannot write at present (a full disk), so it does not stand for election; it follows and votes.
+        #: False: it cannot write now (a full disk), so it does not stand for election; it follows and votes.
         self.may_lead = True
         self._control = control
-        # A log may be ahead of a lost or older term file: a term is never used twice.
+        # A log may be ahead of a lost or older term file: a term is never reused.
         saved = stored.hard_state
         self._state = saved if saved.term >= self.log.last_term else HardState(self.log.last_term)
         self._saved = saved
@@ -117,7 +117,7 @@ class RaftNode:
         self._ticks = 0
         self._votes: dict[ReplicaKey, bool] = {}
         self._election_timer = ElectionTimer(self.settings.election_ticks, draw)
-        #: Who follows the log and does not vote; a leader copies it to them.
+        #: Followers that do not vote; a leader replicates to them.
         self._observers: set[ReplicaKey] = set()
         # of a leader
         self._progress: dict[ReplicaKey, Progress] = {}
@@ -149,7 +149,7 @@ class RaftNode:
 
     @property
     def leader(self) -> int:
-        """The node id of this term's leader, as far as it is known; else NOBODY."""
+        """Node id of this term's leader, if known; else NOBODY."""
         return NOBODY if self._leader is None else self._leader.node_id
 
     @property
@@ -162,28 +162,28 @@ class RaftNode:
 
     @property
     def log_end_offset(self) -> int:
-        """Where the next entry begins."""
+        """Offset of the next entry."""
         return self.log.end_offset
 
     @property
     def has_committed_in_term(self) -> bool:
-        """Is the leader's commit offset known to be up to date (5.4.2)?"""
+        """Whether the leader's commit offset is known to be up to date (5.4.2)."""
         return self.role is Role.LEADER and self.committed > self._term_start
 
     @property
     def transferring_to(self) -> ReplicaKey | None:
-        """Whom a leader is handing over to; None when to nobody, or when that was given up."""
+        """Target of a leadership transfer; None: none in progress."""
         return self._transfer_to
 
     @property
     def _may_stand(self) -> bool:
-        """It votes, or did before a change that may not be committed: then the others may need its log, which could
-        be the only one that is long enough, although its own vote does not count (4.2.2)."""
+        """It votes, or did before a change that may not be committed: then its log may be the only one that is long
+        enough, although its own vote does not count (4.2.2)."""
         return self.may_lead and any(self.key in voters for voters in self.log.voters_since(self.committed))
 
     @property
     def _is_alone(self) -> bool:
-        """The only voter, which waits for nobody."""
+        """The sole voter."""
         return self.log.voters.keys == (self.key,) and self.role is Role.FOLLOWER
 
     def progress_of(self, key: ReplicaKey) -> Progress | None:
@@ -192,13 +192,13 @@ class RaftNode:
 
     @property
     def followers(self) -> Collection[ReplicaKey]:
-        """Whom a leader copies the log to."""
+        """Replicas to which a leader sends the log."""
         return self._progress.keys()
 
     @property
     def is_at_rest(self) -> bool:
-        """It leads, everybody has all there is and knows that it is committed, and nobody waits for anything: ``ready``
-        would be empty."""
+        """It leads, every replica has everything and knows that it is committed, and no request waits: ``ready`` would
+        be empty."""
         if self.role is not Role.LEADER or self._messages or self._replies or self._served or self._reads.are_asked:
             return False
         end = self.log.end_offset
@@ -206,14 +206,13 @@ class RaftNode:
 
     @property
     def ticks(self) -> int:
-        """Since the start of this process."""
+        """Ticks since the start of this process."""
         return self._ticks
 
     @property
     def ticks_until_due(self) -> int:
-        """Nothing comes of the ticks before this one, counted from now, unless a message or a request arrives first. At
-        least 1, and at most one more than there are from heartbeat to heartbeat: who is not looked at for longer would
-        not notice that its process stood still."""
+        """Ticks until one may have an effect, unless a message or a request arrives first. At least 1, and at most the
+        heartbeat interval plus one: after a longer sleep the driver could not detect a pause of its process."""
         most = self.settings.heartbeat_ticks + 1
         if self._transfer_to is not None:
             left = 1
@@ -231,7 +230,7 @@ class RaftNode:
     # -- inputs ------------------------------------------------------------------------------------------------------
 
     def tick(self) -> None:
-        """Time has passed, by one tick."""
+        """Advance time by one tick."""
         self._ticks += 1
         self._election_timer.tick()
         if self.role is Role.LEADER:
@@ -240,7 +239,7 @@ class RaftNode:
             self._become_prospective()
 
     def step(self, message: Message) -> None:
-        """A message has arrived: once, several times, late or out of order."""
+        """Process a message, which may be repeated, late or out of order."""
         sender, body = message.sender, message.body
         if message.to != self.key or sender == self.key:
             return
@@ -248,7 +247,7 @@ class RaftNode:
             self._on_vote_request(sender, body)
             return
         if body.term < self.term and not (isinstance(body, VoteResponse) and body.is_pre_vote):
-            # (Who would vote for us in a term to come may well be in an earlier one: the answer names what was asked.)
+            # (A vote for a future term may come from a replica in an earlier one: the answer has the term asked for.)
             self._answer_stale(sender, body)
             return
         if body.term > self.term:
@@ -263,7 +262,7 @@ class RaftNode:
                 self._follow(sender)
                 self.log.check_kept(body.committed, sender)
                 self._commit(body.committed)
-                # It speaks of the term and of nothing else: once that is on the disk it waits for no entries.
+                # It mentions only the term: once that is durable it waits for no entries.
                 say = self._send if self._state == self._saved else self._reply
                 say(sender, HeartbeatResponse(self.term, body.round))
             case SnapshotRequest():
@@ -276,15 +275,15 @@ class RaftNode:
                 self._on_answer_to_leader(sender, body)
 
     def propose(self, data: bytes, count: int) -> Entry:
-        """Append ``data``, which takes up ``count`` offsets. NotControllerError unless this node leads and is not
-        handing over."""
+        """Append ``data``, which takes ``count`` offsets. NotControllerError unless this node leads without a
+        transfer."""
         self._check_taking()
         return self._append(EntryKind.DATA, data, count)
 
     def read(self, token: object, *, is_deferred: bool = False) -> None:
-        """Ask for a linearizable read: ``token`` comes back in ``Ready.reads``, with the offset that must be applied
-        first, or in ``reads_failed``. ``is_deferred``: it goes with the next round of heartbeats, instead of having one
-        begin. NotControllerError unless this node leads."""
+        """Request a linearizable read: ``token`` returns in ``Ready.reads``, with the offset that must be applied
+        first, or in ``reads_failed``. ``is_deferred``: with the next round of heartbeats, instead of starting one.
+        NotControllerError unless this node leads."""
         self._check_leading()
         self._reads.ask(token, is_deferred=is_deferred)
 
@@ -292,39 +291,38 @@ class RaftNode:
         """The connection to or from ``key`` has broken; it may be dead, or back in a moment.
 
         If it leads, it no longer counts as heard, and this replica asks for votes within 1 to 3 ticks unless it hears
-        it again: when a leader dies, all its connections do. As long as a majority hears it, a majority says no to the
-        pre-vote, and nothing has happened. A leader learns that what is under way there is lost (ReportUnreachable).
+        from it: all connections of a dead leader break. While a majority hears it, a majority refuses the pre-vote, and
+        nothing happens. A leader learns that messages on their way there are lost (ReportUnreachable).
         """
         if self.role is Role.LEADER:
             progress = self._progress.get(key)
             if progress is not None:
                 progress.lost()
-            if key == self._transfer_to:  # it may still win; nobody waits for it any longer
+            if key == self._transfer_to:  # it may still win, but the transfer no longer waits
                 self._transfer_to = None
         elif self.role is Role.FOLLOWER and key == self._leader:
             self._election_timer.leader_lost()
 
     def observe(self, key: ReplicaKey) -> None:
-        """A replica has connected: who leads, now or later, copies the log to it, also if it does not vote. What was on
-        its way there is lost, and sent again at once. Who knows of no leader, and is connected to a majority, asks for
-        votes within 1 to 3 ticks: controllers that start together wait for no time-out."""
+        """A replica has connected: the present or next leader sends it the log, even if it does not vote. Messages on
+        their way there are lost, and sent again at once. A replica without a known leader that is connected to a
+        majority asks for votes within 1 to 3 ticks: controllers that start together wait for no timeout."""
         if key == self.key:
             return
         self._observers.add(key)
         if self.role is Role.LEADER:
             self._progress.setdefault(key, Progress(self.settings, self.log.end_offset)).lost()
         elif self._leader is None and is_majority(self.voters, {self.key, *self._observers}):
-            self._election_timer.leader_lost()  # (a candidate has been asking already, but was not heard by everybody)
+            self._election_timer.leader_lost()  # (a candidate has asked already, but not every voter was connected)
 
     def forget(self, key: ReplicaKey) -> None:
-        """An observer has gone. Voters stay."""
+        """An observer has disconnected. Voters stay."""
         self._observers.discard(key)
         if key not in self.voters:
             self._progress.pop(key, None)
 
     def add_voter(self, key: ReplicaKey, address: str = "") -> Entry:
-        """Make an observer that has caught up a voter (thesis, 4.1 and 4.2.1; KIP-853). ``address``: where the others
-        reach it, "host:port".
+        """Make an observer that has caught up a voter (thesis, 4.1 and 4.2.1; KIP-853). ``address``: its "host:port".
 
         Raises NotControllerError, VoterChangeInProgressError, DuplicateVoterError, ReplicaNotCaughtUpError.
         """
@@ -335,21 +333,21 @@ class RaftNode:
         return self._append_voters(self.voters.plus(key, address))
 
     def remove_voter(self, key: ReplicaKey) -> Entry:
-        """The leader may remove itself: it goes once that is committed (4.2.2).
+        """Remove a voter. The leader may remove itself: it resigns once that is committed (4.2.2).
 
-        Raises NotControllerError, VoterChangeInProgressError, VoterNotFoundError, InvalidRequestError (the last one).
+        Raises NotControllerError, VoterChangeInProgressError, VoterNotFoundError, InvalidRequestError (the last voter).
         """
         self._check_may_change()
         check_removal(self.voters, key)
         return self._append_voters(self.voters.minus(key))
 
     def transfer(self, key: ReplicaKey) -> None:
-        """Hand the lead over (3.10): ``key`` is brought up to date and told to stand for election at once; given up
-        after an election time-out. Raises NotControllerError, VoterNotFoundError."""
+        """Transfer leadership (3.10): ``key`` is brought up to date and told to stand for election at once; cancelled
+        after an election timeout. Raises NotControllerError, VoterNotFoundError."""
         self._check_leading()
         check_voter(self.voters, key)
         if key != self.key:
-            if key != self._transfer_to:  # (who asks again and again for the same cannot make it last)
+            if key != self._transfer_to:  # (repeated calls do not extend it)
                 self._transfer_to = key
                 self._transfer_until = self._ticks + self.settings.election_ticks
             self._hand_over()
@@ -363,7 +361,7 @@ class RaftNode:
     # -- output ------------------------------------------------------------------------------------------------------
 
     def ready(self) -> Ready:
-        """What is to be done. Before the next call, ``persisted`` must say that it was."""
+        """The work to do. Call ``persisted`` before the next call."""
         assert self._in_hand is None, "the Ready before is still being carried out"
         if self.role is Role.LEADER:
             self._ask_round()
@@ -392,8 +390,8 @@ class RaftNode:
         return self._in_hand
 
     def persisted(self, ready: Ready, *, snapshot_is_sound: bool = True) -> None:
-        """Step 2 of ``ready`` was done. ``snapshot_is_sound``: False when its chunk completed a snapshot whose checksum
-        is wrong: it is asked for anew."""
+        """Step 2 of ``ready`` was done. ``snapshot_is_sound``: False when its chunk completed a snapshot with a wrong
+        checksum: it is requested again."""
         assert self._in_hand is ready, "not what was handed out last"
         self._in_hand = None
         self.log.written()
@@ -467,7 +465,7 @@ class RaftNode:
         if self._hears_a_leader and not request.is_transfer:
             if request.is_pre_vote:
                 self._reply(sender, self._vote(request, is_granted=False))
-            return  # whoever stands for election is removed, or cut off from the leader: no matter of ours (4.2.3)
+            return  # the candidate is removed, or cut off from the leader: ignore it (4.2.3)
         if not request.is_pre_vote and request.term > self.term:
             self._become_follower(request.term)
         is_free = self._state.vote == sender or (self._state.vote is None and self._leader is None)
@@ -520,8 +518,8 @@ class RaftNode:
         assert self.committed <= self.log.end_offset, f"committed {self.committed} of {self.log.end_offset}"
 
     def _answer_stale(self, sender: ReplicaKey, body: Body) -> None:
-        """A leader of an earlier term learns that it is none any more. Without this answer a replica that came back
-        with a higher term could neither follow nor, being refused its pre-votes, win (etcd's raft has the same)."""
+        """Tell a leader of an earlier term the present one. Without this answer a replica that returned with a higher
+        term could neither follow nor, being refused its pre-votes, win (etcd's raft has the same)."""
         if isinstance(body, AppendRequest | HeartbeatRequest | SnapshotRequest):
             self._reply(sender, AppendResponse(self.term, -1, Place(0, 0), is_rejected=True))
 
@@ -569,7 +567,7 @@ class RaftNode:
             self._send_heartbeats()
 
     def _is_heard_by_majority(self) -> bool:
-        """Has one answered what was sent since it last asked itself, an election time-out ago (6.2)? See reads.py."""
+        """Whether a majority answered messages sent within the last election timeout (6.2). See reads.py."""
         sent_at = agreed(self.voters, lambda key: self._ticks if key == self.key else self._progress[key].heard_at)
         return sent_at >= self._ticks - self.settings.election_ticks
 
@@ -588,10 +586,10 @@ class RaftNode:
         for key in voters:
             if key != self.key and key not in self._progress:
                 self._progress[key] = Progress(self.settings, self.log.end_offset)
-        return entry  # a voter that was removed stays, as an observer: it has to learn it
+        return entry  # a removed voter stays, as an observer: it has to learn of its removal
 
     def _advance_commit(self) -> None:
-        """A majority has it on disk, and it is of this term."""
+        """Commit what a majority has on disk, if it is of this term."""
         offset = agreed(self.voters, self._durable_at)
         if offset <= self.committed or self.log.term_below(offset) != self.term:
             return
@@ -600,8 +598,8 @@ class RaftNode:
             self._retire()
 
     def _retire(self) -> None:
-        """Its own removal is committed (4.2.2): the others learn that at once, and one who has all of the log takes
-        over without waiting for a time-out (3.10)."""
+        """Resign after its own committed removal (4.2.2): the others learn it at once, and one with the whole log takes
+        over without waiting for a timeout (3.10)."""
         self._send_all()
         heirs = [key for key in self.voters if self._progress[key].match == self.log.end_offset]
         if heirs:
@@ -618,8 +616,7 @@ class RaftNode:
                 self._send_entries(key, progress)
 
     def _send_entries(self, key: ReplicaKey, progress: Progress, *, also_empty: bool = False) -> None:
-        """All that the follower lacks and may be sent now; nothing, when it lacks nothing and knows what is committed,
-        unless ``also_empty``."""
+        """Send what the follower lacks and may get now; nothing if it is up to date, unless ``also_empty``."""
         while progress.may_send:
             if progress.mode is Mode.SNAPSHOT or progress.next_offset < self.log.start.offset:
                 self._send_chunk(key, progress)
@@ -649,10 +646,10 @@ class RaftNode:
         for key, progress in self._progress.items():
             progress.note_end(self.log.end_offset, self._ticks)
             self._send(key, HeartbeatRequest(self.term, min(self.committed, progress.match), number))
-        self._serve_reads()  # a sole voter has confirmed it by itself
+        self._serve_reads()  # a sole voter needs no confirmation
 
     def _ask_round(self) -> None:
-        """Reads that were asked for wait for a round of heartbeats that begins now."""
+        """Have waiting reads confirmed by a round of heartbeats that begins now."""
         if self._reads.are_asked and self.has_committed_in_term:
             self._send_heartbeats()
 
@@ -684,7 +681,7 @@ class RaftNode:
             self._hand_over()
 
     def _on_refusal(self, sender: ReplicaKey, progress: Progress, body: AppendResponse) -> None:
-        """Go back to where the logs may agree; to a snapshot, when that lies before what this log still has."""
+        """Go back to where the logs may agree; to a snapshot, if that lies before this log's start."""
         start = self.log.start.offset
         if not progress.refused(body.previous_offset, self.log.last_place_up_to(body.match).offset):
             return

@@ -1,11 +1,10 @@
-"""How far a follower is, as its leader sees it (etcd's tracker; Raft, 5.3).
+"""A follower's progress, as its leader sees it (etcd's tracker; Raft, 5.3).
 
-PROBE       it is not known where the two logs part: one message at a time
-REPLICATE   they agree: messages are sent ahead, within limits, without waiting for answers
-SNAPSHOT    what it needs is not in the log any more: it gets a snapshot, chunk by chunk
+    PROBE       it is unknown where the two logs diverge: one message at a time
+    REPLICATE   they agree: messages are sent ahead, within limits, without waiting for answers
+    SNAPSHOT    what it needs is not in the log any more: it gets a snapshot, chunk by chunk
 
-A follower that refuses what comes behind a gap, or the next heartbeat's answer, shows what was dropped on the way; so a
-drop costs a heartbeat.
+A refusal behind a gap, or the next heartbeat's answer, shows a lost message; so a loss costs a heartbeat.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from .types import RaftSettings, SnapshotId, SnapshotResponse
 if TYPE_CHECKING:
     from .log import RaftLog
 
-#: A chunk of a snapshot is sent again when so many heartbeats were answered and it was not.
+#: Answered heartbeats after which an unanswered chunk of a snapshot is sent again.
 CHUNK_PATIENCE = 5
 
 
@@ -31,7 +30,7 @@ class Mode(enum.Enum):
 
 
 class Progress:
-    """See the module. ``match``: durable and equal there below this; ``next_offset``: what is sent next."""
+    """See the module. ``match``: durable and equal below this; ``next_offset``: sent next."""
 
     __slots__ = (
         "_bytes",
@@ -58,27 +57,27 @@ class Progress:
         self.mode = Mode.PROBE
         self.match = 0
         self.next_offset = next_offset
-        #: The leader's tick at which the last heartbeat was sent that it has answered, or NEVER: whether it is heard.
+        #: The leader's tick at which it sent the last heartbeat that was answered, or NEVER: shows whether it is heard.
         self.heard_at = NEVER
-        #: At which its last answer of any kind arrived, and the last one at which it had all of the log; or NEVER. For
-        #: those to whom the quorum is described: old answers count too, so nothing may be decided by it.
+        #: Ticks of its last answer of any kind, and of the last one with the whole log; or NEVER. Only for descriptions
+        #: of the quorum: old answers count too, so no decision may use it.
         self.answered_at = NEVER
         self.caught_up_at = NEVER
-        #: Where the leader's log ended at which tick: when ``match`` is there, it had caught up then.
+        #: The leader's log end at some tick: when ``match`` reaches it, it had caught up then.
         self.goal = next_offset
         self.goal_at = NEVER
-        #: The last round of heartbeats that was answered.
+        #: Last answered round of heartbeats.
         self.round = 0
-        #: A probe, or a chunk, is under way.
+        #: A probe or chunk is in flight.
         self.is_waiting = False
         self.snapshot: SnapshotId | None = None
-        #: Where its next chunk begins.
+        #: Position of its next chunk.
         self.position = 0
-        #: The commit offset that was sent last.
+        #: Commit offset that was sent last.
         self.told = 0
         self._in_flight: deque[tuple[int, int]] = deque()
         self._bytes = 0
-        #: Heartbeats answered since the chunk that is under way was sent.
+        #: Heartbeats answered since the chunk in flight was sent.
         self._unanswered = 0
 
     @property
@@ -93,12 +92,12 @@ class Progress:
         return self.mode is Mode.REPLICATE and self.match == end and self.told == end
 
     def heard(self, round_: int, sent_at: int) -> None:
-        """It has answered that round of heartbeats, which was sent at that tick: then it was there."""
+        """It answered that round of heartbeats, sent at that tick, and was there then."""
         self.round = max(self.round, round_)
         self.heard_at = max(self.heard_at, sent_at)
 
     def sent(self, next_offset: int, size: int) -> None:
-        """Entries up to ``next_offset`` are under way."""
+        """Entries up to ``next_offset`` are in flight."""
         if self.mode is Mode.REPLICATE:
             if next_offset > self.next_offset:
                 self._in_flight.append((next_offset, size))
@@ -108,7 +107,7 @@ class Progress:
             self.is_waiting = True
 
     def matched(self, offset: int) -> bool:
-        """The follower holds everything below ``offset``; True when that is news."""
+        """The follower holds everything below ``offset``; returns whether that is new."""
         is_news = offset > self.match
         self.match = max(self.match, offset)
         self.next_offset = max(self.next_offset, self.match)
@@ -119,8 +118,8 @@ class Progress:
         return is_news
 
     def refused(self, previous_offset: int, next_offset: int) -> bool:
-        """The follower has not what lies before ``previous_offset``: go on at ``next_offset``. False for the answer to
-        something older, which says nothing now."""
+        """The follower lacks what lies before ``previous_offset``: continue at ``next_offset``. False for an outdated
+        answer."""
         if self.mode is Mode.SNAPSHOT or previous_offset <= self.match:
             return False
         if self.mode is Mode.PROBE and previous_offset != self.next_offset:
@@ -129,17 +128,17 @@ class Progress:
         return True
 
     def chunk_sent(self) -> None:
-        """Of the snapshot; the next one goes when it is answered."""
+        """A chunk was sent; the next one follows its answer."""
         self.is_waiting = True
         self._unanswered = 0
 
     def next_chunk(self, log: RaftLog) -> tuple[SnapshotId, int, bytes, bool]:
-        """(snapshot, where the chunk begins, its bytes, is it the last) of what the follower gets now."""
+        """(snapshot, position, bytes, is it the last) of the next chunk."""
         if self.mode is not Mode.SNAPSHOT or self.snapshot is None:
             self.install(log.snapshot)
         assert self.snapshot is not None
         chunk = log.snapshot_chunk(self.snapshot, self.position, self._settings.snapshot_chunk_bytes)
-        if chunk is None:  # removed meanwhile: a later one stands in its place
+        if chunk is None:  # removed meanwhile: a later one replaces it
             self.install(log.snapshot)
             chunk = log.snapshot_chunk(log.snapshot, 0, self._settings.snapshot_chunk_bytes)
             assert chunk is not None, f"{log.snapshot} is not there"
@@ -147,7 +146,7 @@ class Progress:
 
     def chunk_answered(self, body: SnapshotResponse) -> bool:
         """The follower asks for the chunk at ``body.position``, or has them all. False for an answer about another
-        snapshot, which says nothing now."""
+        snapshot."""
         if self.mode is not Mode.SNAPSHOT or self.snapshot is None or self.snapshot.place != body.place:
             return False
         if body.is_installed:
@@ -157,8 +156,8 @@ class Progress:
         return True
 
     def give_way(self) -> None:
-        """A heartbeat was answered: what seems to be under way may have been lost; one more may go. A chunk of a
-        snapshot is large, and may be with a slow disk: it is given more time."""
+        """A heartbeat was answered: messages in flight may be lost, so one more may be sent. A chunk of a snapshot is
+        large, and may wait for a slow disk: it gets more time."""
         match self.mode:
             case Mode.REPLICATE:
                 if self._in_flight and not self.may_send:
@@ -171,13 +170,13 @@ class Progress:
                     self.is_waiting = False
 
     def note_end(self, end: int, tick: int) -> None:
-        """The leader's log ends there now: for ``caught_up_at``."""
+        """Record the leader's log end, for ``caught_up_at``."""
         if self.match >= self.goal:
             self.caught_up_at = self.goal_at
         self.goal, self.goal_at = end, tick
 
     def lost(self) -> None:
-        """The connection is gone, and with it all that was under way."""
+        """The connection broke, and all messages in flight are lost."""
         if self.mode is Mode.REPLICATE:
             self.probe(self.match)
         self.is_waiting = False
@@ -195,7 +194,7 @@ class Progress:
         self._clear()
 
     def installed(self, offset: int) -> None:
-        """The snapshot up to there is durable: it goes on with entries. (What was refused before that is old.)"""
+        """The snapshot up to there is durable: continue with entries. (Earlier refusals are outdated.)"""
         self.match = max(self.match, offset)
         self.replicate()
 

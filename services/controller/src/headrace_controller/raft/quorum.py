@@ -1,7 +1,4 @@
-"""Majorities (Raft, 5.2 and 5.3), and the checks before a change of the voters (thesis, 4.1; KIP-853).
-
-A value counts for the voter that it belongs to. Voters come and go one at a time.
-"""
+"""Majorities (Raft, 5.2 and 5.3), and the checks before a change of the voters (thesis, 4.1; KIP-853)."""
 
 from __future__ import annotations
 
@@ -33,12 +30,12 @@ def agreed(voters: VoterSet, value_of: Callable[[ReplicaKey], int]) -> int:
 
 
 def is_majority(voters: VoterSet, present: Collection[ReplicaKey]) -> bool:
-    """Could those who are ``present`` elect somebody?"""
+    """Whether the replicas ``present`` could elect a leader."""
     return sum(key in present for key in voters) >= voters.majority
 
 
 def tally(voters: VoterSet, votes: Mapping[ReplicaKey, bool]) -> Outcome:
-    """How an election stands."""
+    """State of an election."""
     granted = sum(votes.get(key, False) for key in voters)
     refused = sum(not votes.get(key, True) for key in voters)
     if granted >= voters.majority:
@@ -55,7 +52,7 @@ def check_voter(voters: VoterSet, key: ReplicaKey) -> None:
 
 
 def check_addition(voters: VoterSet, key: ReplicaKey) -> None:
-    """DuplicateVoterError: one directory of a node votes, and no more."""
+    """DuplicateVoterError: only one directory of a node votes."""
     present = voters.find(key.node_id)
     if present is not None:
         raise DuplicateVoterError(
@@ -65,8 +62,8 @@ def check_addition(voters: VoterSet, key: ReplicaKey) -> None:
 
 
 def check_caught_up(key: ReplicaKey, progress: Progress | None, *, end: int, term_start: int, lag_max: int) -> None:
-    """ReplicaNotCaughtUpError: whoever lacks much would keep the others from committing until it has it all
-    (thesis, 4.2.1). ``end``: of the leader's log; ``term_start``: where its term begins, of which it must have some."""
+    """ReplicaNotCaughtUpError: a voter far behind would stop commits until it has caught up (thesis, 4.2.1). ``end``:
+    of the leader's log; ``term_start``: start of its term, of which it must have some."""
     match = -1 if progress is None else progress.match
     if end - match > lag_max or match <= term_start:
         raise ReplicaNotCaughtUpError(
@@ -75,7 +72,7 @@ def check_caught_up(key: ReplicaKey, progress: Progress | None, *, end: int, ter
 
 
 def check_removal(voters: VoterSet, key: ReplicaKey) -> None:
-    """VoterNotFoundError; InvalidRequestError: the last one."""
+    """VoterNotFoundError; InvalidRequestError: the last voter."""
     check_voter(voters, key)
     if len(voters) == 1:
         raise InvalidRequestError(f"{key} is the only voter: nobody would be left")

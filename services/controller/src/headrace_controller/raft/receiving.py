@@ -1,7 +1,7 @@
-"""A snapshot that comes in chunks (Raft, 7; KIP-630): which chunk is next, and when it is there as a whole.
+"""Receive a snapshot in chunks (Raft, 7; KIP-630).
 
-One chunk is with the disk at a time, and answered when it is durable; the answer says where to go on. Chunks of one
-leader's only: two nodes' snapshots of the same place hold the same state, and need not be the same bytes.
+One chunk is written at a time, and answered when it is durable; the answer has the next position. Chunks come from one
+leader only: two nodes' snapshots of the same place hold the same state, but may differ in bytes.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ class SnapshotReceiver:
     """See the module."""
 
     def __init__(self) -> None:
-        #: (term of the leader that sends it, what it sends, durable below this byte).
+        #: (term of the sending leader, snapshot, durable below this byte).
         self._receiving: tuple[int, SnapshotId, int] | None = None
         self._waiting: tuple[int, SnapshotChunk] | None = None
         self._in_hand: tuple[int, SnapshotChunk] | None = None
 
     def offer(self, request: SnapshotRequest) -> int | None:
-        """A chunk has arrived. None: it is taken, or another one is and will be answered. Else where to go on."""
+        """A chunk has arrived. None: it is taken, or another one is and will be answered. Else the next position."""
         if self._receiving is None or self._receiving[:2] != (request.term, request.snapshot):
             self._receiving = (request.term, request.snapshot, 0)
         if self._waiting is not None or self._in_hand is not None:
@@ -32,12 +32,12 @@ class SnapshotReceiver:
         return None
 
     def take(self) -> SnapshotChunk | None:
-        """What is to be written now; ``written`` follows."""
+        """The chunk to write now; call ``written`` after it."""
         self._in_hand, self._waiting = self._waiting, None
         return None if self._in_hand is None else self._in_hand[1]
 
     def written(self, *, is_sound: bool) -> SnapshotChunk | None:
-        """What was taken is durable: returned, unless another snapshot is being received by now. ``is_sound``: False
+        """The taken chunk is durable: returned, unless another snapshot is being received by now. ``is_sound``: False
         when it was the last one, and the whole is damaged."""
         taken, self._in_hand = self._in_hand, None
         if taken is None:
@@ -50,9 +50,9 @@ class SnapshotReceiver:
 
     @property
     def position(self) -> int:
-        """Where the next chunk begins."""
+        """Position of the next chunk."""
         return 0 if self._receiving is None else self._receiving[2]
 
     def drop(self) -> None:
-        """Nothing more is expected."""
+        """Stop receiving."""
         self._receiving = None

@@ -1,4 +1,4 @@
-"""How a leader sees its quorum (KIP-836): frozen, for those who describe it."""
+"""A leader's view of its quorum (KIP-836): frozen, for descriptions."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaStatus:
-    """``match``: durable there, and equal to the leader's log, below this; -1: not known. Ticks since the leader
-    got an answer from it, of whatever kind, and since it had all of the log; None: not since this one leads."""
+    """``match``: durable there, and equal to the leader's log, below this; -1: unknown. Ticks since its last answer of
+    any kind, and since it had the whole log; None: not under this leader."""
 
     key: ReplicaKey
     address: str
@@ -39,7 +39,7 @@ class QuorumStatus:
 
 
 def quorum_status(node: RaftNode) -> QuorumStatus:
-    """How the quorum stands, as far as this replica knows."""
+    """The quorum's state, as far as this replica knows."""
     voters = node.voters
     known = [_status_of(node, key) for key in sorted({node.key, *node.followers})] if node.role is Role.LEADER else []
     return QuorumStatus(
@@ -59,7 +59,7 @@ def _status_of(node: RaftNode, key: ReplicaKey) -> ReplicaStatus:
     if progress is None:  # the leader itself
         return ReplicaStatus(key, address, node.log_end_offset, 0, 0)
     answered_at = progress.answered_at
-    has_all = progress.match == node.log_end_offset  # (while nothing is appended, a silent one has all of the log too)
+    has_all = progress.match == node.log_end_offset  # (without appends, a silent one has the whole log too)
     caught_up_at = answered_at if has_all else min(progress.caught_up_at, answered_at)
     return ReplicaStatus(
         key,

@@ -1,8 +1,8 @@
-"""What a voter saves, sends and is told: values, and nothing that changes.
+"""Raft's messages, state and output: values.
 
-Offsets are those of the metadata log, in records; all ends are exclusive. An *entry* is one batch: it takes up
-``count`` offsets and is appended, sent and cut as a whole. Two logs that have the same term below the same offset are
-equal up to there (log matching; Raft, 5.3), so a place in a log is named by an offset and the term of what ends there.
+Offsets are those of the metadata log, in records; all ends are exclusive. An *entry* is one batch: it takes ``count``
+offsets and is appended, sent and truncated as a whole. Two logs that have the same term below the same offset are equal
+up to there (log matching; Raft, 5.3), so a place in a log is an offset and the term of the entry that ends there.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from typing import NamedTuple
 
 #: A random number from 0 to below its argument.
 Draw = Callable[[int], int]
-#: The id of a leader that is not known.
+#: Id of an unknown leader.
 NOBODY = -1
-#: A directory whose id nobody knows: that of a sole voter which was configured and not formatted as one (KIP-853).
+#: An unknown directory: of a sole voter that was configured but not formatted as one (KIP-853).
 NO_DIRECTORY = bytes(16)
 
 
 class ReplicaKey(NamedTuple):
-    """A node *on its disk*: who lost the disk is somebody else, and has no vote to repeat (KIP-853)."""
+    """A node *on its disk*: after a lost disk it is another voter, without a vote to repeat (KIP-853)."""
 
     node_id: int
     directory_id: bytes = NO_DIRECTORY
 
     def __str__(self) -> str:
-        """As `headrace quorum status` writes it, but for the directory's last letters."""
+        """As in `headrace quorum status`, with fewer letters of the directory."""
         if self.directory_id == NO_DIRECTORY:
             return str(self.node_id)
         return f"{self.node_id}@{base64.urlsafe_b64encode(self.directory_id)[:6].decode()}"
@@ -49,17 +49,17 @@ class EntryKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class VoterSet:
-    """Who votes: at most one directory for each node id. Where they are reached is written beside it, and no part of
-    who is who: two sets of the same voters are equal."""
+    """Voters: at most one directory for each node id. Addresses are no part of their identity: two sets of the same
+    voters are equal."""
 
     keys: tuple[ReplicaKey, ...]
-    #: (node id, "host:port" of its internal listener) of those whose address is known, by node id.
+    #: (node id, "host:port" of its internal listener) of known addresses, by node id.
     addresses: tuple[tuple[int, str], ...] = field(default=(), compare=False)
 
     @classmethod
     def of(cls, keys: Iterable[ReplicaKey], addresses: Mapping[int, str] | None = None) -> VoterSet:
-        """Sorted. ``addresses``: node id -> "host:port"; those of other nodes are left out. ValueError when a node is
-        named with two directories."""
+        """Sorted. ``addresses``: node id -> "host:port"; those of other nodes are ignored. ValueError when a node has
+        two directories."""
         found = tuple(sorted(set(keys)))
         node_ids = {key.node_id for key in found}
         if len(node_ids) != len(found):
@@ -81,14 +81,14 @@ class VoterSet:
 
     @property
     def majority(self) -> int:
-        """How many voters decide."""
+        """Votes needed for a decision."""
         return len(self.keys) // 2 + 1
 
     def find(self, node_id: int) -> ReplicaKey | None:
         return next((key for key in self.keys if key.node_id == node_id), None)
 
     def address(self, node_id: int) -> str:
-        """Where that voter is reached, "host:port"; "" when nobody said so."""
+        """That voter's "host:port"; "" if unknown."""
         return dict(self.addresses).get(node_id, "")
 
     def plus(self, key: ReplicaKey, address: str = "") -> VoterSet:
@@ -98,21 +98,21 @@ class VoterSet:
         return VoterSet.of((each for each in self.keys if each != key), dict(self.addresses))
 
 
-#: The bytes of an entry that raft itself proposes: (kind, term, base offset, the voters: those of the new term or, of a
-#: VOTERS entry, the new ones). Called once for each, by the leader; all logs keep those bytes.
+#: The bytes of an entry that Raft itself proposes: (kind, term, base offset, the voters: those of the new term or, for
+#: a VOTERS entry, the new ones). Called once for each, by the leader; all logs keep those bytes.
 EncodeControl = Callable[[EntryKind, int, int, VoterSet], bytes]
 
 
 @dataclass(frozen=True, slots=True)
 class HardState:
-    """What a voter must never forget."""
+    """State that a voter must never lose."""
 
     term: int = 0
     vote: ReplicaKey | None = None
 
 
 class Place(NamedTuple):
-    """Where something ends in a log: below ``offset``, with an entry of ``term``. (0, 0) is before everything."""
+    """A place in a log: below ``offset``, behind an entry of ``term``. (0, 0) is before everything."""
 
     offset: int
     term: int
@@ -123,9 +123,9 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Offsets [base_offset, next_offset) of the log, proposed in ``term``. ``data``: its bytes in the log, made once,
-    by the leader that proposed it, and the same in every log. ``voters``: of a VOTERS entry, and only there; it and a
-    LEADER_CHANGE are no matter of the state machine's."""
+    """Offsets [base_offset, next_offset) of the log, proposed in ``term``. ``data``: its bytes, made once by the
+    proposing leader, and equal in every log. ``voters``: only of a VOTERS entry; the state machine ignores it and a
+    LEADER_CHANGE."""
 
     kind: EntryKind
     term: int
@@ -140,12 +140,12 @@ class Entry:
 
     @property
     def size(self) -> int:
-        """Bytes, for the limits on what is sent at once."""
+        """Bytes, for the limits of messages."""
         return len(self.data) + 100
 
 
 class SnapshotId(NamedTuple):
-    """A snapshot holds the state that all entries below ``place.offset`` make, and the voters of then."""
+    """A snapshot holds the state after all entries below ``place.offset``, and the voters then."""
 
     place: Place
     voters: VoterSet
@@ -159,12 +159,12 @@ class SnapshotId(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class VoteRequest:
-    """RequestVote (5.2), or the question before it (thesis, 9.6; KIP-996): would you vote for me in ``term``?"""
+    """RequestVote (5.2), or the pre-vote (thesis, 9.6; KIP-996): would you vote for me in ``term``?"""
 
     term: int
     end: Place
     is_pre_vote: bool = False
-    #: The leader itself asked for this election (thesis, 3.10): a voter that hears from it need not doubt it.
+    #: The leader requested this election (thesis, 3.10), so a voter that hears from it may vote.
     is_transfer: bool = False
 
 
@@ -180,7 +180,7 @@ class VoteResponse:
 
 @dataclass(frozen=True, slots=True)
 class AppendRequest:
-    """AppendEntries (5.3): ``entries`` come right behind ``previous``."""
+    """AppendEntries (5.3): ``entries`` follow ``previous`` directly."""
 
     term: int
     previous: Place
@@ -190,7 +190,7 @@ class AppendRequest:
 
 @dataclass(frozen=True, slots=True)
 class AppendResponse:
-    """``is_rejected``: the follower's log has not ``previous``; its own lies in ``match`` (a hint). Else: equal to the
+    """``is_rejected``: the follower's log lacks ``previous``; ``match`` is a hint from its own. Else: equal to the
     leader's, and durable, below ``match.offset``."""
 
     term: int
@@ -201,7 +201,7 @@ class AppendResponse:
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatRequest:
-    """The leader lives. ``round``: counts the leader's questions whether it still is the leader (6.4 of the thesis)."""
+    """The leader is alive. ``round``: number of its leadership check (6.4 of the thesis)."""
 
     term: int
     committed: int
@@ -227,8 +227,8 @@ class SnapshotRequest:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotResponse:
-    """Durable below byte ``position`` of the snapshot, which is where to go on; 0 after a damaged one.
-    ``is_installed``: the follower has it all, and its log begins there."""
+    """Durable below byte ``position`` of the snapshot, the next position; 0 after a damaged one. ``is_installed``: the
+    follower has it all, and its log begins there."""
 
     term: int
     place: Place
@@ -266,8 +266,8 @@ class Message(NamedTuple):
 
 
 class SnapshotChunk(NamedTuple):
-    """Bytes of a snapshot that is being received: to be written at ``position``, durably. ``is_last``: then it is
-    there as a whole, and its checksums tell whether it is sound (see ``RaftNode.persisted``)."""
+    """Bytes of a snapshot that is being received: write them at ``position``, durably. ``is_last``: then it is
+    complete, and its checksums show whether it is sound (see ``RaftNode.persisted``)."""
 
     snapshot: SnapshotId
     position: int
@@ -276,21 +276,21 @@ class SnapshotChunk(NamedTuple):
 
 
 class ReadState(NamedTuple):
-    """A read that was asked for may be served from a state machine that has applied everything below ``offset``."""
+    """A read that may be served from a state machine that has applied everything below ``offset``."""
 
     token: object
     offset: int
 
 
 class Ready(NamedTuple):
-    """What is to be done, in this order. Empty fields ask for nothing.
+    """Work to do, in this order. Empty fields need nothing.
 
     1.  ``messages`` are sent; they promise nothing about this node's disk.
-    2.  ``hard_state`` is saved, ``chunk`` written, ``install`` put in place of the whole log (it was received whole),
-        the log cut to ``truncate_to``, ``entries`` appended; all of it forced to the disk.
-    3.  ``replies`` are sent: each speaks of what step 2 made durable.
-    4.  ``persisted(ready)`` tells the core that it was done.
-    5.  What lies below ``committed`` is handed to the state machine, ``reads`` are answered.
+    2.  ``hard_state`` is saved, ``chunk`` written, ``install`` replaces the whole log (it was received whole), the log
+        is truncated to ``truncate_to``, ``entries`` appended; all of it forced to the disk.
+    3.  ``replies`` are sent: they refer to what step 2 made durable.
+    4.  ``persisted(ready)`` confirms it to the core.
+    5.  The state machine applies what lies below ``committed``, ``reads`` are answered.
     """
 
     role: Role
@@ -305,12 +305,12 @@ class Ready(NamedTuple):
     messages: tuple[Message, ...] = ()
     replies: tuple[Message, ...] = ()
     reads: tuple[ReadState, ...] = ()
-    #: Reads that cannot be answered: the leader is none any more.
+    #: Reads that cannot be served: this node no longer leads.
     reads_failed: tuple[object, ...] = ()
 
     @property
     def must_persist(self) -> bool:
-        """Is there anything for the disk?"""
+        """Whether there is work for the disk."""
         return bool(self.hard_state or self.entries or self.chunk or self.install or self.truncate_to is not None)
 
 
@@ -320,7 +320,7 @@ class RaftSettings:
 
     election_ticks: int = 10
     heartbeat_ticks: int = 1
-    #: Entries of one message, and of all that are under way to one follower.
+    #: Entries of one message, and of all in flight to one follower.
     message_bytes_max: int = 1 << 20
     in_flight_bytes_max: int = 8 << 20
     in_flight_messages_max: int = 64
@@ -335,10 +335,10 @@ class RaftSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stored:
-    """What the storage holds at a start. ``terms``: (term, offset where it begins) of each term in the log from
-    ``start`` on, ascending; ``voters``: (offset after the entry, voters) of each VOTERS entry in it. ``start``: what
-    the log begins behind, with the voters of then: a snapshot, or (0, 0) with the configured voters. ``committed``:
-    what is known to be, since a later snapshot holds it."""
+    """Content of the storage at a start. ``terms``: (term, start offset) of each term in the log from ``start`` on,
+    ascending; ``voters``: (offset after the entry, voters) of each VOTERS entry in it. ``start``: the snapshot before
+    the log, with its voters, or (0, 0) with the configured voters. ``committed``: known because a later snapshot holds
+    it."""
 
     start: SnapshotId
     end_offset: int

@@ -1,1 +1,1 @@
-"""What carries raft's messages between controllers: gRPC streams on the internal listener."""
+"""Raft messages between controllers: gRPC streams on the internal listener."""

@@ -1,14 +1,14 @@
-"""PeerLinks: the streams between this controller and the others, and raft's messages on them.
+"""PeerLinks: the streams between this controller and the others, and Raft's messages on them.
 
-Every controller dials every voter, and who does not vote dials them too (by ``controller.quorum.bootstrap.servers``
-while it knows none). So there are two streams between two voters, each of which would do; what is sent takes the one
-that was made last. A stream begins with a hello from each side: the cluster's id, who it is (a node on its disk), whom
-it expects. A stranger gets a typed error, and is told apart from somebody who is not there: it is tried less often.
+Every controller dials every voter; non-voters dial them too (by ``controller.quorum.bootstrap.servers`` until they know
+one). So two voters have two streams; messages use the newest. A stream begins with a hello from each side: the
+cluster's id, its own key (a node on its disk), the expected one. A stranger gets a typed error, and is dialed less
+often than an absent node.
 
-``send`` never waits: what cannot go is dropped when its place is needed (peers.py), which raft expects. It is written
-in the same turn of the loop or the next one. ``peer_lost`` is told when the last stream to a replica has broken: a
-process that is killed closes its sockets, and raft need not wait for a time-out. A machine that vanishes closes
-nothing; the kernel gives its connections up after two seconds in which it acknowledged no byte (channel.py).
+``send`` never waits: what cannot be sent is dropped when its place is needed (peers.py), as Raft expects. It is written
+in the same turn of the loop or the next one. ``peer_lost`` is called when the last stream to a replica has broken: a
+killed process closes its sockets, so Raft need not wait for a timeout. A vanished machine closes nothing; the kernel
+ends its connections after two seconds without an acknowledgement (channel.py).
 
 Both ends of a stream are core's: rpc/streams.py accepts, rpc/duplex.py dials.
 """
@@ -43,10 +43,10 @@ from .peers import Peer
 
 logger = logging.getLogger("headrace.controller")
 
-#: Between attempts at one who is not there, and at one who is there and refuses.
+#: Pause between attempts at an absent node, and at one that refuses.
 _RETRY_FIRST_MS, _RETRY_MOST_MS = 50, 1_000
 _REFUSED_MS = 5_000
-#: Strangers that are remembered, so that each is logged once.
+#: Strangers remembered, so that each is logged once.
 _STRANGERS_MAX = 1_000
 
 Envelope = raft_pb2.RaftEnvelope
@@ -54,7 +54,7 @@ Envelope = raft_pb2.RaftEnvelope
 
 class PeerLinks:
     """See the module. Owned by one event loop. ``receive``, ``peer_lost``, ``observe`` (a replica has connected) and
-    ``forget`` (it has gone) are called in it, and must not raise."""
+    ``forget`` (it has disconnected) are called in it, and must not raise."""
 
     def __init__(
         self,
@@ -67,12 +67,12 @@ class PeerLinks:
         observe: Callable[[ReplicaKey], None] = lambda key: None,
         forget: Callable[[ReplicaKey], None] = lambda key: None,
     ) -> None:
-        """``address``: where the others reach this controller's internal listener, "host:port"; it may be set later,
-        before ``start``."""
+        """``address``: "host:port" of this controller's internal listener for the others; may be set later, before
+        ``start``."""
         self.key = key
         self.cluster_id = cluster_id
         self.address = address
-        #: Messages to replicas that nobody here has heard of.
+        #: Messages to unknown replicas.
         self.undeliverable = 0
         self._receive = receive
         self._peer_lost = peer_lost
@@ -83,7 +83,7 @@ class PeerLinks:
         self._bootstrap: tuple[str, ...] = ()
         self._peers: dict[ReplicaKey, Peer] = {}
         self._said: dict[ReplicaKey, str] = {}
-        #: By whom they are for; by an address while nobody knows who is there.
+        #: By replica; by an address while its replica is unknown.
         self._dialers: dict[ReplicaKey | str, _Dialer] = {}
         self._accepted: set[_Accepted] = set()
         self._strangers: set[str] = set()
@@ -92,15 +92,15 @@ class PeerLinks:
     # -- for the driver ----------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin to dial; in the event loop."""
+        """Start dialing; in the event loop."""
         self._is_open = True
         self._dial()
 
     def set_voters(
         self, voters: VoterSet, addresses: Mapping[int, str] | None = None, bootstrap: Sequence[str] = ()
     ) -> None:
-        """Who votes now. ``addresses``: where voters are of which the log does not say it (controller.quorum.voters);
-        ``bootstrap``: other controllers' addresses, for who does not vote (controller.quorum.bootstrap.servers)."""
+        """Set the voters. ``addresses``: of voters without one in the log (controller.quorum.voters); ``bootstrap``:
+        other controllers' addresses, for non-voters (controller.quorum.bootstrap.servers)."""
         self._voters, self._configured, self._bootstrap = voters, addresses or {}, tuple(bootstrap)
         for key in voters:
             if key != self.key:
@@ -125,24 +125,23 @@ class PeerLinks:
 
     @property
     def connected(self) -> frozenset[ReplicaKey]:
-        """Who is there."""
         return frozenset(key for key, peer in self._peers.items() if peer.is_connected)
 
     def peer(self, key: ReplicaKey) -> Peer | None:
-        """To look at."""
+        """Read only."""
         return self._peers.get(key)
 
     @property
     def dropped(self) -> int:
-        """Messages that were not sent: nobody was there, or there was no room."""
+        """Messages that were not sent: no connection, or no room."""
         return self.undeliverable + sum(peer.outbox.dropped for peer in self._peers.values())
 
     def address_of(self, key: ReplicaKey) -> str:
-        """Where a replica said that it is reached, "" when it has not been here."""
+        """A replica's reported address, "" if it never connected."""
         return self._said.get(key, "")
 
     async def close(self) -> None:
-        """End all streams; returns when nothing of them is left."""
+        """End all streams; returns when they have ended."""
         self._is_open = False
         for accepted in tuple(self._accepted):
             accepted.finish(ServerShuttingDownError(f"controller {self.key.node_id} is shutting down"))
@@ -152,7 +151,7 @@ class PeerLinks:
     # -- for the service ---------------------------------------------------------------------------------------------
 
     async def accept(self, context: grpc.aio.ServicerContext[Any, Any]) -> None:
-        """The whole body of Raft.Exchange. Raises what refused the other side."""
+        """The body of Raft.Exchange. Raises the refusal of the other side."""
         stream: ServerStream[Envelope, Envelope] = ServerStream(context)
         accepted = _Accepted(self, stream)
         if not self._is_open:
@@ -175,7 +174,7 @@ class PeerLinks:
         return envelope
 
     def greeted(self, envelope: Envelope) -> ReplicaKey:
-        """Who says hello. InvalidRequestError, InconsistentClusterIdError, InvalidVoterKeyError."""
+        """The key in a hello. InvalidRequestError, InconsistentClusterIdError, InvalidVoterKeyError."""
         if not envelope.HasField("hello") or envelope.messages:
             raise InvalidRequestError("a stream begins with a hello, and nothing else")
         hello = envelope.hello
@@ -234,7 +233,7 @@ class PeerLinks:
     # -- dialing -----------------------------------------------------------------------------------------------------
 
     def _dial(self) -> None:
-        """Dial whom this controller should, and nobody else."""
+        """Dial exactly the replicas that this controller should."""
         if not self._is_open:
             return
         wanted: dict[ReplicaKey | str, str] = {}
@@ -249,7 +248,7 @@ class PeerLinks:
             if address == self.address:
                 continue
             if who not in dialers:
-                known = dialers.pop(address, None)  # by an address alone, until now
+                known = dialers.pop(address, None)  # so far known by its address only
                 dialers[who] = known or _Dialer(self, address)
             dialers[who].aim(address, who if isinstance(who, ReplicaKey) else None)
         for who in [each for each in dialers if each not in wanted]:
@@ -286,7 +285,7 @@ class _Accepted(StreamHandler[Envelope]):
     def wake(self) -> None:
         stream, peer = self._stream, self._peer
         if stream.closed or stream.queued_bytes or peer is None:
-            return  # ``on_written`` goes on: one envelope at a time, so that what is urgent waits for one at most
+            return  # ``on_written`` continues: one envelope at a time, so that an urgent one waits for one at most
         taken = peer.take(self)
         if taken is not None:
             stream.send(*taken)
@@ -302,7 +301,7 @@ class _Accepted(StreamHandler[Envelope]):
 
 
 class _Dialer:
-    """One replica, or one address, tried again and again."""
+    """One replica or address, dialed again and again."""
 
     def __init__(self, links: PeerLinks, address: str) -> None:
         self._links = links
@@ -313,11 +312,11 @@ class _Dialer:
         self._task = asyncio.create_task(self._run(), name=f"raft stream to {address}")
 
     def aim(self, address: str, expected: ReplicaKey | None) -> None:
-        """From the next attempt on; a stream that is there stays."""
+        """Use them from the next attempt on; a present stream stays."""
         self._address, self._expected = address, expected
 
     def end(self) -> None:
-        """Soon; nobody waits for it."""
+        """End soon, without waiting."""
         self._ending.set()
         if self._stream is not None:
             self._stream.cancel()
@@ -337,7 +336,8 @@ class _Dialer:
             except HeadraceError as error:
                 if self._ending.is_set():
                     return
-                is_there = not (error.retriable or isinstance(error, UnknownServerError))  # the latter: gRPC stumbled
+                # the latter: gRPC failed internally
+                is_there = not (error.retriable or isinstance(error, UnknownServerError))
                 wait_s = _REFUSED_MS / 1_000 if is_there else backoff.next_s()
                 if not is_there:
                     outage.failed(self._address, error)
@@ -351,7 +351,7 @@ class _Dialer:
                     await self._ending.wait()
 
     async def _converse(self, outage: Outage, backoff: Backoff) -> None:
-        """One stream, until it breaks (HeadraceError). Returns when this address is this controller's own."""
+        """Run one stream until it breaks (HeadraceError). Returns when this address is this controller's own."""
         links, address, expected = self._links, self._address, self._expected
         stream: Duplex[Envelope, Envelope] = Duplex(
             address,
@@ -390,12 +390,12 @@ class _Dialed:
         self._wake.set()
 
     async def read(self, key: ReplicaKey) -> None:
-        """Both have said hello, the other one as ``key``: until the stream ends."""
+        """Both have said hello, the other one as ``key``: read until the stream ends."""
         peer = self._peer = self._links.joined(key, self)
         try:
             while True:
                 self._links.received(peer, await self._stream.read())
-        finally:  # at once: raft need not wait until the connection is closed on this side, too
+        finally:  # at once: Raft need not wait until the connection is closed on this side, too
             self._links.left(peer, self)
 
     async def write(self, hello: Envelope) -> None:
