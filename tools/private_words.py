@@ -20,14 +20,14 @@ ROOT = Path(__file__).resolve().parent.parent
 EXCLUDED = {"CHANGELOG.md", "tools/private_words.py"}
 
 LIMITS = {
-    "core": 210,
-    "services": 451,
-    "clients": 243,
+    "core": 209,
+    "services": 36,
+    "clients": 105,
     "pipelines": 29,
     "protos": 39,
-    "docs": 175,
+    "docs": 134,
     "tools": 17,
-    "tests": 863,
+    "tests": 861,
     "other": 45,
 }
 
@@ -42,7 +42,7 @@ WORDS = {
     "whatever": (r"whatever", "say which: any, all, of any kind"),
     "in vain": (r"in vain", "failed"),
     "for good": (r"for good", "permanently"),
-    "is told": (r"(?:is|are|was|were|be|been|being) (?:\w+ly )?told", "receives, learns, reports"),
+    "is told": (r"(?:is|are|was|were|be|been|being) (?:\w+ly )?told(?! apart)", "receives, learns, reports"),
     "lets go of": (r"let(?:s|ting)? (?:\w+ )?go of", "revokes, releases"),
     "hence": (r"hence", "so, from now"),
     "lest": (r"lest", "so that ... not"),
@@ -52,11 +52,11 @@ WORDS = {
     # The subject of a clause, without a noun before it: "who asks", "and who waits", "those who read".
     "who": (
         r"(?:(?:^|[.:;(\"] ?|\b(?:and|as|but|by|for|from|if|of|only|or|so|than|that|then|those|to|when|where|with) ))"
-        r"(?:^|(?<=[ (\"]))who\b(?![^.]*\?)",
+        r"(?:^|(?<=[ (\"]))who(?=\s)(?![^.]*\?)",
         "a noun: the caller, the leader, consumers that wait",
     ),
 }
-_PATTERN = re.compile("|".join(rf"(?P<w{i}>(?<!\w)(?:{p})\b)" for i, (p, _) in enumerate(WORDS.values())), re.I)
+_PATTERN = re.compile("|".join(rf"(?P<w{i}>(?<![\w.])(?:{p})\b)" for i, (p, _) in enumerate(WORDS.values())), re.I)
 _MARGIN = re.compile(r"^\s*(?:#+:?|//+|/?\*+/?|--)?\s*")
 _TEXTS = re.compile(  # a docstring, a string, or comments on lines of their own and after code
     r'"""(?:[^"\\]|\\.|"(?!""))*"""|"(?:[^"\\\n]|\\.)*"|\'(?:[^\'\\\n]|\\.)*\'|#[^\n]*(?:\n\s*#[^\n]*)*', re.DOTALL
@@ -84,6 +84,8 @@ def uses(path: Path) -> Iterator[tuple[int, str, str]]:
             offsets.append(offsets[-1] + len(line) + 1)
         joined = " ".join(margins)
         for match in _PATTERN.finditer(joined):
+            if match[0].isupper():  # the name of a constant
+                continue
             number = sum(offset <= match.start() for offset in offsets) - 1
             word = list(WORDS)[int(str(match.lastgroup)[1:])]
             yield start + number, word, joined[max(0, match.start() - 40) : match.end() + 40]

@@ -1,13 +1,13 @@
-"""Those who wait for an answer, while what they asked for is on its way into the log.
+"""Requests that wait for an answer while their decision is on its way into the log.
 
-A decision is *appended* at a place: the offset behind it, and the term it was made in. From then on it may come to be
-committed, whatever becomes of the leader that made it. So when the lead is lost nothing is said at once; the log tells:
+A decision is *appended* at a place: the offset behind it, and the term it was made in. From then on it may be
+committed, even without the leader that made it. So after a loss of leadership the log decides:
 
-    the place is committed, with the same term               it was done: the answer that was prepared
+    the place is committed, with the same term               it was done: the prepared answer
     something of a later term is committed there, or before  it never will be: NotControllerError, safe to retry
-    a snapshot came in place of the log, and hides it        nobody can tell: RequestTimedOutError
+    a snapshot replaces the log, and hides it                unknown: RequestTimedOutError
 
-(Raft, 5.3: terms never go down along a log, and what one leader appended in its term lies there without a gap.)
+(Raft, 5.3: terms never fall along a log, and the entries of a leader's term lie there without a gap.)
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from headrace_core.errors import HeadraceError, NotControllerError, RequestTimed
 
 from .raft import NOBODY, RaftLog, RaftNode, Ready, ReplicaKey, Role
 
-#: Called exactly once, with what was asked for or with a HeadraceError.
+#: Called exactly once, with the result or with a HeadraceError.
 Done = Callable[[Any], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A reply, and the metadata offset up to which one must have applied the log to see what was done."""
+    """A reply, and the metadata offset up to which the log must be applied to see its effect."""
 
     reply: Any
     metadata_offset: int
 
 
 class Outcome(NamedTuple):
-    """To be told: ``done(result)``."""
+    """A call to make: ``done(result)``."""
 
     done: Done
     result: Any
@@ -48,7 +48,7 @@ class _Waiting(NamedTuple):
 
 
 class Decisions:
-    """What was decided here and waits for its place to be committed, in the order of the log."""
+    """Decisions made here that wait for their commit, in the order of the log."""
 
     def __init__(self, node_id: int) -> None:
         self._node_id = node_id
@@ -58,11 +58,12 @@ class Decisions:
         return len(self._waiting)
 
     def add(self, offset: int, term: int, result: Answer | HeadraceError, done: Done) -> None:
-        """``result`` is told once everything below ``offset`` is committed and ends there with an entry of ``term``."""
+        """Call ``done`` with ``result`` once everything below ``offset`` is committed and ends there with an entry of
+        ``term``."""
         self._waiting.append(_Waiting(offset, term, result, done))
 
     def settle(self, applied: int, log: RaftLog) -> list[Outcome]:
-        """``log`` is committed, and applied, below ``applied``: those whose fate that decides."""
+        """The outcomes that are known once ``log`` is committed, and applied, below ``applied``."""
         settled: list[Outcome] = []
         waiting = self._waiting
         if not waiting:
@@ -80,8 +81,8 @@ class Decisions:
         return settled
 
     def lead(self, end: int) -> list[Outcome]:
-        """This node leads anew, and all of its log, which ends at ``end``, is committed: what was appended in an
-        earlier term beyond it is gone."""
+        """This node leads again, and all of its log, which ends at ``end``, is committed: appends of an earlier term
+        beyond it are lost."""
         gone = [Outcome(each.done, self._overwritten()) for each in self._waiting if each.offset > end]
         self._waiting = deque(each for each in self._waiting if each.offset <= end)
         return gone
@@ -94,7 +95,7 @@ class Decisions:
 
     def _fate(self, waiting: _Waiting, log: RaftLog) -> Answer | HeadraceError:
         term = log.term_below(waiting.offset)
-        if term is None:  # below the snapshot that the log begins behind
+        if term is None:  # below the snapshot before the log's start
             term = log.start.term
             if waiting.term < term:
                 return RequestTimedOutError(
@@ -110,14 +111,14 @@ class Decisions:
 
 
 class _Read(NamedTuple):
-    """``result`` None: the metadata offset is the answer."""
+    """``result`` None: the answer is the metadata offset."""
 
     result: Answer | HeadraceError | None
     done: Done
 
 
 class Reads:
-    """Those who wait until it is certain that nobody else leads (ReadIndex; raft/reads.py)."""
+    """Requests that wait until it is certain that no other node leads (ReadIndex; raft/reads.py)."""
 
     def __init__(self) -> None:
         self._asked = 0
@@ -132,14 +133,14 @@ class Reads:
         *,
         is_deferred: bool = False,
     ) -> None:
-        """``done(result)`` when raft confirms it, or the metadata offset then. ``is_deferred``: see RaftNode.read.
-        NotControllerError unless it leads."""
+        """Call ``done(result)`` when Raft confirms the leadership, or with the metadata offset then. ``is_deferred``:
+        see RaftNode.read. NotControllerError unless it leads."""
         raft.read(self._asked, is_deferred=is_deferred)
         self._reads[self._asked] = _Read(result, done)
         self._asked += 1
 
     def note(self, ready: Ready, refusal: Callable[[], HeadraceError]) -> list[Outcome]:
-        """What raft says of those that were asked; those that failed."""
+        """Take Raft's results for the reads; returns the failed ones."""
         for token, offset in ready.reads:
             assert isinstance(token, int)
             self._confirmed.append((offset, self._reads.pop(token)))
@@ -155,7 +156,7 @@ class Reads:
         return settled
 
     def drop(self, error: HeadraceError) -> list[Outcome]:
-        """All of them are told ``error``."""
+        """Answer ``error`` to all of them."""
         reads = [*(read for _, read in self._confirmed), *self._reads.values()]
         self._confirmed.clear()
         self._reads.clear()
@@ -163,7 +164,7 @@ class Reads:
 
 
 class HandOver:
-    """Somebody who waits until another voter leads; one at a time."""
+    """A request that waits until another voter leads; one at a time."""
 
     def __init__(self) -> None:
         self._to: ReplicaKey | None = None
@@ -174,14 +175,14 @@ class HandOver:
         return self._done is not None
 
     def begin(self, raft: RaftNode, to: ReplicaKey, done: Done) -> None:
-        """NotControllerError, VoterNotFoundError, RequestTimedOutError (it is handing over already)."""
+        """NotControllerError, VoterNotFoundError, RequestTimedOutError (a transfer is in progress)."""
         if self._done is not None:
             raise RequestTimedOutError(f"the lead is being handed over to {self._to}; try again")
         raft.transfer(to)
         self._to, self._term, self._done = to, raft.term, done
 
     def settle(self, raft: RaftNode, applied: int) -> list[Outcome]:
-        """Has it come to an end?"""
+        """The outcome, if the transfer has ended."""
         if self._done is None or self._to is None:
             return []
         still_leads = raft.role is Role.LEADER and raft.term == self._term
@@ -201,6 +202,6 @@ class HandOver:
         return self.drop(result)
 
     def drop(self, result: Answer | HeadraceError) -> list[Outcome]:
-        """Whoever waits is told ``result``."""
+        """Answer ``result`` to the waiting request."""
         done, self._done = self._done, None
         return [] if done is None else [Outcome(done, result)]

@@ -1,15 +1,14 @@
-"""The coordinator as a whole: everything is made and tied together here, and nowhere else.
+"""Composition root of the coordinator.
 
-A start, in order: read the formatted directory (it holds the cluster's id, and a snapshot of the metadata that makes
-the next start quick; nothing else, for a coordinator's state is in its shards' partitions); bind both listeners; begin
-with the metadata of the last life, and follow the log; register; apply what the registration brought; claim the shards
-that the metadata gives to this life; serve.
+A start: read the formatted directory (the cluster's id and the last metadata snapshot; a coordinator's state is in its
+shards' partitions); bind both listeners; load the last metadata, and follow the log; register; apply the registration's
+metadata; claim the shards assigned to this epoch; serve.
 
-A clean stop, in order: ask the controllers to give the shards to others, whose members are told so; end the streams;
-take leave. A stop at once cuts the connections and tells nobody.
+A clean stop: ask the controllers to give the shards to others, which the members learn; end the streams; unregister. A
+stop at once cuts the connections without notice.
 
-A life may end while the process goes on: one that was frozen, or cut off, for its session is gone for the controllers.
-Its shards resign, and it registers anew, as another coordinator of the same name.
+The process may outlive its registration: after a freeze or a lost connection longer than its session it is removed. Its
+shards resign, and it registers again, as another coordinator of the same name.
 """
 
 from __future__ import annotations
@@ -64,9 +63,9 @@ from .transport.watermarks import Watermarks
 
 logger = logging.getLogger("headrace.coordinator")
 
-#: How long the shards may take to be given to others.
+#: Time to give the shards to others.
 LEAVE_S = 10.0
-#: How long streams that do not end by themselves (health watches) are waited for.
+#: Time to wait for streams that do not end by themselves (health watches).
 STREAMS_GRACE_S = 0.5
 
 
@@ -82,7 +81,7 @@ class Coordinator:
         events: Emitter | None = None,
         new_state_machine: Callable[[], StateMachine] | None = None,
     ) -> None:
-        """``new_state_machine``: an empty state machine of a shard; tests may put one of their own in its place."""
+        """``new_state_machine``: creates an empty state machine of a shard; tests may pass their own."""
         self.config = config
         self.settings = CoordinatorSettings.of(config.values)
         self._new_state_machine = new_state_machine or (
@@ -107,7 +106,7 @@ class Coordinator:
         self._shards: Shards | None = None
         self._cluster_id = ""
         self._tasks: list[asyncio.Task[Any]] = []
-        self._in_force = False  # the metadata is current: every change from here on is acted upon
+        self._in_force = False  # the metadata is current: from here on every change is applied
         self._stopping = False
 
     @property
@@ -118,7 +117,8 @@ class Coordinator:
     # -- start -------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Returns when the coordinator serves. HeadraceError or OSError when it cannot; ``stop`` cleans up then too."""
+        """Start serving; returns when the coordinator serves. Raises HeadraceError or OSError; ``stop`` cleans up then
+        too."""
         config = self.config
         metas = read_all_meta(config.log_dirs, node_id=config.node_id, fs=self._fs)
         self._cluster_id = metas[0].cluster_id
@@ -164,7 +164,7 @@ class Coordinator:
         )
 
     def address(self, listener: str) -> str:
-        """host:port where a listener is bound."""
+        """host:port of a bound listener."""
         return self._listeners[listener].address
 
     async def _bind(self) -> None:
@@ -196,7 +196,7 @@ class Coordinator:
         self._addresses = tuple(bound)
 
     async def _begin_life(self) -> None:
-        """Register as a new incarnation, and apply what came with it."""
+        """Register as a new incarnation, and apply the metadata up to that."""
         told = advertised(self._addresses, self.config.advertised)
         session = CoordinatorSession(
             self._controllers,
@@ -248,13 +248,13 @@ class Coordinator:
         )
 
     async def _is_ours(self, runner: ShardRunner) -> bool:
-        """By metadata that show all that was committed when this was asked."""
+        """Check with metadata that include everything committed before this call."""
         assert self._follower is not None
         await self._follower.wait_current()
         return self._shards is not None and self._shards.has(runner)
 
     async def _unless_failed(self, waiting: Any) -> Any:
-        """The result of ``waiting``, unless a task that it depends on fails first: then that failure."""
+        """Await ``waiting``, or raise the failure of a task that it depends on."""
         task = asyncio.ensure_future(waiting)
         await asyncio.wait([task, *self._tasks], return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
@@ -271,7 +271,7 @@ class Coordinator:
     # -- while it serves ---------------------------------------------------------------------------------------------
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Serve until ``stop`` is set; raises what ends the coordinator's life from outside."""
+        """Serve until ``stop`` is set; raises external reasons to end."""
         waiting = asyncio.create_task(stop.wait())
         try:
             await asyncio.wait([waiting, *self._tasks], return_when=asyncio.FIRST_COMPLETED)
@@ -281,7 +281,7 @@ class Coordinator:
             waiting.cancel()
 
     def current_shards(self) -> Shards:
-        """Those of this life. CoordinatorLoadInProgressError, ServerShuttingDownError."""
+        """Shards of the present registration. CoordinatorLoadInProgressError, ServerShuttingDownError."""
         if self._stopping:
             raise ServerShuttingDownError("this coordinator is shutting down; look the coordinator up again")
         if self._shards is None or not self._in_force:
@@ -289,7 +289,7 @@ class Coordinator:
         return self._shards
 
     async def _live(self) -> None:
-        """One life after the other, until it stops."""
+        """Run one registration after the other, until it stops."""
         while True:
             assert self._session is not None
             over: HeadraceError
@@ -299,7 +299,7 @@ class Coordinator:
             except BrokerIdNotRegisteredError as error:
                 over = error
             except StaleBrokerEpochError as error:
-                if self.config.node_id >= 0:  # another process was started under the id that an operator gave
+                if self.config.node_id >= 0:  # another process was started with the operator's id
                     raise
                 over = error
             logger.warning("this life is over, and another begins: %s", over)
@@ -336,7 +336,7 @@ class Coordinator:
     # -- stop --------------------------------------------------------------------------------------------------------
 
     async def stop(self, *, at_once: bool = False) -> None:
-        """Stop cleanly, from whatever state; ``at_once``: as nearly as it can be done what a crash does. Idempotent."""
+        """Stop cleanly, from any state; ``at_once``: as close to a crash as possible. Idempotent."""
         for listener in self._listeners.values():
             await listener.serving(False)
         if at_once:
@@ -371,7 +371,7 @@ class Coordinator:
 
 
 class _LagWatcher:
-    """A shard, to those who ask for high watermarks."""
+    """A shard as a listener for high watermarks."""
 
     def __init__(self, runner: ShardRunner) -> None:
         self._runner = runner
@@ -385,7 +385,7 @@ class _LagWatcher:
 
 
 async def serve(config: NodeConfig, stop: asyncio.Event) -> None:
-    """What ``python -m headrace_coordinator`` runs. Cancelled, it stops at once."""
+    """Run ``python -m headrace_coordinator``. If cancelled, it stops at once."""
     from headrace_core.node.run import settle_memory
     from headrace_core.telemetry import log_events
 
@@ -410,6 +410,6 @@ async def serve(config: NodeConfig, stop: asyncio.Event) -> None:
         await asyncio.gather(starting, return_exceptions=True)
         try:
             await coordinator.stop(at_once=at_once)
-        except asyncio.CancelledError:  # the clean stop takes somebody too long
+        except asyncio.CancelledError:  # the clean stop took too long for the caller
             await coordinator.stop(at_once=True)
             raise

@@ -1,4 +1,4 @@
-"""The coordinator's slice of the configuration, in units of its own."""
+"""The coordinator's settings from the configuration, in its own units."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .group.settings import GroupSettings
 from .offsets.logic import OffsetSettings
 from .offsets.retention import RetentionSettings
 
-#: How often high watermarks are asked for, for the groups' lag.
+#: Interval of queries for high watermarks, for the groups' lag.
 WATERMARKS_INTERVAL_S = 2.0
 #: Shards that replay at the same time.
 REPLAYS_MAX = 8
@@ -35,7 +35,7 @@ class CoordinatorSettings:
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> CoordinatorSettings:
-        """Out of a node's values by name."""
+        """From a node's values by name."""
         retention = RetentionSettings(**fields_from(RetentionSettings, values))
         return cls(
             groups=GroupSettings(**fields_from(GroupSettings, values)),

@@ -1,12 +1,11 @@
 """The state machine of a group shard: its groups and their offsets. Pure.
 
-    a record, by its kind    0 1 -> offsets; 1001 to 1005 -> groups; all else is passed over: the claim is the
-                             runtime's, 2 and 3 are Kafka's own
-    a request, by its type   what is in _BY_TYPE is decided here; all else is the groups'
+    a record, by its kind    0 1 -> offsets; 1001 to 1005 -> groups; others are skipped: the claim is the runtime's,
+                             2 and 3 are Kafka's own
+    a request, by its type   those in _BY_TYPE are decided here; all others by the groups
 
-What touches both is here: a group that goes takes its offsets along, a topic that goes its offsets everywhere; groups
-that only ever committed (a consumer that assigns partitions to itself) have no record of their own, and are listed
-beside the others.
+This module combines both: removing a group removes its offsets, removing a topic its offsets in all groups. Groups with
+offsets only (a consumer that assigns partitions to itself) have no record of their own, and are listed as well.
 """
 
 from __future__ import annotations
@@ -48,14 +47,14 @@ _GROUP_KINDS = (
 
 
 class ShardStateMachine:
-    """A StateMachine. ``groups``: the groups' part, as new as this is."""
+    """A StateMachine. ``groups``: the groups' part, equally up to date."""
 
     def __init__(self, groups: GroupStateMachine, settings: OffsetSettings | None = None) -> None:
         self._groups = groups
         self._offsets = OffsetsLogic(groups, settings or OffsetSettings())
 
     def replay(self, key: bytes, value: bytes | None, timestamp_ms: int) -> None:
-        """A record of the log. CorruptLogError, UnsupportedVersionError: the shard cannot be served by this version."""
+        """Apply a record of the log. CorruptLogError, UnsupportedVersionError: this version cannot serve the shard."""
         kind = kind_of(key)
         if kind in _OFFSET_KINDS:
             self._offsets.replay(key, value)
@@ -72,8 +71,8 @@ class ShardStateMachine:
         return rule(self, request, now_ms) if rule is not None else self._groups.handle(request, now_ms)
 
     def tick(self, now_ms: int) -> Decision:
-        """Time-outs of members first. Removing offsets waits for a tick in which the groups decide nothing, for what
-        they decide is one whole, and tombstones may be too many for a batch."""
+        """Timeouts of members first. Offsets are removed in a tick without a decision of the groups, which must stay
+        whole, and tombstones may be too many for a batch."""
         decision = self._groups.tick(now_ms)
         if decision.records or decision.pushes:
             return decision
@@ -90,7 +89,7 @@ class ShardStateMachine:
         return min(due, default=None)
 
     def watched_partitions(self) -> tuple[TopicPartition, ...]:
-        """The partitions whose high watermarks the lag of some group wants to be told (WatermarksSeen)."""
+        """Partitions whose high watermarks the groups' lag needs (WatermarksSeen)."""
         return self._offsets.lags.watched()
 
     def _delete_group(self, request: DeleteGroup) -> Decision:
@@ -102,7 +101,7 @@ class ShardStateMachine:
             deleted = Decision()
         else:
             raise GroupIdNotFoundError(f"there is no group {group_id!r}")
-        # The offsets first: should the rest be lost, the group is still there to be deleted once more.
+        # The offsets first: if the rest is lost, the group can be deleted again.
         records = self._offsets.remove_group(group_id) + deleted.records
         return Decision(records, None, deleted.pushes, is_atomic=False)
 
@@ -133,7 +132,7 @@ class ShardStateMachine:
 
     def _explain(self, request: ExplainGroup, now_ms: int) -> Decision:
         if self._has_offsets_only(request.group_id):
-            return Decision(reply=())  # nobody was ever assigned anything
+            return Decision(reply=())  # it never had an assignment
         return self._groups.handle(request, now_ms)
 
 

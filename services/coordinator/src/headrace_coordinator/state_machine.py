@@ -3,10 +3,10 @@
 A shard is a partition of ``__consumer_offsets``; its state machine is a function of that log: **decide, append, reply**
 (Kafka: CoordinatorRuntime and CoordinatorShard).
 
-    replay(key, value, timestamp)    a record that was found in the log, in its order
-    loaded(now)                      that was all; sessions of all members begin anew
-    handle(request, now) -> Decision records to append, what to answer, whom to push to; applied to memory already
-    tick(now) -> Decision            what time alone demands
+    replay(key, value, timestamp)    a record of the log, in its order
+    loaded(now)                      the end of the replay; sessions of all members begin again
+    handle(request, now) -> Decision records to append, the reply, pushes; applied to memory already
+    tick(now) -> Decision            what time demands
     next_due_ms()                    when to tick again
 
 ``handle`` and ``tick`` apply their decisions through the functions that ``replay`` uses, so a replay of the log gives
@@ -23,12 +23,12 @@ from typing import Any, NamedTuple, Protocol
 
 
 class RecordKind(enum.IntEnum):
-    """The first two bytes of a key, big-endian. 0 to 3 are Kafka's; its readers skip what they do not know."""
+    """The first two bytes of a key, big-endian. 0 to 3 are Kafka's; its readers skip unknown kinds."""
 
     #: An offset commit whose key was written before Kafka 0.8.2; the body is that of OFFSET_COMMIT.
     OLD_OFFSET_COMMIT = 0
     OFFSET_COMMIT = 1
-    #: A classic group, as Kafka writes it; we neither write nor read it.
+    #: Kafka's classic group; neither written nor read here.
     CLASSIC_GROUP = 2
     CLAIM = 1000
     GROUP = 1001
@@ -39,37 +39,37 @@ class RecordKind(enum.IntEnum):
 
 
 def kind_of(key: bytes) -> int:
-    """A key's kind, or -1 when it is too short to have one."""
+    """A key's kind, or -1 when it is too short."""
     return int.from_bytes(key[:2], "big", signed=True) if len(key) >= 2 else -1
 
 
 class ShardRecord(NamedTuple):
-    """A record of ``__consumer_offsets``. ``value`` None is a tombstone: the key is gone."""
+    """A record of ``__consumer_offsets``. ``value`` None is a tombstone."""
 
     key: bytes
     value: bytes | None
 
 
 class ClockSet(NamedTuple):
-    """A request of the runtime's: the wall clock was set by so much, forth or (negative) back. No time has passed."""
+    """From the runtime: the wall clock was set by so much, forward or (negative) back. No time has passed."""
 
     by_ms: int
 
 
 class OwnershipAsked(NamedTuple):
-    """A request of the runtime's: from now on the metadata are asked whether the shard is this owner's still."""
+    """From the runtime: from now on the metadata is queried for the shard's owner."""
 
     number: int
 
 
 class OwnershipProven(NamedTuple):
-    """The answer: it was, under this owner's epoch, when the question of this number was asked."""
+    """The answer: it was this owner's, under its epoch, at the query of this number."""
 
     number: int
 
 
 class Push(NamedTuple):
-    """A message that a member did not ask for, for the stream that it is connected by, if there is one."""
+    """A message for a member's stream, if it is connected, without a request."""
 
     group_id: str
     member_id: str
@@ -80,7 +80,7 @@ class Decision(NamedTuple):
     """Records to append together or not at all; the reply, and the messages for others (groups: ``Push``), which are
     sent once the records are committed.
 
-    ``is_atomic`` False: each record is right by itself (tombstones of a group with many offsets), so that they may be
+    ``is_atomic`` False: each record is valid by itself (tombstones of a group with many offsets), so that they may be
     cut into as many batches as a large decision needs. An atomic decision always fits into one.
     """
 
@@ -111,21 +111,21 @@ class StateMachine(Protocol):
 class GroupStateMachine(StateMachine, Protocol):
     """The groups of a shard, as the shard's state (shard_state_machine.py) uses them beside the offsets.
 
-    ``replay`` gets the records of kinds GROUP to STORY only. What is asked here about a group that has no record of
-    its own (offsets of a plain consumer) is answered as for a group that does not exist.
+    ``replay`` gets only records of kinds GROUP to STORY. A group with offsets only (of a plain consumer) counts here as
+    one that does not exist.
     """
 
     def exists(self, group_id: str) -> bool:
-        """Is there a group of this name, with members or without?"""
+        """Whether a group of this name exists, with or without members."""
 
     def is_empty(self, group_id: str) -> bool:
-        """Has it no members? True for a group that does not exist."""
+        """Whether it has no members. True for a group that does not exist."""
 
     def empty_since_ms(self, group_id: str) -> int | None:
-        """When the last member left, by the record that says so; None while it has members or does not exist."""
+        """When the last member left, by its record; None while it has members or does not exist."""
 
     def is_subscribed(self, group_id: str, topic: str) -> bool:
-        """Does a member of the group subscribe to the topic, by name or by pattern?"""
+        """Whether a member of the group subscribes to the topic, by name or by pattern."""
 
     def check_commit(
         self,
@@ -135,13 +135,16 @@ class GroupStateMachine(StateMachine, Protocol):
         instance_id: str | None,
         partitions: Iterable[tuple[str, int]] | None = None,
     ) -> None:
-        """May this member commit offsets of these partitions (topic, number)? UnknownMemberIdError,
-        StaleMemberEpochError, FencedInstanceIdError. A negative epoch is an admin's or a plain consumer's, and is right
-        while the group has no members. An older epoch than the member's may still commit what it has had since then
-        (KIP-1251), if the partitions are named."""
+        """Raise UnknownMemberIdError, StaleMemberEpochError or FencedInstanceIdError unless this member may commit
+        offsets of these partitions (topic, number).
+
+        A negative epoch is an admin's or a plain consumer's, and is valid while the group has no members. An older
+        epoch than the member's may still commit what it has had since then (KIP-1251), if the partitions are named.
+        """
 
     def check_fetch(self, group_id: str, member_id: str, member_epoch: int) -> None:
-        """May this member ask for offsets? The same errors; a negative epoch without a member id always may."""
+        """Check that this member may fetch offsets. The same errors; a negative epoch without a member id always
+        may."""
 
     def group_ids(self) -> tuple[str, ...]:
         """All groups that have a record."""

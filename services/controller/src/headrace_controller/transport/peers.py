@@ -1,12 +1,12 @@
-"""One other replica: the streams that lead there, and what waits to be sent to it: bounded, the small before the large.
+"""One other replica: its streams, and a bounded queue of messages, urgent ones first.
 
-    urgent    votes, heartbeats, answers, orders: small, and worth nothing when late. When there are too many the oldest
-              go; a newer heartbeat takes the place of one that has not left yet
+    urgent    votes, heartbeats, answers, orders: small, and useless when late. When there are too many the oldest are
+              dropped; a newer heartbeat replaces an unsent one
     bulk      entries and chunks of snapshots, in order. What does not fit is dropped: the follower refuses what comes
-              behind the gap, and the leader begins there again after the next heartbeat at the latest
+              behind the gap, and the leader restarts there after the next heartbeat at the latest
 
-Raft expects any message to be lost, and any small one to overtake a large one. (An append without entries tells what is
-committed right behind those that go before it: it keeps its place among them.)
+Raft expects any message to be lost, and any small one to overtake a large one. (An append without entries announces the
+commit of those before it, so it keeps its place among them.)
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from . import wire
 
 
 class PeerStream(Protocol):
-    """A stream that both have said hello on."""
+    """A stream after both hellos."""
 
     def wake(self) -> None:
-        """There is something to write: ``Peer.take`` has it."""
+        """There is something to write: call ``Peer.take``."""
 
 
 class Peer:
-    """Owned by the event loop. There may be a stream that this side opened, one of the other side's, both, or (when the
-    other one came back before its end was noticed) more: what is sent takes the latest."""
+    """Owned by the event loop. There may be a stream that this side opened, one of the other side's, both, or (after an
+    unnoticed end) more; messages use the latest."""
 
     __slots__ = ("_streams", "key", "outbox")
 
@@ -45,11 +45,11 @@ class Peer:
 
     @property
     def streams(self) -> int:
-        """How many lead there."""
+        """Number of streams."""
         return len(self._streams)
 
     def put(self, body: Body) -> None:
-        """``wake`` has it sent."""
+        """Queue a message; ``wake`` has it sent."""
         self.outbox.put(body, wire.size_of(body))
 
     def wake(self) -> None:
@@ -70,7 +70,7 @@ class Peer:
             self.outbox.close()
 
     def take(self, stream: PeerStream) -> tuple[raft_pb2.RaftEnvelope, int] | None:
-        """What ``stream`` is to write now, and its bytes, about (at least 1)."""
+        """The next envelope for ``stream``, and its approximate bytes (at least 1)."""
         if not self.outbox or self._streams[-1:] != [stream]:
             return None
         bodies, size = self.outbox.take()
@@ -78,18 +78,18 @@ class Peer:
 
 
 URGENT_MAX = 256
-#: ... while nobody is there to read.
+#: ... without a connection.
 _KEPT_MAX = 8
-#: Raft has 8 MiB under way to a follower at most (RaftSettings.in_flight_bytes_max).
+#: Raft has at most 8 MiB in flight to a follower (RaftSettings.in_flight_bytes_max).
 BULK_BYTES_MAX = 16 << 20
 BULK_MAX = 1_024
-#: What goes into one envelope, unless one message is larger; a heartbeat waits for so much at most.
+#: Size of one envelope, unless one message is larger; a heartbeat waits for so much at most.
 ENVELOPE_BYTES = 256 << 10
 
 
 class Outbox:
-    """``is_open`` is False while nobody is there to read: then large things are not kept, and of the small ones a few,
-    so that a vote that is asked for while the connection is made need not be asked for again."""
+    """``is_open`` is False without a connection: then large messages are dropped, and a few small ones kept, so that a
+    vote requested during the connection attempt need not be repeated."""
 
     __slots__ = ("_bulk", "_bulk_bytes", "_urgent", "dropped", "is_open")
 
@@ -133,7 +133,7 @@ class Outbox:
         return True
 
     def take(self) -> tuple[list[Body], int]:
-        """What goes next into one envelope, and its bytes, about."""
+        """The messages of the next envelope, and their approximate bytes."""
         bodies: list[Body] = list(self._urgent)
         self._urgent.clear()
         size = 0
@@ -146,7 +146,7 @@ class Outbox:
         return bodies, size
 
     def close(self) -> None:
-        """Nobody reads any more; what is large goes."""
+        """The connection ended; drop large messages."""
         self.is_open = False
         self.dropped += len(self._bulk)
         self._bulk.clear()

@@ -1,6 +1,5 @@
-"""A controller makes itself known in the metadata, with the feature levels that it understands (KIP-919), so that the
-level is not raised over its head. It asks whoever leads, again and again until the metadata say it.
-"""
+"""Registers a controller in the metadata, with the feature levels that it supports (KIP-919), so that the level is not
+raised beyond them. Retries with the active leader until the metadata has it."""
 
 from __future__ import annotations
 
@@ -19,13 +18,13 @@ from ..driver import ControllerDriver
 
 logger = logging.getLogger("headrace.controller.registration")
 
-#: Nobody waits for it: only the next change of the level does.
+#: Not urgent: only the next change of the level needs it.
 _INTERVAL_S = 1.0
 _TIMEOUT_S = 5.0
 
 
 class Registrar:
-    """``run`` is a task for as long as the controller lives."""
+    """``run`` is a task for the life of the controller."""
 
     def __init__(self, driver: ControllerDriver, cluster_id: str) -> None:
         self._driver = driver
@@ -39,12 +38,12 @@ class Registrar:
             if not self.is_known():
                 try:
                     await self._register()
-                except HeadraceError as error:  # nobody leads, or not any more; or a level that is not understood
+                except HeadraceError as error:  # no leader, or a new one; or an unsupported level
                     logger.debug("not registered yet: %s", error)
             await asyncio.sleep(_INTERVAL_S)
 
     def is_known(self) -> bool:
-        """True too while there is nowhere to keep it, or no cluster yet."""
+        """True also while the metadata cannot hold it, or there is no cluster yet."""
         image = self._driver.image
         if image.metadata_version < 2 or self._driver.leader_id < 0:
             return True

@@ -1,9 +1,9 @@
-"""Raft's messages and their protobufs (raft.proto), both ways.
+"""Translate Raft's messages to and from protobufs (raft.proto).
 
-Whoever talks on a stream said who it is when it began, so a message names neither sender nor receiver. What comes in is
-checked field by field, and an entry's batch by its CRC and against what is said of it: nothing reaches raft that a
-sound peer could not have sent, and no damage reaches the disk. What fails is InvalidRequestError (CorruptMessageError
-for a batch), whatever the bytes.
+The hello of a stream names its sender, so a message names neither sender nor receiver. Incoming messages are checked
+field by field, and an entry's batch by its CRC and against its description. So Raft gets nothing that a correct peer
+could not have sent, and no damage reaches the disk. Any invalid bytes are InvalidRequestError (CorruptMessageError for
+a batch).
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ from ..raft import (
 from ..raft.types import Body
 
 _DIRECTORY_BYTES = 16
-#: A host name has 253 characters at most. Voters' addresses are told to everybody, again and again.
+#: A host name has at most 253 characters; voters' addresses are sent to every replica repeatedly.
 _ADDRESS_MAX = 261
-#: What a message without records takes, about.
+#: About the size of a message without records.
 _SMALL_BYTES = 64
 
 _KINDS = {
@@ -58,7 +58,7 @@ _KIND_OF = {number: kind for kind, number in _KINDS.items()}
 
 
 def size_of(body: Body) -> int:
-    """Bytes on the wire, about: for limits."""
+    """Approximate bytes on the wire, for limits."""
     if isinstance(body, AppendRequest):
         return _SMALL_BYTES + sum(entry.size for entry in body.entries)
     if isinstance(body, SnapshotRequest):
@@ -75,7 +75,6 @@ def write_key(key: ReplicaKey, out: Any) -> None:
 
 
 def envelope_of(bodies: Iterable[Body]) -> raft_pb2.RaftEnvelope:
-    """One envelope with all of them, in order."""
     envelope = raft_pb2.RaftEnvelope()
     for body in bodies:
         out = envelope.messages.add()
@@ -109,7 +108,7 @@ def _write_append_request(body: AppendRequest, message: Any) -> None:
     out = message.append_request
     _write_place(body.previous, out.previous)
     out.committed_offset = body.committed
-    for entry in body.entries:  # added in place: a message that is put into another one is copied
+    for entry in body.entries:  # added in place: a message added to another one is copied
         item = out.entries.add(
             kind=_KINDS[entry.kind],
             term=entry.term,
@@ -171,7 +170,6 @@ _WRITERS: dict[type, Callable[[Any, Any], None]] = {
 
 
 def read_key(key: raft_pb2.RaftReplicaKey) -> ReplicaKey:
-    """InvalidRequestError."""
     _check(key.node_id >= 0, f"node_id={key.node_id}: must not be negative")
     directory: bytes = key.directory_id
     _check(len(directory) == _DIRECTORY_BYTES, f"directory_id: {len(directory)} bytes, must be {_DIRECTORY_BYTES}")
@@ -179,7 +177,7 @@ def read_key(key: raft_pb2.RaftReplicaKey) -> ReplicaKey:
 
 
 def check_address(address: str) -> str:
-    """``address``, if it is "host:port", as a VOTERS entry gives it back. InvalidRequestError."""
+    """``address``, if it is a "host:port" that a VOTERS entry can hold. InvalidRequestError."""
     _check(
         len(address) <= _ADDRESS_MAX, f"address={address[:40]}...: {len(address)} characters, at most {_ADDRESS_MAX}"
     )
@@ -191,7 +189,7 @@ def check_address(address: str) -> str:
 
 
 def read_envelope(envelope: raft_pb2.RaftEnvelope) -> list[Body]:
-    """What is in it, in order. InvalidRequestError, CorruptMessageError."""
+    """The messages in order. InvalidRequestError, CorruptMessageError."""
     _check(not envelope.HasField("hello"), "a hello in the midst of a stream")
     return [_read_message(message) for message in envelope.messages]
 
@@ -269,7 +267,7 @@ def _read_entry(item: raft_pb2.RaftEntry) -> Entry:
 
 
 def _checked_control(entry: Entry, header: BatchHeader) -> Entry:
-    """``entry``, which must say of itself what its own bytes do: a checksum covers them, and a restart reads them."""
+    """``entry``, whose fields must match its own bytes: a checksum covers those, and a restart reads them."""
     try:
         found = decode_entry(header, entry.data)
     except (CorruptLogError, CorruptMessageError) as error:

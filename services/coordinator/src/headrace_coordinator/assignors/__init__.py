@@ -1,4 +1,4 @@
-"""Who reads what: pure functions from members and topics to an assignment (``spec`` says what they take and give).
+"""Assignors: pure functions from members and topics to an assignment (``spec`` has their types).
 
 | name | even | moves | racks |
 |---|---|---|---|
@@ -15,7 +15,7 @@ from types import MappingProxyType
 from . import range_, sticky, uniform
 from .spec import Assignment, Assignor, Members, MemberSpec, Part, Parts, Topics, TopicSpec
 
-#: By name; the first is what a group gets that asks for none (group.consumer.assignors).
+#: By name; the first is the default (group.consumer.assignors).
 ASSIGNORS: Mapping[str, Assignor] = MappingProxyType(
     {"uniform": uniform.assign, "range": range_.assign, "sticky": sticky.assign}
 )

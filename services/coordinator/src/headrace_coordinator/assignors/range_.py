@@ -1,9 +1,9 @@
 """``range``: partitions of the same number go to the same member, so that topics can be joined.
 
-Topics with as many partitions and the same subscribers are one class. In a class each partition *number* belongs to
-one member, for all topics of the class; the numbers are even to within one. A fresh group gets blocks of consecutive
-numbers, in the order of instance ids or else member ids, as Kafka's RangeAssignor deals them; later everybody keeps
-the numbers it has as far as that goes, so the blocks tear, but no more moves than must.
+Topics with as many partitions and the same subscribers are one class. In a class each partition *number* belongs to one
+member, for all topics of the class; the numbers are even to within one. A new group gets blocks of consecutive numbers,
+in the order of instance ids or else member ids, as in Kafka's RangeAssignor. Later each member keeps its numbers as far
+as possible, so the blocks tear, but as few as possible move.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from .spec import Assignment, Members, Part, Topics, quotas
 
 
 def assign(members: Members, topics: Topics) -> Assignment:
-    """An assignment of every partition of the subscribed topics to one member that subscribes to it."""
+    """Assign every partition of the subscribed topics to one member that subscribes to it."""
     order = sorted(members, key=lambda name: (members[name].instance_id or name, name))
     classes: dict[tuple[int, tuple[str, ...]], list[bytes]] = {}
     for topic_id in sorted(topics):
@@ -29,7 +29,7 @@ def assign(members: Members, topics: Topics) -> Assignment:
 
 
 def _numbers(members: Members, subscribers: tuple[str, ...], topic_ids: list[bytes], size: int) -> list[str]:
-    """Whose each partition number is."""
+    """The owner of each partition number."""
     owners: list[str | None] = [None] * size
     in_class = set(topic_ids)
     claims: list[Counter[str]] = [Counter() for _ in range(size)]
@@ -47,7 +47,7 @@ def _numbers(members: Members, subscribers: tuple[str, ...], topic_ids: list[byt
     held.update(owner for owner in owners if owner is not None)
     room = quotas(held, size)
     done: list[str | None] = []
-    for owner in owners:  # everybody keeps its first ones
+    for owner in owners:  # every owner keeps its first ones
         keeps = owner is not None and room[owner] > 0
         done.append(owner if keeps else None)
         if keeps:

@@ -1,5 +1,5 @@
-"""What assignors take and give. They are functions of their arguments alone: the same members and topics, in whatever
-order they are named, get the same assignment.
+"""Arguments and results of assignors. They depend on their arguments alone: the same members and topics, in any order,
+get the same assignment.
 
 Source: KIP-848 (server-side assignors; ``uniform`` and ``range`` are Kafka's names).
 """
@@ -14,13 +14,13 @@ Part = tuple[bytes, int]
 Parts = frozenset[Part]
 NOTHING: Parts = frozenset()
 
-#: Who shall read what; every member has an entry.
+#: Member -> its partitions; every member has an entry.
 Assignment = dict[str, Parts]
 
 
 class MemberSpec(NamedTuple):
-    """A member. ``owned``: what it was to read until now, which is what it keeps if that can be. ``instance_id``: of a
-    static member, the name that stays when its process is started anew."""
+    """A member. ``owned``: its assignment until now, to be kept if possible. ``instance_id``: of a static member, the
+    name that outlives its process."""
 
     topics: frozenset[bytes]
     owned: Parts = NOTHING
@@ -29,13 +29,13 @@ class MemberSpec(NamedTuple):
 
 
 class TopicSpec(NamedTuple):
-    """A topic. ``racks``: of each partition, the racks of its replicas; those of partitions beyond are not known."""
+    """A topic. ``racks``: of each partition, the racks of its replicas; those of further partitions are unknown."""
 
     partitions: int
     racks: tuple[frozenset[str], ...] = ()
 
     def is_near(self, number: int, rack: str | None) -> bool:
-        """Has the partition a replica in the rack?"""
+        """Whether the partition has a replica in the rack."""
         return rack is not None and rack in self.racks_of(number)
 
     def racks_of(self, number: int) -> frozenset[str]:
@@ -48,14 +48,15 @@ Assignor = Callable[[Members, Topics], Assignment]
 
 
 def parts_of(topics: Topics, wanted: frozenset[bytes]) -> Iterator[Part]:
-    """The partitions of the wanted topics that exist, in order."""
+    """Existing partitions of the wanted topics, in order."""
     for topic_id in sorted(wanted):
         if (topic := topics.get(topic_id)) is not None:
             yield from ((topic_id, number) for number in range(topic.partitions))
 
 
 def kept_by_owner(members: Members, topics: Topics) -> dict[str, set[Part]]:
-    """What each member may keep of what it owns: what exists and it subscribes to; of two owners the first by name."""
+    """What each member may keep of what it owns: existing and subscribed partitions; of two owners the first by
+    name."""
     taken: set[Part] = set()
     kept: dict[str, set[Part]] = {}
     for name in sorted(members):
@@ -74,13 +75,12 @@ def kept_by_owner(members: Members, topics: Topics) -> dict[str, set[Part]]:
 
 
 def subscribe_to_the_same(members: Members) -> bool:
-    """Do all members subscribe to the same topics?"""
     return len({member.topics for member in members.values()}) <= 1
 
 
 def quotas(held: Mapping[str, int], total: int) -> dict[str, int]:
-    """How much of ``total`` each gets, even to within one. Who holds most gets one more: that moves least, since
-    min(held, quota) of each is what it keeps."""
+    """Share of ``total`` for each, even to within one. Those that hold most get one more, which moves least: each keeps
+    min(held, quota)."""
     least, odd = divmod(total, len(held))
     order = sorted(held, key=lambda name: (-held[name], name))
     return {name: least + (place < odd) for place, name in enumerate(order)}

@@ -1,15 +1,15 @@
-"""``sticky``: as even as subscriptions allow, and everybody keeps what it has if that can be; rack aware.
+"""``sticky``: as even as subscriptions allow, every member keeps its partitions if possible; rack aware.
 
 Where all members subscribe to the same topics, they get the same number of partitions to within one, and as few
 partitions move as any such assignment allows (``spec.quotas``).
 
-Where subscriptions differ, the assignment is the most even there is: no partition, and no chain of partitions handed
-from member to member, could be moved that would make a larger share and a smaller one more alike. (An assignment
-without such a chain is an optimal semi-matching: Harvey, Ladner, Lovasz, Tamir, *Semi-matchings for bipartite graphs
-and load balancing*, 2003.) It begins with what everybody has, so little moves, though not provably the least.
+Where subscriptions differ, the assignment is as even as possible: no partition, and no chain of partitions passed from
+member to member, could be moved to make a larger and a smaller share more alike. (An assignment without such a chain is
+an optimal semi-matching: Harvey, Ladner, Lovasz, Tamir, *Semi-matchings for bipartite graphs and load balancing*,
+2003.) It begins with the present owners, so few move, though not provably the fewest.
 
-Racks (KIP-881): what has to go somewhere goes where a replica is near, if that is not less even; who has to give
-something up gives up what is far first. Nothing moves for the sake of a rack alone.
+Racks (KIP-881): a partition without owner goes to a member near a replica, if that is not less even; a member that must
+give partitions up gives up distant ones first. Nothing moves for the sake of a rack alone.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .spec import Assignment, Members, Part, Topics, kept_by_owner, parts_of, qu
 
 
 def assign(members: Members, topics: Topics) -> Assignment:
-    """An assignment of every partition of the subscribed topics to one member that subscribes to it."""
+    """Assign every partition of the subscribed topics to one member that subscribes to it."""
     if not members:
         return {}
     kept = kept_by_owner(members, topics)
@@ -49,7 +49,7 @@ def _even(members: Members, topics: Topics, shares: dict[str, set[Part]]) -> Non
 
 
 def _to_give_up(rack: str | None, topics: Topics, parts: Iterable[Part], count: int) -> list[Part]:
-    """The ``count`` partitions that a member gives up: what is far before what is near, the last ones first."""
+    """The ``count`` partitions that a member gives up: distant before near ones, the last ones first."""
     if count <= 0:
         return []
     return sorted(parts, key=lambda part: (topics[part[0]].is_near(part[1], rack), -part[1], part[0]))[:count]
@@ -58,7 +58,7 @@ def _to_give_up(rack: str | None, topics: Topics, parts: Iterable[Part], count: 
 def _deal(
     members: Members, topics: Topics, shares: dict[str, set[Part]], homeless: list[Part], room: dict[str, int]
 ) -> None:
-    """Gives each homeless partition to a member with room for it; those with the fewest near members choose first."""
+    """Give each partition without owner to a member with room; those with the fewest near members choose first."""
     by_rack: dict[str, list[str]] = {}
     for name in sorted(members):
         if (rack := members[name].rack) is not None and room[name] > 0:
@@ -103,7 +103,7 @@ def _as_even_as_can_be(members: Members, topics: Topics, shares: dict[str, set[P
     by_topic: dict[bytes, list[Part]] = {}
     for part in homeless:
         by_topic.setdefault(part[0], []).append(part)
-    for topic_id in sorted(by_topic, key=lambda each: (len(subscribers[each]), each)):  # who has least choice first
+    for topic_id in sorted(by_topic, key=lambda each: (len(subscribers[each]), each)):  # the least choice first
         _give_to_the_poorest(members, topics, shares, by_topic[topic_id], subscribers[topic_id])
     _level(members, topics, shares, subscribers)
 
@@ -111,7 +111,7 @@ def _as_even_as_can_be(members: Members, topics: Topics, shares: dict[str, set[P
 def _give_to_the_poorest(
     members: Members, topics: Topics, shares: dict[str, set[Part]], parts: list[Part], subscribers: list[str]
 ) -> None:
-    """Gives each partition of a topic to the subscriber that has least, to one near it among equals."""
+    """Give each partition of a topic to the subscriber with the fewest, near it among equals."""
     everybody = [(len(shares[name]), name) for name in subscribers]
     by_rack: dict[str | None, list[tuple[int, str]]] = {}
     for entry in everybody:
@@ -128,7 +128,7 @@ def _give_to_the_poorest(
 
 
 def _poorest(heap: list[tuple[int, str]], shares: Mapping[str, set[Part]]) -> str:
-    """Shares only grow here, so an entry that is out of date only has to sink."""
+    """The member with the fewest. Shares only grow here, so an outdated entry only has to sink."""
     while True:
         size, name = heap[0]
         if size == len(shares[name]):
@@ -139,10 +139,10 @@ def _poorest(heap: list[tuple[int, str]], shares: Mapping[str, set[Part]]) -> st
 def _level(
     members: Members, topics: Topics, shares: dict[str, set[Part]], subscribers: Mapping[bytes, list[str]]
 ) -> None:
-    """Hands partitions along chains of members until none makes the shares more alike.
+    """Pass partitions along chains of members until none makes the shares more alike.
 
-    The largest share first. When its owner finds no chain, all whom its chains reach have at most one less, and what
-    they have goes nowhere else; so none of them finds any chain later either.
+    The largest share first. When its owner has no chain, all members that its chains reach have at most one fewer, and
+    their partitions reach no other; so none of them has a chain later either.
     """
     settled: set[str] = set()
     while True:
@@ -172,8 +172,8 @@ def _level(
 def _chain(
     giver: str, shares: Mapping[str, set[Part]], subscribers: Mapping[bytes, list[str]]
 ) -> tuple[list[tuple[str, bytes, str]], set[str]]:
-    """The shortest chain of (from, topic, to), the last link first, from ``giver`` to a member that has at least two
-    partitions fewer; none: whom all chains reach, the giver included. Breadth first, each topic looked at once."""
+    """Shortest chain of (from, topic, to), the last link first, from ``giver`` to a member with at least two partitions
+    fewer; if none: all members that chains reach, including the giver. Breadth first, each topic visited once."""
     came: dict[str, tuple[str, bytes]] = {}
     seen_topics: set[bytes] = set()
     queue = deque([giver])

@@ -1,9 +1,9 @@
-"""``uniform``: even in every topic, and even in all; everybody keeps what it has as far as that goes. The default.
+"""``uniform``: even in every topic, and even in all; every member keeps its partitions as far as possible. The default.
 
 Where all members subscribe to the same topics, each gets the same number of partitions *of each topic* to within one,
-and the same number of partitions altogether to within one. (``sticky`` sees only the latter, so it moves fewer; but one
-member may have all of a busy topic.) A topic of n partitions and m members has n // m *seats* for each, and n % m *odd*
-seats: who sits there is chosen so that what is held stays, then seats change hands until they are even.
+and the same number of partitions altogether to within one. (``sticky`` considers only the latter, so it moves fewer;
+but one member may have all of a busy topic.) A topic of n partitions and m members has n // m *seats* for each, and n %
+m *odd* seats. These are given so that partitions stay, then passed on until they are even.
 
 Where subscriptions differ, it is the same as ``sticky`` without its racks.
 """
@@ -18,7 +18,7 @@ from .spec import Assignment, Members, Part, Topics, kept_by_owner, subscribe_to
 
 
 def assign(members: Members, topics: Topics) -> Assignment:
-    """An assignment of every partition of the subscribed topics to one member that subscribes to it."""
+    """Assign every partition of the subscribed topics to one member that subscribes to it."""
     if not members:
         return {}
     if not subscribe_to_the_same(members):
@@ -43,7 +43,7 @@ def assign(members: Members, topics: Topics) -> Assignment:
 
 
 def _give_up(parts: set[Part], seats: Mapping[bytes, int]) -> None:
-    """Takes away what is more than the member's seats in each topic, the last partitions first."""
+    """Remove what exceeds the member's seats in each topic, the last partitions first."""
     used: Counter[bytes] = Counter()
     for part in sorted(parts):
         used[part[0]] += 1
@@ -54,12 +54,13 @@ def _give_up(parts: set[Part], seats: Mapping[bytes, int]) -> None:
 def _odd_seats(
     names: list[str], sizes: Mapping[bytes, int], held: Mapping[tuple[str, bytes], int]
 ) -> dict[bytes, set[str]]:
-    """Who has one partition more, of each topic; the number of such seats is even to within one over the members."""
+    """Members with one partition more, of each topic; the number of such seats is even to within one over the
+    members."""
     seats: Counter[str] = Counter(dict.fromkeys(names, 0))
     odd: dict[bytes, set[str]] = {}
     for topic_id, size in sizes.items():
         least, extra = divmod(size, len(names))
-        # Who would lose something otherwise, then who has fewest such seats.
+        # Members that would lose something first, then those with the fewest such seats.
         order = sorted(names, key=lambda name: (held.get((name, topic_id), 0) <= least, seats[name], name))
         odd[topic_id] = set(order[:extra])
         seats.update(order[:extra])
@@ -79,5 +80,5 @@ def _odd_seats(
 
 
 def _moves(rich: str, poor: str, topic_id: bytes, least: int, held: Mapping[tuple[str, bytes], int]) -> int:
-    """What moves when the seat changes hands: 1 if the rich one holds a partition for it, -1 if the poor one does."""
+    """Moves when the seat changes owners: 1 if the rich one holds a partition for it, -1 if the poor one does."""
     return (held.get((rich, topic_id), 0) > least) - (held.get((poor, topic_id), 0) > least)

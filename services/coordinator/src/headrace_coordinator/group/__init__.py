@@ -1,1 +1,1 @@
-"""Consumer groups, pure: who is in them and who reads what (KIP-848). ``groups.Groups`` is the door."""
+"""Consumer groups, pure: membership and assignments (KIP-848). ``groups.Groups`` is the entry point."""

@@ -1,9 +1,7 @@
-"""Who is let in: what a request must look like, and whether the one who asks is who it says (KIP-848, KIP-345).
+"""Validate group requests and their senders (KIP-848, KIP-345). Each check raises the typed error before any change.
 
-Each of these raises the typed error, before anything has changed.
-
-Any epoch since the member joined is good in a heartbeat, since several assignments may be pushed while one is under
-way. An older process of the same member is fenced by its connection's number, a commit by its epoch (KIP-1251).
+A heartbeat may have any epoch since the member joined, because several assignments may be pushed meanwhile. An older
+process of the same member is fenced by its connection's number, a commit by its epoch (KIP-1251).
 """
 
 from __future__ import annotations
@@ -41,7 +39,7 @@ def check_group_id(group_id: str, settings: GroupSettings) -> None:
 
 
 def check_heartbeat(request: Heartbeat, settings: GroupSettings) -> None:
-    """The request by itself. InvalidGroupIdError, InvalidRequestError, InvalidTopicError, UnsupportedAssignorError,
+    """Check the request alone. InvalidGroupIdError, InvalidRequestError, InvalidTopicError, UnsupportedAssignorError,
     InvalidRegularExpressionError."""
     check_group_id(request.group_id, settings)
     if not request.member_id:
@@ -103,8 +101,8 @@ def check_leave(request: Leave, settings: GroupSettings) -> None:
 
 
 def known_member(group: Group | None, group_id: str, member_id: str, instance_id: str | None = None) -> Member:
-    """The member, which must have the instance id, if one is named. GroupIdNotFoundError is not raised: to a member, a
-    group that is gone is one that does not know it. UnknownMemberIdError, FencedInstanceIdError."""
+    """The member, with this instance id if one is named. UnknownMemberIdError (also if the group is gone),
+    FencedInstanceIdError."""
     if instance_id is not None:
         holder = group.statics.get(instance_id) if group is not None else None
         if holder is not None and holder != member_id:
@@ -128,25 +126,24 @@ def known_member(group: Group | None, group_id: str, member_id: str, instance_id
 
 
 def check_connection(member: Member, connection: int | None) -> None:
-    """Guard: what comes from an earlier stream than the member's latest was overtaken. FencedMemberEpochError."""
+    """Guard: ignore an earlier stream than the member's latest. FencedMemberEpochError."""
     if connection is not None and connection < member.session.connection:
         raise FencedMemberEpochError(f"member {member.member_id!r} has a later connection; this one counts no more")
 
 
 def knows_all(request: Heartbeat, member: Member) -> bool:
-    """Has it heard of all that it was given, and of all that it has to let go of?"""
+    """Whether the member knows its latest assignment, including revocations."""
     return request.revision == member.current.revision
 
 
 def owned_that_counts(request: Heartbeat, member: Member) -> Parts | None:
-    """Guard: what the member says that it reads, if it has heard of all that it was given (messages: revisions)."""
+    """Guard: the partitions that the member reads, if it knows its latest assignment (messages: revisions)."""
     return request.owned if knows_all(request, member) else None
 
 
 def check_epoch(member: Member, epoch: int) -> None:
-    """A heartbeat's epoch is one that this member was told since it joined. It may be older than the latest, which can
-    be on its way while the heartbeat is; an older process of the same member has an older connection.
-    FencedMemberEpochError."""
+    """A heartbeat's epoch must be one that this member got since it joined. It may be older than the latest, which may
+    be on its way; an older process of the same member has an older connection. FencedMemberEpochError."""
     current = member.current
     if not current.first_epoch <= epoch <= current.epoch:
         raise FencedMemberEpochError(
@@ -156,11 +153,13 @@ def check_epoch(member: Member, epoch: int) -> None:
 
 
 def check_commit(group: Group, member: Member, epoch: int, parts: Iterable[Part] | None) -> None:
-    """May the member commit in this epoch? In its own it may, but for what another member has: one that was cut off for
-    the grace hears of its new epoch before it lets go of what was given away meanwhile. In an older one, which it may
-    not know to be over, only what it has had since then (KIP-1251); ``parts`` None: not known, so no. Guard: a commit
-    that was long on its way, of a partition that somebody else has read on since, does not take the offset back.
-    StaleMemberEpochError."""
+    """Check that the member may commit in this epoch. StaleMemberEpochError.
+
+    In its own epoch it may, except for another member's partitions: after a disconnection for the grace it learns the
+    new epoch before it releases what was given away. In an older epoch, which it may not know to be over, it may commit
+    only what it has had since then (KIP-1251); ``parts`` None: unknown, so refused. Guard: a delayed commit of a
+    partition that another member has read on since must not move the offset back.
+    """
     current = member.current
     where = f"group {group.group_id!r}, member {member.member_id!r}"
     if epoch == current.epoch:

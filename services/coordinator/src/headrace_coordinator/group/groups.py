@@ -1,21 +1,21 @@
-"""The groups of a shard: what is asked is decided here (GroupStateMachine). Pure: **decide, then replay**.
+"""The groups of a shard: decides their requests (GroupStateMachine). Pure: **decide, then replay**.
 
     handle(request, now) -> Decision     raises, with nothing changed, or decides and applies
-    tick(now) -> Decision                who was silent for too long goes; targets that were put off are made
-    replay(key, value), loaded(now)      another one's decisions, or an earlier life's
+    tick(now) -> Decision                removes silent members; makes delayed targets
+    replay(key, value), loaded(now)      decisions of another coordinator, or before a restart
 
-A membership is a stream of heartbeats (messages.py); ``checks.py`` says who is let in, ``rebalancing.py`` what follows
-from a change, ``reconciling.py`` how a member gets to its target assignment, ``timing.py`` who was silent for too long.
+A membership is a stream of heartbeats (messages.py). ``checks.py`` validates requests, ``rebalancing.py`` follows up a
+change, ``reconciling.py`` moves members to their target assignments, ``timing.py`` finds silent members.
 
 Not obvious:
 
-* **A static member** (KIP-345) keeps its place when its process is started anew: the new one has another member id and
-  the same instance id, and takes over what the old one had, without a rebalance. It may do so when the old one said
-  that it comes back (epoch -2), or its connection has been broken for the grace; before, the id is not released.
-* **A dynamic member whose connection is broken for the grace is gone**, for a process that ends closes its connections.
-  Kafka waits out its session of 45 s. Until its grace is over nobody else gets what it has.
-* **A coordinator that stood still blames nobody** (timing.SteadyClock), nor does one that has just got the shard, nor
-  one that does not know whether it has been deposed (timing.Ownership).
+* **A static member** (KIP-345) keeps its assignment over a restart of its process: the new one has another member id
+  and the same instance id, and takes over without a rebalance. It may do so when the old one announced its return
+  (epoch -2), or its connection has been broken for the grace; before, the id is not released.
+* **A dynamic member whose connection is broken for the grace is removed**, because a process that ends closes its
+  connections. Kafka waits out its session of 45 s. Until the grace is over no other member gets its partitions.
+* **A coordinator removes no member for its own pause** (timing.SteadyClock), nor just after it got the shard, nor while
+  it does not know whether it has been deposed (timing.Ownership).
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ _FIELDS = ("rack", "client_id", "client_host", "rebalance_timeout_ms", "topics",
 
 class Groups:
     """All groups of one shard. ``awaits_proof``: its runtime proves that the shard was this owner's (OwnershipAsked,
-    OwnershipProven), and until then nobody is taken for gone."""
+    OwnershipProven), and until then no member is removed."""
 
     def __init__(self, settings: GroupSettings | None = None, *, awaits_proof: bool = False) -> None:
         self._settings = settings or GroupSettings()
@@ -81,20 +81,20 @@ class Groups:
         self._clock = SteadyClock()
         self._ownership = Ownership() if awaits_proof else None
         self._rebalancing = Rebalancing(self._settings, self._topics, self._agenda)
-        #: Groups whose targets are to be looked over: this process has not made them.
+        #: Groups whose targets must be checked: another process made them.
         self._unseen: set[str] = set()
 
     # -- from the log --------------------------------------------------------------------------------------------------
 
     def replay(self, key: bytes, value: bytes | None, timestamp_ms: int) -> None:
-        """A record of one of the groups' kinds. CorruptLogError, UnsupportedVersionError."""
+        """Apply a record of one of the groups' kinds. CorruptLogError, UnsupportedVersionError."""
         where = decode_key(key)
         self._state.apply(where, None if value is None else decode_value(where.kind, value))
 
     def loaded(self, now_ms: int) -> Decision:
-        """All is replayed: everybody counts as just heard of. What a decision that was cut off left over is cleared."""
+        """All is replayed: every member counts as just heard from. Clears the rest of an interrupted decision."""
         turn = self._turn(now_ms)
-        if self._ownership is not None:  # nobody could be late before
+        if self._ownership is not None:  # no member could be late before
             self._ownership.proven_ms = turn.owned_ms = turn.steady_ms
         for group in list(self._state.groups.values()):
             for member in list(group.members.values()):
@@ -114,7 +114,7 @@ class Groups:
     # -- requests ------------------------------------------------------------------------------------------------------
 
     def handle(self, request: object, now_ms: int) -> Decision:
-        """Raises what the rule for the request says; InvalidRequestError for one that is none of the groups'."""
+        """Decide a request. Raises its rule's errors; InvalidRequestError for one that is not for groups."""
         if isinstance(request, ClockSet):
             self._clock.was_set(request.by_ms)
             return Decision()
@@ -126,8 +126,8 @@ class Groups:
         return rule(self, request, self._turn(now_ms))
 
     def _heartbeat(self, request: Heartbeat, turn: Turn) -> Decision:
-        """HeartbeatReply. What ``checks`` raises; GroupMaxSizeReachedError, UnreleasedInstanceIdError;
-        CoordinatorLoadInProgressError: it is not known yet which topics there are."""
+        """HeartbeatReply. Raises the errors of ``checks``; GroupMaxSizeReachedError, UnreleasedInstanceIdError;
+        CoordinatorLoadInProgressError: the topics are not known yet."""
         checks.check_heartbeat(request, self._settings)
         if not self._topics.is_known:
             raise CoordinatorLoadInProgressError(
@@ -145,7 +145,7 @@ class Groups:
     def _heard(
         self, request: Heartbeat, turn: Turn, group: Group, member: Member, owned: frozenset[tuple[bytes, int]] | None
     ) -> Decision:
-        """A member goes on."""
+        """A heartbeat of a present member."""
         session = member.session
         session.heard(request.connection, turn.steady_ms)
         if session.revoking_ms is not None:
@@ -192,8 +192,7 @@ class Groups:
         return turn.decision(self._rebalancing.told(group, member, with_assignment=True))
 
     def _new_member(self, request: Heartbeat, turn: Turn, group: Group | None) -> tuple[Member, list[str]]:
-        """Somebody who was not in the group, or takes the place of a static member. GroupMaxSizeReachedError,
-        UnreleasedInstanceIdError."""
+        """A new member, or one that replaces a static member. GroupMaxSizeReachedError, UnreleasedInstanceIdError."""
         instance_id = request.instance_id
         holder_id = group.statics.get(instance_id) if group is not None and instance_id is not None else None
         if group is not None and holder_id is not None:
@@ -227,7 +226,7 @@ class Groups:
         return member
 
     def _told_about_itself(self, turn: Turn, group: Group, member: Member, request: Heartbeat) -> list[str]:
-        """Writes what the member says of itself, if that is new; why there must be another target for it, if so."""
+        """Write changes of the member's own description; returns the reasons for a new target."""
         before = member.said
         after = _described(before, request)
         if after == before:
@@ -244,8 +243,8 @@ class Groups:
         return reasons
 
     def _leave(self, request: Leave, turn: Turn) -> Decision:
-        """LeaveReply. UnknownMemberIdError, FencedInstanceIdError; InvalidRequestError: only a static member comes
-        back; FencedMemberEpochError: it has a later connection."""
+        """LeaveReply. UnknownMemberIdError, FencedInstanceIdError; InvalidRequestError: only a static member returns;
+        FencedMemberEpochError: it has a later connection."""
         checks.check_leave(request, self._settings)
         group = self._state.groups.get(request.group_id)
         member = checks.known_member(group, request.group_id, request.member_id, request.instance_id)
@@ -266,7 +265,7 @@ class Groups:
         return turn.decision(LeaveReply(request.member_id, request.member_epoch))
 
     def _disconnected(self, request: Disconnected, turn: Turn) -> Decision:
-        """The grace begins; nothing is said of a member that is on a later stream, or none any more."""
+        """Start the grace; ignored for a member on a later stream, or a former one."""
         group = self._state.groups.get(request.group_id)
         member = group.members.get(request.member_id) if group is not None else None
         if group is None or member is None or member.value is None:
@@ -279,7 +278,7 @@ class Groups:
         return Decision()
 
     def _topics_changed(self, request: TopicsChanged, turn: Turn) -> Decision:
-        """The groups that read one of these are looked at by the next ticks."""
+        """The next ticks check the groups that read one of these."""
         changed = request.changed if self._topics.is_known else None
         self._topics.replace(request.topics)
         for group in self._state.groups.values():
@@ -305,13 +304,13 @@ class Groups:
     # -- time ----------------------------------------------------------------------------------------------------------
 
     def next_due_ms(self) -> int | None:
-        """When to tick at the latest, by the wall clock; None: nothing is waited for."""
+        """Wall-clock time of the next tick at the latest; None: nothing is due."""
         due_ms = self._agenda.next_due_ms()
         return None if due_ms is None else self._clock.wall(due_ms)
 
     def tick(self, now_ms: int) -> Decision:
-        """Some of what is due, group by group; there may be more at once (next_due_ms). What is due later than the
-        shard is proven to be ours waits for the proof."""
+        """Do some of what is due, group by group; there may be more (next_due_ms). What is due after the last proof of
+        ownership waits for the next one."""
         turn = self._turn(now_ms)
         while len(turn.records) < TICK_RECORDS_MAX and (matter := self._agenda.take(turn.owned_ms)) is not None:
             group_id, member_id = matter
@@ -325,7 +324,7 @@ class Groups:
         return turn.decision()
 
     def _look_at_members(self, turn: Turn, group: Group) -> None:
-        """One of the group's members is due: all of it are looked at, so that those who go together go in one step."""
+        """One of the group's members is due: check all, so that those that leave together cause one rebalance."""
         gone = []
         for member in group.members.values():
             if member.value is None:
@@ -336,7 +335,7 @@ class Groups:
         if gone:
             self._remove(turn, group, gone)
         elif any(member.session.is_lost(turn.owned_ms) for member in group.unsettled()):
-            self._rebalancing.settle(turn, group)  # a static one reads nothing any more
+            self._rebalancing.settle(turn, group)  # a static one no longer reads
         for member in group.members.values():
             self._watch_on(turn, group, member)
 
@@ -352,7 +351,7 @@ class Groups:
         return None
 
     def _watch_on(self, turn: Turn, group: Group, member: Member) -> None:
-        if member.session.is_lost(turn.owned_ms):  # a static one: its session is what is left
+        if member.session.is_lost(turn.owned_ms):  # a static one: only its session is left
             due_ms = member.session.last_contact_ms + self._rebalancing.session_timeout_ms(group.group_id)
             self._agenda.put((group.group_id, member.member_id), due_ms)
         else:
@@ -366,7 +365,7 @@ class Groups:
         self._rebalancing.settle(turn, group, reasons=reasons, urgent=True)
 
     def _review(self, turn: Turn, group: Group) -> None:
-        """Have the topics of the group changed? Is a target due? Was another process's last decision cut off?"""
+        """Check for changed topics, a due target, and the rest of another process's interrupted decision."""
         if not self._topics.is_known or (group.value is None and not group.members):
             return
         reasons = []
@@ -380,7 +379,7 @@ class Groups:
         self._rebalancing.settle(turn, group, reasons=reasons)
 
     def _is_whole(self, group: Group, subscribed: frozenset[bytes]) -> bool:
-        """Is the target of every partition exactly one member that subscribes to it?"""
+        """Whether every partition has exactly one target member, which subscribes to it."""
         wanted = sum(topic.partitions for topic in self._topics.specs(subscribed).values())
         aimed = [part for member in group.members.values() for part in member.target]
         mine = all(
@@ -392,23 +391,23 @@ class Groups:
     # -- what the offsets' half asks, and administration -----------------------------------------------------------
 
     def exists(self, group_id: str) -> bool:
-        """Is there a group of this name, with members or without?"""
+        """Whether a group of this name exists, with or without members."""
         return group_id in self._state.groups
 
     def is_empty(self, group_id: str) -> bool:
-        """Has it no members? True for a group that does not exist."""
+        """Whether it has no members. True for a group that does not exist."""
         group = self._state.groups.get(group_id)
         return group is None or not group.members
 
     def empty_since_ms(self, group_id: str) -> int | None:
-        """When the last member left, by the record that says so; None while it has members or does not exist."""
+        """When the last member left, by its record; None while it has members or does not exist."""
         group = self._state.groups.get(group_id)
         if group is None or group.members or group.said.empty_since_ms < 0:
             return None
         return group.said.empty_since_ms
 
     def is_subscribed(self, group_id: str, topic: str) -> bool:
-        """Does a member of the group subscribe to the topic, by name or by pattern?"""
+        """Whether a member of the group subscribes to the topic, by name or by pattern."""
         group = self._state.groups.get(group_id)
         return group is not None and _reads_any(group, (topic,))
 
@@ -420,10 +419,12 @@ class Groups:
         instance_id: str | None,
         partitions: Iterable[tuple[str, int]] | None = None,
     ) -> None:
-        """May this member commit? UnknownMemberIdError, StaleMemberEpochError, FencedInstanceIdError. A negative epoch
-        is an admin's or a plain consumer's, and is right while the group has no members. ``partitions``: (topic name,
-        number) of what is committed; where they are named, an older epoch will do for what the member has had since
-        then, so that a rebalance that takes nothing from it refuses it nothing."""
+        """Raise UnknownMemberIdError, StaleMemberEpochError or FencedInstanceIdError unless this member may commit.
+
+        A negative epoch is an admin's or a plain consumer's, and is valid while the group has no members.
+        ``partitions``: (topic name, number) of the commit. If named, an older epoch suffices for what the member has
+        had since then, so a rebalance that takes nothing from it refuses nothing.
+        """
         group = self._state.groups.get(group_id)
         if member_epoch < 0:
             self._check_stranger(group, group_id, member_id)
@@ -433,11 +434,12 @@ class Groups:
         checks.check_commit(group, member, member_epoch, self._parts(partitions))
 
     def check_fetch(self, group_id: str, member_id: str, member_epoch: int) -> None:
-        """May this member ask for offsets? The same errors; a negative epoch without a member id always may."""
+        """Check that this member may fetch offsets. The same errors; a negative epoch without a member id always
+        may."""
         if member_epoch < 0 and not member_id:
             return
         member = checks.known_member(self._state.groups.get(group_id), group_id, member_id)
-        # A smaller one asks in vain only of what it lost, and that is decided when it commits; see check_epoch.
+        # A smaller one fails only for lost partitions, which its commit decides; see check_epoch.
         if not member.current.first_epoch <= member_epoch <= member.current.epoch:
             checks.check_commit(self._state.groups[group_id], member, member_epoch, None)
 
@@ -520,7 +522,7 @@ _RULES: dict[type, Callable[[Groups, Any, Turn], Decision]] = {
 
 
 def _described(value: MemberValue, request: Heartbeat) -> MemberValue:
-    """What the member says of itself; what it does not mention stays, except when it joins."""
+    """The member's description of itself; unnamed fields stay, except when it joins."""
     joins = request.member_epoch == JOIN_EPOCH
     base = MemberValue(instance_id=value.instance_id) if joins else value
     said = {name: getattr(request, name) for name in _FIELDS if getattr(request, name) is not None}
@@ -530,7 +532,7 @@ def _described(value: MemberValue, request: Heartbeat) -> MemberValue:
 
 
 def _named(member: Heartbeat | Member) -> str:
-    """For people: the client's id tells them more than a UUID."""
+    """For people: the client's id says more than a UUID."""
     said = member if isinstance(member, Heartbeat) else member.said
     names = [f"member {member.member_id}"]
     if said.instance_id:

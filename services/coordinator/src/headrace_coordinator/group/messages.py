@@ -1,21 +1,21 @@
-"""What the groups of a shard are asked and told, as plain values (KIP-848, on a stream).
+"""Requests, replies and pushes of a shard's groups, as plain values (KIP-848, on a stream).
 
-    Heartbeat ----> HeartbeatReply          epoch 0 joins; each later one says that it lives, and what it reads
-    Leave --------> LeaveReply              a dynamic member is gone; a static one may only be away
+    Heartbeat ----> HeartbeatReply          epoch 0 joins; later ones show liveness and the partitions read
+    Leave --------> LeaveReply              a dynamic member is removed; a static one may return
     Disconnected                            the stream broke: the grace begins
-    TopicsChanged, GroupConfigChanged       what the metadata says now
-    DescribeGroup, ListGroups, ExplainGroup questions
+    TopicsChanged, GroupConfigChanged       changes of the metadata
+    DescribeGroup, ListGroups, ExplainGroup queries
 
-Pushed without being asked: ``HeartbeatReply`` with an assignment (something has changed for the member), and
-``MemberRemoved`` (it is no member any more, and why).
+Pushed: ``HeartbeatReply`` with an assignment (the member's has changed), and ``MemberRemoved`` (it is no longer a
+member, and why).
 
-**Connections.** A stream has a number, larger than those of all streams that the process took before. What comes from
-an older stream of a member than its latest one says nothing about it, and changes nothing.
+**Connections.** A stream has a number, larger than those of all earlier streams of the process. Messages from an older
+stream of a member than its latest change nothing.
 
-**Revisions.** A member's assignment has a revision, which grows with each change and lives in the log. What a heartbeat
-says about owned partitions counts only under the latest revision: a heartbeat that was on its way while a partition was
-given and taken back does not know of it, and must not seem to have let it go. Kafka's members need none, for they are
-answered one heartbeat at a time; ours are told at any time.
+**Revisions.** A member's assignment has a revision, which grows with each change and is in the log. Owned partitions in
+a heartbeat count only under the latest revision. A heartbeat that was on its way while a partition was assigned and
+revoked does not know of it, and must not seem to have released it. Kafka's members need no revisions, because each
+heartbeat is answered before the next; ours get pushes at any time.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from typing import NamedTuple
 Part = tuple[bytes, int]
 Parts = frozenset[Part]
 
-#: A member epoch that joins, and the epochs of those that leave: for good, and of a static member that comes back.
+#: Member epochs that join, leave permanently, and leave as a static member that returns.
 JOIN_EPOCH, LEAVE_EPOCH, AWAY_EPOCH = 0, -1, -2
 
 NO_REVISION = 0
@@ -36,7 +36,7 @@ NO_REVISION = 0
 
 class GroupState(enum.StrEnum):
     """Kafka's states of a consumer group. ASSIGNING: the target is older than the group's epoch. RECONCILING: not every
-    member has arrived at its target."""
+    member has reached its target."""
 
     EMPTY = "empty"
     ASSIGNING = "assigning"
@@ -49,11 +49,11 @@ class GroupState(enum.StrEnum):
 
 
 class Heartbeat(NamedTuple):
-    """A member joins (epoch 0) or goes on. None: as before; of a joining one everything is taken as it is here.
+    """A member joins (epoch 0) or continues. None: unchanged; when joining, every field counts.
 
-    ``owned``: what it reads at this moment, of the assignment with ``revision``. ``revision``: that of the latest
-    assignment that it has heard (0: none); another one than the group's is answered with the assignment.
-    ``topic_regex``: "" none any more. ``assignor``: "" none preferred. ``connection``: the number of its stream.
+    ``owned``: the partitions read now, of the assignment with ``revision``. ``revision``: of the latest assignment
+    received (0: none); a different one than the group's is answered with the assignment. ``topic_regex``: "" none any
+    more. ``assignor``: "" none preferred. ``connection``: the number of its stream.
     """
 
     group_id: str
@@ -73,8 +73,8 @@ class Heartbeat(NamedTuple):
 
 
 class Leave(NamedTuple):
-    """The member leaves; ``member_epoch``: LEAVE_EPOCH, or AWAY_EPOCH of a static member that means to come back.
-    ``connection`` None: somebody else takes it out (an admin)."""
+    """The member leaves; ``member_epoch``: LEAVE_EPOCH, or AWAY_EPOCH of a static member that will return.
+    ``connection`` None: an admin removes it."""
 
     group_id: str
     member_id: str
@@ -92,7 +92,7 @@ class Disconnected(NamedTuple):
 
 
 class Topic(NamedTuple):
-    """A topic as assignors see it. ``racks``: of each partition, where its replicas are; empty: not known."""
+    """A topic for assignors. ``racks``: of each partition's replicas; empty: unknown."""
 
     name: str
     topic_id: bytes
@@ -101,15 +101,15 @@ class Topic(NamedTuple):
 
 
 class TopicsChanged(NamedTuple):
-    """The cluster's topics by name, all of them; the mapping must not change afterwards. ``changed``: names that came,
-    went or are different since the last time; None: not known."""
+    """All topics of the cluster by name; the mapping must not change afterwards. ``changed``: names that were added,
+    removed or changed since the last time; None: unknown."""
 
     topics: Mapping[str, Topic]
     changed: frozenset[str] | None = None
 
 
 class GroupConfigChanged(NamedTuple):
-    """The configuration of a group, all of it (Kafka's dynamic group configs, KIP-848); None: the coordinator's own."""
+    """The whole configuration of a group (Kafka's dynamic group configs, KIP-848); None: the coordinator's own."""
 
     group_id: str
     session_timeout_ms: int | None = None
@@ -136,10 +136,9 @@ class ExplainGroup(NamedTuple):
 class HeartbeatReply(NamedTuple):
     """Answer to a heartbeat, or pushed.
 
-    ``assignment``: all that the member may read; it lets go of what it owns and is not in here, and then says so. None:
-    as before. ``names``: of the topics in ``assignment``. ``session_timeout_ms``: a member that was not answered for so
-    long stops reading; ``connection_grace_ms``: and so does one whose stream is broken for so long: others may have its
-    partitions.
+    ``assignment``: all that the member may read; it releases other partitions that it owns, and then says so. None:
+    unchanged. ``names``: of the topics in ``assignment``. A member stops reading when it got no answer for
+    ``session_timeout_ms``, or its stream is broken for ``connection_grace_ms``: others may have its partitions.
     """
 
     member_id: str
@@ -160,8 +159,6 @@ class LeaveReply(NamedTuple):
 
 
 class RemovalReason(enum.StrEnum):
-    """Why somebody is no member any more."""
-
     LEFT = "it left"
     SESSION = "it did not heartbeat for its session time-out"
     CONNECTION = "its connection broke, and it did not come back within the grace"
@@ -170,8 +167,8 @@ class RemovalReason(enum.StrEnum):
 
 
 class MemberRemoved(NamedTuple):
-    """Pushed to somebody who is no member any more: it lets go of everything, and may join anew. ``error``: the code
-    that its next heartbeat gets."""
+    """Pushed to a removed member: it releases everything, and may join again. ``error``: the code for its next
+    heartbeat."""
 
     member_id: str
     error: str
@@ -193,7 +190,7 @@ class DescribedMember(NamedTuple):
 
 
 class DescribedGroup(NamedTuple):
-    """``names``: of the topics whose ids appear, as far as they exist."""
+    """``names``: of the topics whose ids appear, if they exist."""
 
     group_id: str
     state: GroupState
@@ -211,8 +208,8 @@ class ListedGroup(NamedTuple):
 
 
 class Move(NamedTuple):
-    """One partition of a rebalance; members "" : nobody. ``unread_ms``: from when nobody read it until its new reader
-    said that it does; -1: not (yet) known, or it has no reader now or had none before."""
+    """One partition of a rebalance; member "": none. ``unread_ms``: time without a reader until its new reader
+    confirmed; -1: unknown (yet), or it has no reader now or had none before."""
 
     topic_id: bytes
     topic: str
@@ -223,8 +220,8 @@ class Move(NamedTuple):
 
 
 class Rebalance(NamedTuple):
-    """One change of the target. ``ended_ms``: when every member had arrived; -1: not yet, or a later one came before.
-    ``moves`` holds the first of them only when there are very many; ``moved`` counts all."""
+    """One change of the target. ``ended_ms``: when every member had reached it; -1: not yet, or a later one came
+    before. ``moves`` has only the first of very many; ``moved`` counts all."""
 
     number: int
     at_ms: int

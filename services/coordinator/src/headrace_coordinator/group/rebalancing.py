@@ -1,9 +1,9 @@
-"""What follows from a change of a group: a new epoch, a new target, and every member one step nearer to it (KIP-848).
+"""Follow up a change of a group: a new epoch, a new target, and every member one step nearer to it (KIP-848).
 
-    something changed ---> group epoch + 1 ---> target of that epoch ---> members advance (reconciling.py), are told
+    something changed ---> group epoch + 1 ---> target of that epoch ---> members advance (reconciling.py), pushes
 
-The target is made at once, or, when the last one is too recent, a little later, for all changes until then together
-(KIP-1263): a storm of joins costs few rebalances. What leaves partitions without a reader does not wait.
+The target is made at once, or, if the last one is too recent, a little later, for all changes until then together
+(KIP-1263): a storm of joins costs few rebalances. A change that leaves partitions without a reader does not wait.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .subscriptions import Topics
 from .timing import Agenda
 from .turn import Turn, reads_nothing
 
-#: On the agenda, in the place of a member's id: the group itself.
+#: On the agenda, in place of a member's id: the group itself.
 THE_GROUP = ""
 
 
@@ -59,9 +59,9 @@ class Rebalancing:
         owned: Parts | None = None,
         begins_anew: bool = False,
     ) -> None:
-        """``reasons``: why there must be a new target; none: only members advance. ``urgent``: partitions are without a
-        reader. ``asking``: who is answered, and not told besides; ``owned``: what it said that it reads, if that
-        counts; ``begins_anew``: it certainly reads nothing yet."""
+        """``reasons``: for a new target; empty: only members advance. ``urgent``: partitions have no reader.
+        ``asking``: gets an answer, so no push; ``owned``: the partitions that it reads, if that counts;
+        ``begins_anew``: it surely reads nothing yet."""
         value = group.said
         if reasons:
             group.reasons.extend(reasons)
@@ -113,14 +113,14 @@ class Rebalancing:
         group.assigned_ms = turn.steady_ms
 
     def _assignor(self, group: Group) -> str:
-        """What most members prefer; of equals, and when nobody minds, the first that the coordinator has."""
+        """The assignor that most members prefer; among equals, or without a preference, the coordinator's first."""
         wanted = Counter(member.said.assignor for member in group.members.values() if member.said.assignor)
         return max(self._settings.assignors, key=lambda name: wanted[name])
 
     def _advance_all(
         self, turn: Turn, group: Group, asking: Member | None, owned: Parts | None, begins_anew: bool
     ) -> None:
-        # Who reads nothing lets go first, then who was heard now, then all others take what is free.
+        # Members that read nothing release first, then the one just heard, then the others take what is free.
         waiting = group.unsettled()
         waiting.sort(key=lambda member: (not reads_nothing(member, turn.owned_ms), member is not asking))
         for member in waiting:
@@ -181,7 +181,7 @@ class Rebalancing:
     # -- when to look at a member again --------------------------------------------------------------------------------
 
     def watch(self, group: Group, member: Member) -> None:
-        """Puts the member on the agenda, for the first moment at which it may have done something too late."""
+        """Put the member on the agenda, for the first moment at which it may be late."""
         session = member.session
         timeout_ms = self.session_timeout_ms(group.group_id)
         due_ms = session.last_contact_ms + timeout_ms

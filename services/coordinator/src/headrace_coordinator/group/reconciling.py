@@ -1,19 +1,18 @@
 """Move a member from its current to its target assignment (KIP-848), one pure step: ``advance``.
 
-    has what it shall not have ------> REVOKING    told to let go; keeps its epoch; everything else waits for that
-    has let go of it ----------------> gets what is free of its target, and the epoch of the target
-    target is still somebody else's -> WAITING     gets it when that one has let go; goes on with the rest meanwhile
-    has all of its target -----------> SETTLED
+    has partitions outside its target -> REVOKING    told to release them; keeps its epoch; the rest waits for that
+    has released them -----------------> gets what is free of its target, and the epoch of the target
+    target is still another member's --> WAITING     gets it when that one has released it; continues with the rest
+    has all of its target -------------> SETTLED
 
-A partition is free when no member has it, neither assigned nor revoking. So at no time two members have it, and nobody
-who keeps a partition ever notices that others move.
+A partition is free when no member has it, neither assigned nor revoking. So two members never have it at once, and a
+member that keeps a partition never notices that others move.
 
-That a member has let go of something is believed only of a member that knows what it has (messages: revisions), or of
-one that certainly reads nothing: its process is a new one, or it said that it goes, or its connection has been broken
-for longer than the grace.
+A release counts only from a member that knows its assignment (messages: revisions), or that surely reads nothing: its
+process is new, it announced its leave, or its connection has been broken for longer than the grace.
 
-Owned partitions count only under the latest revision of the assignment: a heartbeat that was under way while a
-partition was given and revoked does not name it, and would seem to have released it.
+Owned partitions count only under the latest revision of the assignment: a heartbeat that was on its way while a
+partition was assigned and revoked does not name it, and would seem to have released it.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ NOTHING: Parts = frozenset()
 
 @dataclass(frozen=True, slots=True)
 class Current:
-    """What a member has. ``assigned``: it may read these, since the epoch of each; ``revoking``: it must let go of
-    these. ``epoch`` 0: it was told nothing yet."""
+    """A member's partitions. ``assigned``: it may read these, since the epoch of each; ``revoking``: it must release
+    these. ``epoch`` 0: it has not received an assignment."""
 
     epoch: int = 0
     first_epoch: int = 0
@@ -39,7 +38,7 @@ class Current:
 
     @property
     def held(self) -> Parts:
-        """All that nobody else may have."""
+        """Partitions that no other member may have."""
         return self.revoking.union(self.assigned)
 
     @property
@@ -47,7 +46,7 @@ class Current:
         return self.epoch == AWAY_EPOCH
 
     def has_arrived(self, target: Parts, target_epoch: int) -> bool:
-        """Is there nothing more to do for it?"""
+        """Whether nothing is left to do for it."""
         if self.revoking:
             return False
         if self.is_away:
@@ -66,7 +65,7 @@ def advance(
 ) -> Current:
     """The next step, or ``current`` itself when there is none now.
 
-    ``owned``: what the member said that it reads, if that counts. ``is_free``: has no *other* member the partition?
+    ``owned``: the partitions that the member reads, if that counts. ``is_free``: no *other* member has the partition.
     """
     if reads_nothing:
         current = _without(current, current.held - target)
@@ -91,13 +90,13 @@ def advance(
 
 
 def begun_anew(current: Current) -> Current:
-    """The member joins again, or another process takes its place: nothing is revoking any more, for whoever was to let
-    go reads nothing now; it keeps what it may read, but has to be told."""
+    """The member joins again, or another process replaces it: nothing is revoking, because the old one reads nothing
+    now; it keeps its assignment, but must receive it."""
     return Current(0, 0, current.revision + 1, dict(current.assigned), NOTHING)
 
 
 def gone_away(current: Current) -> Current:
-    """The static member has left, and means to come back."""
+    """The static member has left, and will return."""
     return Current(AWAY_EPOCH, current.first_epoch, current.revision, dict(current.assigned), NOTHING)
 
 
@@ -109,6 +108,6 @@ def _without(current: Current, parts: Parts) -> Current:
 
 
 def _with(current: Current, assigned: Mapping[Part, int], revoking: Parts) -> Current:
-    """A change of what the member may read is a new revision."""
+    """A change of the assignment is a new revision."""
     changed = assigned.keys() != current.assigned.keys()
     return Current(current.epoch, current.first_epoch, current.revision + changed, assigned, revoking)

@@ -1,16 +1,16 @@
-"""What a group's records say, and their bytes.
+"""A group's records, and their bytes.
 
     key      int16 kind (state_machine.RecordKind), then a msgpack array: [group id] or [group id, member id or slot]
     value    int16 version, then a msgpack array of the struct's fields; fields are only ever added at the end
 
     GROUP                 one per group: its epochs
-    MEMBER                one per member: what it told about itself
-    TARGET_ASSIGNMENT     one per member that shall read something: what
-    CURRENT_ASSIGNMENT    one per member: what it may read now, and what it still has to let go
+    MEMBER                one per member: its own description
+    TARGET_ASSIGNMENT     one per member with a target
+    CURRENT_ASSIGNMENT    one per member: what it may read now, and what it must still release
     STORY                 the last rebalances of the group, in a ring of slots, so that compaction keeps no more
 
-Kafka keeps the same five things (ConsumerGroupMetadata, ...MemberMetadata, ...TargetAssignmentMember,
-...CurrentMemberAssignment; a story it has not). Kinds from 1000 on are unknown to its readers, which skip them.
+Kafka has the same but for STORY (ConsumerGroupMetadata, ...MemberMetadata, ...TargetAssignmentMember,
+...CurrentMemberAssignment). Its readers skip kinds from 1000 on.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ PackedEpochs = tuple[tuple[bytes, tuple[int, ...], tuple[int, ...]], ...]
 
 
 class GroupValue(msgspec.Struct, frozen=True, array_like=True):
-    """``target_epoch``: the group epoch that the target was made for; smaller than ``epoch``: a new one is due.
-    ``topics_digest``: of what the members subscribe to, as it was then. ``empty_since_ms``: when the last member left;
-    -1: there are some. ``rebalances``: how many there were, which numbers the next one."""
+    """``target_epoch``: the group epoch of the target; smaller than ``epoch``: a new one is due. ``topics_digest``: of
+    the subscribed topics at that time. ``empty_since_ms``: when the last member left; -1: it has members.
+    ``rebalances``: their number, which numbers the next one."""
 
     epoch: int
     target_epoch: int = 0
@@ -48,7 +48,7 @@ class GroupValue(msgspec.Struct, frozen=True, array_like=True):
 
 
 class MemberValue(msgspec.Struct, frozen=True, array_like=True):
-    """What a member told about itself (see messages.Heartbeat)."""
+    """A member's own description (see messages.Heartbeat)."""
 
     instance_id: str | None = None
     rack: str | None = None
@@ -65,8 +65,8 @@ class TargetValue(msgspec.Struct, frozen=True, array_like=True):
 
 
 class CurrentValue(msgspec.Struct, frozen=True, array_like=True):
-    """``epoch``: the member's; ``first_epoch``: the one that it got when it joined; ``revision``: of ``assigned``.
-    ``assigned``: with the epoch in which the member got each partition (KIP-1251)."""
+    """``epoch``: the member's; ``first_epoch``: the one at its join; ``revision``: of ``assigned``. ``assigned``: with
+    the epoch in which the member got each partition (KIP-1251)."""
 
     epoch: int
     first_epoch: int
@@ -185,7 +185,7 @@ def pack_epochs(epochs: Mapping[Part, int]) -> PackedEpochs:
 
 
 def unpack_epochs(packed: PackedEpochs) -> dict[Part, int]:
-    """CorruptLogError: not as many epochs as partitions."""
+    """CorruptLogError: the numbers of epochs and partitions differ."""
     found = {}
     for topic_id, numbers, epochs in packed:
         if len(numbers) != len(epochs):

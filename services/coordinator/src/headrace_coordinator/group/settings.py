@@ -1,4 +1,4 @@
-"""The keys that decisions about groups depend on; names are those of the properties file, with underscores."""
+"""Configuration keys of groups, with underscores for dots."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from headrace_core.config.server_keys import SERVER
 
 
 def _with_sticky(asked: list[str]) -> tuple[str, ...]:
-    """The assignors that members may ask for: those configured, and "sticky" always."""
+    """The assignors that members may request: those configured, and "sticky" always."""
     return (*asked, *(each for each in ASSIGNORS[-1:] if each not in asked))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSettings:
-    """``group.consumer.*`` of KIP-848, and limits of our own (``*_max``) that keep a member's record in one batch.
+    """``group.consumer.*`` of KIP-848, and our own limits (``*_max``), which keep a member's record in one batch.
 
-    ``connection_grace_ms`` (group.consumer.connection.grace.ms, ours): how long a broken connection may stay broken.
-    ``assignment_interval_ms`` (KIP-1263): the shortest time between two assignments of a group; what leaves partitions
-    without a reader does not wait for it while members times partitions are below ``assignment_at_once_max``.
+    ``connection_grace_ms`` (group.consumer.connection.grace.ms, ours): longest time without a connection.
+    ``assignment_interval_ms`` (KIP-1263): shortest time between two assignments of a group; a change that leaves
+    partitions without a reader does not wait for it while members times partitions are below
+    ``assignment_at_once_max``.
     """
 
     session_timeout_ms: int = from_key(SERVER, "group.consumer.session.timeout.ms")

@@ -1,6 +1,6 @@
-"""The groups of a shard as their records say, and what only this process knows of them (sessions, open stories).
+"""The groups of a shard by their records, and the state of this process only (sessions, open stories).
 
-``GroupsState.apply`` is the only way to change what is in the log: replay uses it, and so does every decision.
+Only ``GroupsState.apply`` changes what is in the log: replay and every decision use it.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from .records import (
 )
 from .timing import Session
 
-#: Rebalances of a group that are remembered: slots of the ring.
+#: Rebalances kept for a group: slots of the ring.
 STORIES_MAX = 20
 
 
 class Member:
-    """``value`` None: only other records of it were found, so it is none (``loaded`` clears them away)."""
+    """``value`` None: only its other records were found, so it is no member (``loaded`` clears them)."""
 
     __slots__ = ("current", "member_id", "session", "target", "value")
 
@@ -52,12 +52,12 @@ class Member:
 
 
 class Group:
-    """``owners``: who has each partition, assigned or revoking. ``statics``: instance id -> member id. ``underway``:
-    the members that have not arrived at their targets.
+    """``owners``: the member of each partition, assigned or revoking. ``statics``: instance id -> member id.
+    ``underway``: the members that have not reached their targets.
 
-    Not in the log: ``reasons`` why a new target is due, ``assigned_ms`` when the last one was made, ``released`` since
-    when nobody reads a partition that somebody read, ``unread_ms`` how long that was, ``vacated`` whose the partitions
-    of departed members were, ``departed`` why those went, ``story`` that is still going on.
+    Not in the log: ``reasons`` for the due target, ``assigned_ms`` when the last one was made, ``released`` since when
+    a partition has lost its reader, ``unread_ms`` how long that was, ``vacated`` former owners of departed members'
+    partitions, ``departed`` why those left, ``story`` in progress.
     """
 
     def __init__(self, group_id: str) -> None:
@@ -97,18 +97,18 @@ class Group:
         return GroupState.STABLE
 
     def unsettled(self) -> list[Member]:
-        """Members that have not arrived at their targets, in order."""
+        """Members that have not reached their targets, in order."""
         return [self.members[member_id] for member_id in sorted(self.underway)]
 
     def note(self, member: Member) -> None:
-        """Something about the member has changed: has it arrived?"""
+        """The member has changed: update ``underway``."""
         if member.is_blank or member.current.has_arrived(member.target, self.said.target_epoch):
             self.underway.discard(member.member_id)
         else:
             self.underway.add(member.member_id)
 
     def rebalances(self) -> list[StoryValue]:
-        """The oldest first; of the one that goes on, what is known by now."""
+        """Oldest first; of the one in progress, what is known."""
         found = {story.number: story for story in self.stories.values()}
         if self.story is not None:
             found[self.story.number] = self.story
@@ -120,7 +120,7 @@ class GroupsState:
         self.groups: dict[str, Group] = {}
 
     def apply(self, key: Key, value: Value | None) -> None:
-        """A record. CorruptLogError: it contradicts another one."""
+        """Apply a record. CorruptLogError: it contradicts another one."""
         group = self.groups.get(key.group_id)
         if group is None:
             if value is None:
@@ -171,7 +171,8 @@ def _apply_member(group: Group, key: Key, value: Value | None) -> None:
 def _say(group: Group, member: Member, value: MemberValue | None) -> None:
     before = member.value
     instance_id = before.instance_id if before is not None else None
-    if instance_id is not None and group.statics.get(instance_id) == member.member_id:  # nobody has taken it over
+    # no other member has taken it over
+    if instance_id is not None and group.statics.get(instance_id) == member.member_id:
         del group.statics[instance_id]
     if value is not None and value.instance_id is not None:
         group.statics[value.instance_id] = member.member_id
@@ -192,6 +193,5 @@ def _hold(group: Group, member: Member, value: CurrentValue | None) -> None:
 
 
 def unpacked(value: CurrentValue) -> Current:
-    """Of a record. CorruptLogError."""
     assigned: Mapping[Part, int] = unpack_epochs(value.assigned)
     return Current(value.epoch, value.first_epoch, value.revision, assigned, unpack(value.revoking))

@@ -1,7 +1,7 @@
-"""The story of each rebalance: when, why, what moved, how long each partition went unread (``groups explain``).
+"""The story of each rebalance: when, why, what moved, how long each partition was unread (``groups explain``).
 
-A story is written when the target is made, and once more when all of it has come true: every member has arrived, and
-each new reader has said that it reads. One that is overtaken by the next rebalance has no end.
+A story is written when the target is made, and again when it is complete: every member has reached its target, and each
+new reader has confirmed. One overtaken by the next rebalance has no end.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MOVES_MAX, REASON_MAX = 200, 400
 def begin(
     turn: Turn, group: Group, before: Mapping[Part, str], after: Mapping[Part, str], names: Mapping[bytes, str]
 ) -> None:
-    """A target was made; ``before`` and ``after``: whose each partition was and is to be. ``go_on`` writes it."""
+    """Begin the story of a new target; ``before`` and ``after``: owners of each partition. ``go_on`` writes it."""
     _close(turn, group, ended_ms=-1)
     moved = sorted(part for part in before.keys() | after.keys() if before.get(part) != after.get(part))
     moves = tuple(
@@ -42,13 +42,13 @@ def begin(
 
 
 def taken(turn: Turn, group: Group, member: Member, owned: Parts) -> None:
-    """A member that knows its assignment has said what it reads."""
+    """A member that knows its assignment has reported what it reads."""
     for part in [part for part in group.released if part in owned and group.owners.get(part) == member.member_id]:
         group.unread_ms[part] = max(0, turn.steady_ms - group.released.pop(part))
 
 
 def go_on(turn: Turn, group: Group, *, began: bool = False) -> None:
-    """Writes the story's end if all of it has come true, else its beginning if it just ``began``."""
+    """Write the story's end if it is complete, else its beginning if it just ``began``."""
     if group.story is not None and _is_over(group):
         _close(turn, group, ended_ms=turn.now_ms)
     elif group.story is not None and began:
@@ -58,7 +58,7 @@ def go_on(turn: Turn, group: Group, *, began: bool = False) -> None:
 def _is_over(group: Group) -> bool:
     if group.said.target_epoch < group.said.epoch or group.unsettled():
         return False
-    # What nobody has any more (its topic is gone, its last reader left) is waited for by nobody.
+    # Partitions without an owner (the topic or the last reader is gone) do not delay the end.
     for part in [part for part in group.released if part not in group.owners]:
         del group.released[part]
     return not group.released
@@ -81,7 +81,7 @@ def _write(turn: Turn, group: Group, story: StoryValue) -> None:
 
 
 def told(group: Group) -> tuple[Rebalance, ...]:
-    """The answer to ExplainGroup, the oldest first."""
+    """The answer to ExplainGroup, oldest first."""
     return tuple(
         Rebalance(
             story.number,

@@ -1,9 +1,9 @@
-"""What members subscribe to: names and patterns, against the topics that there are.
+"""Resolve members' subscriptions, names and patterns, against the existing topics.
 
-Patterns have RE2's syntax (KIP-848: SubscriptionPattern) and must match a whole name, as Java's ``Pattern.matches`` has
-it. RE2 takes time in proportion to the text whatever the pattern is, and bounded memory; Python's ``re`` can take
-forever (``(a*)*b``), and one member could stop a coordinator. Internal topics never match a pattern, as with Kafka's
-default exclude.internal.topics=true; they can be named.
+Patterns have RE2's syntax (KIP-848: SubscriptionPattern) and must match a whole name, as in Java's ``Pattern.matches``.
+RE2 takes time in proportion to the text, for any pattern, and bounded memory. Python's ``re`` can take forever
+(``(a*)*b``), so one member could stop a coordinator. Internal topics never match a pattern, as with Kafka's default
+exclude.internal.topics=true; they can be named.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from headrace_core.metadata.shards import SHARD_TOPICS
 from ..assignors import TopicSpec
 from .messages import Topic
 
-#: What one compiled pattern may take.
+#: Memory of one compiled pattern.
 PATTERN_BYTES_MAX = 1 << 20
-#: Resolved subscriptions that are remembered: members of a group mostly say the same.
+#: Resolved subscriptions that are cached: members of a group mostly have the same.
 REMEMBERED_MAX = 10_000
 _DIGEST_MASK = (1 << 63) - 1
 
@@ -45,7 +45,7 @@ def compile_pattern(regex: str) -> re2._Regexp:
 
 
 class Topics:
-    """The topics of the cluster, one view at a time, and what subscriptions come to in it."""
+    """The cluster's topics, and subscriptions resolved against them."""
 
     def __init__(self) -> None:
         self.by_name: Mapping[str, Topic] | None = None
@@ -56,7 +56,7 @@ class Topics:
 
     @property
     def is_known(self) -> bool:
-        """Has anybody said yet which topics there are?"""
+        """Whether the topics have been set."""
         return self.by_name is not None
 
     def replace(self, by_name: Mapping[str, Topic]) -> None:
@@ -67,7 +67,7 @@ class Topics:
         self._digests.clear()
 
     def resolve(self, names: tuple[str, ...], regex: str) -> frozenset[bytes]:
-        """The ids of the topics that exist of a subscription."""
+        """Ids of the existing topics of a subscription."""
         by_name = self.by_name or {}
         key = (names, regex)
         found = self._resolved.get(key)
@@ -92,7 +92,7 @@ class Topics:
         return found
 
     def specs(self, topic_ids: Iterable[bytes]) -> dict[bytes, TopicSpec]:
-        """As assignors see them."""
+        """The topics for assignors."""
         by_name = self.by_name or {}
         found = {}
         for topic_id in topic_ids:
@@ -101,7 +101,7 @@ class Topics:
         return found
 
     def digest(self, topic_ids: Iterable[bytes]) -> int:
-        """63 bits that are other ones when one of these topics is (KIP-1101 does so); the order does not matter."""
+        """A 63-bit digest that changes with any of these topics (as in KIP-1101); independent of their order."""
         return sum(self._digest(topic_id) for topic_id in topic_ids) & _DIGEST_MASK
 
     def _digest(self, topic_id: bytes) -> int:
@@ -115,7 +115,7 @@ class Topics:
 
 
 def describes(names: tuple[str, ...], regex: str, topic: str) -> bool:
-    """Does a subscription take a topic of this name, whether there is one or not?"""
+    """Whether a subscription includes a topic of this name, existing or not."""
     if topic in names:
         return True
     return bool(regex) and topic not in SHARD_TOPICS and compile_pattern(regex).fullmatch(topic) is not None

@@ -1,14 +1,15 @@
-"""When members were heard of, and what is due when. None of it is in the log: who takes a shard over begins anew with
-everybody just heard of, so a change of coordinators costs no member anything.
+"""Sessions of members, and an agenda of due checks. None of it is in the log: a new owner of the shard starts with
+every member just heard from, so a change of coordinators affects no member.
 
     heartbeat --------------------------> connected, silent for 0 ms
     its stream broke -------------------> disconnected: the *grace* runs, until a heartbeat ends it
-    silent for the session's time-out, or (a dynamic member) disconnected for longer than the grace ----> gone
+    silent for the session timeout, or (a dynamic member) disconnected for longer than the grace ----> removed
 
-Where connections flap, each break within a session of the one before doubles the grace, up to the session's time-out.
+Where connections flap, each break within a session timeout of the one before doubles the grace, up to the session
+timeout.
 
-The rebalance timeout counts from the heartbeat in which the member repeats the revision that revokes: a member that was
-not told reads all that it has for its lease.
+The rebalance timeout counts from the heartbeat in which the member repeats the revision that revokes: a member without
+that message reads all its partitions for its lease.
 """
 
 from __future__ import annotations
@@ -16,16 +17,16 @@ from __future__ import annotations
 import heapq
 from dataclasses import dataclass
 
-#: A time that comes so much after something was due was not waited for: the process stood still, or its clock jumped.
+#: If a check runs so late, the process was paused or its clock jumped.
 LATE_MS = 2_000
 NO_CONNECTION = -1
 
 
 @dataclass(slots=True)
 class Session:
-    """Times are steady milliseconds. ``connection``: the number of its latest stream. ``broken_ms``: since when that is
-    broken, ``grace_ms``: how long it may be. ``revoking_ms``: since when it has had something to let go of,
-    ``knows_ms``: since when it has said that it knows, ``late_ms``: when it was first heard with it too late."""
+    """Times are steady milliseconds. ``connection``: the number of its latest stream. ``broken_ms``: when that broke,
+    ``grace_ms``: how long it may last. ``revoking_ms``: since when it must release something, ``knows_ms``: since when
+    it knows, ``late_ms``: when it was first heard from too late with it."""
 
     last_contact_ms: int
     connection: int = NO_CONNECTION
@@ -50,14 +51,14 @@ class Session:
         self.broken_ms = self.last_break_ms = now_ms
 
     def has_to_let_go(self, now_ms: int) -> None:
-        """It is to be told so."""
+        """It must release something."""
         self.revoking_ms, self.knows_ms, self.late_ms = now_ms, None, None
 
     def has_let_go(self) -> None:
         self.revoking_ms = self.knows_ms = self.late_ms = None
 
     def heard_with_it(self, *, knows: bool, rebalance_timeout_ms: int, session_timeout_ms: int) -> None:
-        """It was just heard, and has something to let go of; ``knows``: of that, as it says itself."""
+        """It was heard from while it must release something; ``knows``: it knows that."""
         assert self.revoking_ms is not None
         if knows and self.knows_ms is None:
             self.knows_ms, self.late_ms = self.last_contact_ms, None
@@ -66,27 +67,30 @@ class Session:
             self.late_ms = self.last_contact_ms
 
     def is_slow(self, now_ms: int) -> bool:
-        """Has it had something to let go of for the rebalance time-out? Guard: that begins when it says that it knows
-        (or when it must know: every answer of a session has said so), and it is over for a member that is heard after
-        its end, so that it can be told at once. One that is not heard (cut off, or reading on without a coordinator)
-        reads all that it has for as long as its lease, which is the session, and may be longer than this time-out.
+        """Whether it failed to release something within the rebalance timeout.
 
-        The first time that it was heard too late counts: ``now_ms`` is the moment of a proof (Ownership), and one that
-        is heard more often than proofs are made would always have been heard since."""
+        Guard: the timeout begins when the member says that it knows (or must know: every answer of a session has said
+        so). It ends only for a member heard from after it, which can be told at once. A silent member (cut off, or
+        reading on without a coordinator) reads everything for its lease, the session, which may be longer than this
+        timeout.
+
+        The first late heartbeat counts: ``now_ms`` is the moment of a proof (Ownership), and a member that sends more
+        often than proofs are made would always have been heard from since.
+        """
         return self.connected and self.late_ms is not None and self.late_ms <= now_ms
 
     def is_lost(self, now_ms: int) -> bool:
-        """Has its connection been broken for the grace? Then it reads nothing (messages.HeartbeatReply)."""
+        """Whether its connection has been broken for the grace. Then it reads nothing (messages.HeartbeatReply)."""
         return self.broken_ms is not None and now_ms - self.broken_ms >= self.grace_ms
 
 
 class Ownership:
-    """Until when the shard is proven to have been this owner's. Guard: nobody is taken for gone at a later moment.
+    """Time until which the shard is proven to have been this owner's. Guard: no member is removed as of a later moment.
 
-    Two coordinators cannot both write, but one that was deposed and does not know it can, until the next one has
-    claimed the shard; where there is no other one, for long. A member that finds in the metadata that its coordinator
-    was deposed before its grace was over reads on (headrace.group.member), so a deposed one must not give away what it
-    has. What is proven is a moment that has passed, so it does not matter how late the append comes.
+    Two coordinators cannot both write, but a deposed one that does not know it can write until the next one has claimed
+    the shard; without another one, for long. A member that finds in the metadata that its coordinator was deposed
+    before its grace was over reads on (headrace.group.member), so a deposed one must not give away its partitions. The
+    proof is of a past moment, so a late append does no harm.
     """
 
     def __init__(self) -> None:
@@ -102,20 +106,20 @@ class Ownership:
 
 
 class SteadyClock:
-    """Turns a wall clock, which may jump, into one that does not. Where it jumps, and after a pause of the process, no
-    time has passed: nobody could be heard meanwhile, so nobody is to blame."""
+    """Derives a steady clock from a wall clock that may jump. During a jump, and during a pause of the process, no time
+    passes: no heartbeat could arrive, so no member is late."""
 
     def __init__(self) -> None:
-        self._ahead_ms = 0  # the wall clock of the steady one
+        self._ahead_ms = 0  # wall clock minus steady clock
         self._last_ms: int | None = None
 
     def was_set(self, by_ms: int) -> None:
-        """Somebody who looks at a second clock says so. Guard: a step that is too short to be seen here would shorten a
-        grace, and a member reads until its own is over."""
+        """Report a clock step found with a second clock. Guard: a step too short to be seen here would shorten a grace,
+        and a member reads until its own is over."""
         self._ahead_ms += by_ms
 
     def read(self, wall_ms: int, due_ms: int | None) -> int:
-        """Steady time; ``due_ms``: when (steady) somebody should have looked at the latest."""
+        """Steady time; ``due_ms``: steady time at which this should have been called at the latest."""
         last = self._last_ms
         now_ms = wall_ms - self._ahead_ms
         if last is not None and (now_ms < last or (due_ms is not None and now_ms > max(due_ms, last) + LATE_MS)):
@@ -133,8 +137,8 @@ Matter = tuple[str, str]
 
 
 class Agenda:
-    """What is to be looked at, and when at the latest. A matter has one entry, its earliest; whoever looks and finds
-    that there is time puts it in again. So a heartbeat, which only ever puts things off, costs nothing here."""
+    """Matters to check, and when at the latest. A matter has one entry, its earliest; a check that finds it early adds
+    it again. So a heartbeat, which only delays matters, costs nothing here."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, Matter]] = []
@@ -152,7 +156,7 @@ class Agenda:
         return self._heap[0][0] if self._heap else None
 
     def take(self, now_ms: int) -> Matter | None:
-        """The next matter that is due; it is no longer on the agenda."""
+        """Remove and return the next due matter."""
         due_ms = self.next_due_ms()
         if due_ms is None or due_ms > now_ms:
             return None

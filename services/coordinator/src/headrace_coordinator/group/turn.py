@@ -1,4 +1,4 @@
-"""One decision in the making: what is decided is applied at once, by the same function that replays it."""
+"""One decision in the making: each record is applied at once, by the same function that replays it."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from .records import CurrentValue, Key, TargetValue, Value, encode_key, encode_v
 from .state import Group, GroupsState, Member
 
 #: Up to this size a decision is written whole or not at all. A larger one, of a very large group, may be cut: any first
-#: part of it is right by itself, for partitions are let go in it before they are given, and who replays it goes on.
+#: part of it is valid by itself, because it releases partitions before it assigns them, and a replay continues.
 ATOMIC_BYTES_MAX = 256 * 1024
-#: Departures of a group that are remembered, to be told to those who did not hear.
+#: Departures of a group that are kept, to answer former members.
 DEPARTED_MAX = 64
 
 
 class Turn:
-    """``now_ms``: of the wall clock, for records; ``steady_ms``: for time-outs (timing.SteadyClock); ``owned_ms``: the
-    same, as far as the shard is proven to have been ours (timing.Ownership): who is gone is judged by this one."""
+    """``now_ms``: wall clock, for records; ``steady_ms``: for timeouts (timing.SteadyClock); ``owned_ms``: the same, up
+    to the last proof of ownership (timing.Ownership), for removals."""
 
     def __init__(self, state: GroupsState, now_ms: int, steady_ms: int, owned_ms: int | None = None) -> None:
         self.state = state
@@ -38,7 +38,7 @@ class Turn:
         return Decision(tuple(self.records), reply, tuple(self.pushes), is_atomic=self._bytes <= ATOMIC_BYTES_MAX)
 
     def hold(self, group: Group, member: Member, current: Current) -> None:
-        """The member has this from now on. Whatever it had and has no more is read by nobody since now."""
+        """Set the member's assignment. Partitions that it loses have no reader from now on."""
         before = member.current
         released = before.held - current.held
         self.write(
@@ -55,7 +55,7 @@ class Turn:
             group.released.setdefault(part, self.steady_ms)
         if not current.revoking:
             member.session.has_let_go()
-        elif current.revoking != before.revoking:  # (also right after other ones: it has not heard of these)
+        elif current.revoking != before.revoking:  # (also right after others, of which it does not know yet)
             member.session.has_to_let_go(self.steady_ms)
 
     def aim(self, group: Group, member: Member, target: frozenset[tuple[bytes, int]]) -> None:
@@ -67,7 +67,7 @@ class Turn:
             )
 
     def remove(self, group: Group, member: Member, reason: RemovalReason, error: str) -> None:
-        """The member is none any more: its records go, its partitions are free."""
+        """Remove the member: its records are deleted, its partitions free."""
         session = member.session
         since = self.steady_ms
         if reason in (RemovalReason.SESSION, RemovalReason.CONNECTION):
@@ -96,5 +96,5 @@ class Turn:
 
 
 def reads_nothing(member: Member, owned_ms: int) -> bool:
-    """Does the member certainly read nothing now? It has left to come back, or has been cut off for the grace."""
+    """Whether the member surely reads nothing now: it has left to return, or was disconnected for the grace."""
     return member.current.epoch == AWAY_EPOCH or member.session.is_lost(owned_ms)

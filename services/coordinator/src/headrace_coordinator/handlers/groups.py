@@ -1,4 +1,4 @@
-"""headrace.v1.Groups: each request goes to the shard of its group, and is answered when the shard says so."""
+"""headrace.v1.Groups: forwards each request to the shard of its group."""
 
 from __future__ import annotations
 
@@ -18,10 +18,8 @@ from .membership import Members
 
 
 class GroupsService(groups_pb2_grpc.GroupsServicer):
-    """Of one coordinator."""
-
     def __init__(self, shards: Callable[[], Shards], members: Members) -> None:
-        """``shards``: those of this coordinator. It raises as long as there are none to be: while it starts."""
+        """``shards``: those of this coordinator; raises while there are none: during the start."""
         self._shards = shards
         self._members = members
 
@@ -50,7 +48,7 @@ class GroupsService(groups_pb2_grpc.GroupsServicer):
         return groups_pb2.DeleteOffsetsResponse(results=messages.partition_outcomes(deleted.results))
 
     async def ListGroups(self, request: Any, context: Any) -> Any:
-        """Of a shard that stops serving in the midst of it nothing is listed, and it counts as loading."""
+        """A shard that stops serving during the call is not listed, and counts as loading."""
         asked = ListGroups(tuple(request.states))
         answers = await asyncio.gather(*(runner.ask(asked) for runner in self._shards()), return_exceptions=True)
         response = groups_pb2.ListGroupsResponse()
@@ -105,8 +103,8 @@ class GroupsService(groups_pb2_grpc.GroupsServicer):
 async def _each(
     items: Collection[Any], ask: Callable[[Any], Awaitable[Any]], message: Callable[..., Any], key: str = "group_id"
 ) -> list[Any]:
-    """One answer for each item, all asked at once. What is wrong with one is said of that one alone, in a ``message``
-    that names it by ``key``: the item itself, or the item's field of that name."""
+    """One answer for each item, all asked at once. The error of an item is in its own ``message``, which names it by
+    ``key``: the item itself, or the item's field of that name."""
 
     async def answer(item: Any) -> Any:
         try:

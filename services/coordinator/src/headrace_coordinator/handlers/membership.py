@@ -1,10 +1,10 @@
 """Members and their streams: one stream, one member of one group.
 
     heartbeats, leave ---> the group's shard ---> answers, in the order of the decisions
-                                 `---> what is pushed goes to the latest stream of the member
+                                 `---> pushes go to the latest stream of the member
 
-A stream that ends without a Leave is a connection that broke, and the group is told so at once. When the shard goes to
-another coordinator, the streams of its members end with NOT_COORDINATOR, so that they need not find out by asking.
+A stream that ends without a Leave is a broken connection, which the group learns at once. When the shard goes to
+another coordinator, the streams of its members end with NOT_COORDINATOR, so that they need not find out by a request.
 """
 
 from __future__ import annotations
@@ -26,22 +26,21 @@ from . import messages
 
 logger = logging.getLogger("headrace.coordinator")
 
-#: Requests of one stream that may be unanswered before it is read no further.
+#: Unanswered requests of one stream above which it is not read.
 UNANSWERED_MAX = 64
-#: Bytes of answers that may wait for a client to read them. Above it the stream is read no further, and nothing is
-#: pushed: the answer to the member's next heartbeat, which names an old revision, will have it.
+#: Unread bytes of answers above which the stream is not read, and nothing is pushed: the answer to the member's next
+#: heartbeat, which names an old revision, will have it.
 UNREAD_BYTES_MAX = 1024 * 1024
 
-#: The runner of the shard that a group belongs to, or a HeadraceError.
+#: The runner of a group's shard, or a HeadraceError.
 FindShard = Callable[[str], ShardRunner]
 
 
 class Members:
-    """Every open stream; those of members that have said who they are by (group, member)."""
+    """Every open stream; identified ones by (group, member)."""
 
     def __init__(self, find_shard: FindShard, metadata_age_ms: Callable[[], float | None] = lambda: None) -> None:
-        """``metadata_age_ms``: how long ago the metadata by which shards are this coordinator's were complete; None:
-        that is not known."""
+        """``metadata_age_ms``: age of the metadata that assigns the shards; None: unknown."""
         self._find_shard = find_shard
         self.metadata_age_ms = metadata_age_ms
         self._connections = itertools.count(1)
@@ -52,21 +51,20 @@ class Members:
         return len(self._streams)
 
     async def serve(self, context: Any) -> None:
-        """One call."""
         stream: ServerStream[Any, Any] = ServerStream(context)
         member = MembershipStream(self, stream, next(self._connections), _host_of(context.peer()))
         self._streams.add(member)
         await stream.run(member)
 
     def tell(self, pushes: Sequence[Push]) -> None:
-        """Push to those that are connected here; the others hear of it in the answer to their next heartbeat."""
+        """Push to members connected here; the others get it in the answer to their next heartbeat."""
         for push in pushes:
             member = self._by_member.get((push.group_id, push.member_id))
             if member is not None:
                 member.tell(push.message)
 
     def shard_left(self, runner: ShardRunner) -> None:
-        """A shard is not this coordinator's any more."""
+        """A shard no longer belongs to this coordinator."""
         for member in [each for each in self._streams if each.runner is runner]:
             member.end(NotCoordinatorError(f"{runner.shard.name} went to another coordinator; look it up again"))
 
@@ -80,7 +78,7 @@ class Members:
         return self._find_shard(group_id)
 
     def identified(self, member: MembershipStream) -> None:
-        """A stream says for the first time whose it is; another one of that member ends."""
+        """A stream has identified its member; another stream of that member ends."""
         assert member.who is not None
         before = self._by_member.get(member.who)
         self._by_member[member.who] = member
@@ -94,8 +92,6 @@ class Members:
 
 
 class MembershipStream(StreamHandler[Any]):
-    """One stream."""
-
     __slots__ = ("_connection", "_has_left", "_host", "_members", "_stream", "_unanswered", "runner", "who")
 
     def __init__(self, members: Members, stream: ServerStream[Any, Any], connection: int, host: str) -> None:
@@ -105,9 +101,9 @@ class MembershipStream(StreamHandler[Any]):
         self._host = host
         self._unanswered = 0
         self._has_left = False
-        #: (group, member), once it is known.
+        #: (group, member), once known.
         self.who: tuple[str, str] | None = None
-        #: Where the last request went.
+        #: Receiver of the last request.
         self.runner: ShardRunner | None = None
 
     # -- StreamHandler -----------------------------------------------------------------------------------------------
@@ -149,7 +145,7 @@ class MembershipStream(StreamHandler[Any]):
         self._members.closed(self)
         if self.who is None or self._has_left or self.runner is None:
             return
-        if self.runner.is_serving:  # another one replays, and every session begins anew
+        if self.runner.is_serving:  # another one replays, and every session begins again
             self.runner.put(Disconnected(*self.who, self._connection))
 
     # -- what it is told ---------------------------------------------------------------------------------------------
@@ -159,12 +155,12 @@ class MembershipStream(StreamHandler[Any]):
             self._send(messages.membership_response(message, 0))
 
     def replaced(self) -> None:
-        """The member has another stream; this one is of no interest to anybody."""
+        """The member has another stream; this one ends."""
         self._has_left = True
         self._stream.finish()
 
     def end(self, error: HeadraceError) -> None:
-        self._has_left = True  # whoever has the shard next knows of no stream
+        self._has_left = True  # the shard's next owner knows of no stream
         self._stream.finish(error)
 
     # -- within ------------------------------------------------------------------------------------------------------

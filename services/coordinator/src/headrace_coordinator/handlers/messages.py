@@ -1,4 +1,4 @@
-"""Between the wire's messages and the groups' own, both ways. No decisions here."""
+"""Translate between protobuf and the groups' messages. No decisions here."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ TOPIC_ID_BYTES = 16
 
 
 def heartbeat(message: Any, connection: int, host: str) -> Heartbeat:
-    """InvalidRequestError: a topic id that is none."""
+    """InvalidRequestError: an invalid topic id."""
     return Heartbeat(
         message.group_id,
         message.member_id,
@@ -70,7 +70,7 @@ def leave(message: Any, connection: int) -> Leave:
 
 
 def membership_response(told: object, correlation_id: int) -> Any:
-    """What a member is answered, or pushed (correlation id 0)."""
+    """A member's answer, or a push (correlation id 0)."""
     if isinstance(told, HeartbeatReply):
         response = groups_pb2.MembershipResponse(
             correlation_id=correlation_id,

@@ -1,4 +1,4 @@
-"""headrace.v1.Metadata, as a coordinator serves it: what it has applied. Topics are made by brokers, not here."""
+"""headrace.v1.Metadata on a coordinator: its applied metadata. Only brokers create topics."""
 
 from __future__ import annotations
 
@@ -11,11 +11,9 @@ from headrace_protos.v1 import metadata_pb2_grpc
 
 
 class MetadataService(metadata_pb2_grpc.MetadataServicer):
-    """Of one coordinator."""
-
     def __init__(self, metadata: MetadataState, *, timeout_ms: int, listener: str) -> None:
-        """``timeout_ms``: how long a request waits for min_metadata_offset. ``listener``: whose addresses those who ask
-        are told; the one that they ask at."""
+        """``timeout_ms``: how long a request waits for min_metadata_offset. ``listener``: the answers contain its
+        addresses; the one that serves the request."""
         self._metadata = metadata
         self._timeout_ms = timeout_ms
         self._view = MetadataView(listener=listener)

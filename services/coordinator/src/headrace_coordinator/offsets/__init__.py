@@ -1,1 +1,1 @@
-"""Committed offsets of groups, and how far behind the log they are. Pure."""
+"""Committed offsets of groups, and their lag. Pure."""

@@ -1,4 +1,4 @@
-"""Which offsets the groups of a shard have committed: a function of the records, and nothing else. Pure."""
+"""Committed offsets of a shard's groups: a function of the records alone. Pure."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class OffsetBook:
         self._pending: dict[tuple[str, TopicPartition], set[int]] = {}
 
     def of(self, group_id: str) -> Mapping[TopicPartition, CommittedOffset]:
-        """All that a group has committed; not to be kept, for it changes."""
+        """All committed offsets of a group; do not keep it, for it changes."""
         return self._by_group.get(group_id, _NOTHING)
 
     def group_ids(self) -> tuple[str, ...]:
-        """The groups that have committed something."""
+        """Groups with committed offsets."""
         return tuple(self._by_group)
 
     def __iter__(self) -> Iterator[tuple[str, TopicPartition, CommittedOffset]]:
@@ -34,7 +34,7 @@ class OffsetBook:
                 yield group_id, partition, committed
 
     def apply(self, group_id: str, partition: TopicPartition, committed: CommittedOffset | None) -> None:
-        """A record says so; None is a tombstone. What it names need not be there."""
+        """Apply a record; None is a tombstone, perhaps of a missing entry."""
         if committed is not None:
             self._by_group.setdefault(group_id, {})[partition] = committed
             return
@@ -57,5 +57,5 @@ class OffsetBook:
                 del self._pending[group_id, partition]
 
     def is_pending(self, group_id: str, partition: TopicPartition) -> bool:
-        """May an open transaction still change this offset?"""
+        """Whether an open transaction may still change this offset."""
         return (group_id, partition) in self._pending

@@ -1,14 +1,14 @@
-"""Offset commits as Kafka writes them, so that its tools read ``__consumer_offsets``. Pure.
+"""Encode and decode offset commits as Kafka does, so that its tools read ``__consumer_offsets``. Pure.
 
-Source: OffsetCommitKey.json and OffsetCommitValue.json of Kafka's group-coordinator, which its generated code follows.
+Source: OffsetCommitKey.json and OffsetCommitValue.json of Kafka's group-coordinator.
 
     key     int16 1 (0 of old) | group: string | topic: string | partition: int32
     value   int16 version
-        0   offset: int64 | metadata: string | commit timestamp: int64
-        1   as 0 | expire timestamp: int64                                        (until KIP-211)
-        2   as 0
-        3   offset: int64 | leader epoch: int32 | metadata: string | commit timestamp: int64         KIP-320
-        4   as 3, the string compact | tagged fields: 0 = topic id, 16 bytes                         KIP-848, KIP-915
+       0   offset: int64 | metadata: string | commit timestamp: int64
+       1   as 0 | expire timestamp: int64                                        (until KIP-211)
+       2   as 0
+       3   offset: int64 | leader epoch: int32 | metadata: string | commit timestamp: int64         KIP-320
+       4   as 3, the string compact | tagged fields: 0 = topic id, 16 bytes                         KIP-848, KIP-915
 
 Written are version 4 where the topic's id is known, as Kafka 4 does, and version 3 where it is not.
 """
@@ -24,7 +24,7 @@ from headrace_core.types import NO_EPOCH, TopicPartition
 from ..kafka_fields import FieldReader, varint
 from ..state_machine import RecordKind, kind_of
 
-#: A string's length is an int16. Version 4 could write a longer one, but no reader of Kafka's takes it.
+#: A string's length is an int16. Version 4 could write a longer one, but Kafka's readers refuse it.
 STRING_BYTES_MAX = 0x7FFF
 TOPIC_ID_BYTES = 16
 _NO_TOPIC_ID = bytes(TOPIC_ID_BYTES)
@@ -40,10 +40,10 @@ _HEAD = struct.Struct(">hqi")
 
 
 class CommittedOffset(NamedTuple):
-    """What a group has committed for a partition: it goes on with the record at ``offset``.
+    """A group's committed offset for a partition: it continues with the record at ``offset``.
 
-    ``leader_epoch`` is that of the last record before it, -1 unknown. ``commit_timestamp_ms`` is the coordinator's
-    time. ``expire_timestamp_ms`` is what a client of Kafka before 2.1 had asked for; None: as the retention says.
+    ``leader_epoch``: of the last record before it, -1 unknown. ``commit_timestamp_ms``: the coordinator's time.
+    ``expire_timestamp_ms``: requested by a client of Kafka before 2.1; None: by the retention.
     """
 
     offset: int
@@ -55,14 +55,12 @@ class CommittedOffset(NamedTuple):
 
 
 class CommitKey(NamedTuple):
-    """Whose offset, and of what."""
-
     group_id: str
     partition: TopicPartition
 
 
 def encode_key(group_id: str, partition: TopicPartition) -> bytes:
-    """The key of a commit. InvalidGroupIdError: the group's id does not fit into one."""
+    """The key of a commit. InvalidGroupIdError: the group's id is too long."""
     group, topic = group_id.encode(), partition.topic.encode()
     if len(group) > STRING_BYTES_MAX:
         raise InvalidGroupIdError(f"the group id has {len(group)} bytes, more than the {STRING_BYTES_MAX} of a record")
@@ -90,7 +88,7 @@ def encode_value(committed: CommittedOffset) -> bytes:
 
 
 def decode_key(key: bytes) -> CommitKey:
-    """The inverse of encode_key, of versions 0 and 1. CorruptLogError when the bytes are not such a key."""
+    """Inverse of encode_key, of versions 0 and 1. CorruptLogError for other bytes."""
     kind = kind_of(key)
     assert kind in (RecordKind.OLD_OFFSET_COMMIT, RecordKind.OFFSET_COMMIT), f"kind {kind} is no offset commit"
     found = _plain_key(key)
@@ -105,7 +103,7 @@ def decode_key(key: bytes) -> CommitKey:
 
 
 def decode_value(value: bytes) -> CommittedOffset:
-    """The inverse of encode_value, of versions 0 to 4. CorruptLogError; UnsupportedVersionError: by a newer Kafka."""
+    """Inverse of encode_value, of versions 0 to 4. CorruptLogError; UnsupportedVersionError: by a newer Kafka."""
     found = _plain_value(value)
     if found is not None:
         return found
@@ -125,8 +123,8 @@ def decode_value(value: bytes) -> CommittedOffset:
     )
 
 
-# A shard replays before it serves, so what we write ourselves is read quickly: twice as fast as field by field.
-# Whatever does not look quite like it is left to those who name what is wrong.
+# A shard replays before it serves, so our own bytes are read quickly: twice as fast as field by field. Others go to the
+# general functions, which name the fault.
 
 
 def _plain_key(key: bytes) -> CommitKey | None:

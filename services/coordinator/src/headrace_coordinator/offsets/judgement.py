@@ -1,7 +1,7 @@
-"""Is a consumer well? Burrow's answer, without thresholds: by the way its last commits went. Pure.
+"""Evaluate a consumer's health as Burrow does, without thresholds: by its last commits. Pure.
 
 Source: Burrow's wiki, "Consumer Lag Evaluation Rules", and its evaluator. The window holds the last ten commits of a
-partition, each with its lag at that time. The rules, in the order in which they are tried:
+partition, each with its lag at that time. The first rule that applies decides:
 
     0  the lag is zero now                                                                   OK
     1  the time since the last commit exceeds what the window covers, and there have been
@@ -12,14 +12,11 @@ partition, each with its lag at that time. The rules, in the order in which they
     5  the lag did not shrink at any commit (the offset moved on)                            WARN
     6  else                                                                                  OK
 
-Where we differ, and why. Burrow asks of rule 1 that recent *samples* of the log's end lie above the offset; we know for
-how long the first unread record has been waiting. Burrow does not judge a window that is not full, unless told to; a
-coordinator that has just taken a shard over has half-empty ones (the log was compacted), so those are judged, but
-rule 1 wants a silence of ``SILENCE_MS`` at least, and rules 3 to 5 two commits. Commits that follow each other closely
-(a commit after each batch) share a place, else ten of them would cover no time at all (Burrow's ``min-distance``).
-
-Commits in quick succession share a place in the window; otherwise ten of them would cover no time, and each pause would
-be a STOP.
+Differences from Burrow: its rule 1 needs recent *samples* of the log's end above the offset; we know how long the first
+unread record has been waiting. Burrow does not judge a window that is not full, unless configured to. A new owner of a
+shard has half-empty ones (the log was compacted), so those are judged, but rule 1 needs a silence of at least
+``SILENCE_MS``, and rules 3 to 5 two commits. Commits in quick succession (after each batch) share a place; otherwise
+ten of them would cover no time, and each pause would be a STOP (Burrow's ``min-distance``).
 """
 
 from __future__ import annotations
@@ -32,14 +29,14 @@ from .messages import LagStatus
 from .watermarks import Waiting
 
 WINDOW_COMMITS = 10
-#: Commits closer to each other than this share a place of the window.
+#: Closer commits share a place of the window.
 COMMITS_APART_MS = 1_000
-#: What a window that is not full is taken to cover at least.
+#: Least time that a window counts as covering while it is not full.
 SILENCE_MS = 60_000
 
 
 class Commit(NamedTuple):
-    """A place of the window. ``lag`` None: the high watermark was not known (commits that were read from the log)."""
+    """A place of the window. ``lag`` None: the high watermark was unknown (commits read from the log)."""
 
     offset: int
     timestamp_ms: int
@@ -47,12 +44,12 @@ class Commit(NamedTuple):
 
 
 class CommitWindow:
-    """The last commits of one partition of one group, the oldest first."""
+    """The last commits of one partition of one group, oldest first."""
 
     __slots__ = ("_fields",)
 
     def __init__(self) -> None:
-        # Flat, three numbers a commit: a coordinator may have a hundred thousand windows. A lag of -1: not known.
+        # Flat, three numbers a commit: a coordinator may have a hundred thousand windows. A lag of -1: unknown.
         self._fields = array("q")
 
     @property
@@ -65,11 +62,11 @@ class CommitWindow:
 
     @property
     def complete(self) -> float:
-        """The part of the window that is filled, 0 to 1."""
+        """The filled part of the window, 0 to 1."""
         return len(self._fields) / (3 * WINDOW_COMMITS)
 
     def note(self, commit: Commit) -> None:
-        """A commit happened. Of several within COMMITS_APART_MS the newest counts, but a step back is always kept."""
+        """Add a commit. Of several within COMMITS_APART_MS the newest counts, but a step back is always kept."""
         fields = self._fields
         if len(fields) > 3:
             before_offset, before_ms, _, last_offset = fields[-6:-2]
@@ -82,7 +79,7 @@ class CommitWindow:
 
 
 def judge(window: CommitWindow, *, lag: int, waiting: Waiting, now_ms: int) -> LagStatus:
-    """How a partition is consumed. ``lag`` is the present one, ``waiting`` that of the first record not yet read."""
+    """Judge a partition. ``lag`` is the present one, ``waiting`` that of the first unread record."""
     commits = window.commits
     if lag <= 0 or not commits:
         return LagStatus.OK

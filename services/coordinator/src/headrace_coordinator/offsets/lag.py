@@ -1,8 +1,8 @@
-"""How far groups are behind: in records, in time, and whether that is a worry. Pure.
+"""Lag of groups: in records, in time, and its judgement. Pure.
 
-None of this is in the log: high watermarks come from the leaders (``seen``), commits from requests and from replay.
-After a shard has moved the new owner knows each lag in records with the first sample. In time it knows lower bounds
-until it has watched for as long as the lag is.
+None of this is in the log: high watermarks come from the leaders (``seen``), commits from requests and from replay. A
+new owner of a shard knows each lag in records with the first sample. In time it knows lower bounds until it has watched
+for as long as the lag is.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from .watermarks import WatermarkHistory
 
 
 class LagBook:
-    """The lags of all groups of a shard. Watermarks are kept once a partition, whoever reads it."""
+    """The lags of all groups of a shard. Watermarks are kept once for each partition."""
 
     __slots__ = ("_histories", "_readers", "_windows")
 
     def __init__(self) -> None:
         self._windows: dict[str, dict[TopicPartition, CommitWindow]] = {}
         self._histories: dict[TopicPartition, WatermarkHistory] = {}
-        self._readers: dict[TopicPartition, int] = {}  # how many groups have a window of it
+        self._readers: dict[TopicPartition, int] = {}  # number of groups with a window of it
 
     def watched(self) -> tuple[TopicPartition, ...]:
-        """The partitions whose high watermarks matter: some group has committed an offset of them."""
+        """Partitions with a committed offset, whose high watermarks are needed."""
         return tuple(self._readers)
 
     def seen(self, ends: Iterable[PartitionEnd], now_ms: int) -> None:
-        """Leaders have told their high watermarks; those of partitions that nobody reads are passed over."""
+        """Set the leaders' high watermarks; partitions without a reader are ignored."""
         for end in ends:
             partition = TopicPartition(end.topic, end.partition)
             if partition in self._readers:
@@ -64,7 +64,7 @@ class LagBook:
             self._histories.pop(partition, None)
 
     def describe(self, group_id: str, offsets: Mapping[TopicPartition, CommittedOffset], now_ms: int) -> GroupLag:
-        """The group's lag. ``offsets``: what it has committed."""
+        """The group's lag. ``offsets``: its commits."""
         lags = tuple(
             self._partition(group_id, partition, committed, now_ms) for partition, committed in sorted(offsets.items())
         )
@@ -78,7 +78,7 @@ class LagBook:
         if history is None or history.high_watermark is None:
             return PartitionLag(*partition, committed, None, None, None, False, 0, LagStatus.OK, window.complete)
         lag = max(0, history.high_watermark - committed.offset)
-        # What was deleted is not waiting any more: the first record that is still to be read is.
+        # Deleted records do not wait: the first readable one does.
         waiting = history.waiting(max(committed.offset, history.log_start), now_ms)
         return PartitionLag(
             *partition,

@@ -1,9 +1,9 @@
-"""What is decided about committed offsets: who may commit, what is answered, what goes. Pure.
+"""Decisions about committed offsets: commit, fetch, delete, expire. Pure.
 
-Decide, then apply: each function makes the records first, refuses before anything has changed, and applies the very
-values that the records hold, as ``replay`` does with what it reads.
+Decide, then apply: each function makes the records first, refuses before any change, and applies the values that the
+records hold, as ``replay`` does.
 
-A decision that no batch holds is refused before it is applied (INVALID_COMMIT_OFFSET_SIZE); refused by the leader it
+A decision that exceeds a batch is refused before it is applied (INVALID_COMMIT_OFFSET_SIZE); refused by the leader it
 would cost the shard its state machine, and again at each retry.
 """
 
@@ -54,11 +54,11 @@ from .messages import (
 )
 from .retention import REMOVALS_PER_TICK, RetentionSettings, RetentionSweep
 
-#: What a record takes beside its key and value, at most: lengths, deltas, attributes.
+#: Most bytes of a record beside its key and value: lengths, deltas, attributes.
 _RECORD_OVERHEAD_BYTES = 32
 
-#: An offset of another topic of the same name is that of an older one, once it is so old: by then every coordinator
-#: that is believed to live knows the newer ones.
+#: Age at which an offset with another topic id belongs to an older topic of the same name: by then every live
+#: coordinator knows the newer one.
 NAMESAKE_SETTLED_MS = 60_000
 
 _ABSENT = CommittedOffset(NO_OFFSET)
@@ -66,7 +66,7 @@ _ABSENT = CommittedOffset(NO_OFFSET)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetSettings:
-    """``offset.metadata.max.bytes``, and what of a batch a commit may fill: below max.message.bytes of the topic."""
+    """``offset.metadata.max.bytes``, and the size of a commit in a batch: below max.message.bytes of the topic."""
 
     metadata_bytes_max: int = from_key(SERVER, "offset.metadata.max.bytes")
     commit_bytes_max: int = 1_000_000
@@ -74,7 +74,7 @@ class OffsetSettings:
 
 
 class OffsetsLogic:
-    """The offsets of one shard. ``groups`` is asked who is in a group, and what it reads; it is never changed here."""
+    """The offsets of one shard. ``groups`` is only queried for members and subscriptions."""
 
     __slots__ = ("_doomed", "_groups", "_settings", "_sweep", "_topics", "book", "lags")
 
@@ -82,13 +82,13 @@ class OffsetsLogic:
         self._groups = groups
         self._settings = settings
         self._sweep = RetentionSweep(settings.retention)
-        self._topics: Mapping[str, Topic] | None = None  # None: nobody has said yet
+        self._topics: Mapping[str, Topic] | None = None  # None: not set yet
         self._doomed: deque[tuple[str, TopicPartition, bytes]] = deque()
         self.book = OffsetBook()
         self.lags = LagBook()
 
     def replay(self, key: bytes, value: bytes | None) -> None:
-        """A record of the log. CorruptLogError, UnsupportedVersionError: the shard must not serve without it."""
+        """Apply a record of the log. CorruptLogError, UnsupportedVersionError: the shard must not serve without it."""
         group_id, partition = decode_key(key)
         self._apply(group_id, partition, None if value is None else decode_value(value))
 
@@ -100,8 +100,8 @@ class OffsetsLogic:
             self.lags.committed(group_id, partition, committed)
 
     def commit(self, request: CommitOffsets, now_ms: int) -> Decision:
-        """Kafka's OffsetCommit. Refused as a whole: InvalidGroupIdError, GroupIdNotFoundError, what check_commit
-        raises, InvalidCommitOffsetSizeError."""
+        """Kafka's OffsetCommit. Refused as a whole: InvalidGroupIdError, GroupIdNotFoundError, the errors of
+        check_commit, InvalidCommitOffsetSizeError."""
         self._check_committer(request)
         results = []
         accepted: list[tuple[TopicPartition, CommittedOffset]] = []
@@ -135,7 +135,7 @@ class OffsetsLogic:
             )
 
     def _refused(self, offset: OffsetToCommit) -> HeadraceError | None:
-        """What is wrong with one partition of a commit."""
+        """The error of one partition of a commit."""
         where = f"{offset.topic}-{offset.partition}"
         try:
             check_topic_name(offset.topic)
@@ -156,11 +156,11 @@ class OffsetsLogic:
         return self._unknown(offset) if self._topics is not None else None
 
     def _unknown(self, offset: OffsetToCommit) -> HeadraceError | None:
-        """Is there no such partition? Both errors are retriable: the committer may have newer metadata than this
+        """The error of an unknown partition. Both errors are retriable: the committer may have newer metadata than this
         coordinator."""
         assert self._topics is not None
         if offset.topic in SHARD_TOPICS:
-            return None  # groups are not told of our own topics, but whoever likes may read them
+            return None  # groups do not learn of internal topics, but any consumer may read them
         topic = self._topics.get(offset.topic)
         if topic is None or offset.partition >= topic.partitions:
             return UnknownTopicOrPartitionError(f"{offset.topic}-{offset.partition}: there is no such partition")
@@ -184,13 +184,13 @@ class OffsetsLogic:
             )
 
     def fetch(self, request: FetchOffsets, now_ms: int) -> Decision:
-        """Kafka's OffsetFetch; what a group without offsets has committed is nothing. What check_fetch raises."""
+        """Kafka's OffsetFetch; a group without offsets has no commits. Raises the errors of check_fetch."""
         _check_group_id(request.group_id)
         epoch = _epoch(request)
         if self._groups.exists(request.group_id):
             self._groups.check_fetch(request.group_id, request.member_id, epoch)
         elif epoch >= 0:
-            # Kafka answers "no offset" here. The member would go by auto.offset.reset, and lose or repeat everything.
+            # Kafka answers "no offset" here. The member would use auto.offset.reset, and lose or repeat everything.
             raise UnknownMemberIdError(
                 f"member {request.member_id!r} asks for offsets of group {request.group_id!r}, which does not exist "
                 "(any more): join it anew"
@@ -219,9 +219,9 @@ class OffsetsLogic:
         found = offsets.get(partition, _ABSENT)
         topic_id = wanted.topic_id or self._id_of(wanted.topic) or found.topic_id
         if found.topic_id is not None and found.topic_id != topic_id:
-            # Of a deleted topic of the same name: no offset. Or of a new one that the shard's former owner knew and
-            # this one does not know yet: then "no offset" would send the consumer to auto.offset.reset.
-            # (One from the future was stamped by another clock, and does not stay young until this one is there.)
+            # Of a deleted topic of the same name: no offset. Or of a new topic that only the shard's former owner knew:
+            # then "no offset" would send the consumer to auto.offset.reset. (A future timestamp comes from another
+            # clock, and must not stay young until that time.)
             if wanted.topic_id is None and abs(now_ms - found.commit_timestamp_ms) < NAMESAKE_SETTLED_MS:
                 error = UnknownTopicIdError(
                     f"{partition}: committed for another topic of this name than the one that is known here: ask again"
@@ -259,14 +259,14 @@ class OffsetsLogic:
         return tuple(ShardRecord(encode_key(group_id, partition), None) for group_id, partition in gone)
 
     def remove_group(self, group_id: str) -> tuple[ShardRecord, ...]:
-        """Tombstones for all that the group has committed, applied."""
+        """Tombstones for all offsets of the group, applied."""
         return self.remove([(group_id, partition) for partition in self.book.of(group_id)])
 
     def topics_changed(self, request: TopicsChanged) -> None:
-        """The offsets of topics that went since the last call are doomed: the next ticks bury them.
+        """Mark the offsets of topics removed since the last call: the next ticks delete them.
 
-        Only what was seen to go counts: an offset may be of a topic that this coordinator has not heard of yet. What
-        went while nobody served the shard stays until it expires, and is told apart by its topic id.
+        Only a seen removal counts: an offset may be of a topic that this coordinator does not know yet. Topics removed
+        while the shard had no owner are told apart by topic id, and their offsets expire.
         """
         before, self._topics = self._topics or {}, request.topics
         gone = {
@@ -286,15 +286,14 @@ class OffsetsLogic:
         self._sweep.start(now_ms)
 
     def heard(self, now_ms: int) -> None:
-        """Something happens now: between two ticks the clock may be set back."""
+        """Set the time: the clock may be set back between two ticks."""
         self._sweep.heard(now_ms)
 
     def next_due_ms(self) -> int | None:
         return 0 if self._doomed else self._sweep.next_due_ms()
 
     def tick(self, now_ms: int) -> tuple[tuple[ShardRecord, ...], tuple[str, ...]]:
-        """Tombstones of what is doomed or has expired, applied, some at a time; and the groups that are empty and have
-        nothing left."""
+        """Tombstones of marked or expired offsets, applied, some at a time; and the empty groups without offsets."""
         if self._doomed:
             return self.remove(self._next_doomed()), ()
         expired = self._sweep.tick(now_ms, self.book, self._groups)
@@ -325,7 +324,7 @@ class OffsetsLogic:
 
 
 def _epoch(request: CommitOffsets | FetchOffsets) -> int:
-    """The member's epoch, or -1 of somebody who is none. On the wire, who leaves both out says "" and 0; no member has
+    """The member's epoch, or -1 for a non-member. On the wire, a request without both says "" and 0; no member has
     epoch 0."""
     return NO_EPOCH if not request.member_id and request.member_epoch == 0 else request.member_epoch
 

@@ -1,6 +1,6 @@
-"""What is asked about committed offsets, and what is answered. Frozen values; the handlers make them out of the wire's.
+"""Requests and replies about committed offsets. Frozen values; the handlers build them from protobuf.
 
-A request that is refused as a whole raises; what is wrong with one partition only is the ``error`` of its result.
+A request that is refused as a whole raises; the ``error`` of a result concerns one partition.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from headrace_core.types import NO_EPOCH, TopicPartition
 
 from .codec import CommittedOffset
 
-#: What Kafka answers where a group has committed nothing.
+#: Kafka's answer for a group without a committed offset.
 NO_OFFSET = -1
 
 
 class OffsetToCommit(NamedTuple):
-    """One partition of a commit. ``topic_id``: of the topic that was read, when it is known (KIP-516)."""
+    """One partition of a commit. ``topic_id``: of the topic that was read, if known (KIP-516)."""
 
     topic: str
     partition: int
@@ -39,7 +39,7 @@ class CommitOffsets(NamedTuple):
 
 
 class PartitionResult(NamedTuple):
-    """What became of one partition of a request."""
+    """Result for one partition."""
 
     topic: str
     partition: int
@@ -53,7 +53,7 @@ class OffsetsCommitted(NamedTuple):
 
 
 class OffsetToFetch(NamedTuple):
-    """A partition whose offset is asked for; one that was committed under another topic id counts as none."""
+    """A partition whose offset is wanted; one committed under another topic id counts as none."""
 
     topic: str
     partition: int
@@ -61,8 +61,8 @@ class OffsetToFetch(NamedTuple):
 
 
 class FetchOffsets(NamedTuple):
-    """Kafka's OffsetFetch. ``partitions`` None: all that the group has committed. ``require_stable`` (KIP-447): a
-    partition whose offset an open transaction may still change is answered with UNSTABLE_OFFSET_COMMIT."""
+    """Kafka's OffsetFetch. ``partitions`` None: all committed ones. ``require_stable`` (KIP-447): a partition whose
+    offset an open transaction may still change gets UNSTABLE_OFFSET_COMMIT."""
 
     group_id: str
     partitions: tuple[OffsetToFetch, ...] | None = None
@@ -72,7 +72,7 @@ class FetchOffsets(NamedTuple):
 
 
 class FetchedOffset(NamedTuple):
-    """``offset`` NO_OFFSET: nothing is committed."""
+    """``offset`` NO_OFFSET: no commit."""
 
     topic: str
     partition: int
@@ -85,7 +85,7 @@ class FetchedOffset(NamedTuple):
 
 
 class OffsetsFetched(NamedTuple):
-    """The reply to FetchOffsets, in the request's order; of all, by topic and partition."""
+    """The reply to FetchOffsets, in the request's order; for all, by topic and partition."""
 
     offsets: tuple[FetchedOffset, ...]
 
@@ -98,19 +98,19 @@ class DeleteOffsets(NamedTuple):
 
 
 class OffsetsDeleted(NamedTuple):
-    """The reply to DeleteOffsets, in the request's order; what was not there is gone, too."""
+    """The reply to DeleteOffsets, in the request's order; missing ones count as deleted."""
 
     results: tuple[PartitionResult, ...]
 
 
 class DeleteGroup(NamedTuple):
-    """A group and its offsets go, if it has no members. The reply is None."""
+    """Delete a group and its offsets, if it has no members. The reply is None."""
 
     group_id: str
 
 
 class PartitionEnd(NamedTuple):
-    """Where a partition's log begins, and how far it is committed."""
+    """A partition's log start and high watermark."""
 
     topic: str
     partition: int
@@ -119,13 +119,13 @@ class PartitionEnd(NamedTuple):
 
 
 class WatermarksSeen(NamedTuple):
-    """What the leaders say now; nothing is recorded, the reply is None."""
+    """The leaders' present high watermarks; nothing is recorded, the reply is None."""
 
     ends: tuple[PartitionEnd, ...]
 
 
 class DescribeLag(NamedTuple):
-    """How far a group is behind; GroupIdNotFoundError. The reply is a GroupLag."""
+    """A group's lag; GroupIdNotFoundError. The reply is a GroupLag."""
 
     group_id: str
 
@@ -137,9 +137,9 @@ class LagStatus(enum.Enum):
     #: The consumer works, and falls behind.
     WARN = "WARN"
     ERR = "ERR"
-    #: Nothing has been committed for longer than the window of commits covers.
+    #: No commit for longer than the window of commits covers.
     STOP = "STOP"
-    #: Commits come, and their offset does not move.
+    #: Commits arrive, and their offset does not move.
     STALL = "STALL"
     #: The committed offset went back.
     REWIND = "REWIND"
@@ -150,11 +150,11 @@ class LagStatus(enum.Enum):
 
 
 class PartitionLag(NamedTuple):
-    """A partition of a group. None stands for what is not known yet: nobody has seen its high watermark.
+    """A partition of a group. None: unknown yet, without a high watermark.
 
     ``lag``: offsets between the committed one and the high watermark. ``lag_ms``: how long the first unread record has
-    been waiting; with ``lag_ms_is_at_least`` it has waited longer than anybody has watched. ``records_lost``: offsets
-    that were deleted before they were read. ``complete``: the part of the window of commits that is filled, 0 to 1.
+    been waiting; with ``lag_ms_is_at_least`` it has waited longer than this coordinator has watched. ``records_lost``:
+    offsets that were deleted before they were read. ``complete``: the filled part of the window of commits, 0 to 1.
     """
 
     topic: str

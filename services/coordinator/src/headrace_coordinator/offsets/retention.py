@@ -1,13 +1,13 @@
-"""Offsets of groups that nobody is in go after a while (KIP-211). Pure.
+"""Expire offsets of groups without members (KIP-211). Pure.
 
-An offset expires ``offsets.retention.minutes`` after the later of its commit and its group's becoming empty; one that
-an old client gave an expiry of its own, at that time. Never while the group has members, whatever the clock says, and
-never while a transaction may still change it. An empty group without offsets goes with the last of them.
+An offset expires ``offsets.retention.minutes`` after the later of its commit and its group's becoming empty; one with
+an old client's own expiry, at that time. Never while the group has members, and never while a transaction may still
+change it. An empty group is removed with its last offset.
 
-The clock may jump. What is measured is wall time between two processes (the coordinator that wrote the commit, and
-this one), so a leap forward makes everything look old. A check that comes much too late, by this coordinator's own
-clock, therefore removes nothing: it only counts as the last one. So a clock that is wrong for less than
-``offsets.retention.check.interval.ms``, or a coordinator that was paused, costs nobody an offset.
+The clock may jump. Ages are wall time between two processes (the coordinator that wrote the commit, and this one), so a
+leap forward makes everything look old. So a check that comes much too late, by this coordinator's own clock, removes
+nothing, and only counts as the last one. A clock that is wrong for less than ``offsets.retention.check.interval.ms``,
+or a paused coordinator, removes no offset.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ..state_machine import GroupStateMachine
 from .book import OffsetBook
 from .codec import CommittedOffset
 
-#: What one tick looks at, and removes, at most, so that a sweep of a large shard holds nobody up.
+#: Offsets that one tick checks, and removes, at most, so that a sweep of a large shard delays no request.
 LOOKS_PER_TICK = 20_000
 REMOVALS_PER_TICK = 2_000
 
@@ -38,14 +38,14 @@ class RetentionSettings:
 
 @dataclass(frozen=True, slots=True)
 class Expired:
-    """What a tick found: offsets to remove, and groups that are empty and have none left (after that)."""
+    """Result of a tick: offsets to remove, and empty groups without further ones."""
 
     offsets: tuple[tuple[str, TopicPartition], ...] = ()
     groups: tuple[str, ...] = ()
 
 
 class RetentionSweep:
-    """Looks at all groups now and then, a piece at each tick. It decides only; the caller applies."""
+    """Checks all groups at intervals, a piece at each tick. It only decides; the caller applies."""
 
     __slots__ = ("_checked_ms", "_settings", "_todo")
 
@@ -60,8 +60,8 @@ class RetentionSweep:
         self._todo.clear()
 
     def heard(self, now_ms: int) -> None:
-        """It is ``now_ms``. When that is before the last check the clock was set back, and what is due by the old time
-        would be long in coming: the next check is an interval from now."""
+        """Set the time ``now_ms``. Before the last check, the clock was set back, and the next check would be late: it
+        is one interval from now."""
         if self._checked_ms is not None and now_ms < self._checked_ms:
             self.start(now_ms)
 
@@ -71,7 +71,7 @@ class RetentionSweep:
         return self._checked_ms if self._todo else self._checked_ms + self._settings.check_interval_ms
 
     def tick(self, now_ms: int, book: OffsetBook, groups: GroupStateMachine) -> Expired:
-        """What is to go now, or the next piece of it."""
+        """The offsets to remove now, or the next piece of them."""
         interval_ms = self._settings.check_interval_ms
         self.heard(now_ms)
         if self._checked_ms is None:

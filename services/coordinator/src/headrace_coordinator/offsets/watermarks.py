@@ -1,7 +1,7 @@
-"""When did the high watermark pass an offset? A bounded memory of how a partition's log has grown. Pure.
+"""History of a partition's high watermark, in bounded memory. Pure.
 
-Now and then somebody asks the leaders for their high watermarks. Between two such samples the log is taken to have
-grown evenly, which is how a lag in records becomes a lag in seconds (as Burrow's and Lightbend's lag exporters do)::
+The leaders' high watermarks are sampled at intervals. Between two samples the log counts as growing evenly, which turns
+a lag in records into a lag in seconds (as Burrow's and Lightbend's lag exporters do)::
 
     offset                       . (t3, 900)
       |                     .
@@ -9,8 +9,8 @@ grown evenly, which is how a lag in records becomes a lag in seconds (as Burrow'
       |   . . . (t1, 400)                       a log at rest is kept as the two ends of its rest
       +------------------------------- time
 
-When the memory is full every other sample of its older half goes: so its size is fixed (2 KiB), it reaches back to the
-first sample however long ago that was, and what is long ago is known more coarsely than what was just now.
+When the memory is full every other sample of its older half is dropped. So its size is fixed (2 KiB), it reaches back
+to the first sample, and older times are coarser.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class WatermarkHistory:
 
     def __init__(self) -> None:
         self._times_ms = array("q")  # ascending
-        self._offsets = array("q")  # ascending; of equal ones there are two at most
+        self._offsets = array("q")  # ascending; at most two are equal
         self.log_start = 0
 
     @property
@@ -48,11 +48,11 @@ class WatermarkHistory:
         return len(self._offsets)
 
     def sample(self, now_ms: int, high_watermark: int, log_start: int = 0) -> None:
-        """``high_watermark`` is what a leader says now.
+        """Add a leader's present high watermark.
 
-        A smaller one than before means an unclean election, or a new leader that has not heard of its followers yet:
-        what was above it is forgotten. A clock that was set back takes the whole history with it, so that what is
-        told are durations that somebody has seen pass.
+        A smaller one than before means an unclean election, or a new leader that has no acknowledgements yet: samples
+        above it are dropped. After a clock set back the whole history is dropped, so that reported durations really
+        passed.
         """
         times, offsets = self._times_ms, self._offsets
         self.log_start = log_start
@@ -72,7 +72,7 @@ class WatermarkHistory:
             del times[1:half:2], offsets[1:half:2]
 
     def waiting(self, offset: int, now_ms: int) -> Waiting:
-        """How long the record at ``offset`` has been in the log; no time at all when it is not there yet."""
+        """How long the record at ``offset`` has been in the log; zero when it is not there yet."""
         after = bisect_right(self._offsets, offset)  # the first sample in which the record was there
         if after == len(self._offsets):
             return Waiting(0, False)

@@ -1,1 +1,1 @@
-"""What keeps shards alive: claim, replay, serve, append; whose they are; who waits for what. ``shard`` is pure."""
+"""Runtime of shards: claim, replay, serve, append; their assignment; waiting requests. ``shard`` is pure."""

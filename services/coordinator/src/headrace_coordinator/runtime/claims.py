@@ -3,9 +3,9 @@
     key      int16 1000                                       one key, so compaction keeps the last claim only
     value    int16 version, msgpack [shard_epoch, coordinator_id, coordinator_epoch]
 
-Its append is the first under the new epoch: from then on the partition's leader refuses every smaller one. What the log
-has before it is all that former owners will ever have written, so whoever has replayed up to it knows the shard. The
-fields are for people who read the log; the epoch that counts is in the batch's header (base_sequence).
+Its append is the first under the new epoch: from then on the partition's leader refuses every smaller one. So the log
+before it is all that former owners will ever have written, and a replay up to it is complete. The fields are for people
+who read the log; the epoch that counts is in the batch's header (base_sequence).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _VERSION = 0
 
 
 class Claim(msgspec.Struct, frozen=True, array_like=True):
-    """Who took the shard, and under which epoch."""
+    """Owner of the shard, and its epoch."""
 
     shard_epoch: int
     coordinator_id: int
@@ -29,7 +29,6 @@ class Claim(msgspec.Struct, frozen=True, array_like=True):
 
 
 def encode_claim(claim: Claim) -> ShardRecord:
-    """The record of a claim."""
     return ShardRecord(_KEY, _VERSION.to_bytes(2, "big") + msgspec.msgpack.encode(claim))
 
 
@@ -38,7 +37,7 @@ def is_claim(key: bytes) -> bool:
 
 
 def decode_claim(value: bytes) -> Claim:
-    """CorruptLogError: it is none. Later versions only add fields at the end, which are passed over."""
+    """CorruptLogError: an invalid claim. Later versions only add fields at the end, which are skipped."""
     try:
         return msgspec.msgpack.decode(value[2:], type=Claim)
     except msgspec.MsgspecError as error:

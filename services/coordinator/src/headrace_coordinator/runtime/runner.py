@@ -1,9 +1,9 @@
-"""A shard in the event loop: does what ``Shard.ready`` lists, and says what came of it.
+"""A shard in the event loop: carries out ``Shard.ready``, and reports the results.
 
-Everything happens in one loop. What is asked within one turn of it is decided at once and flies together: ``ready`` is
-looked at when the turn is over.
+Everything happens in one loop. Requests within one turn of it are decided at once and share an append: ``ready`` is
+called when the turn is over.
 
-Clients are refused under back-pressure, the coordinator's own news never (``Shard.ask`` without a ticket): a client
+Under back-pressure clients are refused, the coordinator's own news never (``Shard.ask`` without a ticket): a client
 repeats a refused request, but lost news would leave partitions unread until the shard's next load.
 """
 
@@ -22,14 +22,14 @@ from .shard import Answer, Append, Became, Pause, Replay, Shard, ShardState, Tel
 
 logger = logging.getLogger("headrace.coordinator.shard")
 
-#: The wall clock may be set back or forth: nobody sleeps longer than this by it.
+#: Longest sleep by the wall clock, which may be set.
 TICK_MS_MAX = 1_000
-#: The wall clock was set when it goes so far apart from the monotonic one between two looks.
+#: Divergence from the monotonic clock between two readings that counts as a set wall clock.
 CLOCK_STEP_MS = 20
-#: Tries to look at both clocks at once.
+#: Tries to read both clocks at once.
 _LOOKS_MAX = 5
 
-#: Told the outcome of a request: the reply, or the HeadraceError.
+#: Called with a request's reply, or the HeadraceError.
 Done = Callable[[object], None]
 Take = Callable[[Sequence[tuple[bytes, bytes | None, int]]], None]
 
@@ -43,7 +43,7 @@ class ShardPartition(Protocol):
 
 
 class ShardRunner:
-    """One shard that this coordinator owns, from ``start`` to ``close``."""
+    """A shard owned by this coordinator, from ``start`` to ``close``."""
 
     def __init__(
         self,
@@ -58,10 +58,10 @@ class ShardRunner:
         is_believed: Callable[[], bool] = lambda: True,
     ) -> None:
         """``replays`` bounds how many shards replay at once. ``tell`` receives pushes. ``became`` receives each change
-        of state before a request is served in it. ``is_ours`` answers whether this coordinator owned the shard under
+        of state before a request is served in it. ``is_ours`` returns whether this coordinator owned the shard under
         its epoch at the time of the call, and waits until that is certain; None: the state machine never asks.
-        ``is_believed``: may the controllers still consider this coordinator alive? While they may not, the shard may
-        have a successor, and every answer is fenced (Shard.ask): members keep reading until there is one."""
+        ``is_believed``: whether the controllers may still consider this coordinator alive. While they may not, the
+        shard may have a successor, and every answer is fenced (Shard.ask): members keep reading until there is one."""
         self.shard = shard
         self._log = log
         self._clock = clock
@@ -86,18 +86,18 @@ class ShardRunner:
 
     @property
     def state_machine(self) -> StateMachine | None:
-        """To be looked at, while it serves; never to be changed."""
+        """Read only, while it serves."""
         return self.shard.state_machine
 
     def start(self) -> None:
         self._schedule()
 
     async def ask(self, request: object) -> Any:
-        """The reply, once all that it rests on is committed. Raises what the request was refused with."""
+        """The reply, once all that it depends on is committed. Raises the request's refusal."""
         reply: asyncio.Future[Any] = self._loop.create_future()
 
         def done(outcome: object) -> None:
-            if reply.done():  # its caller has gone away
+            if reply.done():  # its caller has left
                 return
             if isinstance(outcome, Exception):
                 reply.set_exception(outcome)
@@ -108,13 +108,13 @@ class ShardRunner:
         return await reply
 
     def put(self, request: object, done: Done | None = None) -> None:
-        """As ``ask``, and ``done`` is called with the reply, or the HeadraceError, at the moment when it may be told:
-        in one order with what is pushed. None: nobody waits."""
+        """``ask``, but ``done`` is called with the reply or the HeadraceError, in one order with pushes. None: no
+        caller waits."""
         self.shard.ask(done, request, self._now_ms(), is_fenced=not self._is_believed())
         self._schedule()
 
     async def close(self) -> None:
-        """The shard is another coordinator's, or this one stops: who waits is told so."""
+        """The shard is another coordinator's, or this one stops: fails all waiting requests."""
         self.shard.resign()
         self._turn()
         self._closed = True
@@ -190,7 +190,7 @@ class ShardRunner:
             self.shard.replay_failed(attempt, error)
         else:
             self.shard.replay_ended(attempt, self._now_ms())
-        self._turn()  # at once: the first that it decides on as one who serves is which topics there are
+        self._turn()  # at once: a serving shard first learns the topics
 
     def _spawn(self, work: Any, what: str) -> None:
         task = self._loop.create_task(work, name=f"{what} of {self.shard.name}")
@@ -227,8 +227,8 @@ class ShardRunner:
         self._schedule()
 
     async def _tick_as_owner(self, is_ours: Callable[[ShardRunner], Awaitable[bool]]) -> None:
-        """What time alone demands is done as of a moment at which the shard was ours: members are taken for gone only
-        while nobody else can be their coordinator."""
+        """Do what time demands, as of a moment at which the shard was ours: members are removed only while no other
+        coordinator can have them."""
         self._proofs += 1
         self.shard.ask(None, OwnershipAsked(self._proofs), self._now_ms())
         try:
@@ -237,17 +237,17 @@ class ShardRunner:
             if proven:
                 self.shard.ask(None, OwnershipProven(self._proofs), now_ms)
                 self.shard.tick(now_ms)
-        except Exception:  # a bug; the next tick asks again, and not at once, for what is due stays due
+        except Exception:  # a bug; the next tick asks again, not at once, for what is due stays due
             logger.exception("%s: it was not found out whether it is this coordinator's", self.shard.name)
             await asyncio.sleep(TICK_MS_MAX / 1_000)
-        finally:  # Guard: without this there would be no tick until somebody asks for something
+        finally:  # Guard: without this there would be no tick until the next request
             self._is_proving = False
             self._turn()
 
 
 def _looked_at_once(clock: Clock) -> tuple[int, float]:
-    """The wall clock, and how far it is ahead of the monotonic one. Guard: a thread that is put aside between the two
-    looks (a busy machine) would see a step that nobody made; so it looks again, and takes the quickest look of some."""
+    """The wall clock, and its lead over the monotonic one. Guard: a thread paused between the two readings (a busy
+    machine) would see a false step; so it reads again, and takes the quickest of some readings."""
     quickest = float("inf")
     wall_ms, ahead_ms = 0, 0.0
     for _ in range(_LOOKS_MAX):

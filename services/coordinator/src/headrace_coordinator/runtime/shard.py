@@ -1,15 +1,15 @@
-"""The life of one shard. Pure: the runner does what ``ready`` lists and reports the outcome.
+"""The life of one shard. Pure: the runner carries out ``ready`` and reports the outcome.
 
                  the claim is committed            all up to it is replayed
     CLAIMING ----------------------------> REPLAYING ---------------------> SERVING
        ^   \\                                  |                               |
-       |    `--- a pause, which grows --- something failed, or nobody knows ---'
+       |    `--- a growing pause --- a failure, or an unknown outcome ---------'
        |
     any of them: a smaller epoch than the leader's ---> FENCED        the shard is another coordinator's ---> RESIGNED
 
 One append is in flight at a time. Requests that arrive meanwhile are decided and applied to the state machine at once;
-their records are gathered into the next append. Replies, refusals and pushes wait until every earlier decision is
-committed, because they may depend on it.
+their records are gathered into the next append. Replies, refusals, reads and pushes wait until every earlier decision
+is committed, because they may depend on it.
 
     ask(a)   ready -> Append(a)                     ask(b), ask(c): decided       appended(a) -> Answer(a)
                                                                                   ready -> Append(b, c)
@@ -20,8 +20,6 @@ does no harm: each append names the log end that it was decided on (``expected_e
 the log has grown, as it has after the next claim.
 
 ``attempt`` numbers the state machines. Reports about a former one are ignored.
-
-An answer without records waits like any other: a refusal or a read may rest on what is not committed yet.
 """
 
 from __future__ import annotations
@@ -43,17 +41,17 @@ from headrace_core.errors import (
 from ..state_machine import ClockSet, Decision, Push, ShardRecord, StateMachine
 from .claims import Claim, encode_claim, is_claim
 
-#: What may be gathered while an append is under way, in bytes. Above it clients' requests are refused, to be retried;
-#: internal news never is (Shard.ask).
+#: Bytes gathered during an append, above which clients' requests are refused, to be retried; internal news never is
+#: (Shard.ask).
 GATHERED_BYTES_MAX = 16 * 1024 * 1024
-#: A batch of an append, in bytes of keys and values: well below what the topic takes (max.message.bytes).
+#: Bytes of keys and values in a batch: well below max.message.bytes of the topic.
 BATCH_BYTES_MAX = 512 * 1024
-#: The pauses before a shard is claimed again: doubled each time, up to the last.
+#: Pauses before a shard is claimed again: doubled each time, up to the last.
 PAUSE_MS, PAUSE_MS_MAX = 50, 2_000
-#: ``expected_end`` of a claim: whatever the log's end is.
+#: ``expected_end`` of a claim: any log end.
 ANY_END = -1
 
-#: What a failed append means to those whose requests it carried, as Kafka's coordinator says it.
+#: Error of a failed append for its requests, as in Kafka's coordinator.
 _RETRY_ELSEWHERE = ("NOT_LEADER_OR_FOLLOWER", "KAFKA_STORAGE_ERROR", "NOT_COORDINATOR")
 _TOO_LARGE = ("MESSAGE_TOO_LARGE", "RECORD_LIST_TOO_LARGE")
 
@@ -91,20 +89,20 @@ class Pause(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """``outcome``: the reply, or the HeadraceError that is one."""
+    """``outcome``: the reply, or the HeadraceError."""
 
     ticket: object
     outcome: object
 
 
 class Tell(NamedTuple):
-    """Messages for members that did not ask."""
+    """Pushes for members."""
 
     pushes: tuple[Push, ...]
 
 
 class Became(NamedTuple):
-    """For the log, metrics, and whoever routes requests. ``error``: why, if anything went wrong."""
+    """For the log, metrics, and routing. ``error``: the failure, if any."""
 
     state: ShardState
     error: Exception | None = None
@@ -114,10 +112,11 @@ Action = Append | Replay | Pause | Answer | Tell | Became
 
 
 class _Flight:
-    """Decisions whose records are appended together, and what is said once they are committed, in order.
+    """Decisions whose records are appended together, and the answers after their commit, in order.
 
     A leader that dies may leave some of an append's batches, in their order, but never a part of one. So an atomic
-    decision is always within one batch."""
+    decision is always within one batch.
+    """
 
     __slots__ = ("_last_bytes", "batches", "bytes", "count", "outcomes")
 
@@ -159,12 +158,12 @@ class Shard:
         *,
         gathered_bytes_max: int = GATHERED_BYTES_MAX,
     ) -> None:
-        """``name``: for messages, such as "__consumer_offsets-7". ``new_state_machine`` makes an empty one."""
+        """``name``: for messages, such as "__consumer_offsets-7". ``new_state_machine`` creates an empty one."""
         self.name = name
         self.claim = claim
         self.state = ShardState.CLAIMING
         self.attempt = 0
-        #: The state machine, while it serves; nobody else may change it.
+        #: The state machine, while it serves; only this class changes it.
         self.state_machine: StateMachine | None = None
         self._new_state_machine = new_state_machine
         self._gathered_bytes_max = gathered_bytes_max
@@ -186,7 +185,8 @@ class Shard:
 
         ``is_fenced``: answer only after an append that is sent from now on. The partition's leader refuses it once a
         successor has claimed the shard, so an answer proves that none had. A request that writes nothing repeats the
-        claim for that."""
+        claim for that.
+        """
         if self.state is not ShardState.SERVING:
             self._answer_now(ticket, self._refusal())
             return
@@ -212,7 +212,7 @@ class Shard:
         self._decided(ticket, decision)
 
     def tick(self, now_ms: int) -> None:
-        """What time alone demands; call it when ``next_due_ms`` is there."""
+        """Do what time demands; call it at ``next_due_ms``."""
         if self.state is ShardState.SERVING and self.state_machine is not None:
             self._of_itself(lambda state_machine: state_machine.tick(now_ms))
 
@@ -234,7 +234,7 @@ class Shard:
     # -- what is to be done ------------------------------------------------------------------------------------------
 
     def ready(self) -> list[Action]:
-        """What is to be done now, in this order. What has been gathered flies, when nothing else does."""
+        """The actions to take now, in this order. Sends the gathered records if no append is in flight."""
         if self.state is ShardState.SERVING and self._flying is None and self._gathering.count:
             self._flying, self._gathering = self._gathering, _Flight()
             self._todo.append(Append(self.attempt, tuple(map(tuple, self._flying.batches)), self._end))
@@ -256,7 +256,7 @@ class Shard:
         flight, self._flying = self._flying, None
         if flight is None or self.state is not ShardState.SERVING:
             raise AssertionError(f"{self.name}: an append has ended that was not under way")
-        if base_offset != self._end:  # the leader has let somebody in between
+        if base_offset != self._end:  # the leader accepted another append in between
             self._flying = flight
             self._drop(
                 CoordinatorNotAvailableError(
@@ -270,7 +270,7 @@ class Shard:
         self._todo += flight.outcomes
 
     def append_failed(self, attempt: int, error: HeadraceError) -> None:
-        """An append has failed, or may have: it makes no difference."""
+        """An append has failed, or may have: both are treated alike."""
         if attempt != self.attempt:
             return
         if isinstance(error, FencedShardEpochError):
@@ -279,7 +279,7 @@ class Shard:
             self._drop(error)
 
     def replayed(self, attempt: int, records: Iterable[tuple[bytes, bytes | None, int]]) -> None:
-        """The next of the log's records: key, value, timestamp."""
+        """The next records of the log: key, value, timestamp."""
         if attempt != self.attempt:
             return
         assert self.state is ShardState.REPLAYING
@@ -293,7 +293,7 @@ class Shard:
             self._drop(error)
 
     def replay_ended(self, attempt: int, now_ms: int) -> None:
-        """All up to the claim has been handed in."""
+        """All records up to the claim were passed."""
         if attempt != self.attempt:
             return
         self._become(ShardState.SERVING)
@@ -311,7 +311,7 @@ class Shard:
     # -- within ------------------------------------------------------------------------------------------------------
 
     def _decided(self, ticket: object, decision: Decision) -> None:
-        """Guard: it is said when all that was decided until now is committed, for it may rest on any of that."""
+        """Guard: answer when all earlier decisions are committed, because it may depend on them."""
         outcomes: list[Answer | Tell] = []
         if ticket is not None:
             outcomes.append(Answer(ticket, decision.reply))
@@ -367,7 +367,7 @@ class Shard:
         self._forget(self._refusal())
 
     def _forget(self, error: HeadraceError) -> None:
-        """The state machine, and with it all that was decided and is not known to be committed; pushes are not told."""
+        """Drop the state machine, and all decisions not known to be committed; pushes are not sent."""
         flights = [self._flying, self._gathering]
         self._flying, self._gathering, self.state_machine, self._end = None, _Flight(), None, ANY_END
         self._todo = [action for action in self._todo if isinstance(action, Answer | Tell | Became)]
@@ -380,7 +380,7 @@ class Shard:
 
 
 def for_clients(name: str, error: Exception) -> HeadraceError:
-    """What a failure of the shard's log means to those whose requests it carried, as Kafka's coordinator says it."""
+    """The error for requests after a failure of the shard's log, as in Kafka's coordinator."""
     if not isinstance(error, HeadraceError):
         return UnknownServerError(f"{name}: {type(error).__name__}: {error}")
     if error.code in _RETRY_ELSEWHERE:

@@ -1,11 +1,11 @@
-"""The shards of this coordinator: the metadata says which they are, and under which epochs.
+"""The shards of this coordinator, and their epochs, by the metadata.
 
-A shard is ours when the metadata names this coordinator *in this life* (its epoch): the shards of a former process of
-the same id were given to us under new epochs, or to others. One that gets another epoch is another shard: the runner of
-the old one resigns, for its appends would be refused anyway.
+A shard is ours when the metadata names this coordinator *with its epoch*: the shards of a former process with the same
+id got new epochs, or other owners. A shard with another epoch is another shard: the runner of the old one resigns, for
+its appends would be refused anyway.
 
-Kept from the metadata:   shard added, epoch changed -> a runner that claims it     taken away -> its runner resigns
-                          topics changed -> told to every shard that serves         (and to each that begins to)
+    shard added, epoch changed -> a runner that claims it     removed -> its runner resigns
+    topics changed -> sent to every serving shard             (and to each that begins to serve)
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from .topics import TopicsView
 
 logger = logging.getLogger("headrace.coordinator")
 
-#: (partition, its topic's id, shard epoch) -> a runner that has not begun.
+#: (partition, its topic's id, shard epoch) -> a new runner.
 NewRunner = Callable[[TopicPartition, bytes, int], ShardRunner]
 
 
 class Shards:
-    """Owned by the event loop. ``metadata_changed`` for every image, in order."""
+    """Owned by the event loop. Call ``metadata_changed`` for every image, in order."""
 
     def __init__(
         self,
@@ -47,8 +47,8 @@ class Shards:
         self._closed = False
 
     def of_group(self, group_id: str) -> ShardRunner:
-        """The runner of the shard that a group belongs to. InvalidGroupIdError; CoordinatorNotAvailableError: there are
-        no shards yet; NotCoordinatorError: by the metadata it is another coordinator's."""
+        """The runner of a group's shard. InvalidGroupIdError; CoordinatorNotAvailableError: there are no shards yet;
+        NotCoordinatorError: by the metadata it is another coordinator's."""
         if not group_id:
             raise InvalidGroupIdError("the group id is empty: set group.id")
         if not self._count:
@@ -66,11 +66,11 @@ class Shards:
         return iter([runner for _, _, runner in self._running.values()])
 
     def has(self, runner: ShardRunner) -> bool:
-        """Is it one of those that run, by the metadata that were applied last?"""
+        """Whether it runs, by the last applied metadata."""
         return any(each is runner for each in self)
 
     def began(self, runner: ShardRunner, state: ShardState) -> None:
-        """A shard has another state: one that serves from here on learns what topics there are."""
+        """A shard has changed its state: one that begins to serve gets the topics."""
         if state is ShardState.SERVING:
             runner.put(self._topics.current)
 
@@ -90,7 +90,7 @@ class Shards:
         self._own(image)
 
     def _own(self, image: MetadataImage) -> None:
-        """Guard: only what the metadata gives to this life of this coordinator."""
+        """Guard: only what the metadata assigns to this epoch of this coordinator."""
         topic = image.topic(OFFSETS_TOPIC)
         self._count = 0 if topic is None else len(topic.partitions)
         ours: dict[int, tuple[bytes, int]] = {}

@@ -1,4 +1,4 @@
-"""The cluster's topics as groups see them, kept up with the metadata: TopicsChanged out of images."""
+"""The cluster's topics for groups: builds TopicsChanged from images."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..group.messages import Topic, TopicsChanged
 
 
 class TopicsView:
-    """One for all shards. ``current`` is for those that begin; ``advance`` says what is new to the others."""
+    """One for all shards. ``current`` is for new ones; ``advance`` returns the changes for the others."""
 
     def __init__(self) -> None:
         self._topics: Mapping[str, Topic] = {}
@@ -22,7 +22,7 @@ class TopicsView:
         return TopicsChanged(self._topics)
 
     def begin(self, image: MetadataImage) -> TopicsChanged:
-        """All anew."""
+        """Set all topics."""
         self._racks = _racks(image)
         self._topics = {
             topic.name: self._seen(topic) for topic in image.topics.values() if topic.name not in SHARD_TOPICS
@@ -30,10 +30,9 @@ class TopicsView:
         return self.current
 
     def advance(self, image: MetadataImage, delta: MetadataDelta) -> TopicsChanged | None:
-        """What groups must know of the change; None: nothing. A leader that moves, or a replica that falls behind, is
-        nothing to them."""
+        """The change for groups; None: none. New leaders and lagging replicas do not concern them."""
         racks = _racks(image) if delta.brokers else self._racks
-        if racks != self._racks:  # whose replicas these are is not kept, and racks hardly ever change
+        if racks != self._racks:  # replica ids are not kept, and racks hardly ever change
             before = self._topics
             self.begin(image)
             changed = {name for name in {*before, *self._topics} if before.get(name) != self._topics.get(name)}

@@ -1,4 +1,4 @@
-"""The brokers as a coordinator needs them: who leads a shard's partition, and streams to whoever does."""
+"""Leaders of shards' partitions, and streams to them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .produce_link import ProduceLink
 
 
 class Leader(NamedTuple):
-    """Who leads a partition, and where: ``internal`` takes appends of shards, ``client`` answers fetches."""
+    """A partition's leader and its addresses: ``internal`` takes appends of shards, ``client`` answers fetches."""
 
     broker_id: int
     leader_epoch: int
@@ -28,7 +28,7 @@ class Leader(NamedTuple):
 
 
 class Brokers:
-    """Connections to brokers, opened on first use; ``close`` ends them all, but for streams of fetches."""
+    """Connections to brokers, opened on first use; ``close`` ends them all, except streams of fetches."""
 
     def __init__(self, metadata: MetadataState) -> None:
         self.metadata = metadata
@@ -36,7 +36,7 @@ class Brokers:
         self._channels: dict[str, grpc.aio.Channel] = {}
 
     def leader_of(self, partition: TopicPartition) -> Leader:
-        """As the metadata has it now. UnknownTopicOrPartitionError, LeaderNotAvailableError."""
+        """By the present metadata. UnknownTopicOrPartitionError, LeaderNotAvailableError."""
         image = self.metadata.image
         topic = image.topic(partition.topic)
         if topic is None or partition.partition >= len(topic.partitions):
@@ -66,7 +66,7 @@ class Brokers:
         return Duplex(address, ChannelPurpose.FETCH, lambda channel: fetch_pb2_grpc.FetchStub(channel).Fetch())  # type: ignore[no-untyped-call]
 
     def offsets(self, address: str) -> Any:
-        """Questions about offsets to a broker's client listener."""
+        """The Offsets service of a broker's client listener."""
         channel = self._channels.get(address)
         if channel is None:
             channel = self._channels[address] = open_channel(address, ChannelPurpose.CONTROL)

@@ -1,7 +1,7 @@
 """The stream of appends to one broker. Shards share it: a request for each append, matched by correlation id.
 
-A stream that breaks fails what waits on it, and the next append opens another. What was not written yet has surely had
-no effect (``NetworkError.was_sent`` is False).
+A broken stream fails its pending appends, and the next append opens another. An unwritten request surely had no effect
+(``NetworkError.was_sent`` is False).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from headrace_protos.v1 import produce_pb2, produce_pb2_grpc
 
 logger = logging.getLogger("headrace.coordinator.brokers")
 
-#: How much later than the broker's own time-out an answer may come.
+#: Time for an answer beyond the broker's own timeout.
 _SLACK_S = 1.0
 
 Stream = Duplex[produce_pb2.ProduceRequest, produce_pb2.ProduceResponse]
@@ -41,7 +41,7 @@ class ProduceLink:
     async def append(
         self, partition: produce_pb2.ProducePartition, timeout_s: float
     ) -> produce_pb2.ProducePartitionResult:
-        """The result of one append with acks=all. NetworkError, RequestTimedOutError: nobody knows, unless
+        """The result of one append with acks=all. NetworkError, RequestTimedOutError: the outcome is unknown, unless
         ``was_sent`` is False."""
         if self._closed:
             raise _unsent(self._stops())
@@ -66,11 +66,11 @@ class ProduceLink:
         finally:
             self._waiting.pop(number, None)
             self._written.discard(number)
-            if self._out and request in self._out:  # nobody waits for it any more: it had better not be sent
+            if self._out and request in self._out:  # no caller waits any more: do not send it
                 self._out.remove(request)
 
     async def close(self) -> None:
-        """What waits fails."""
+        """Fail pending appends."""
         self._closed = True
         if self._task is not None:
             self._task.cancel()
@@ -78,7 +78,7 @@ class ProduceLink:
         self._fail(self._stops())
 
     async def _run(self) -> None:
-        """One stream, until it breaks; the next append begins another one."""
+        """Run one stream until it breaks; the next append begins another one."""
         stream: Stream = Duplex(
             self.address,
             ChannelPurpose.PRODUCE,
@@ -88,7 +88,7 @@ class ProduceLink:
             await stream.run(self._read(stream), self._write(stream))
         except HeadraceError as failure:
             error = failure
-        except Exception as failure:  # a bug, here or in the broker: what waits must have its outcome all the same
+        except Exception as failure:  # a bug, here or in the broker: pending appends still need an outcome
             logger.exception("appends to %s", self.address)
             error = NetworkError(f"{self.address}: {type(failure).__name__}: {failure}")
         self._task = None
@@ -119,7 +119,7 @@ class ProduceLink:
         return NetworkError(f"{self.address}: this coordinator stops")
 
     def _fail(self, error: HeadraceError) -> None:
-        """Nobody will answer what waits."""
+        """Fail all pending appends."""
         waiting, written = self._waiting, self._written
         self._out.clear()
         if waiting:

@@ -1,8 +1,8 @@
-"""The partition of one shard, wherever its leader is: append under the shard's epoch, read all that is committed.
+"""The partition of one shard, at its present leader: append under the shard's epoch, read all that is committed.
 
-An append is tried again elsewhere while that may help, within offsets.commit.timeout.ms: ``expected_end`` makes it
-harmless, for an append that took effect unseen has moved the end (then it is UnexpectedLogEndError, and the shard
-replays). So a leader that moves costs a pause, and no replay.
+An append is retried elsewhere where that may help, within offsets.commit.timeout.ms. ``expected_end`` makes it
+harmless: an append that took effect unseen has moved the end (then it is UnexpectedLogEndError, and the shard replays).
+So a new leader costs a pause, and no replay.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from .brokers import Brokers, Leader
 
 logger = logging.getLogger("headrace.coordinator.shard")
 
-#: Said of appends that surely were not made, or (a leader that has just resigned) whose second attempt finds the first.
+#: Errors of appends that surely were not made, or (a leader that has just resigned) whose retry detects the first.
 _TRY_AGAIN = frozenset(
     (
         "NOT_LEADER_OR_FOLLOWER",
@@ -47,11 +47,11 @@ _TRY_AGAIN = frozenset(
         "NETWORK_EXCEPTION",
     )
 )
-#: How long an answer of a leader is waited for once the metadata names another one: it may stand still.
+#: How long to wait for a leader's answer once the metadata names another one: it may be frozen.
 _MOVED_S = 0.5
-#: Records that are handed over in one turn of the event loop.
+#: Records passed on in one turn of the event loop.
 _TURN_RECORDS = 500
-#: A replay that has not moved for so long is given up: what it waits for may have been truncated away.
+#: A replay without progress for so long is abandoned: its end may have been truncated.
 _STUCK_S = 15.0
 _FETCH_WAIT_MS = 500
 
@@ -90,10 +90,10 @@ class ShardLog:
     # -- append ------------------------------------------------------------------------------------------------------
 
     async def append(self, batches: Sequence[Sequence[ShardRecord]], expected_end: int) -> int:
-        """The offset of the first record, once all in-sync replicas have them all. ``expected_end`` -1: anywhere.
+        """Append; returns the first record's offset once all in-sync replicas have all. ``expected_end`` -1: anywhere.
 
-        FencedShardEpochError: final. UnexpectedLogEndError: somebody else wrote, or an attempt of this very append that
-        was lost has taken effect. Any other HeadraceError: nobody knows.
+        FencedShardEpochError: final. UnexpectedLogEndError: another append came between, perhaps a lost attempt of this
+        one. Any other HeadraceError: the outcome is unknown.
         """
         message = produce_pb2.ProducePartition(
             topic=self.partition.topic,
@@ -137,7 +137,7 @@ class ShardLog:
         return int(result.base_offset)
 
     async def _unless_moved(self, answer: Any, leader: Leader) -> Any:
-        """The answer; NetworkError when another broker has led for a while and nothing was heard."""
+        """The answer; NetworkError when another broker has led for a while without an answer here."""
         task = asyncio.ensure_future(answer)
         news = asyncio.Event()
         unwatch = self._brokers.metadata.watch(lambda image, delta: news.set())
@@ -165,10 +165,10 @@ class ShardLog:
         try:
             return self._brokers.leader_of(self.partition).broker_id != leader.broker_id
         except HeadraceError:
-            return False  # nobody leads yet: where else should it be tried?
+            return False  # no other leader to try yet
 
     async def _metadata_changes(self, timeout_s: float) -> None:
-        """Until there is news that may help, or the time is over."""
+        """Wait for news that may help, or the timeout."""
         news = asyncio.Event()
         unwatch = self._brokers.metadata.watch(lambda image, delta: news.set())
         try:
@@ -182,14 +182,14 @@ class ShardLog:
     # -- read --------------------------------------------------------------------------------------------------------
 
     async def read(self, end: int, take: Take) -> None:
-        """Hand over all that is committed, from the log's start up to ``end``, exclusive. HeadraceError: not all."""
+        """Pass on all that is committed, from the log's start up to ``end``, exclusive. HeadraceError: not all."""
         leader = self._brokers.leader_of(self.partition)
         session = _Reading(self.partition, self._topic_id, end, take, self._load_bytes)
         stream = self._brokers.fetch_stream(leader.client)
         await stream.run(session.run(stream), self._watch(stream, session, end))
 
     async def _watch(self, stream: Stream, session: _Reading, end: int) -> None:
-        """Give up a replay that does not move."""
+        """Abandon a replay without progress."""
         while True:
             before = session.position
             await asyncio.sleep(_STUCK_S)
@@ -236,7 +236,7 @@ class _Reading:
                 asked = await self._result(result)
 
     async def _result(self, result: Any) -> bool:
-        """Take one result in; True: the partition must be named again."""
+        """Process one result; True: the partition must be named again."""
         if result.error.code:
             error = from_number(result.error.code, result.error.message)
             if isinstance(error, OffsetOutOfRangeError) and result.log_start_offset > self.position:

@@ -1,4 +1,4 @@
-"""How far the partitions are that groups read: asked of their leaders now and then, for the groups' lag."""
+"""Queries the leaders for the high watermarks of partitions that groups read, for the groups' lag."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _BATCH = 2_000
 
 
 class Watcher(Protocol):
-    """A shard: which partitions it wants to know about, and where it is told."""
+    """A shard: the partitions that it needs, and where it gets them."""
 
     def watched_partitions(self) -> Iterable[TopicPartition]: ...
 
@@ -50,7 +50,7 @@ class Watermarks:
             await self.look()
 
     async def look(self) -> None:
-        """Ask once, and tell every shard what it wants to know. What cannot be had now is had the next time."""
+        """Query once, and pass every shard its partitions. Failures are retried the next time."""
         wanted = [(watcher, tuple(watcher.watched_partitions())) for watcher in self._watchers()]
         ends = await self._ends({partition for _, partitions in wanted for partition in partitions})
         for watcher, partitions in wanted:
@@ -64,7 +64,7 @@ class Watermarks:
             try:
                 by_leader.setdefault(self._brokers.leader_of(partition).client, []).append(partition)
             except HeadraceError:
-                continue  # it has no leader now, or is gone
+                continue  # it has no leader now, or was deleted
         asked = [
             self._ask(address, some[start : start + _BATCH])
             for address, some in by_leader.items()
