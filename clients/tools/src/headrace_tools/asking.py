@@ -1,8 +1,8 @@
-"""One question to each of many nodes, at the same time, through a client that blocks: silent ones cost their time-out
-once, and not one after the other. For those who look at whole clusters: `headrace top` and `headrace doctor`.
+"""Ask many nodes at once through a blocking client, so that silent nodes cost one timeout in all. For `headrace top`
+and `headrace doctor`.
 
-The threads are daemons, not a pool's: the interpreter waits for a pool's threads at its end, so Ctrl-C would wait for
-nodes that are silent.
+The threads are daemons, not a pool's: at its end the interpreter waits for a pool's threads, so Ctrl-C would wait for
+silent nodes.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from headrace_core.errors import HeadraceError
 K = TypeVar("K")
 T = TypeVar("T")
 
-#: So many questions are under way at most: a hundred silent brokers take seven time-outs.
+#: At most this many requests at once: a hundred silent brokers take seven timeouts.
 AT_ONCE_MAX = 16
-#: Ctrl-C is noticed after at most this time.
+#: Ctrl-C takes effect within this time (seconds).
 _CTRL_C_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Answer(Generic[T]):
-    """What came back, or why nothing did, and when (``steady_s``, of time.monotonic())."""
+    """A result or the error, and when it came (``steady_s``, in time.monotonic())."""
 
     value: T | None
     error: HeadraceError | None
@@ -35,8 +35,8 @@ class Answer(Generic[T]):
 
 
 def ask_each(items: Iterable[K], question: Callable[[K], T]) -> dict[K, Answer[T]]:
-    """In the order of ``items``. What is not a HeadraceError is raised, at once; so is Ctrl-C: who has not been asked
-    yet is not asked any more, and nobody's answer is waited for."""
+    """Ask ``question`` of each item; answers in the order of ``items``. Other errors than HeadraceError, and Ctrl-C,
+    are raised at once: no further item is asked, and pending answers are dropped."""
 
     def ask(item: K) -> Answer[T]:
         try:

@@ -1,4 +1,4 @@
-"""pytest fixtures with a real cluster behind them; installed with the package, nothing imported until one is used.
+"""pytest fixtures with a real cluster; installed with the package, imported at first use.
 
     def test_orders(headrace, headrace_topic):
         with Producer(bootstrap_servers=headrace.bootstrap_servers) as producer:
@@ -8,20 +8,18 @@
     def test_a_broker_dies(headrace_cluster):
         with headrace_cluster.killed("broker", 1): ...
 
-``headrace``: one cluster for the whole run (one for each worker under pytest-xdist), within the test process, which is
-what makes it quick. ``headrace_cluster``: real processes for one test alone, to kill, pause and restart. Both have one
-broker, one controller and one coordinator (of consumer groups) unless they are told otherwise. ``headrace_topic``: the
-name of a topic on ``headrace`` that no other test has.
+``headrace``: one cluster for the whole run (one per pytest-xdist worker), within the test process, which makes it fast.
+``headrace_cluster``: real processes for one test, to kill, pause and restart. Both have one broker, one controller and
+one coordinator by default. ``headrace_topic``: a topic on ``headrace`` that no other test has.
 
-In pytest's own configuration:
+In pytest's configuration:
 
     headrace_mode = inprocess | process         of `headrace`; processes where tests fork, freeze clocks, fake files
-    headrace_nodes = 3 brokers, 3 controllers   of `headrace`, and of `headrace_cluster` but for what its mark says
-    headrace_config = key=value                 a line for each key that all nodes of both get; a mark's own go before
+    headrace_nodes = 3 brokers, 3 controllers   of `headrace`, and of `headrace_cluster` unless its mark says otherwise
+    headrace_config = key=value                 one line per key for all nodes of both; a mark's keys override them
 
-They run with the defaults of production, retention included: a topic whose records bear times of long ago wants
-``retention.ms=-1``, or they are deleted by the check that happens to come by (half a minute after the start, then every
-five minutes).
+Clusters use production defaults, retention included. A topic with old timestamps needs ``retention.ms=-1``, or the
+retention check deletes its records (half a minute after the start, then every five minutes).
 """
 
 from __future__ import annotations
@@ -40,14 +38,14 @@ _ROLES = ("brokers", "controllers", "coordinators")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The keys of pytest's configuration; ``pytest -o headrace_mode=process`` for one run."""
+    """Keys of pytest's configuration; ``pytest -o headrace_mode=process`` for one run."""
     parser.addini("headrace_mode", "how the fixture `headrace` runs: inprocess or process", default="inprocess")
     parser.addini("headrace_nodes", "what it has, such as: 3 brokers, 3 controllers, 1 coordinators", default="")
     parser.addini("headrace_config", "keys of all its nodes, one key=value a line", type="linelist", default=[])
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """The mark is known, also under --strict-markers."""
+    """Register the mark, also for --strict-markers."""
     config.addinivalue_line(
         "markers",
         f"{_MARK}(brokers, controllers, coordinators, mode, config): what the fixture of that name is made of",
@@ -65,7 +63,7 @@ def headrace(pytestconfig: pytest.Config) -> Iterator[LocalCluster]:
 
 @pytest.fixture
 def headrace_cluster(request: pytest.FixtureRequest) -> Iterator[LocalCluster]:
-    """A running LocalCluster of the test's own; its mark's arguments are LocalCluster's."""
+    """A running LocalCluster for this test; the mark's arguments are LocalCluster's."""
     from .local import LocalCluster
 
     arguments = _own_shape(request.config, request.node.get_closest_marker(_MARK))
@@ -75,7 +73,7 @@ def headrace_cluster(request: pytest.FixtureRequest) -> Iterator[LocalCluster]:
 
 @pytest.fixture
 def headrace_topic(request: pytest.FixtureRequest, headrace: LocalCluster) -> Iterator[str]:
-    """A new topic on ``headrace`` with the defaults of production (one partition), deleted after the test."""
+    """A new topic on ``headrace`` with production defaults (one partition), deleted after the test."""
     import re
     import secrets
 
@@ -86,16 +84,16 @@ def headrace_topic(request: pytest.FixtureRequest, headrace: LocalCluster) -> It
     name = f"{readable}-{secrets.token_hex(4)}"
     with Admin(bootstrap_servers=headrace.bootstrap_servers) as admin:
         admin.create_topics([name])
-    yield name  # without a client of ours: a test may fork
+    yield name  # without a client: a test may fork
     with (
-        contextlib.suppress(UnknownTopicOrPartitionError),  # the test has deleted it itself
+        contextlib.suppress(UnknownTopicOrPartitionError),  # the test has deleted it
         Admin(bootstrap_servers=headrace.bootstrap_servers) as admin,
     ):
         admin.delete_topics([name])
 
 
 def _own_shape(config: pytest.Config, mark: pytest.Mark | None) -> dict[str, Any]:
-    """LocalCluster's arguments for a test of its own: as everybody's, but for what its mark says."""
+    """LocalCluster's arguments for one test: pytest's configuration, overridden by its mark."""
     shape = _shape(config)
     if mark is None:
         return shape
@@ -105,7 +103,7 @@ def _own_shape(config: pytest.Config, mark: pytest.Mark | None) -> dict[str, Any
 
 
 def _shape(config: pytest.Config) -> dict[str, Any]:
-    """LocalCluster's arguments, as pytest's configuration has them."""
+    """LocalCluster's arguments from pytest's configuration."""
     shape: dict[str, Any] = dict.fromkeys(_ROLES, 1)
     said: set[str] = set()
     for part in filter(None, (part.strip() for part in config.getini("headrace_nodes").split(","))):

@@ -1,4 +1,4 @@
-"""What the workloads share: options, results, memory, topics, values."""
+"""Common parts of the workloads: options, results, memory, topics, values."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ APIS: tuple[Api, ...] = ("object", "many", "arrow", "async")
 
 _POOL_BYTES = 32 << 20
 _WARM_BYTES, _WARM_PIECE_BYTES = 768 << 20, 16 << 20
-SAMPLES = 20_000  # latencies of single records, at most so many
-STALL_S = 30.0  # without any progress for so long a measurement is given up
+SAMPLES = 20_000  # at most this many latencies of single records
+STALL_S = 30.0  # give up after this long without progress
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchResult:
-    """What was measured. ``value_bytes``: of all records together; ``latencies_ms``: unsorted, at least one."""
+    """A result. ``value_bytes``: of all records together; ``latencies_ms``: unsorted, at least one."""
 
     workload: str
     api: Api
@@ -57,7 +57,8 @@ class BenchResult:
 
 
 def percentile(ordered: Sequence[float], share: float) -> float:
-    """The smallest value that at least ``share`` of the sorted values do not exceed (nearest rank); 0 of none."""
+    """The smallest value that at least ``share`` of the sorted values do not exceed (nearest rank); 0 without
+    values."""
     if not ordered:
         return 0.0
     rank = -(-len(ordered) * share // 1)  # ceiling
@@ -66,8 +67,8 @@ def percentile(ordered: Sequence[float], share: float) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchOptions:
-    """What to measure. ``config``: for every client, dotted, bootstrap.servers among it. ``records`` None with
-    consume: all. ``rate``: records per second, None as fast as it goes (latency: one in flight)."""
+    """Options of a workload. ``config``: dotted keys for every client, with bootstrap.servers. ``records`` None with
+    consume: all. ``rate``: records per second; None: as fast as possible (latency: one in flight)."""
 
     topic: str
     config: dict[str, Any]
@@ -91,7 +92,7 @@ class BenchOptions:
 
 
 def warm_memory() -> None:
-    """Have the kernel hand over memory, and glibc keep it, before any clock runs. For our own processes only."""
+    """Have the kernel map memory, and glibc keep it, before the clock starts. For our own processes only."""
     from headrace import tune_memory
 
     tune_memory()
@@ -100,14 +101,14 @@ def warm_memory() -> None:
 
 
 async def settled(method: Callable[..., Any], *arguments: Any) -> None:
-    """Call a method of an async client, whether it has to be awaited or not."""
+    """Call a method of an async client, awaiting its result if it is awaitable."""
     outcome = method(*arguments)
     if inspect.isawaitable(outcome):
         await outcome
 
 
 def ensure_topic(options: BenchOptions) -> None:
-    """Create the topic unless it is there."""
+    """Create the topic if it is missing."""
     from headrace import Admin, NewTopic
     from headrace.errors import TopicAlreadyExistsError
 
@@ -135,8 +136,8 @@ def end_offsets_of(options: BenchOptions) -> dict[TopicPartition, int]:
 
 
 def moved_by(options: BenchOptions, before: dict[TopicPartition, int], wanted: int) -> bool:
-    """Did the end offsets move by exactly ``wanted``? More: a record was doubled, or another program writes too. With
-    acks=0 it takes a moment."""
+    """Whether the end offsets moved by exactly ``wanted``. More means duplicates or another writer. With acks=0 it
+    takes a moment."""
     deadline = time.monotonic() + STALL_S
     while True:
         after = end_offsets_of(options)
@@ -149,7 +150,7 @@ def moved_by(options: BenchOptions, before: dict[TopicPartition, int], wanted: i
 
 
 class Values:
-    """Random values of one size: a pool of distinct ones, handed out round and round."""
+    """Random values of one size: a pool of distinct values, used in turn."""
 
     def __init__(self, size: int, count: int) -> None:
         self.size = size
@@ -158,7 +159,7 @@ class Values:
         self.pool = [self.blob[at : at + size] for at in range(0, len(self.blob), size)]
 
     def portions(self, total: int, portion: int) -> list[list[bytes]]:
-        """``total`` values in lists of at most ``portion``; the lists are made here, before the clock."""
+        """``total`` values in lists of at most ``portion``, made before the clock starts."""
         length = min(portion, total)
         if total <= self.distinct:
             return [self.pool[at : min(at + length, total)] for at in range(0, total, length)]
@@ -170,7 +171,7 @@ class Values:
         return [*found, whole[0][:rest]] if rest else found
 
     def table(self, rows: int) -> Any:
-        """A pyarrow table of ``rows`` values (at most ``distinct``) on the pool's memory."""
+        """A pyarrow table of ``rows`` values (at most ``distinct``) in the pool's memory."""
         try:
             import numpy
             import pyarrow
@@ -186,14 +187,14 @@ class Values:
 
 
 class Pace:
-    """Holds a sender back to ``rate`` records per second, by the schedule: a late start is made up for."""
+    """Limits a sender to ``rate`` records per second on a fixed schedule: it catches up after a late start."""
 
     def __init__(self, rate: float | None) -> None:
         self._rate = rate
         self._begun = time.perf_counter()
 
     def delay(self, sent: int) -> float:
-        """Seconds until the record number ``sent`` is due."""
+        """Seconds until record ``sent`` is due."""
         if self._rate is None:
             return 0.0
         return max(0.0, self._begun + sent / self._rate - time.perf_counter())
@@ -204,11 +205,11 @@ class Pace:
 
 
 def portion_of(options: BenchOptions, wanted: int) -> int:
-    """Records handed over at a time: at a given rate no more than are due in 5 ms."""
+    """Records per call: with a rate at most as many as are due in 5 ms."""
     return wanted if options.rate is None else max(1, min(wanted, int(options.rate * 0.005)))
 
 
 def timed(latencies: list[float]) -> Callable[[Any], None]:
-    """A callback for a future: notes how long ago it was made."""
+    """A callback for a future: records the time since this call."""
     begun = time.perf_counter()
     return lambda _future: latencies.append((time.perf_counter() - begun) * 1e3)

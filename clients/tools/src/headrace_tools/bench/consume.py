@@ -1,4 +1,4 @@
-"""Consuming: every offset accounted for."""
+"""Consume, and account for every offset."""
 
 from __future__ import annotations
 
@@ -13,16 +13,15 @@ from headrace_core.types import TopicPartition
 
 from .common import SAMPLES, STALL_S, BenchOptions, BenchResult, partitions_of, settled, warm_memory
 
-#: How many records async iteration hands out before they are looked at.
+#: Async iteration checks records in groups of this size.
 _PORTION_RECORDS = 2_000
 
 
 class _Ledger:
-    """Which offsets of each partition were seen: each once, in order, from the earliest on.
+    """The offsets seen of each partition: each once, in order, from the earliest on.
 
-    Every offset is looked at: that is what ``verified`` says. The bookkeeping runs inside the clock, so it goes by runs
-    of one partition. With ``ends`` each partition is read exactly up to its end: records that were written later are
-    checked, but not counted.
+    Every offset is checked, for ``verified``. The check runs inside the clock, so it works on runs of a partition. With
+    ``ends``, each partition is read exactly to its end: later records are checked, but not counted.
     """
 
     def __init__(self, starts: dict[TopicPartition, int], ends: dict[TopicPartition, int] | None = None) -> None:
@@ -33,26 +32,26 @@ class _Ledger:
         self.sound = True
 
     def is_done(self, wanted: int) -> bool:
-        """Have all partitions reached their ends; or, without ends, as many records as are ``wanted`` been read? A gap
-        or a repetition ends it too: the verdict is known."""
+        """Whether all partitions reached their ends; without ends, whether ``wanted`` records were read. A gap or a
+        duplicate ends the run too."""
         if self._ends is None:
             return self.records >= wanted
         return not self.sound or all(self._next[partition] >= end for partition, end in self._ends.items())
 
     def is_verified(self, wanted: int) -> bool:
-        """Every offset once and in order, and the true number of them."""
+        """Whether every offset was seen once, in order, and their number is right."""
         if self._ends is None:
             return self.sound and self.records >= wanted
         return self.sound and self.is_done(wanted) and self.records == wanted
 
     def _excess(self, partition: int, after: int, count: int) -> int:
-        """How many of the last ``count`` offsets below ``after`` lie beyond the partition's end."""
+        """How many of the last ``count`` offsets below ``after`` are beyond the partition's end."""
         if self._ends is None or partition not in self._ends:
             return 0
         return min(count, max(0, after - self._ends[partition]))
 
     def take_records(self, records: list[Any]) -> None:
-        """A list of records, in runs of one partition each."""
+        """Add a list of records, run by run."""
         self.value_bytes += sum(map(len, filter(None, map(attrgetter("value"), records))))
         self.records += len(records)
         position, count = 0, len(records)
@@ -70,7 +69,7 @@ class _Ledger:
             position = end
 
     def take_table(self, table: Any) -> None:
-        """A table, batch by batch."""
+        """Add a table, batch by batch."""
         for batch in table.to_batches():
             if batch.num_rows:
                 self._take_batch(batch)
@@ -92,7 +91,7 @@ class _Ledger:
 
 
 def _bytes_in(values: Any) -> int:
-    """Bytes of all values of a binary array: what lies between its first offset and its last."""
+    """Bytes of all values of a binary array, from its first and last offset."""
     import numpy
 
     ends = numpy.frombuffer(values.buffers()[1], numpy.int32)
@@ -100,7 +99,7 @@ def _bytes_in(values: Any) -> int:
 
 
 def _run_end(records: list[Any], begin: int, partition: int, offset: int) -> int:
-    """Where the run of consecutive offsets of ``partition`` that begins at ``begin`` ends, by bisection."""
+    """The index after the run of consecutive offsets of ``partition`` that begins at ``begin``, by bisection."""
 
     def inside(at: int) -> bool:
         return bool(records[at].partition == partition and records[at].offset == offset + at - begin)
@@ -115,7 +114,7 @@ def _run_end(records: list[Any], begin: int, partition: int, offset: int) -> int
 
 
 def consume(options: BenchOptions) -> BenchResult:
-    """Read the topic from the earliest offset: ``records`` of them, or exactly those that there are at the start."""
+    """Read the topic from the earliest offset: ``records`` of them, or all that exist at the start."""
     options.check()
     if options.api == "arrow":
         _import_arrow()
@@ -138,7 +137,7 @@ def consume(options: BenchOptions) -> BenchResult:
 
 
 def _import_arrow() -> None:
-    """Before the clock starts: importing pyarrow takes longer than reading a million records."""
+    """Import pyarrow before the clock starts: it takes longer than reading a million records."""
     try:
         import numpy  # noqa: F401
         import pyarrow  # noqa: F401
@@ -207,7 +206,7 @@ async def _consume_async(options: BenchOptions, config: dict[str, Any]) -> tuple
         wanted = _wanted(options, starts, ends)
         ledger = _Ledger(starts, ends if options.records is None else None)
         portion = min(_PORTION_RECORDS, max(1, wanted // SAMPLES))
-        handed: list[Any] = []  # looked at by the portion, as a poll's records are
+        handed: list[Any] = []  # checked in groups, like the records of a poll
         begun = last = time.perf_counter()
         await settled(consumer.assign, partitions)
         for partition, offset in starts.items():

@@ -1,8 +1,8 @@
-"""Latency: from send to received, through one producer and one consumer of this process.
+"""Latency from send to receipt, through one producer and one consumer in this process.
 
-Without ``rate`` one record is in flight: send it, read until it is back, send the next. With ``rate`` records are sent
-on a schedule (open loop) while another task or thread reads; each value begins with its number, so that a record is
-matched with the moment of its send. The producer lingers for nobody (``linger.ms=0`` unless configured).
+Without ``rate`` one record is in flight at a time. With ``rate`` records are sent on a schedule (open loop) while
+another task or thread reads; each value begins with its number, which matches it to its send. ``linger.ms=0`` unless
+configured.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ def latency(options: BenchOptions) -> BenchResult:
 
 
 class _Trip:
-    """When each record left and came back. Numbers below the warm-up's count are not measured."""
+    """Send and receive times of each record. Numbers below the warm-up count are not measured."""
 
     def __init__(self, records: int, record_bytes: int) -> None:
         self.count = records + _WARM_UP_RECORDS
         padding = os.urandom(record_bytes - _NUMBER.size)
-        self._run = os.urandom(4)  # tells our records from those of an earlier run that still lie in the topic
+        self._run = os.urandom(4)  # distinguishes our records from those of earlier runs in the topic
         start = int.from_bytes(self._run, "big") << 32
         self._start = start
         self.values = [_NUMBER.pack(start + number) + padding for number in range(self.count)]
@@ -75,7 +75,7 @@ class _Trip:
             value = record.value or b""
             number = _NUMBER.unpack_from(value)[0] - self._start if len(value) >= _NUMBER.size else -1
             if not 0 <= number < self.count:
-                continue  # somebody else writes to the topic too
+                continue  # a record of another writer
             self._sound &= value == self.values[number] and not self._received[number]
             self._received[number] = now
             self.arrived += 1

@@ -1,4 +1,4 @@
-"""Producing: four interfaces, every outcome awaited."""
+"""Produce through four interfaces, awaiting every outcome."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from .common import (
 
 _MANY_RECORDS = 10_000
 _ARROW_BYTES = 8 << 20  # of values in one send_arrow call
-_OPEN_RECORDS = 200_000  # outcomes kept open at a time with object and async
+_OPEN_RECORDS = 200_000  # outcomes pending at a time with object and async
 
 
 def produce(options: BenchOptions) -> BenchResult:
-    """Send ``records`` values and await every outcome. Raises the first error that a record meets."""
+    """Send ``records`` values and await every outcome. Raises the first error of a record."""
     options.check()
     records = options.records or 1_000_000
     ensure_topic(options)
@@ -81,7 +81,7 @@ def _produce_object(options: BenchOptions, values: Values, records: int) -> _Out
 
 
 def _await_all(futures: list[Any]) -> int:
-    """Every outcome, one by one; raises the first failure."""
+    """Await every outcome, one by one; raises the first failure."""
     return len([future.result() for future in futures])
 
 

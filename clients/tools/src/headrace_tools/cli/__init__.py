@@ -1,7 +1,7 @@
-"""The command line: ``headrace <noun> <verb>``. ``main`` is the console script; all else is imported on demand.
+"""The command line: ``headrace <noun> <verb>``. ``main`` is the console script; other modules are imported on demand.
 
-Neither this file nor ``headrace_tools/__init__.py`` imports anything: a Ctrl-C during an import prints a traceback
-unless ``main`` has installed its handler before.
+This file and ``headrace_tools/__init__.py`` import nothing: before ``main`` installs its handler, Ctrl-C during an
+import prints a traceback.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def main() -> int:
 
     import sys
 
-    if sys.argv[1:] in (["--version"], ["version"]):  # scripts ask often: no other module is imported
+    if sys.argv[1:] in (["--version"], ["version"]):  # scripts call it often: import nothing else
         from headrace import __version__
 
         return _print(__version__)

@@ -1,8 +1,8 @@
-"""Which command lives where, and what becomes of errors.
+"""Run a command, and turn errors into messages and exit codes.
 
-Only the module of the command that was asked for is imported (``up`` must not pay for the client, nor ``topics`` for
-the supervisor); help and unknown commands import them all. A HeadraceError becomes one line on stderr and exit code 1,
-with HEADRACE_DEBUG=1 a traceback as well; a wrong command line exits with 2, Ctrl-C with 130.
+Only the module of the requested command is imported (``up`` needs no client, ``topics`` no supervisor); help and
+unknown commands import all. A HeadraceError prints one line to stderr and exits with 1, with HEADRACE_DEBUG=1 also a
+traceback; a wrong command line exits with 2, Ctrl-C with 130.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from .pipes import broken_pipe
 
 
 def run(arguments: list[str] | None = None, *, begin: Callable[[], object] = lambda: None) -> int:
-    """Parse and execute; ``arguments`` default to the process's own. ``begin`` is called before the command starts,
-    when its module is imported. Returns the exit code, also when the reader of stdout has gone (141)."""
+    """Parse and execute ``arguments`` (default: the process's); returns the exit code. ``begin`` is called after the
+    import of the command's module, before it starts. When the reader of stdout is gone, the exit code is 141."""
     code = _run(arguments, begin)
     try:
-        sys.stdout.flush()  # what is still buffered may be the first that meets a closed pipe
+        sys.stdout.flush()  # flush here: it may be the first write to a closed pipe
     except BrokenPipeError:
         return broken_pipe()
     return code
@@ -32,7 +32,7 @@ def _run(arguments: list[str] | None, begin: Callable[[], object]) -> int:
     given = sys.argv[1:] if arguments is None else arguments
     from .root import build
 
-    # nohup ignores SIGHUP, and then it stays ignored.
+    # Under nohup SIGHUP stays ignored.
     ends = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) is signal.SIG_DFL]
     for number in ends:
         signal.signal(number, _on_end)

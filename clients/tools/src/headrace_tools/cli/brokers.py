@@ -20,7 +20,8 @@ from .progress import HowFar, progress
 from .times import duration
 
 _LOOK_S = 0.5
-#: `drain --wait` gives up when nothing could move for so long: a broker that restarts, or a plan, may take seconds.
+#: `drain --wait` gives up after this many seconds without a movable replica: a broker's restart, or a plan, takes
+#: seconds.
 _STUCK_S = 10.0
 
 _Ids = Annotated[
@@ -131,7 +132,7 @@ def drain(
             for broker in ids:
                 left[broker] = client.drain_broker(broker, cancel=cancel)
         except HeadraceError:
-            if left and not cancel:  # the error is about another one, and they would go on unnoticed
+            if left and not cancel:  # the error is about another broker; these drains continue
                 note(f"already draining: broker {', '.join(map(str, left))}; pass --cancel to end that")
             raise
         if wait and any(left.values()):
@@ -145,8 +146,8 @@ def drain(
 
 
 def _wait(client: Any, left: dict[int, int]) -> None:
-    """Wait until none of the brokers in ``left`` (how many replicas each has) has any. InvalidRequestError when what is
-    left cannot move."""
+    """Wait until the brokers in ``left`` (id -> replicas) have no replicas. Raises InvalidRequestError when the rest
+    cannot move."""
 
     def how_far() -> HowFar:
         words = (f"broker {broker}: {counted(count, 'replica')} left" for broker, count in left.items() if count)
@@ -172,7 +173,7 @@ def _wait(client: Any, left: dict[int, int]) -> None:
 
 
 def _obstacles(client: Any, left: Mapping[int, int]) -> dict[TopicPartition, str]:
-    """Why nothing of what is left can move; empty: something can."""
+    """Why none of the remaining replicas can move; empty if one can."""
     return obstacles(
         [broker for broker, count in left.items() if count],
         client.describe_cluster(include_fenced_brokers=True).brokers,

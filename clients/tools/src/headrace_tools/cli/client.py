@@ -1,9 +1,8 @@
-"""What every command that is a client shares: ``--bootstrap``, ``--profile``, ``-X``, and how a client is configured
-from them.
+"""Common options of client commands, ``--bootstrap``, ``--profile`` and ``-X``, and the client configuration from them.
 
-What is typed counts before what the environment says, and that before what a file says: ``--bootstrap``, ``--profile``,
-``HEADRACE_BOOTSTRAP_SERVERS``, ``HEADRACE_PROFILE``, the profile that ``headrace profile use`` chose, the default: if
-that is a broker of a cluster on this machine, all of its brokers (local/finding.py).
+Order of precedence: ``--bootstrap`` and ``--profile``, then ``HEADRACE_BOOTSTRAP_SERVERS``, ``HEADRACE_PROFILE``, the
+profile chosen by ``headrace profile use``, the default address: if that is a broker of a cluster on this machine, all
+of its brokers (local/finding.py).
 """
 
 from __future__ import annotations
@@ -31,8 +30,8 @@ BOOTSTRAP_VARIABLE = "HEADRACE_BOOTSTRAP_SERVERS"
 
 
 def _servers_here(default: str) -> str:
-    """All brokers of the cluster of this machine that is meant by ``default``, or that. Says so when the cluster that
-    runs in the data directory is not the one that is asked."""
+    """All brokers of the local cluster at the address ``default``, or ``default``. Notes on stderr when another cluster
+    runs in the data directory."""
     here = clusters_here(default)
     if here.other is not None:
         note(
@@ -43,7 +42,7 @@ def _servers_here(default: str) -> str:
 
 
 def is_given(context: typer.Context, name: str, *, only_typed: bool = False) -> bool:
-    """Did the user say it, by flag, environment or profile? ``only_typed``: by flag."""
+    """Whether the user gave the option: by flag, environment or profile. ``only_typed``: by flag."""
     if only_typed:
         return _is_typed(context, name)
     profile = _chosen.get()
@@ -82,7 +81,7 @@ _chosen: ContextVar[Profile | None] = ContextVar("the profile of the command tha
 
 
 def finds_cluster(command: Callable[..., None]) -> Callable[..., None]:
-    """``command``, which takes a ``bootstrap``, with a ``--profile`` beside it that may say where the cluster is."""
+    """Add ``--profile`` to a command that takes ``bootstrap``: the profile may name the cluster."""
 
     @functools.wraps(command)
     def with_profile(*, typer_context: typer.Context, profile_name: str | None, **given: Any) -> None:
@@ -110,7 +109,7 @@ def finds_cluster(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _cluster(context: typer.Context, profile_name: str | None, bootstrap: str, data: Any) -> tuple[Profile | None, str]:
-    """The profile of a command, and the addresses of its cluster. ``data``: the command's --data."""
+    """The profile of a command and the addresses of its cluster. ``data``: the command's --data."""
     profile = _choose(context, profile_name)
     told = None
     if profile is not None and not _outranks(context, "bootstrap", "profile_name"):
@@ -121,7 +120,7 @@ def _cluster(context: typer.Context, profile_name: str | None, bootstrap: str, d
 
 
 def config_for_completion(context: typer.Context, timeout_s: float) -> dict[str, Any]:
-    """The keys of an admin client for a command line that is still being typed."""
+    """The configuration of an admin client for an incomplete command line."""
     given = context.params
     profile, bootstrap = _cluster(
         context, given.get("profile_name"), given.get("bootstrap") or DEFAULT_BOOTSTRAP, given.get("data")
@@ -132,12 +131,12 @@ def config_for_completion(context: typer.Context, timeout_s: float) -> dict[str,
 
 
 def _choose(context: typer.Context, named: str | None) -> Profile | None:
-    """The profile that counts. An empty name: none, whatever the file says."""
+    """The effective profile; None for an empty name, even if the file names one."""
     from .profile_files import ProfileFiles
 
     before_the_command = context.find_root().params.get("profile")
     if _is_typed(context, "data") and before_the_command is None and not _is_typed(context, "profile_name"):
-        return None  # a cluster on this machine was named by its directory
+        return None  # --data names a cluster on this machine
     files = ProfileFiles()
     if before_the_command is not None and not _is_typed(context, "profile_name"):
         named = before_the_command
@@ -146,7 +145,7 @@ def _choose(context: typer.Context, named: str | None) -> Profile | None:
 
 
 def _outranks(context: typer.Context, one: str, other: str) -> bool:
-    """Was ``one`` typed; or does it stand in the environment, and ``other`` was not typed?"""
+    """Whether ``one`` has precedence: typed, or set in the environment while ``other`` was not typed."""
     if context.find_root().params.get("profile") is not None or _is_typed(context, other):
         return _is_typed(context, one)
     return is_given(context, one)
@@ -169,9 +168,9 @@ def client_config(
     defaults: Mapping[str, Any] | None = None,
     flags: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Dotted keys for a client of a ``kind`` (admin, producer, consumer): ours and the command's ``defaults``, on top
-    of them the profile's, what the command's own ``flags`` say, and the user's -X. Gives up on dead addresses sooner
-    than a service."""
+    """Dotted keys for a client of a ``kind`` (admin, producer, consumer). Later ones win: our defaults and the
+    command's ``defaults``, the profile, the command's ``flags``, -X. Dead addresses time out sooner than in a
+    service."""
     profile = _chosen.get()
     kept = {} if profile is None else profile.keys_of(kind)
     ours = {"bootstrap.timeout.ms": 3_000, "client.id": "headrace-cli"} | dict(defaults or {})
@@ -182,7 +181,7 @@ def client_config(
 
 
 def _check(kind: str, typed: Mapping[str, Any], flag: str) -> None:
-    """A key or value that a client of this ``kind`` refuses is a usage error."""
+    """Raise a usage error for a key or value that a client of this ``kind`` refuses."""
     if typed:
         from headrace.settings import ADMIN, CONSUMER, PRODUCER
 
@@ -199,30 +198,30 @@ def admin(bootstrap: str, properties: Iterable[str] | None = None) -> Any:
     return Admin(client_config(bootstrap, properties))
 
 
-# -- how long commands about groups wait for coordinators
+# -- timeouts of group commands
 
 GroupTimeout = Annotated[float, duration("--timeout", least_s=0.1, help="How long to wait for coordinators.")]
 
-#: Time-out of group commands: a successor takes over a dead coordinator's groups well within it.
+#: Timeout of group commands: a dead coordinator's groups are taken over well within it.
 GROUP_TIMEOUT_S = 15.0
-#: Time-out when no coordinator is alive: long enough for one that is just starting.
+#: Timeout when no coordinator is alive: long enough for one that is starting.
 NOBODY_S = 3.0
 
 
 def coordinator_timeout_s(client: Any, timeout_s: float) -> float:
-    """``timeout_s``; NOBODY_S when that is the default and no registered coordinator listens, to fail soon."""
+    """``timeout_s``; if that is the default and no registered coordinator listens, NOBODY_S, to fail soon."""
     if timeout_s != GROUP_TIMEOUT_S:
         return timeout_s
     try:
         cluster = client.describe_cluster(timeout=timeout_s)
-    except HeadraceError:  # the command itself will say so
+    except HeadraceError:  # the command itself will report it
         return timeout_s
     return timeout_s if any(_listens(each.host, each.port) for each in cluster.coordinators) else NOBODY_S
 
 
 def _listens(host: str, port: int) -> bool:
-    """False for a process that is gone, of which the controllers may not know yet. One that is silent counts: it may
-    only be slow, or have a successor when its session ends."""
+    """False for an ended process, which controllers may still list. A silent one counts as listening: it may be slow,
+    or its session may end and its shards move."""
     try:
         socket.create_connection((host, port), timeout=1.0).close()
     except TimeoutError:

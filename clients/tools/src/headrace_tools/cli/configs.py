@@ -20,10 +20,10 @@ _Broker = Annotated[
 ]
 _BrokerDefault = Annotated[bool, typer.Option("--broker-default", help="The default of all brokers.")]
 
-#: The commas between keys: not those inside [...], nor those before what is no KEY=VALUE.
+#: Commas between keys: outside [...] and before KEY=VALUE.
 _BETWEEN_KEYS = re.compile(r",(?![^\[]*\])(?=[^,=\[\]]+=)")
 
-#: The source of what is set for a resource: (its type, whether it has a name).
+#: The source of values set on a resource, by (type, whether it has a name).
 _SOURCES = {
     ("topic", True): "dynamic_topic",
     ("broker", True): "dynamic_broker",
@@ -158,8 +158,8 @@ def alter(
 
 
 class Held(NamedTuple):
-    """What a key has once it is no longer set for a resource. ``brokers``: those that have it so, where they differ.
-    ``value`` is None when it is not shown."""
+    """The effective value of a key after it was reset. ``brokers``: those with this value, where brokers differ.
+    ``value`` is None for a hidden one."""
 
     brokers: tuple[int, ...]
     value: str | None
@@ -167,8 +167,8 @@ class Held(NamedTuple):
 
 
 def what_holds(client: Any, resource: Any, keys: Sequence[str]) -> dict[str, list[Held]]:
-    """For each of the deleted ``keys`` what holds in its place; of all brokers' default, on each live broker. It is
-    the same before they are deleted (after a check that changed nothing) and after."""
+    """The effective values of the deleted ``keys``; for the default of all brokers, those on each live broker. The
+    result is the same before (after a dry run) and after the deletion."""
     from headrace import ConfigResource
 
     asked = [resource]
@@ -207,7 +207,7 @@ def _change(changes: dict[str, Any], key: str, value: Any, flag: str) -> None:
 
 
 def _shown(value: Any, entry: Any) -> str | None:
-    """What a key was altered to; of a list that was changed, what it is now."""
+    """The new value of a key; for an edited list, the resulting list."""
     if value is None or isinstance(value, str):
         return value
     return entry.value if entry is not None else f"{type(value).__name__.removesuffix('Config').lower()} {value.items}"
@@ -218,7 +218,7 @@ def _without_brackets(value: str) -> str:
 
 
 def _hidden_by(entry: Any) -> str:
-    """The values that are set as well and do not hold: ``9 (log.retention.ms, static_broker)``."""
+    """Other values that are set without effect: ``9 (log.retention.ms, static_broker)``."""
     others = [each for each in entry.synonyms[1:] if each.source != "default"]
     return "; ".join(
         f"{'[hidden]' if entry.is_sensitive else each.value} ({each.name}, {each.source})" for each in others

@@ -127,7 +127,7 @@ def consume(
     tell_resets = not quiet
     if as_document:
         writer = _DocumentWriter()
-        quiet = True  # notes between the lines of a document would help nobody
+        quiet = True  # notes would break the JSON document on a terminal
     else:
         with usage_of("-f, -D, -K"):
             writer = _Writer(_renderer(template, json_lines, delimiter, key_delimiter, null), unbuffered)
@@ -171,7 +171,7 @@ def _renderer(template: str | None, json_lines: bool, delimiter: str, key_delimi
 
 
 class _Writer:
-    """Records as bytes on stdout, flushed after each portion, or with -u after each record."""
+    """Writes records to stdout as bytes; flushes after each batch of records, or with -u after each record."""
 
     def __init__(self, render: Render, unbuffered: bool = False) -> None:
         self._render = render
@@ -192,7 +192,7 @@ class _Writer:
 
 
 class _DocumentWriter(_Writer):
-    """One JSON array, written as the records come and closed at the end, whatever ends it."""
+    """Writes one JSON array, record by record, and always closes it."""
 
     def __init__(self) -> None:
         super().__init__(lambda record: json.dumps(document(record), ensure_ascii=False).encode("utf-8", "replace"))
@@ -214,19 +214,19 @@ class _DocumentWriter(_Writer):
 
 @dataclass(frozen=True)
 class _Choice:
-    """Where to begin. ``reset``: the user's auto.offset.reset, None when none was given; ``tell``: say on stderr
-    that an offset is not there."""
+    """Where to begin. ``reset``: auto.offset.reset if given, otherwise None; ``tell``: report on stderr an offset that
+    the log does not have."""
 
     wanted: OffsetRange
     reset: str | None = None
     tell: bool = True
 
     def start(self, partition: TopicPartition, beginning: int, end: int, by_time: int | None) -> int:
-        """The first offset to read of a partition that holds [beginning, end); OffsetOutOfRangeError when the one that
-        was named is not there and auto.offset.reset is none."""
+        """The first offset to read of a log [beginning, end). Raises OffsetOutOfRangeError when the log lacks the
+        requested one and auto.offset.reset is none."""
         start = self.wanted.start(beginning, end, by_time)
         named = self.wanted.at
-        if named is None or beginning <= named <= end or named < 0:  # -N: up to N, so that fewer are no error
+        if named is None or beginning <= named <= end or named < 0:  # -N: up to N, so fewer are no error
             return start
         why = f"{partition} has no offset {named}: its log holds {beginning} to {end} (the end)"
         if self.reset == "none":
@@ -242,8 +242,8 @@ class _Choice:
 
 @dataclass
 class _Reading:
-    """How far each partition is to be read. ``stops``: the offset to stop before; ``stop_ms``: the first record this
-    late stops its partition; ``left``: how many records may still be printed (None: any number)."""
+    """How far to read each partition. ``stops``: end offsets; ``stop_ms``: the first record this late ends its
+    partition; ``left``: how many records may still be printed (None: no limit)."""
 
     stops: dict[TopicPartition, int]
     stop_ms: int | None
@@ -251,7 +251,7 @@ class _Reading:
     open: set[TopicPartition] = field(default_factory=set)
 
     def take(self, records: list[Any]) -> list[Any]:
-        """Those of ``records`` that are wanted; partitions that are through leave ``open``."""
+        """The ``records`` to print; finished partitions leave ``open``."""
         wanted = []
         for record in records:
             partition = TopicPartition(record.topic, record.partition)
@@ -314,7 +314,7 @@ def _run(
 
 
 def _reader_is_gone() -> bool:
-    """Has whoever reads our pipe closed it? (`headrace consume -t quiet | head -1` must end too.)"""
+    """Whether the reader of our pipe closed it (`headrace consume -t quiet | head -1` must end)."""
     watch = select.poll()
     watch.register(sys.stdout.fileno(), 0)
     return any(event & select.POLLERR for _, event in watch.poll(0))
@@ -337,7 +337,7 @@ def _partitions(consumer: Any, topic: str, only: list[int] | None) -> list[Topic
 def _position(
     consumer: Any, partitions: list[TopicPartition], choice: _Choice, exit_at_end: bool
 ) -> dict[TopicPartition, int]:
-    """Seek every partition to its start; returns the offsets to stop before, for those that have one."""
+    """Seek every partition to its start; returns the end offsets of those that have one."""
     beginnings, ends = consumer.beginning_offsets(partitions), consumer.end_offsets(partitions)
 
     def at(time_ms: int | None) -> dict[TopicPartition, int | None]:
@@ -363,7 +363,7 @@ def _position(
 
 
 def _close_finished(consumer: Any, reading: _Reading, quiet: bool) -> None:
-    """Partitions whose position has reached their stop are through, though no record said so (or none was there)."""
+    """End partitions whose position reached their stop without a record there."""
     for partition in sorted(reading.open):
         stop = reading.stops.get(partition)
         if stop is not None and consumer.position(partition) >= stop:
@@ -376,7 +376,7 @@ def _close_finished(consumer: Any, reading: _Reading, quiet: bool) -> None:
 
 
 def _check_group_flags(topics: list[str], only: list[int] | None, offsets: list[str]) -> None:
-    """What makes no sense in a group is a usage error."""
+    """Raise a usage error for flags that do not apply with a group."""
     if only:
         raise typer.BadParameter("cannot be combined with -G: the group assigns the partitions", param_hint="-p")
     if offsets:
@@ -401,10 +401,9 @@ def _run_in_group(
     quiet: bool,
     shown: Progress,
 ) -> None:
-    """Read until Ctrl-C, ``count`` records, or with ``exit_at_end`` the ends of the partitions at their assignment.
+    """Read until Ctrl-C, ``count`` records, or with ``exit_at_end`` the partitions' ends at their assignment.
 
-    Commits every five seconds, at the end, and at Ctrl-C. A record that is being written then is read again (at least
-    once).
+    Commits every five seconds, at the end, and at Ctrl-C. Interrupted records are read again (at least once).
     """
     from headrace import Consumer
 
@@ -465,15 +464,15 @@ def _run_in_group(
 
 
 class _Waiting:
-    """Tells a person after some seconds that the group has no coordinator, and again once a minute. ``gives_up``: the
-    command is to end by itself, so it fails after GROUP_TIMEOUT_S."""
+    """Reports after some seconds that the group has no coordinator, then once a minute. ``gives_up``: the command has
+    to end by itself, so it fails after GROUP_TIMEOUT_S."""
 
     def __init__(self, *, gives_up: bool) -> None:
         self._gives_up = gives_up
         self._tell_at = 0.0
 
     def look(self, consumer: Any) -> None:
-        """CoordinatorNotAvailableError."""
+        """Raises CoordinatorNotAvailableError."""
         from headrace.consumer.group import WAITING_AGAIN_S, WAITING_S
 
         group = consumer._core.in_group("consume -G")

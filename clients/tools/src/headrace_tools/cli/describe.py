@@ -1,4 +1,4 @@
-"""``cluster describe``: who is there. ``cluster drain`` and ``roll`` live elsewhere (brokers.py, roll.py)."""
+"""``cluster describe``. ``cluster drain`` and ``cluster roll`` are in brokers.py and roll.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What keeps a broker from being emptied. Pure: from descriptions to words."""
+"""Why a broker's replicas cannot move away. Pure: from descriptions to text."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headrace_core.types import TopicPartition
 if TYPE_CHECKING:
     from headrace.models import BrokerInfo, PartitionDescription, PartitionReassignment, TopicDescription
 
-#: Partitions that an error names; all are counted.
+#: An error names at most this many partitions, and counts all.
 NAMED_MAX = 5
 
 

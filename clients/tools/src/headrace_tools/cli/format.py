@@ -140,7 +140,7 @@ def _parts(text: str) -> list[str]:
 
 
 def _read(path: Path, *, is_controller: bool) -> NodeConfig:
-    """The node's configuration, with directories that do not depend on where this was called from."""
+    """The node's configuration with absolute directories."""
     from headrace_core.node.config import NodeConfig
     from headrace_core.node.properties import read_properties
 

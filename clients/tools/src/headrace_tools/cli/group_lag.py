@@ -1,4 +1,4 @@
-"""What ``groups describe`` shows: a group's members, offsets, ends of logs, and lag, as one table. Pure."""
+"""The table of ``groups describe``: members, offsets, log ends and lag of a group. Pure."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ if TYPE_CHECKING:
     from headrace.group_models import GroupDescription, GroupLag, MemberDescription
     from headrace_core.types import TopicPartition
 
-#: Of --fail-on: which judgements of a group it fails on.
+#: Group statuses that --fail-on counts as failures.
 BAD = {"warn": ("WARN", "ERR"), "err": ("ERR",)}
 
 
 def partitions_of(group: GroupDescription, lag: GroupLag) -> set[TopicPartition]:
-    """Those that it reads, or has committed an offset of."""
+    """Partitions that the group reads or has committed offsets of."""
     from headrace_core.types import TopicPartition
 
     return {
@@ -26,13 +26,13 @@ def partitions_of(group: GroupDescription, lag: GroupLag) -> set[TopicPartition]
 
 
 def readers_of(group: GroupDescription) -> dict[TopicPartition, MemberDescription]:
-    """Who reads what: what a member is to let go of is its own until it has."""
+    """The owner of each partition; a partition being revoked still belongs to its old member."""
     return {part: member for member in group.members for part in (*member.assigned, *member.revoking)}
 
 
 def document(group: GroupDescription, lag: GroupLag, ends: Mapping[TopicPartition, int]) -> dict[str, Any]:
-    """As ``-o json`` has it. ``ends``: of logs, as their leaders say now; where none does, what the coordinator saw
-    last. The lag is the distance to that end, so that it does not contradict what stands beside it."""
+    """The group as in ``-o json``. ``ends``: current log ends from the leaders; where one is missing, the coordinator's
+    last sample. The lag is the distance to the end shown beside it, so both agree."""
     from ..group_ends import at_ends
 
     error = group.error or lag.error
@@ -98,7 +98,7 @@ def heading(group: Mapping[str, Any]) -> str:
 
 
 def judged(groups: list[dict[str, Any]], fail_on: str) -> list[str]:
-    """A line for each group that is as bad as ``fail_on``: what is wrong with which partitions."""
+    """A line for each group at least as bad as ``fail_on``: its partitions and what is wrong with them."""
     lines = []
     for group in groups:
         if group["status"] in BAD[fail_on]:
@@ -112,14 +112,14 @@ def judged(groups: list[dict[str, Any]], fail_on: str) -> list[str]:
 
 
 def lag_time(row: Mapping[str, Any]) -> str:
-    """How long the first unread record has waited; "-": not known."""
+    """Age of the first unread record; "-": unknown."""
     if row["lag_ms"] is None:
         return "-"
     return (">= " if row["lag_ms_is_at_least"] else "") + duration(row["lag_ms"])
 
 
 def duration(ms: int) -> str:
-    """For people: three digits are enough."""
+    """A duration with at most three digits."""
     if ms < 1_000:
         return f"{ms} ms"
     for limit, unit_ms, unit in ((100, 1_000, "s"), (100, 60_000, "min"), (72, 3_600_000, "h")):

@@ -1,4 +1,4 @@
-"""``groups list|describe|members|explain|delete|delete-offsets|remove-members``: consumer groups, from outside."""
+"""``groups list|describe|members|explain|delete|delete-offsets|remove-members``."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from headrace.group_models import GroupDescription, MemberDescription, Rebalance
     from headrace_core.types import TopicPartition
 
-#: Time-out for the end offsets of logs; a partition without a leader must not delay the table.
+#: Timeout for log end offsets: a partition without leader must not delay the table.
 _ENDS_S = 5.0
 #: Exit code of --fail-on: neither a failure of the command (1) nor a wrong command line (2).
 _LAGS = 3
-#: Columns of a terminal on which the table of ``describe`` has room for whole member ids, and for members at all.
+#: Terminal widths from which ``describe`` shows whole member ids, and members at all.
 _WIDE, _NARROW = 140, 110
 
 
@@ -141,8 +141,7 @@ def describe(
 
 
 def _look(client: Any, wanted: list[str], timeout_s: float, *, may_fail: bool) -> list[dict[str, Any]]:
-    """The groups' documents; of all groups, where none is named. ``may_fail``: what is wrong with one is in its
-    document."""
+    """Documents of the groups (none named: of all). ``may_fail``: an error of a group goes into its document."""
     from ..group_ends import log_ends
 
     ids = wanted or [each.group_id for each in client.list_groups(timeout=timeout_s)]
@@ -152,7 +151,7 @@ def _look(client: Any, wanted: list[str], timeout_s: float, *, may_fail: bool) -
     pairs = [
         (group, lag)
         for group, lag in zip(described, lags, strict=True)
-        if wanted or not isinstance(group.error or lag.error, GroupIdNotFoundError)  # deleted since it was listed
+        if wanted or not isinstance(group.error or lag.error, GroupIdNotFoundError)  # deleted after the listing
     ]
     parts = {part for group, lag in pairs for part in group_lag.partitions_of(group, lag)}
     ends = log_ends(client, parts, timeout_s=_ENDS_S)
@@ -166,8 +165,8 @@ _COLUMNS = (
 
 
 def _show_groups(groups: list[dict[str, Any]]) -> None:
-    """A table for each. Kafka's columns in a pipe; a terminal has no room for all of them, so there the group stands in
-    the heading only, ids are cut, and on a small one left out (`groups members` has them whole)."""
+    """Print a table per group. A pipe gets Kafka's columns. A terminal has less room: the group is only in the heading,
+    ids are cut, and on a narrow one left out (`groups members` shows them whole)."""
     if not groups:
         print("no group")
     columns, id_letters = list(_COLUMNS), 0
@@ -186,7 +185,7 @@ def _show_groups(groups: list[dict[str, Any]]) -> None:
 
 
 def _cells(group: str, row: dict[str, Any], id_letters: int) -> dict[str, Any]:
-    """By column. ``id_letters``: of a member's id; 0: all."""
+    """Cells by column. ``id_letters``: length of a member id; 0: all of it."""
     reader = row["member_id"]
     if reader is not None and id_letters and len(reader) > id_letters + 2:
         reader = reader[:id_letters] + ".."
@@ -240,7 +239,7 @@ def members(
         for row, each in zip(rows, found.members, strict=True):
             row += [*map(_parts, (each.assigned, each.revoking, each.target)), each.rack, _subscription(each)]
     print_table(columns, rows)
-    if verbose and is_terminal:  # where there is no room for more columns
+    if verbose and is_terminal:  # the terminal has no room for more columns
         for each in found.members:
             print(
                 f"{each.member_id}  assigned {_parts(each.assigned) or 'nothing'}"
@@ -271,7 +270,7 @@ def _member(member: MemberDescription) -> dict[str, Any]:
 
 
 def _parts(parts: Iterable[TopicPartition]) -> str | None:
-    """``orders(0,1) clicks(3)``, as Kafka's tool writes it."""
+    """``orders(0,1) clicks(3)``, as in Kafka's tool."""
     by_topic: dict[str, list[str]] = {}
     for each in parts:
         by_topic.setdefault(each.topic, []).append(str(each.partition))

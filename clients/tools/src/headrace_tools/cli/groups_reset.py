@@ -39,14 +39,14 @@ from .times import duration_ms, time_ms
 
 Group = Annotated[str, typer.Argument(metavar="GROUP", help="The group's id.", autocompletion=complete.groups)]
 
-# -- which offsets: pure
+# -- new offsets: pure
 
 #: Topic -> partitions; None: all of them.
 Scope = dict[str, set[int] | None]
 
 
 def parse_scope(given: Iterable[str]) -> Scope:
-    """``orders`` or ``orders:0,1``; InvalidArgumentError."""
+    """Parse ``orders`` or ``orders:0,1``. Raises InvalidArgumentError."""
     scope: Scope = {}
     for text in given:
         topic, colon, numbers = text.partition(":")
@@ -59,8 +59,8 @@ def parse_scope(given: Iterable[str]) -> Scope:
 
 
 def parse_file(text: str, group: str, name: str) -> dict[TopicPartition, int]:
-    """Lines ``topic,partition,offset``, as --export writes them, or ``group,topic,partition,offset``, of which those of
-    ``group`` count. InvalidArgumentError, with the line."""
+    """Parse lines ``topic,partition,offset``, as --export writes them, or ``group,topic,partition,offset``, of which
+    only those of ``group`` count. Raises InvalidArgumentError with the line."""
     found: dict[TopicPartition, int] = {}
     for number, row in enumerate(csv.reader(io.StringIO(text)), start=1):
         if not row:
@@ -85,7 +85,7 @@ def parse_file(text: str, group: str, name: str) -> dict[TopicPartition, int]:
 
 
 def to_csv(rows: Iterable[Reset]) -> str:
-    """What ``parse_file`` reads."""
+    """The format that ``parse_file`` reads."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerows((row.partition.topic, row.partition.partition, row.new_offset) for row in rows)
@@ -94,7 +94,8 @@ def to_csv(rows: Iterable[Reset]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """One partition: what is committed (None: nothing), and what shall be. ``note``: why not what was asked for."""
+    """One partition: committed offset (None: none) and new offset. ``note``: why the new one differs from the requested
+    one."""
 
     partition: TopicPartition
     current_offset: int | None
@@ -104,7 +105,7 @@ class Reset:
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """Where a partition's log starts and ends, and the offset that was found by time (None: no record is that late)."""
+    """Start and end of a partition's log, and the offset found by time (None: no such record)."""
 
     start: int
     end: int
@@ -113,7 +114,7 @@ class Log:
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """Exactly one of these. ``time_ms``: of --to-datetime and --by-duration."""
+    """Exactly one field is set. ``time_ms``: of --to-datetime and --by-duration."""
 
     to_earliest: bool = False
     to_latest: bool = False
@@ -127,7 +128,7 @@ class Strategy:
 def plan(
     strategy: Strategy, committed: Mapping[TopicPartition, int], logs: Mapping[TopicPartition, Log]
 ) -> list[Reset]:
-    """A row for each partition of ``logs``. InvalidArgumentError: there is nothing to shift."""
+    """A row for each partition of ``logs``. Raises InvalidArgumentError without a committed offset to shift."""
     unset = [str(partition) for partition in sorted(logs) if partition not in committed]
     if strategy.shift_by is not None and unset:
         raise InvalidArgumentError(
@@ -262,13 +263,13 @@ def reset_offsets(
 
 
 def scope_of(given: Iterable[str]) -> Scope:
-    """Of ``--topic``; a wrong one is a usage error."""
+    """The value of ``--topic``; raises a usage error."""
     with usage_of("--topic"):
         return parse_scope(given)
 
 
 def chosen_partitions(scope: Scope, there: Iterable[TopicPartition]) -> list[TopicPartition]:
-    """Those of ``there`` that are meant, sorted."""
+    """The partitions of ``there`` in the scope, sorted."""
 
     def is_meant(part: TopicPartition) -> bool:
         numbers = scope.get(part.topic, set())
@@ -288,7 +289,7 @@ def _time(to_datetime: str | None, by_duration: str | None) -> int | None:
 
 
 def _members(client: Any, group: str, timeout_s: float) -> int:
-    """How many it has; a group that does not exist yet comes to be by its offsets."""
+    """The number of members; 0 for a group that does not exist, which the reset creates."""
     try:
         return len(client.describe_groups([group], timeout=timeout_s)[0].members)
     except GroupIdNotFoundError:

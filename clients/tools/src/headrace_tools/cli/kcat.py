@@ -1,17 +1,17 @@
-"""kcat's output formats: ``-f`` templates, ``-J`` envelopes, and the text forms of headers. Pure: bytes in, bytes out.
+r"""kcat's output formats: ``-f`` templates, ``-J`` envelopes, and headers as text. Pure: bytes in, bytes out.
 
     %s value   %S its length (-1: null)   %R its length as 4 bytes, big-endian
     %k key     %K its length (-1: null)   %T timestamp (ms)   %h headers as a=b,c=d
-    %t topic   %p partition   %o offset   %% a percent sign    \\n \\r \\t \\\\ \\0 \\xHH escapes
+    %t topic   %p partition   %o offset   %% a percent sign    \n \r \t \\ \0 \xHH escapes
 
 Source: kcat(1), "Format string tokens".
 
-And kcat's ``-o``: where to start, and where to stop.
+kcat's ``-o``, where to start and stop:
 
     beginning (earliest)  end (latest)  stored  N (absolute)  -N (the last N)  s@TIME (from)  e@TIME (up to)
 
-``s@`` and ``e@`` may be given together, as two ``-o``. A TIME is milliseconds since 1970 as in kcat, or what times.py
-reads; ``-2h`` and an ISO time alone mean ``s@``. Source: kcat(1), option -o.
+``s@`` and ``e@`` may be combined, as two ``-o``. A TIME is milliseconds since 1970 as in kcat, or a form of times.py;
+``-2h`` and an ISO time alone mean ``s@``. Source: kcat(1), option -o.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _PLAIN = {"n": "\n", "r": "\r", "t": "\t", "\\": "\\", "0": "\0", "a": "\a", "b"
 
 
 def unescape(text: str) -> bytes:
-    r"""Bytes of a string with ``\n``, ``\t``, ``\0``, ``\xHH``; InvalidArgumentError for another escape."""
+    r"""The bytes of a string with ``\n``, ``\t``, ``\0``, ``\xHH``. Raises InvalidArgumentError for another escape."""
 
     def replace(found: re.Match[str]) -> str:
         what = found.group(1)
@@ -63,7 +63,7 @@ def _size(data: bytes | None) -> int:
 def compile_format(template: str, *, null: bytes = b"") -> Callable[[Record], bytes]:
     """A function that renders a record; ``null`` stands for a missing key or value (kcat's -Z: ``NULL``).
 
-    InvalidArgumentError names an unknown token.
+    Raises InvalidArgumentError for an unknown token.
     """
     tokens: dict[str, Callable[[Record], bytes]] = {
         "s": lambda record: null if record.value is None else record.value,
@@ -101,7 +101,7 @@ def _literal(parts: list[Callable[[Record], bytes]], text: str) -> None:
 
 
 def default_format(delimiter: bytes, key_delimiter: bytes | None, *, null: bytes = b"") -> Callable[[Record], bytes]:
-    """Without -f: the value, after the key and -K when that is given, each record ended by -D."""
+    """Without -f: the value, after the key and -K if given; -D ends each record."""
 
     def render(record: Record) -> bytes:
         value = null if record.value is None else record.value
@@ -113,7 +113,7 @@ def default_format(delimiter: bytes, key_delimiter: bytes | None, *, null: bytes
 
 
 def envelope(record: Record) -> dict[str, Any]:
-    """kcat's -J object. Bytes that are not UTF-8 get replacement characters, and stand exactly in ``..._base64``."""
+    """kcat's -J object. Bytes that are not UTF-8 get replacement characters; ``..._base64`` has the exact bytes."""
     headers = [item for key, value in record.headers or () for item in (key, _text(value))]
     found: dict[str, Any] = {
         "topic": record.topic,
@@ -127,7 +127,7 @@ def envelope(record: Record) -> dict[str, Any]:
 
 
 def document(record: Record) -> dict[str, Any]:
-    """One record of ``consume -o json``, under the names that the Python client gives its fields."""
+    """One record of ``consume -o json``, with the Python client's field names."""
     found: dict[str, Any] = {
         "topic": record.topic,
         "partition": record.partition,
@@ -153,12 +153,12 @@ def json_line(record: Record) -> bytes:
     return json.dumps(envelope(record), ensure_ascii=False, separators=(",", ":")).encode()
 
 
-# -- where to start, and where to stop
+# -- where to start and stop
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetRange:
-    """What the ``-o`` options ask for. At most one of the three starts is set; none means the beginning."""
+    """The ``-o`` options. At most one of the three starts is set; none means the beginning."""
 
     at: int | None = None  # an absolute offset, or -N: N before the end
     from_end: bool = False
@@ -166,10 +166,9 @@ class OffsetRange:
     stop_ms: int | None = None
 
     def start(self, beginning: int, end: int, by_time: int | None) -> int:
-        """The first offset to read of a partition that holds [beginning, end). ``by_time``: the offset found for
-        ``start_ms``, None when no record is that late. An offset whose record is gone means the first there is, so
-        that nothing that can be read is left out; one beyond the end is kept. ``_Choice`` in consume.py, which knows
-        auto.offset.reset, looks at both."""
+        """The first offset to read of a log [beginning, end). ``by_time``: the offset found for ``start_ms``, None
+        without such a record. A deleted offset becomes the first that exists, so that nothing readable is skipped; one
+        beyond the end is kept. ``_Choice`` in consume.py handles both by auto.offset.reset."""
         if self.from_end:
             return end
         if self.start_ms is not None:
@@ -180,7 +179,7 @@ class OffsetRange:
 
 
 def parse_offsets(given: Iterable[str]) -> OffsetRange:
-    """The range of one or more ``-o``; InvalidArgumentError says what an ``-o`` may be."""
+    """Parse one or more ``-o``. Raises InvalidArgumentError with the valid forms."""
     at: int | None = None
     from_end = False
     start_ms: int | None = None

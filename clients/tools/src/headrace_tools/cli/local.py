@@ -145,7 +145,7 @@ def _stay(cluster: ClusterDirectory) -> None:
     try:
         while cluster.exists():
             nodes = cluster.state().nodes
-            if all(node.process is None for node in nodes):  # `headrace down` from elsewhere
+            if all(node.process is None for node in nodes):  # stopped by `headrace down`
                 note("headrace: stopped by another command")
                 return
             now_dead = {(node.role, node.id) for node in nodes if not node.alive()}
@@ -157,7 +157,7 @@ def _stay(cluster: ClusterDirectory) -> None:
             dead = now_dead
             time.sleep(_WATCH_S)
     except (KeyboardInterrupt, SystemExit) as end:
-        # An impatient second Ctrl-C, or the terminal that closes meanwhile, must not leave nodes behind.
+        # A second Ctrl-C, or a closing terminal, must not leave nodes behind.
         previous = {number: signal.signal(number, signal.SIG_IGN) for number in _ENDS}
         note("headrace: stopping the cluster ...")
         cluster.down()
@@ -189,7 +189,7 @@ def ps(data: _Data = DEFAULT_DATA, output: Output = OutputFormat.TEXT) -> None:
 
 
 def _pid_or_state(node: Node) -> int | str:
-    """ "dead": the node ended by itself, and its log says why."""
+    """The pid, or "dead": the node ended by itself, and its log says why."""
     return node.pid() or ("stopped" if node.process is None else "dead")
 
 

@@ -149,7 +149,7 @@ def verify(
         raise typer.Exit(1)
 
 
-#: How often progress is printed where no bar can be drawn.
+#: Interval of progress lines where no bar can be drawn (seconds).
 _PROGRESS_S = 2.0
 
 
@@ -193,9 +193,9 @@ def _without_kind(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _row(line: Any) -> dict[str, Any]:
-    """The fields of a line; those of a batch's header and of a record lie beside the path and position."""
+    """The fields of a line; those of a batch header and of a record are beside path and position."""
     fields = {field.name: getattr(line, field.name) for field in dataclasses.fields(line)}
-    if "cure" in fields:  # of a problem or a note: -1 is what is not known
+    if "cure" in fields:  # a problem or a note: -1 means unknown
         return {key: None if value == -1 else value for key, value in fields.items()}
     if "header" in fields:
         return fields | _header(fields.pop("header")) | {"path": line.path, "position": line.position}

@@ -1,4 +1,4 @@
-"""``log-dirs describe|move``: the log directories of brokers, and replicas moved between them."""
+"""``log-dirs describe|move``: log directories of brokers, and moves of replicas between them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .client import DEFAULT_BOOTSTRAP, Bootstrap, admin
 from .output import Output, OutputFormat, print_json, print_table
 from .progress import HowFar, progress
 
-#: How often --wait asks for the state of the move.
+#: Polling interval of --wait (seconds).
 _LOOK_S = 0.2
 
 
@@ -148,7 +148,7 @@ def move(
 
 
 def _wait(client: Any, wanted: Any, to: str) -> None:
-    """Until the replica is in ``to``. ReplicaNotAvailableError when it is not, and nothing moves it there any more."""
+    """Wait until the replica is in ``to``. Raises ReplicaNotAvailableError when no move to it is running any more."""
     from headrace_core.errors import ReplicaNotAvailableError
 
     with progress() as shown:

@@ -1,4 +1,4 @@
-"""``metadata dump|ls|cat``: the metadata log of a node, read from its files without a controller."""
+"""``metadata dump|ls|cat``: a node's metadata log, read from its files without a controller."""
 
 from __future__ import annotations
 

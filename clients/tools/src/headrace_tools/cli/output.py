@@ -1,6 +1,6 @@
-"""What commands print. Results go to stdout, as text or as one JSON document; everything else goes to stderr.
+"""Output of commands: results go to stdout, as text or as one JSON document; everything else goes to stderr.
 
-Tables are drawn by rich on a terminal; into a pipe they are plain columns, without colour, never wrapped or cut.
+Tables are drawn by rich on a terminal; a pipe gets plain columns without colour, never wrapped or cut.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ Output = Annotated[OutputFormat, typer.Option("--output", "-o", help="text, or j
 
 
 def note(message: str) -> None:
-    """Print a line for people on stderr; a terminal that has gone is ignored, and the work goes on."""
+    """Print a line for people on stderr; a closed terminal is ignored."""
     _tell(message, sys.stderr)
 
 
 def say(message: str) -> None:
-    """Print a line on stdout, for a command that must go on even when the terminal has gone."""
+    """Print a line on stdout, for a command that continues even when the terminal has closed."""
     _tell(message, sys.stdout)
 
 
@@ -44,7 +44,7 @@ def _tell(message: str, to: TextIO) -> None:
         print(message, file=to, flush=True)
     except OSError:
         with open(os.devnull, "wb") as nowhere:
-            for stream in (sys.stdout, sys.stderr):  # what is still buffered goes there, and not into the exit code
+            for stream in (sys.stdout, sys.stderr):  # so that buffered text does not change the exit code
                 with contextlib.suppress(OSError, ValueError):
                     os.dup2(nowhere.fileno(), stream.fileno())
 
@@ -58,7 +58,7 @@ def show(output: OutputFormat, document: Any, text: str) -> None:
 
 
 def show_rows(output: OutputFormat, columns: Sequence[str], rows: Sequence[dict[str, Any]]) -> None:
-    """Print rows as JSON, or as a table whose ``columns`` name the values in their order."""
+    """Print rows as JSON, or as a table with ``columns`` in the order of the values."""
     if output is OutputFormat.JSON:
         print_json(rows)
     else:
@@ -66,7 +66,7 @@ def show_rows(output: OutputFormat, columns: Sequence[str], rows: Sequence[dict[
 
 
 def print_json(document: Any, *, one_line: bool = False) -> None:
-    """One JSON document, indented on a terminal (unless it is to be ``one_line`` of many), on one line in a pipe."""
+    """Print a JSON document, indented on a terminal (unless ``one_line``), on one line in a pipe."""
     indent = 2 if sys.stdout.isatty() and not one_line else None
     sys.stdout.write(json.dumps(document, indent=indent, default=_plain) + "\n")
     sys.stdout.flush()
@@ -81,7 +81,7 @@ def _plain(value: object) -> object:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """A table with a heading; numbers stand on the right."""
+    """Print a table with a heading; numbers are right-aligned."""
     table, numeric = _cells(columns, rows)
     if sys.stdout.isatty():
         from rich.console import Console
@@ -105,7 +105,7 @@ def rich_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Any:
 
 
 def _cells(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> tuple[list[tuple[str, ...]], list[bool]]:
-    """What stands in each row, and which columns hold numbers."""
+    """The text of each row, and which columns hold numbers."""
     table = [tuple("-" if cell is None else str(cell) for cell in row) for row in rows]
     return table, [bool(table) and all(_is_number(row[at]) for row in table) for at in range(len(columns))]
 
@@ -137,7 +137,8 @@ def usage_of(flag: str) -> Iterator[None]:
 
 
 def key_values(pairs: Iterable[str], flag: str) -> dict[str, str]:
-    """``["a=b", ...]`` as a dict, with ``.ms=7d`` in milliseconds; a wrong one is a usage error that names the flag."""
+    """``["a=b", ...]`` as a dict, with ``.ms=7d`` in milliseconds; a wrong pair is a usage error that names the
+    flag."""
     found = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
@@ -148,7 +149,7 @@ def key_values(pairs: Iterable[str], flag: str) -> dict[str, str]:
 
 
 def tell_notes(kind: str, keys: Iterable[str]) -> None:
-    """Note on stderr which ``keys`` have no effect, and what replaces them; ``kind``: "topic" or "broker". Skips keys
+    """Note on stderr which ``keys`` have no effect, and their replacements; ``kind``: "topic" or "broker". Skips keys
     that this release does not know: a newer cluster may know them."""
     from headrace_core.config.server_keys import SERVER
     from headrace_core.config.topic_keys import TOPIC

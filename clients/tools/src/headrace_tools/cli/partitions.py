@@ -1,5 +1,4 @@
-"""``partitions reassign|elect|list-reassignments``: where replicas are and who leads, as kafka-reassign-partitions and
-kafka-leader-election change it."""
+"""``partitions reassign|elect|list-reassignments``, like kafka-reassign-partitions and kafka-leader-election."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from headrace.models import PartitionReassignment
     from headrace_core.types import TopicPartition
 
-#: How often --wait and --watch ask for the state of moves.
+#: Polling interval of --wait and --watch (seconds).
 _LOOK_S = 0.5
 _WATCH_S = 1.0
 _PARTITION_HELP = "TOPIC-PARTITION, such as orders-0."
@@ -168,7 +167,7 @@ def _partition(text: str) -> TopicPartition:
 
 
 def _named(client: Any, partitions: Iterable[str] | None, topics: Sequence[str] | None) -> list[TopicPartition]:
-    """The partitions that are named, and all of the topics that are."""
+    """The named partitions, and all partitions of the named topics."""
     from headrace import TopicPartition
 
     found = [_partition(each) for each in partitions or ()]
@@ -182,7 +181,7 @@ def _named(client: Any, partitions: Iterable[str] | None, topics: Sequence[str] 
 
 
 def _plan(file: Path) -> list[tuple[TopicPartition, list[int]]]:
-    """``{"version": 1, "partitions": [{"topic", "partition", "replicas"}]}``; InvalidArgumentError."""
+    """Read ``{"version": 1, "partitions": [{"topic", "partition", "replicas"}]}``. Raises InvalidArgumentError."""
     from headrace import TopicPartition
 
     text = typer.get_text_stream("stdin").read() if str(file) == "-" else file.read_text()
@@ -212,7 +211,7 @@ def _kafka_plan(wanted: dict[TopicPartition, list[int] | None]) -> dict[str, Any
 
 
 def _with_factor(client: Any, topics: Sequence[str], factor: int) -> list[tuple[TopicPartition, list[int]]]:
-    """Each partition with ``factor`` replicas: the first of those it has, and the brokers that have fewest."""
+    """Each partition with ``factor`` replicas: the first of its current ones, then the least loaded brokers."""
     from headrace import TopicPartition
 
     every = client.describe_topics()
@@ -239,8 +238,8 @@ def _with_factor(client: Any, topics: Sequence[str], factor: int) -> list[tuple[
 
 
 def targets(replicas: list[int], factor: int, load: dict[int, int], racks: dict[int, str]) -> list[int]:
-    """``replicas`` cut to ``factor``, or grown by brokers of ``racks``: first those whose rack has none yet, then those
-    with the least ``load``."""
+    """``replicas`` cut to ``factor``, or extended by brokers of ``racks``: first those in racks without a replica, then
+    those with the least ``load``."""
     chosen = replicas[:factor]
     while len(chosen) < factor:
         taken = {racks.get(each, "") for each in chosen} - {""}
@@ -331,7 +330,7 @@ def _ids(brokers: Iterable[int]) -> str | None:
 def _copied(
     client: Any, under_way: dict[TopicPartition, PartitionReassignment]
 ) -> dict[TopicPartition, tuple[int, int]]:
-    """Bytes that the added replicas have, and will have; without partitions whose sizes are not known."""
+    """(copied, total) bytes of the added replicas; partitions of unknown size are left out."""
     busy = {partition: each for partition, each in under_way.items() if each.adding_replicas and not each.waits}
     brokers = sorted({broker for each in busy.values() for broker in each.replicas})
     sizes: dict[tuple[TopicPartition, int], int] = {}
@@ -340,7 +339,7 @@ def _copied(
 
         try:
             found = client.describe_log_dirs(brokers, topics=list(busy), timeout=5)
-        except HeadraceError:  # a broker is down: its progress is not known
+        except HeadraceError:  # a broker is down: its progress is unknown
             return {}
         for broker, directories in found.items():
             for directory in directories:
@@ -356,7 +355,7 @@ def _copied(
 
 
 def _wait(client: Any, partitions: list[TopicPartition]) -> None:
-    """Until none of them is on its way."""
+    """Wait until none of them is being reassigned."""
     with progress(draw_s=1.0) as shown:
         while under_way := client.list_partition_reassignments(partitions):
             shown.at(functools.partial(_how_far, client, under_way, len(partitions)))
@@ -368,7 +367,7 @@ def _how_far(client: Any, under_way: dict[TopicPartition, PartitionReassignment]
     copied = _copied(client, under_way).values()
     has, whole = sum(each[0] for each in copied), sum(each[1] for each in copied)
     done, moving = total - len(under_way), len(under_way) - waiting
-    # The sizes of waiting partitions are not known, so count partitions.
+    # The sizes of queued partitions are unknown, so count partitions.
     return HowFar(
         done + (has / whole * moving if whole else 0.0),
         total,

@@ -1,4 +1,4 @@
-"""What a command does when the reader of its output has gone."""
+"""Handling of a closed output pipe."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ import sys
 
 
 def broken_pipe() -> int:
-    """The reader of our output has gone: end quietly, with the exit code of a process that died of SIGPIPE."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still buffered goes nowhere
+    """End quietly when the reader of our output is gone, with the exit code of a process killed by SIGPIPE."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # discards buffered output
     return 128 + signal.SIGPIPE

@@ -1,4 +1,4 @@
-"""``produce``: lines, or files, into a topic. kcat's flags (kcat -P)."""
+"""``produce``: send lines or files to a topic. kcat's flags (kcat -P)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .progress import HowFar, Progress, progress
 
 _READ_BYTES = 1 << 20
 _OUTSTANDING_MAX = 100_000
-#: Partitions that a terminal gets a line each for.
+#: A terminal gets a line each for up to this many partitions.
 _PARTITIONS_SHOWN_MAX = 12
 
 Headers = list[tuple[str, bytes | None]]
@@ -93,7 +93,7 @@ def produce(
 
 
 def _may_create(producer: Any, topic: str) -> bool:
-    """Whether the topic is missing, so that the first record creates it. Errors are left to the first record."""
+    """Whether the topic is missing, so that the first record creates it. Other errors surface with the first record."""
     engine = producer._core.engine
 
     async def is_missing() -> bool:
@@ -123,7 +123,7 @@ def _summary(topic: str, ranges: list[dict[str, int]]) -> list[str]:
 
 
 def _header(text: str) -> tuple[str, bytes | None]:
-    """``name=value``; ``name`` alone has a null value, as with kcat."""
+    """``name=value``; ``name`` alone has a null value, as in kcat."""
     name, equals, value = text.partition("=")
     if not name:
         raise typer.BadParameter(f"{text!r}: must be NAME=VALUE", param_hint="-H")
@@ -131,19 +131,19 @@ def _header(text: str) -> tuple[str, bytes | None]:
 
 
 def _size(files: list[Path]) -> int:
-    """How many bytes there are to send; 0 when nobody can know (a pipe, a terminal)."""
+    """Bytes to send; 0 if unknown (a pipe, a terminal)."""
     try:
         if not files:
             found = os.fstat(sys.stdin.fileno())
             return found.st_size - os.lseek(sys.stdin.fileno(), 0, os.SEEK_CUR) if stat.S_ISREG(found.st_mode) else 0
         found_all = [path.stat() for path in files]
-    except (OSError, ValueError):  # whoever reads them says what is wrong
+    except (OSError, ValueError):  # the error surfaces when the file is read
         return 0
     return sum(each.st_size for each in found_all) if all(stat.S_ISREG(each.st_mode) for each in found_all) else 0
 
 
 def _messages(files: list[Path], delimiter: bytes, lines: bool) -> Iterator[list[bytes]]:
-    """Messages in portions, each as soon as it can be had."""
+    """Messages in groups, as soon as they can be read."""
     if not files:
         yield from _split(sys.stdin.fileno(), delimiter)
     for path in files:
@@ -158,10 +158,10 @@ def _messages(files: list[Path], delimiter: bytes, lines: bool) -> Iterator[list
 
 
 def _split(descriptor: int, delimiter: bytes) -> Iterator[list[bytes]]:
-    """What ends with the delimiter; and the rest at the end of the input, if there is any."""
-    rest: list[bytes] = []  # pieces of a message that is not complete yet: joined once, so a huge one stays linear
+    """Messages that end with the delimiter, and the rest of the input, if any."""
+    rest: list[bytes] = []  # pieces of an incomplete message: joined once, so a huge one takes linear time
     while piece := os.read(descriptor, _READ_BYTES):
-        # A delimiter of several bytes may lie across two pieces: look at the end of the last one again.
+        # A delimiter of several bytes may span two pieces: search the end of the last piece too.
         overlap = rest.pop() if rest and len(delimiter) > 1 else b""
         parts = (overlap + piece).split(delimiter)
         if len(parts) == 1:
@@ -176,7 +176,7 @@ def _split(descriptor: int, delimiter: bytes) -> Iterator[list[bytes]]:
 
 
 class _Sender:
-    """Sends messages in order, keeps a bounded number of outcomes open, and counts what was acknowledged."""
+    """Sends messages in order, with a bounded number of pending outcomes, and counts acknowledgements."""
 
     def __init__(
         self,
@@ -205,8 +205,8 @@ class _Sender:
         *,
         tee: bool,
     ) -> None:
-        """Send to the end of the input, or ``count`` records. ``size``: bytes of the input, for ``shown``. ``tee``:
-        copy the records to stdout, ``delimiter`` after each."""
+        """Send the whole input, or ``count`` records. ``size``: bytes of the input, for ``shown``. ``tee``: copy the
+        records to stdout, ``delimiter`` after each."""
         from headrace import Producer
 
         left, read = count, 0
@@ -256,7 +256,7 @@ class _Sender:
             self._settle()
 
     def _settle(self) -> None:
-        metadata = self._open[0].result()  # raises the record's error; it stays first in line, uncounted
+        metadata = self._open[0].result()  # raises the record's error; the record stays first in line, uncounted
         self._open.popleft()
         self.acknowledged += 1
         seen = self._ranges.setdefault(metadata.partition, [0, metadata.offset, metadata.offset])
@@ -264,7 +264,7 @@ class _Sender:
         seen[1], seen[2] = min(seen[1], metadata.offset), max(seen[2], metadata.offset)
 
     def ranges(self) -> list[dict[str, int]]:
-        """Per partition: how many records, and between which offsets (-1 with acks=0)."""
+        """Per partition: number of records, first and last offset (-1 with acks=0)."""
         return [
             {"partition": number, "records": records, "first_offset": first, "last_offset": last}
             for number, (records, first, last) in sorted(self._ranges.items())

@@ -1,10 +1,10 @@
 """Connection profiles: named sets of client keys in files, such as ``staging.properties`` with ``bootstrap.servers``.
 
-A file for each profile, in the format of every other properties file here (and of kcat's ``-F``), and beside them
-``.current`` with the name of the one that counts when none is named. They lie in ``HEADRACE_PROFILES``, else in
-``$XDG_CONFIG_HOME/headrace/profiles`` (``~/.config`` where that is not set), for their owner's eyes only.
+Each profile is a properties file (kcat's ``-F`` reads it too); ``.current`` beside them has the name of the default
+one. The directory is ``HEADRACE_PROFILES``, otherwise ``$XDG_CONFIG_HOME/headrace/profiles`` (``~/.config`` by
+default), readable by its owner only.
 
-Only the command line reads them: a program's cluster is said by its own configuration.
+Only the command line reads profiles; programs have their own configuration.
 """
 
 from __future__ import annotations
@@ -31,17 +31,18 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """A profile as it was read. ``values`` remember the line that they stand in."""
+    """A profile as read. ``values`` remember their line numbers."""
 
     name: str
     path: Path
     values: Properties
 
     def keys_of(self, kind: str) -> dict[str, str]:
-        """What concerns a client of this ``kind`` (``admin``, ``producer``, ``consumer``): an admin knows no ``acks``.
+        """The keys for a client of this ``kind`` (``admin``, ``producer``, ``consumer``): an admin has no ``acks``, for
+        example.
 
-        Never a ``group.id``: reading with one commits, which takes ``consume -G``. InvalidConfigError for a key that no
-        client knows, with its line and a "did you mean".
+        ``group.id`` is left out: reading with one commits, which needs ``consume -G``. Raises InvalidConfigError for a
+        key that no client knows, with its line and a "did you mean".
         """
         from headrace.settings import ADMIN, CONSUMER, PRODUCER
 
@@ -57,7 +58,7 @@ class Profile:
         return found
 
     def check(self) -> None:
-        """InvalidConfigError when a client would refuse it."""
+        """Raise InvalidConfigError if a client would refuse it."""
         from headrace.settings import ADMIN, CONSUMER, PRODUCER, resolve
 
         for definition in (ADMIN, PRODUCER, CONSUMER):
@@ -65,7 +66,7 @@ class Profile:
 
 
 class ProfileFiles:
-    """The profiles of whoever runs this process."""
+    """The profiles of the current user."""
 
     def __init__(self, environment: Mapping[str, str] | None = None) -> None:
         given = os.environ if environment is None else environment
@@ -73,18 +74,18 @@ class ProfileFiles:
         self.directory = Path(given.get(DIRECTORY_VARIABLE) or Path(home) / "headrace" / "profiles")
 
     def names(self) -> list[str]:
-        """Those there are."""
+        """Names of all profiles."""
         return sorted(path.name.removesuffix(_SUFFIX) for path in self.directory.glob(f"*{_SUFFIX}"))
 
     def current(self) -> str | None:
-        """The name that ``headrace profile use`` has left; None when there is none."""
+        """The name set by ``headrace profile use``; None without one."""
         try:
             return (self.directory / _CURRENT).read_text(encoding="utf-8").strip() or None
         except FileNotFoundError:
             return None
 
     def path(self, name: str) -> Path:
-        """Where ``name`` is kept, whether it exists or not; InvalidArgumentError when nothing can be called that."""
+        """The path of a profile, existing or not. Raises InvalidArgumentError for an invalid name."""
         if not _NAME.fullmatch(name):
             raise InvalidArgumentError(
                 f"invalid profile name {name!r}: use letters, digits, dots, dashes and underscores, no dot first"
@@ -92,8 +93,8 @@ class ProfileFiles:
         return self.directory / (name + _SUFFIX)
 
     def read(self, name: str) -> Profile:
-        """The profile of this name; InvalidArgumentError when there is none, InvalidConfigError for what is no file of
-        properties."""
+        """Read a profile. Raises InvalidArgumentError if it does not exist, InvalidConfigError if it is no properties
+        file."""
         path = self.path(name)
         if not path.exists():
             there = ", ".join(self.names()) or "none"
@@ -104,7 +105,7 @@ class ProfileFiles:
         return Profile(name=name, path=path, values=read_properties(path))
 
     def write(self, name: str, values: Mapping[str, str]) -> Profile:
-        """Replace, or make, a profile; nothing is changed when a client would refuse it (InvalidConfigError)."""
+        """Create or replace a profile; unchanged when a client would refuse it (InvalidConfigError)."""
         path = self.path(name)
         for key, value in values.items():
             if not value.isprintable():
@@ -117,7 +118,7 @@ class ProfileFiles:
         return profile
 
     def use(self, name: str | None) -> None:
-        """Have ``name`` count when no other one is named; None: none."""
+        """Make ``name`` the default profile; None: no default."""
         if name is None:
             (self.directory / _CURRENT).unlink(missing_ok=True)
             return
@@ -125,13 +126,13 @@ class ProfileFiles:
         self._replace(self.directory / _CURRENT, name + "\n")
 
     def delete(self, name: str) -> None:
-        """Remove a profile; where it was the current one, there is none then."""
+        """Delete a profile, also as the default."""
         self.read_path(name).unlink()
         if self.current() == name:
             self.use(None)
 
     def read_path(self, name: str) -> Path:
-        """The file of a profile that exists, whatever stands in it."""
+        """The file of an existing profile, valid or not."""
         path = self.path(name)
         if not path.exists():
             self.read(name)
@@ -139,7 +140,7 @@ class ProfileFiles:
 
     def _replace(self, path: Path, text: str) -> None:
         self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        handle, temporary = tempfile.mkstemp(dir=self.directory, prefix=".new-")  # 0600: one day there are passwords
+        handle, temporary = tempfile.mkstemp(dir=self.directory, prefix=".new-")  # 0600: it may hold passwords
         try:
             with os.fdopen(handle, "w", encoding="utf-8") as file:
                 file.write(text)

@@ -1,4 +1,4 @@
-"""``profile list|show|set|use|delete``: named connections, and the one that commands use by default."""
+"""``profile list|show|set|use|delete``: named connections, and the default one."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""How far something is that takes long: a bar where stderr is a terminal, else a line every few seconds.
+"""Progress of long work: a bar where stderr is a terminal, otherwise a line every few seconds.
 
-Nothing of it is ever on stdout. There is no bar where the terminal could not draw one over and over (``TERM=dumb``),
-and none where stdout is the same terminal and records are printed there (``beside_records``): the two would
-overwrite each other. What is drawn is gone when the work is done; notes of the meantime stand above it.
+Progress never goes to stdout. There is no bar where the terminal cannot redraw (``TERM=dumb``), and none where records
+are printed to the same terminal (``beside_records``), because they would overwrite each other. The bar disappears at
+the end; notes printed in between stay above it.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from typing import Any, NamedTuple
 
 from .output import note
 
-#: How often a bar is drawn anew at most; and how often a line is told where there is none.
+#: Shortest interval between redraws, and interval of lines where there is no bar (seconds).
 DRAW_S = 0.1
 LINE_S = 2.0
 
 
 class HowFar(NamedTuple):
-    """``done`` of ``total`` (0: nobody knows), and the same in words."""
+    """``done`` of ``total`` (0: unknown), and the same in words."""
 
     done: float
     total: float
@@ -30,10 +30,10 @@ class HowFar(NamedTuple):
 
 
 class Progress:
-    """Told how far the work is, as often as one likes."""
+    """Receives the progress of the work, as often as the caller likes."""
 
     def at(self, look: Callable[[], HowFar]) -> None:
-        """``look`` is called only when it is to be shown."""
+        """``look`` is called only when progress is shown."""
 
 
 class _Lines(Progress):
@@ -60,7 +60,7 @@ class _Bar(Progress):
         self._shown = now
         done, total, words = look()
         self._drawn.update(self._task, completed=done, total=total or None, description=words)
-        with contextlib.suppress(OSError):  # the terminal has gone, and the work goes on
+        with contextlib.suppress(OSError):  # the terminal has closed; the work continues
             self._drawn.refresh()
 
 
@@ -72,10 +72,10 @@ def progress(
     beside_records: bool = False,
     quiet: bool = False,
 ) -> Iterator[Progress]:
-    """A Progress for as long as the work takes.
+    """A Progress for the duration of the work.
 
-    ``lines_s``: how often a line is told where no bar can be drawn (None: never, for work that has always been silent
-    in a pipe). ``draw_s``: how often a bar is drawn anew at most. ``quiet``: neither.
+    ``lines_s``: interval of lines where no bar can be drawn (None: no lines, for work that is always silent in a pipe).
+    ``draw_s``: shortest interval between redraws. ``quiet``: neither.
     """
     if quiet or (beside_records and sys.stdout.isatty()):
         yield Progress()
@@ -98,8 +98,7 @@ def _bar(every_s: float) -> Iterator[_Bar]:
         TextColumn("{task.description}", markup=False),
         TimeRemainingColumn(elapsed_when_finished=True),
     )
-    # Drawn by whoever works, not by a thread: nothing to clean up in a process that is stopped in between. Notes to
-    # stderr go above it.
+    # Drawn by the working thread, so that a stopped process needs no cleanup. Notes to stderr go above it.
     drawn = Drawn(*columns, console=Console(stderr=True), auto_refresh=False, transient=True, redirect_stdout=False)
     try:
         with contextlib.suppress(OSError):

@@ -74,7 +74,7 @@ def status(
             except HeadraceError as error:
                 if not watch:
                     raise
-                note(f"headrace: {error.message} [{error.code}]")  # an election passes
+                note(f"headrace: {error.message} [{error.code}]")  # an election is temporary
             if not watch:
                 return
             time.sleep(_WATCH_S)
@@ -175,7 +175,7 @@ def transfer(
     show(output, {"leader_id": leader}, f"controller {leader} leads")
 
 
-# -- what is shown
+# -- output
 
 
 def _document(quorum: QuorumInfo) -> dict[str, Any]:
@@ -204,13 +204,13 @@ def _replica(replica: QuorumReplica) -> dict[str, Any]:
 
 
 def _max_lag(quorum: QuorumInfo) -> int | None:
-    """None when the lag of a voter is not known: it may be down."""
+    """None when the lag of a voter is unknown, for example while it is down."""
     lags = [each.lag for each in quorum.voters]
     return None if None in lags else max((lag for lag in lags if lag is not None), default=None)
 
 
 def _max_lag_time_ms(quorum: QuorumInfo) -> int | None:
-    """How long ago the slowest voter had all of the leader's log (Kafka: MaxFollowerLagTimeMs); None when a voter never
+    """Time since the slowest voter had all of the leader's log (Kafka: MaxFollowerLagTimeMs); None when a voter never
     had it under this leader."""
     times = {each.replica_id: each.last_caught_up_timestamp_ms for each in quorum.voters}
     now = times.get(quorum.leader_id)
@@ -287,11 +287,11 @@ def _key(replica: QuorumReplica) -> str:
     return f"{replica.replica_id}@{replica.directory_id_text}"
 
 
-# -- what to do about a refusal
+# -- refusals
 
 
 def _described(client: Any, timeout_s: float) -> QuorumInfo:
-    """RequestTimedOutError says what is missing."""
+    """Raises RequestTimedOutError, which names what is missing."""
     try:
         quorum: QuorumInfo = client.describe_quorum(timeout=timeout_s)
     except RequestTimedOutError as error:
@@ -346,7 +346,7 @@ def _why_not_caught_up(client: Any, error: HeadraceError, node_id: int, director
 
 
 def _of_config(path: Path) -> tuple[int, str, str]:
-    """(node id, directory's id, address) of the controller that this file configures."""
+    """(node id, directory id, address) of the controller that this file configures."""
     from headrace_core.node.arguments import own_address
     from headrace_core.node.config import NodeConfig
     from headrace_core.node.ids import id_to_text

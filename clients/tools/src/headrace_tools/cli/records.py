@@ -1,4 +1,4 @@
-"""``records delete``: moves the start of a log forward."""
+"""``records delete``: moves the log start forward."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``cluster roll``: a cluster on this machine is restarted, one node after the other, while it is used."""
+"""``cluster roll``: restart a local cluster node by node while clients use it."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from ..local.directory import ClusterDirectory
     from ..rolling.restarting import Rolled
 
-#: Controllers hand over, brokers give up what they lead, coordinators write what they hold: a node that has been told
-#: to stop gets time for it before it is killed.
+#: Time for a node to stop before it is killed: controllers and brokers hand over leadership, coordinators write their
+#: state.
 _STOP_S = 60.0
 
 
@@ -89,11 +89,11 @@ def roll(
 
 @contextlib.contextmanager
 def _ends_between_nodes() -> Iterator[list[signal.Signals]]:
-    """The signals that came, and would have ended us. Nobody is to be left behind half restarted."""
+    """Collects the signals that would have ended the process, so that no node is left half restarted."""
     came: list[signal.Signals] = []
 
     def on_signal(number: int, frame: object) -> None:
-        if not came:  # by no buffer: what it interrupts may be in the midst of writing there
+        if not came:  # unbuffered: the signal may interrupt a write to the buffer
             with contextlib.suppress(OSError):
                 os.write(2, b"headrace: it ends as soon as the node that is being restarted serves\n")
         came.append(signal.Signals(number))

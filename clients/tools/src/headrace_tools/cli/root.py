@@ -1,4 +1,4 @@
-"""The root of the command tree: which command lives where, ``ls`` for ``list``, and ``--version``.
+"""The root of the command tree: the module of each command, ``ls`` for ``list``, and ``--version``.
 
 ``up`` imports no grpc (a test checks this), so that it starts quickly and a later fork is safe.
 """
@@ -48,7 +48,7 @@ _HOMES = {
 
 
 class _Root(TyperGroup):
-    """Exit code 141 when the reader of a pipe has gone. (Typer would end with 1.)"""
+    """Exits with 141 when the reader of a pipe is gone. (Typer would exit with 1.)"""
 
     def make_context(self, *given: Any, **more: Any) -> Any:
         try:
@@ -64,7 +64,7 @@ class _Root(TyperGroup):
 
 
 def build(arguments: Sequence[str]) -> typer.Typer:
-    """The command tree that ``arguments`` need: one module's commands, or all of them for help and mistakes."""
+    """The command tree for ``arguments``: one module's commands, or all of them for help and mistakes."""
     app = typer.Typer(
         name="headrace",
         cls=_Root,
@@ -86,7 +86,7 @@ def build(arguments: Sequence[str]) -> typer.Typer:
 
 
 def _words_to_complete() -> list[str]:
-    """The complete words of the command line for which a shell wants completions; empty outside of a completion."""
+    """The complete words of a command line in shell completion; empty otherwise."""
     if "_HEADRACE_COMPLETE" not in os.environ:
         return []
     text = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS") or ""
@@ -109,7 +109,7 @@ def _add_what_all_share(app: typer.Typer) -> None:
     for command in list(app.registered_commands):
         if command.callback is not None and "bootstrap" in inspect.signature(command.callback).parameters:
             if command.callback.__module__.endswith(".profiles"):
-                continue  # there --bootstrap is the profile's content
+                continue  # there --bootstrap is a value of the profile
             from .client import finds_cluster
 
             command.callback = finds_cluster(command.callback)

@@ -1,7 +1,7 @@
-"""Durations and points in time on the command line: one grammar for every option that takes one.
+"""Durations and times on the command line: one grammar for every option.
 
-duration   500ms  10s  5m  2h  7d  1w  1h30m  P1DT2H (ISO 8601); a number alone is in seconds
-time       2026-11-21T08:00:00.000 (UTC, or with a zone: +01:00)  2026-11-21  -2h (two hours ago)
+duration   500ms  10s  5m  2h  7d  1w  1h30m  P1DT2H (ISO 8601); a number alone is in seconds time
+2026-11-21T08:00:00.000 (UTC, or with a zone: +01:00)  2026-11-21  -2h (two hours ago)
            a number alone is in milliseconds since 1970
 """
 
@@ -26,7 +26,7 @@ _ISO_DURATION = re.compile(
 
 
 def duration_ms(text: str) -> int:
-    """Milliseconds of a duration that has a unit; ValueError."""
+    """Milliseconds of a duration with a unit. Raises ValueError."""
     wanted = text.strip()
     if _DURATION.fullmatch(wanted):
         return round(sum(float(number) * _UNITS_MS[unit.lower()] for number, unit in _PART.findall(wanted)))
@@ -37,7 +37,7 @@ def duration_ms(text: str) -> int:
 
 
 def time_ms(text: str) -> int:
-    """Milliseconds since 1970; ValueError."""
+    """Milliseconds since 1970. Raises ValueError."""
     wanted = text.strip()
     if wanted.isascii() and wanted.isdigit():
         return int(wanted)
@@ -58,7 +58,7 @@ def time_ms(text: str) -> int:
 
 
 def config_value(key: str, value: str) -> str:
-    """``retention.ms=7d`` in milliseconds; any other value as it is."""
+    """``retention.ms=7d`` in milliseconds; any other value unchanged."""
     if key.endswith(".ms"):
         try:
             return str(duration_ms(value))

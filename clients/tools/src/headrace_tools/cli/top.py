@@ -69,9 +69,8 @@ def top(
 
 
 def _frames(sampling: Sampling, interval_s: float, count: int | None) -> Iterator[Frame | HeadraceError]:
-    """As they are made, or what a look at the cluster failed with. A cluster that cannot be asked at the start is an
-    error; later it is waited for, but no longer than for ``count`` looks: whoever wants so many must not wait for
-    ever."""
+    """Frames, or the error of a failed sample. A cluster that cannot be asked at the start is an error; later it is
+    waited for, within ``count`` samples, so that a limited run ends."""
     from ..top.frames import frame_of
 
     before, looks = sampling.sample(), 0
@@ -90,7 +89,7 @@ def _frames(sampling: Sampling, interval_s: float, count: int | None) -> Iterato
 
 
 def _in_a_pipe(frames: Iterator[Frame | HeadraceError], show: Callable[[Frame], None]) -> int:
-    """The exit code: 1 when a picture is missing because nobody answered."""
+    """Show frames one after the other; returns 1 if one is missing because no node answered, otherwise 0."""
     code = 0
     for frame in frames:
         if isinstance(frame, HeadraceError):
@@ -102,8 +101,8 @@ def _in_a_pipe(frames: Iterator[Frame | HeadraceError], show: Callable[[Frame], 
 
 
 def _live(frames: Iterator[Frame | HeadraceError], rows: int) -> None:
-    """In the terminal's other screen, which is left whatever ends the view. While nobody answers the last picture
-    stays, with its time, and why there is no newer one."""
+    """Show frames on the terminal's alternate screen, which is always left at the end. While no node answers, the last
+    frame stays with its time and the reason."""
     from rich.console import Console, Group
     from rich.live import Live
     from rich.text import Text

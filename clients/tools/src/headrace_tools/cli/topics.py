@@ -152,7 +152,7 @@ def describe(
 
 
 def describe_partitions(client: Any, names: list[str] | None) -> list[dict[str, Any]]:
-    """Of each topic what ``topics describe -o json`` prints (None: of all topics)."""
+    """The documents of ``topics describe -o json`` (None: of all topics)."""
     from headrace import ConfigResource, TopicPartition
 
     topics = client.describe_topics(names)
@@ -172,7 +172,7 @@ def describe_partitions(client: Any, names: list[str] | None) -> list[dict[str, 
         rows = []
         for each in topic.partitions:
             move = moving.get(TopicPartition(topic.name, each.partition))
-            added = set() if move is None else set(move.adding_replicas)  # they are not in sync yet, as they should be
+            added = set() if move is None else set(move.adding_replicas)  # not in sync yet, as expected
             settled = [replica for replica in each.replicas if replica not in added]
             rows.append(
                 {

@@ -1,4 +1,4 @@
-"""``version``: the version of the command line. ``main`` answers without -o by itself, which is quicker."""
+"""``version``: the version of the command line. ``main`` answers it itself without -o, which is faster."""
 
 from __future__ import annotations
 

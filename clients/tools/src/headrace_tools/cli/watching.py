@@ -1,4 +1,4 @@
-"""``--watch``: look again every few seconds, until Ctrl-C."""
+"""``--watch``: repeat a command every few seconds until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Watch = Annotated[
 ]
 Interval = Annotated[float, duration("--interval", least_s=0.1, help="Time between two looks of --watch.")]
 
-#: The cursor home, and nothing below it.
+#: Move the cursor home and clear the screen.
 _CLEAR = "\x1b[H\x1b[2J"
 
 
@@ -36,10 +36,10 @@ def watched(
     interval_s: float,
     output: OutputFormat,
 ) -> int:
-    """Show what ``look`` finds; an exit code of ``show`` that is not 0 ends it, and is returned.
+    """Show the result of ``look`` repeatedly; an exit code of ``show`` other than 0 ends the loop and is returned.
 
-    On a terminal the text before is replaced, in a pipe a blank line is in between. What fails at the first look is
-    raised. Later it is told on stderr, and looked again: a coordinator that dies has a successor soon.
+    A terminal replaces the text, a pipe gets a blank line in between. An error of the first look is raised; later ones
+    are printed to stderr and the look is repeated, because a failed coordinator is soon replaced.
     """
     is_first = True
     while True:

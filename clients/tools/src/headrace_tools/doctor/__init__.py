@@ -1,7 +1,6 @@
-"""`headrace doctor`: what is wrong with a cluster, and what cures it.
+"""`headrace doctor`: faults of a cluster and their cures.
 
-facts.py       what was seen: frozen values
-diagnosis.py   what follows from them: one rule a function, pure
-gathering.py   the questions: Admin, sockets, the files of a local cluster
-probing.py     one address, tried: its name, a connection, the health check
+facts.py       observations: frozen values diagnosis.py   findings from them: one function per rule, pure gathering.py
+requests: Admin, sockets, the files of a local cluster probing.py     one address: its name, a connection, the health
+check
 """

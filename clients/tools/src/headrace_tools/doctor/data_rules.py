@@ -1,4 +1,4 @@
-"""Rules about what a cluster holds: partitions and their copies, reassignments, consumer groups. Pure."""
+"""Rules about partitions and their replicas, reassignments and consumer groups. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .facts import Facts, GroupFacts
 from .findings import Finding, Severity, brokers_named, count, rule, some
 from .node_rules import starting
 
-#: So many rebalances within so long, the last of them recent, are a storm: nobody gets to read much.
+#: This many rebalances in this time, the last one recent, are a storm: the group hardly reads.
 STORM_REBALANCES, STORM_MS = 6, 60_000
 
 # -- partitions -------------------------------------------------------------------------------------------------------
@@ -20,7 +20,7 @@ STORM_REBALANCES, STORM_MS = 6, 60_000
 
 @rule("partition-offline")
 def partition_offline(facts: Facts) -> Iterator[Finding]:
-    """Nobody leads: neither written nor read."""
+    """The partition has no leader: it can be neither written nor read."""
     by_awaited: dict[tuple[int, ...], list[str]] = defaultdict(list)
     for topic, part in _partitions(facts):
         if part.leader < 0:
@@ -36,7 +36,7 @@ def partition_offline(facts: Facts) -> Iterator[Finding]:
 
 @rule("min-isr-impossible")
 def min_isr_impossible(facts: Facts) -> Iterator[Finding]:
-    """min.insync.replicas demands more copies than the topic has: every acks=all write is refused for ever."""
+    """min.insync.replicas exceeds the replication factor: every acks=all write is refused, permanently."""
     for topic in facts.topics:
         minimum = facts.min_insync.get(topic.name, 1)
         short = [part for part in topic.partitions if len(part.replicas) < minimum]
@@ -55,7 +55,7 @@ def min_isr_impossible(facts: Facts) -> Iterator[Finding]:
 
 @rule("min-isr")
 def min_isr(facts: Facts) -> Iterator[Finding]:
-    """Fewer in sync than min.insync.replicas: acks=all is refused (NOT_ENOUGH_REPLICAS)."""
+    """Fewer in-sync replicas than min.insync.replicas: acks=all is refused (NOT_ENOUGH_REPLICAS)."""
     by_missing: dict[tuple[int, ...], list[str]] = defaultdict(list)
     adding = _adding(facts)
     for topic, part in _partitions(facts):
@@ -75,7 +75,7 @@ def min_isr(facts: Facts) -> Iterator[Finding]:
 
 @rule("under-replicated")
 def under_replicated(facts: Facts) -> Iterator[Finding]:
-    """Copies that should be in sync and are not."""
+    """Replicas that should be in sync and are not."""
     by_missing: dict[tuple[int, ...], list[str]] = defaultdict(list)
     adding = _adding(facts)
     for topic, part in _partitions(facts):
@@ -103,7 +103,7 @@ def under_replicated(facts: Facts) -> Iterator[Finding]:
 
 @rule("reassignment-stuck")
 def reassignment_stuck(facts: Facts) -> Iterator[Finding]:
-    """A move that cannot end: a target is down, or nothing was copied while the doctor looked."""
+    """A reassignment that cannot finish: a target is down, or nothing was copied during the check."""
     fenced = facts.fenced()
     for move in facts.moves:
         dead = tuple(broker for broker in move.adding if broker in fenced)
@@ -130,7 +130,7 @@ def reassignment_stuck(facts: Facts) -> Iterator[Finding]:
 
 @rule("no-coordinator")
 def no_coordinator(facts: Facts) -> Iterator[Finding]:
-    """Groups have been used, and nobody lives who coordinates them."""
+    """Groups exist, and no coordinator is alive."""
     if facts.cluster is None or facts.cluster.coordinators:
         return
     if any(topic.name == "__consumer_offsets" for topic in facts.topics):
@@ -145,10 +145,10 @@ def no_coordinator(facts: Facts) -> Iterator[Finding]:
 
 @rule("group-unknown")
 def group_unknown(facts: Facts) -> Iterator[Finding]:
-    """A group that its coordinator says nothing of."""
+    """A group that its coordinator cannot describe."""
     for group in facts.groups:
         error = group.described.error
-        if error is not None and error.code != "GROUP_ID_NOT_FOUND":  # deleted while we looked
+        if error is not None and error.code != "GROUP_ID_NOT_FOUND":  # deleted during the check
             yield Finding(
                 "group-unknown",
                 Severity.ERROR,
@@ -160,7 +160,7 @@ def group_unknown(facts: Facts) -> Iterator[Finding]:
 
 @rule("group-storm")
 def group_storm(facts: Facts) -> Iterator[Finding]:
-    """One rebalance after the other."""
+    """A group that rebalances continuously."""
     for group in facts.groups:
         now_ms = facts.now_ms + group.clock_ahead_ms
         recent = [each for each in group.rebalances if now_ms - each.at_ms <= STORM_MS]
@@ -193,14 +193,14 @@ _LAG_WORDS = {
 }
 
 
-#: Two or three commits in a row say little about these: as in Burrow, a full window of them is waited for.
+#: Two or three commits prove little for these: as in Burrow, wait for a full window.
 _TAKE_A_WINDOW = ("STALL", "WARN")
 
 
 @rule("group-lag")
 def group_lag(facts: Facts) -> Iterator[Finding]:
-    """Burrow's judgement of the last commits, where it is not OK. Not of an empty group: that is a batch job that has
-    ended, or a reader of yesterday, whose offsets wait until they expire."""
+    """Groups that Burrow's rules judge as not OK. Empty groups are left out: they are finished batch jobs or unused,
+    and their offsets expire."""
     for group in facts.groups:
         if group.described.state == "empty":
             continue
@@ -225,7 +225,7 @@ def group_lag(facts: Facts) -> Iterator[Finding]:
 
 @rule("group-records-lost")
 def group_records_lost(facts: Facts) -> Iterator[Finding]:
-    """Retention was quicker than the group."""
+    """Retention deleted records that the group had not read."""
     for group in facts.groups:
         parts = [part for part in (() if group.lag is None else group.lag.partitions) if part.records_lost > 0]
         if parts:
@@ -241,7 +241,7 @@ def group_records_lost(facts: Facts) -> Iterator[Finding]:
             )
 
 
-# -- words ------------------------------------------------------------------------------------------------------------
+# -- helpers ----------------------------------------------------------------------------------------------------------
 
 
 def _partitions(facts: Facts) -> Iterator[tuple[str, PartitionDescription]]:
@@ -251,17 +251,17 @@ def _partitions(facts: Facts) -> Iterator[tuple[str, PartitionDescription]]:
 
 
 def _adding(facts: Facts) -> dict[tuple[str, int], set[int]]:
-    """What reassignments are adding: not missed yet."""
+    """Replicas that reassignments are adding: expected to be incomplete."""
     return {(move.topic, move.partition): set(move.adding) for move in facts.moves}
 
 
 def _missing(topic: str, part: PartitionDescription, adding: dict[tuple[str, int], set[int]]) -> tuple[int, ...]:
-    """Replicas that should be in sync, and are not."""
+    """Replicas that should be in sync and are not."""
     return tuple(sorted(set(part.replicas) - set(part.isr) - adding.get((topic, part.partition), set())))
 
 
 def _brought_back(facts: Facts, brokers: Sequence[int]) -> str:
-    """What to do about brokers that are away: those that heartbeat already are not to be started a second time."""
+    """The cure for absent brokers: those that heartbeat must not be started a second time."""
     coming = starting(facts)
     awaited = [each for each in brokers if each in coming]
     hung = [each for each in brokers if each not in coming and facts.hung(each)]

@@ -1,16 +1,16 @@
-"""What is wrong, and what cures it: pure functions from facts to findings, one for each rule.
+"""Findings from facts: pure functions, one per rule.
 
-    node_rules.py   reach       names, addresses that nobody reaches or that lead elsewhere, processes that do not serve
-                    quorum      controllers that are away, brokers whose metadata is old
+    node_rules.py   reach       names, addresses that are unreachable or wrong, processes that do not serve
+                    quorum      absent controllers, brokers with old metadata
                     disks       offline, damaged, full, slow; descriptors
                     agreement   versions, feature levels, clocks
-    data_rules.py   partitions  without a leader, below min.insync.replicas, short of copies; moves that stand still
-                    groups      without a coordinator, in a storm of rebalances, stopped, behind, with records lost
-    pattern_rules.py            how the cluster is used: what works today and becomes expensive
+    data_rules.py   partitions  without leader, below min.insync.replicas, under-replicated; stuck reassignments
+                    groups      without coordinator, rebalance storms, stopped, behind, with records lost
+    pattern_rules.py            patterns of use that work today and become expensive
 
-An ERROR keeps somebody from writing or reading now, or is one failure away from that; a WARNING will become one, or
-hides one. ADVICE is about use, and leaves a cluster healthy. A rule that is not sure is silent: a healthy cluster gets
-no findings at all. One of which nothing was seen gets none either, and is not called healthy for that.
+An ERROR blocks writes or reads now, or is one failure away from that; a WARNING will become one, or hides one. ADVICE
+is about use, and leaves a cluster healthy. A rule that is not sure stays silent: a healthy cluster gets no findings. A
+cluster without observations gets none either, and is not called healthy.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ __all__ = ["RULES", "Finding", "Severity", "data_rules", "diagnose", "is_healthy
 
 
 def diagnose(facts: Facts) -> list[Finding]:
-    """Every finding: errors, warnings, advice; else in the order of the rules."""
+    """All findings: errors, warnings, advice; within them in the order of the rules."""
     found = [finding for function in RULES.values() for finding in function(facts)]
     return sorted(found, key=lambda finding: list(Severity).index(finding.severity))
 
 
 def is_healthy(facts: Facts) -> bool:
-    """No error or warning was found, and every question was answered that a healthy cluster answers."""
+    """Whether no error or warning was found, and every request succeeded that a healthy cluster answers."""
     found = [finding for finding in diagnose(facts) if finding.severity is not Severity.ADVICE]
     return not found and all(each.is_no_fault for each in facts.not_asked)

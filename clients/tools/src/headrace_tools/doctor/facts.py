@@ -1,4 +1,4 @@
-"""What a doctor has seen of a cluster, at one moment. Nothing here says whether it is good or bad."""
+"""Observations of a cluster at one moment, without judgement."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from headrace.models import (
     TopicDescription,
 )
 
-#: What a NotAsked of the quorum is about.
+#: The subject of a NotAsked about the quorum.
 THE_QUORUM = "the quorum"
 
 
 class Trouble(enum.StrEnum):
-    """What kept an address from being used."""
+    """Why an address could not be used."""
 
-    NAME = "name"  # its name cannot be resolved
-    REFUSED = "refused"  # nothing listens there
-    SILENT = "silent"  # no answer to the attempt to connect, or none to the health check
+    NAME = "name"  # the name cannot be resolved
+    REFUSED = "refused"  # no process listens
+    SILENT = "silent"  # no answer to the connection attempt or the health check
     UNREACHABLE = "unreachable"  # no route, and the like
-    NOT_SERVING = "not serving"  # it answers, and says that it does not serve
+    NOT_SERVING = "not serving"  # it answers the health check with NOT_SERVING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tried:
-    """An address that was tried from here. ``detail``: the system's own words. ``node``: what it said of itself, if it
-    was asked and could say."""
+    """An address that was tried from here. ``detail``: the system's message. ``node``: the node's description, if
+    available."""
 
     address: str
     ips: tuple[str, ...] = ()
@@ -44,8 +44,8 @@ class Tried:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalNode:
-    """A node of a cluster on this machine (cluster.json); ``pid`` None: it does not run. ``stopped``: it runs, but
-    stands still (SIGSTOP)."""
+    """A node of a cluster on this machine (cluster.json); ``pid`` None: not running. ``stopped``: suspended
+    (SIGSTOP)."""
 
     role: str
     node_id: int
@@ -57,8 +57,8 @@ class LocalNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
-    """A reassignment, looked at twice. ``copied_bytes``: by how much the new copies grew between the looks, which were
-    ``apart_s`` seconds apart; None: nobody could tell."""
+    """A reassignment, sampled twice. ``copied_bytes``: growth of the new replicas within ``apart_s`` seconds; None:
+    unknown."""
 
     topic: str
     partition: int
@@ -71,8 +71,8 @@ class Move:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupFacts:
-    """A group: its members, its lag, its last rebalances (the oldest first; ``at_ms`` by its coordinator's clock, which
-    is ``clock_ahead_ms`` ahead of ours)."""
+    """A group: members, lag, last rebalances (oldest first; ``at_ms`` by its coordinator's clock, which is
+    ``clock_ahead_ms`` ahead of ours)."""
 
     described: GroupDescription
     lag: GroupLag | None = None
@@ -82,8 +82,8 @@ class GroupFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotAsked:
-    """A question that had no answer: the rules that live of it have found nothing because they saw nothing.
-    ``is_no_fault``: it was not to be answered from here, or was not asked; nothing is wrong because of it."""
+    """A request without an answer: rules that need it found nothing because they had no data. ``is_no_fault``: it
+    cannot be asked from here, or was not asked; that is no fault."""
 
     what: str
     why: str
@@ -92,16 +92,17 @@ class NotAsked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """All of it. ``None`` and empty: not known; ``not_asked`` says why."""
+    """All observations. ``None`` and empty mean unknown; ``not_asked`` says why."""
 
     now_ms: float
     bootstrap: tuple[Tried, ...]
     cluster: ClusterDescription | None = None
-    #: By broker, coordinator (client listener), and controller (internal listener, which may well be out of reach).
+    #: By broker, coordinator (client listener), and controller (internal listener, often unreachable).
     brokers: Mapping[int, Tried] = field(default_factory=dict)
     coordinators: Mapping[int, Tried] = field(default_factory=dict)
     controllers: Mapping[int, Tried] = field(default_factory=dict)
-    #: Registered brokers that do not heartbeat, tried all the same: a dead one refuses, a hung one is silent.
+    #: Registered brokers without heartbeats, tried all the same: a dead one refuses connections, a hanging one is
+    #: silent.
     fenced_brokers: Mapping[int, Tried] = field(default_factory=dict)
     #: Of a cluster on this machine; ``data`` is its directory.
     data: str = ""
@@ -111,29 +112,29 @@ class Facts:
     log_dirs: Mapping[int, tuple[LogDirDescription, ...]] = field(default_factory=dict)
     topics: tuple[TopicDescription, ...] = ()
     min_insync: Mapping[str, int] = field(default_factory=dict)
-    #: Topics that delete nothing: neither a limit of time or size, nor compaction.
+    #: Topics that delete nothing: no limit of time or size, and no compaction.
     unlimited: frozenset[str] = frozenset()
     moves: tuple[Move, ...] = ()
     groups: tuple[GroupFacts, ...] = ()
     not_asked: tuple[NotAsked, ...] = ()
 
     def fenced(self) -> set[int]:
-        """Brokers that are registered, and do not live."""
+        """Brokers that are registered and not live."""
         return set() if self.cluster is None else {each.broker_id for each in self.cluster.brokers if each.fenced}
 
     def local_node(self, role: str, node_id: int) -> LocalNode | None:
-        """The node's process on this machine, if the cluster is of this machine."""
+        """The node's process on this machine, for a local cluster."""
         return next((node for node in self.local if (node.role, node.node_id) == (role, node_id)), None)
 
     def hung(self, broker_id: int) -> bool:
-        """Does this fenced broker's process run without doing anything?"""
+        """Whether this fenced broker's process runs and is suspended."""
         local, tried = self.local_node("broker", broker_id), self.fenced_brokers.get(broker_id)
         if local is not None:
             return local.pid is not None
         return tried is not None and tried.trouble is Trouble.SILENT
 
     def nodes(self) -> tuple[tuple[str, NodeDescription], ...]:
-        """("broker 1", what it said) of every process that said something, by role and id."""
+        """("broker 1", description) of every process that answered, by role and id."""
         return tuple(
             (f"{role} {node_id}", tried.node)
             for role, all_tried in (

@@ -1,4 +1,4 @@
-"""What a rule says, where the rules are listed, and the words that they share. Pure."""
+"""The finding type, the list of rules, and common wording. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Severity(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """``rule``: its stable name, for scripts. ``where``: which nodes, partitions, groups. ``cure``: what to do."""
+    """``rule``: its stable name, for scripts. ``where``: nodes, partitions, groups. ``cure``: what to do."""
 
     rule: str
     severity: Severity
@@ -31,7 +31,7 @@ class Finding:
 
 
 Rule = Callable[[Facts], Iterable[Finding]]
-#: Every rule by its name, in the order of the module.
+#: Every rule by name, in the order of the module.
 RULES: dict[str, Rule] = {}
 
 

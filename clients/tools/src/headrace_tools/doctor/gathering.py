@@ -1,7 +1,7 @@
-"""The questions: to the cluster through Admin, to addresses through sockets, to this machine through cluster.json.
+"""Collect facts: from the cluster through Admin, from addresses through sockets, from this machine through
+cluster.json.
 
-A question that fails is noted (``not_asked``) and the others are asked on: a doctor who gives up at the first silence
-is of no use to those who need one.
+A failed request is noted (``not_asked``), and the others continue: the doctor must work on a broken cluster.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ if TYPE_CHECKING:
 K = TypeVar("K")
 T = TypeVar("T")
 
-#: Topics in one question for their configuration.
+#: Topics per describe_configs request.
 _TOPICS_AT_ONCE = 500
-#: How long the ends of logs are waited for.
+#: Timeout for log end offsets (seconds).
 _ENDS_S = 5.0
-#: Groups whose rebalances are looked at; of others only state and lag.
+#: Rebalances are read for at most this many groups; of the others only state and lag.
 _GROUPS_EXPLAINED_MAX = 500
 
 
 class Gathering:
-    """One look at a cluster. ``timeout_s``: how long a node may take for an answer; ``look_s``: how far the two looks
-    are apart that it takes to see whether something moves (only when there is something to see)."""
+    """One check of a cluster. ``timeout_s``: timeout of a node; ``look_s``: time between the two samples that show
+    whether something moves (taken only if something is to move)."""
 
     def __init__(self, client: Admin, *, timeout_s: float = 5.0, look_s: float = 3.0) -> None:
         self._client = client
@@ -55,7 +55,7 @@ class Gathering:
         self._not_asked: list[NotAsked] = []
 
     def facts(self, bootstrap: Iterable[str], local: ClusterDirectory | None = None) -> Facts:
-        """Everything. Blocks for some round trips; for seconds when nodes are silent or partitions move."""
+        """All facts. Blocks for some round trips; for seconds when nodes are silent or partitions move."""
         client, timeout_s = self._client, self._timeout_s
         facts = Facts(
             now_ms=0,
@@ -107,7 +107,7 @@ class Gathering:
             return None
 
     def _ask_each(self, items: Iterable[K], what: Callable[[K], str], question: Callable[[K], T]) -> dict[K, T]:
-        """All at once, for each silent node would cost its time-out: those that answered."""
+        """Ask all at once, because each silent node costs its timeout; returns the answers there are."""
         found = {}
         for item, answer in ask_each(items, question).items():
             if answer.error is not None:
@@ -136,13 +136,13 @@ class Gathering:
             if node_id in told:
                 found[node_id] = dataclasses.replace(tried, node=told[node_id])
             elif node_id not in answering and role == "controller":
-                # Its listener is not for clients: no fault, but nothing is known of it either.
+                # Its listener is not for clients: no fault, but nothing is known about it.
                 what = f"{role} {node_id} about itself"
                 self._not_asked.append(NotAsked(what=what, why=tried.detail, is_no_fault=True))
         return found
 
     def _quorum(self) -> QuorumInfo | None:
-        """A leader that was elected a moment ago has not heard from everybody yet: then a second look."""
+        """A leader that was just elected has not heard from all voters: then ask again."""
         first = self._ask(THE_QUORUM, lambda: self._client.describe_quorum(timeout=self._timeout_s))
         if first is None or all(voter.last_fetch_timestamp_ms is not None for voter in first.voters):
             return first
@@ -158,8 +158,8 @@ class Gathering:
         return found
 
     def _configs_of(self, names: list[str]) -> dict[str, dict[str, ConfigEntry]]:
-        """A topic that was deleted since it was listed fails the whole question: halves are asked then, and the topic
-        by itself is no loss."""
+        """Configurations of topics. A topic deleted since the listing fails the whole request, so halves are asked
+        then; a single missing topic is ignored."""
         try:
             entries = self._client.describe_configs(
                 [ConfigResource("topic", name) for name in names], timeout=self._timeout_s
@@ -175,7 +175,7 @@ class Gathering:
         return {resource.name: values for resource, values in entries.items()}
 
     def _log_dirs(self, brokers: Iterable[int]) -> dict[int, tuple[LogDirDescription, ...]]:
-        """Of those that answer: each by itself, so that a silent one costs only its own."""
+        """Log directories, one request per broker, so that a silent broker hides only its own."""
         found = self._ask_each(
             brokers,
             lambda broker_id: f"log directories of broker {broker_id}",
@@ -254,7 +254,7 @@ class Gathering:
         return tuple(found)
 
     def _at_ends(self, lags: list[GroupLag], empty: set[str]) -> dict[str, GroupLag]:
-        """By where the logs end now, as ``groups describe`` shows them."""
+        """Lag by the current log ends, as in ``groups describe``."""
         parts = {TopicPartition(part.topic, part.partition) for each in lags for part in each.partitions}
         ends = log_ends(self._client, parts, timeout_s=min(self._timeout_s, _ENDS_S))
         return {each.group_id: at_ends(each, ends, is_empty=each.group_id in empty) for each in lags}
@@ -266,7 +266,7 @@ def _keeps_everything(values: Mapping[str, ConfigEntry]) -> bool:
 
 
 def local_nodes(cluster: ClusterDirectory) -> tuple[LocalNode, ...]:
-    """What cluster.json says, and which of its processes run."""
+    """The nodes in cluster.json, and which of their processes run."""
     return tuple(
         LocalNode(
             role=node.role,
@@ -281,7 +281,7 @@ def local_nodes(cluster: ClusterDirectory) -> tuple[LocalNode, ...]:
 
 
 def local_cluster(data: Path, bootstrap: Iterable[str]) -> ClusterDirectory | None:
-    """The cluster in ``data``, if there is one and ``bootstrap`` means it."""
+    """The cluster in ``data``, if there is one and ``bootstrap`` refers to it."""
     cluster = ClusterDirectory(data)
     if not cluster.exists():
         return None
@@ -295,7 +295,7 @@ def _grown(
     before: Mapping[int, tuple[LogDirDescription, ...]],
     after: Mapping[int, tuple[LogDirDescription, ...]],
 ) -> int | None:
-    """By how much the copies at ``adding`` grew; None when one of those brokers did not tell."""
+    """How many bytes the replicas at ``adding`` grew; None when one of those brokers did not answer."""
     grown = 0
     for broker_id in adding:
         if broker_id not in before or broker_id not in after:

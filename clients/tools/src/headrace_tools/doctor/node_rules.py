@@ -1,4 +1,4 @@
-"""Rules about processes, their machines and their agreement: addresses, controllers, disks, clocks, versions. Pure."""
+"""Rules about processes, machines and their agreement: addresses, controllers, disks, clocks, versions. Pure."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ from headrace.models import QuorumInfo
 from .facts import THE_QUORUM, Facts, Tried, Trouble
 from .findings import Finding, Severity, count, rule, some
 
-#: A voter that the leader has not heard for so long is away. (Elections take a second; the leader's ticks are coarse.)
+#: A voter that the leader has not heard for this long is absent. (Elections take a second; the leader's ticks are
+#: coarse.)
 VOTER_SILENT_MS = 10_000
-#: Heartbeats come every two seconds; one that is silent for its session (9 s) is fenced.
+#: Heartbeats come every two seconds; a broker silent for its session (9 s) is fenced.
 HEARTBEAT_FRESH_MS = 5_000
-#: A live broker's metadata is brought up to date twice a second.
+#: A live broker's metadata is refreshed twice a second.
 METADATA_LAG_MS = 10_000
-#: Clocks this far apart make lags, retention and timestamps wrong by as much.
+#: Clocks this far apart falsify lags, retention and timestamps by as much.
 CLOCK_WARNING_MS, CLOCK_ERROR_MS = 1_000, 60_000
-#: A small forced write that takes so long as a rule bounds every acks=all producer.
+#: A small forced write that usually takes this long slows every acks=all producer.
 SLOW_SYNC_MS = 100.0
-#: A disk is nearly full below both of these.
+#: A disk is nearly full below both limits.
 FREE_PART, FREE_BYTES = 0.05, 20 * 2**30
 DESCRIPTORS_WARNING, DESCRIPTORS_ERROR = 0.80, 0.95
 
@@ -31,7 +32,7 @@ DESCRIPTORS_WARNING, DESCRIPTORS_ERROR = 0.80, 0.95
 
 @rule("no-cluster")
 def no_cluster(facts: Facts) -> Iterator[Finding]:
-    """No node describes the cluster: none is reached, or those that are cannot say."""
+    """No node describes the cluster: none is reachable, or the reachable ones cannot."""
     if facts.cluster is not None:
         return
     answering = [tried for tried in facts.bootstrap if tried.trouble in (None, Trouble.NOT_SERVING)]
@@ -60,7 +61,7 @@ def no_cluster(facts: Facts) -> Iterator[Finding]:
 
 @rule("name-not-resolved")
 def name_not_resolved(facts: Facts) -> Iterator[Finding]:
-    """DNS: a bootstrap name, or one that a node advertises, means nothing here."""
+    """DNS: a bootstrap name, or one that a node advertises, does not resolve here."""
     for tried in facts.bootstrap:
         if tried.trouble is Trouble.NAME:
             yield Finding(
@@ -85,7 +86,7 @@ def name_not_resolved(facts: Facts) -> Iterator[Finding]:
 
 @rule("address-unreachable")
 def address_unreachable(facts: Facts) -> Iterator[Finding]:
-    """A connection to an address that clients are told cannot be made."""
+    """An advertised address cannot be connected to."""
     kinds = (Trouble.REFUSED, Trouble.UNREACHABLE)
     for tried in facts.bootstrap:
         if tried.trouble in kinds and facts.cluster is not None and tried.address not in _addresses(facts):
@@ -111,7 +112,8 @@ def address_unreachable(facts: Facts) -> Iterator[Finding]:
 
 @rule("advertised-loopback")
 def advertised_loopback(facts: Facts) -> Iterator[Finding]:
-    """A node tells clients of other machines to look for it on their own: Kafka's oldest question."""
+    """A node advertises a loopback address, so clients on other machines connect to themselves: Kafka's oldest
+    problem."""
     ours = [tried for tried in facts.bootstrap if tried.trouble is None and tried.ips]
     if not ours or not all(_is_elsewhere(ip) for tried in ours for ip in tried.ips):
         return
@@ -129,7 +131,7 @@ def advertised_loopback(facts: Facts) -> Iterator[Finding]:
 
 @rule("address-of-another")
 def address_of_another(facts: Facts) -> Iterator[Finding]:
-    """Somebody else answers where a node should be."""
+    """Another process answers at a node's address."""
     if facts.cluster is None:
         return
     for role, all_tried in (("broker", facts.brokers), ("coordinator", facts.coordinators)):
@@ -152,7 +154,7 @@ def address_of_another(facts: Facts) -> Iterator[Finding]:
 
 @rule("node-silent")
 def node_silent(facts: Facts) -> Iterator[Finding]:
-    """A live node that takes connections and does not answer, or does not serve."""
+    """A live node that accepts connections and does not answer, or does not serve."""
     for name, tried in _advertised(facts):
         if tried.trouble is Trouble.SILENT:
             what = f"does not answer at {tried.address} ({tried.detail})"
@@ -170,7 +172,7 @@ def node_silent(facts: Facts) -> Iterator[Finding]:
 
 @rule("broker-down")
 def broker_down(facts: Facts) -> Iterator[Finding]:
-    """Registered brokers that do not live, as the controllers see it."""
+    """Registered brokers that the controllers consider dead."""
     if facts.cluster is None:
         return
     coming = starting(facts)
@@ -205,7 +207,7 @@ def broker_down(facts: Facts) -> Iterator[Finding]:
 
 @rule("broker-starting")
 def brokerstarting(facts: Facts) -> Iterator[Finding]:
-    """Fenced, and alive: not to be started a second time, and its replicas are not lost."""
+    """Fenced but alive: it must not be started a second time, and its replicas are not lost."""
     for broker_id in sorted(starting(facts)):
         yield Finding(
             "broker-starting",
@@ -219,7 +221,7 @@ def brokerstarting(facts: Facts) -> Iterator[Finding]:
 
 @rule("process-dead")
 def process_dead(facts: Facts) -> Iterator[Finding]:
-    """A controller or a coordinator of a cluster on this machine does not run (brokers: see broker-down)."""
+    """A controller or coordinator of a local cluster is not running (brokers: see broker-down)."""
     for node in facts.local:
         if node.pid is None and (node.role != "broker" or facts.cluster is None):
             yield Finding(
@@ -233,7 +235,7 @@ def process_dead(facts: Facts) -> Iterator[Finding]:
 
 @rule("process-stopped")
 def process_stopped(facts: Facts) -> Iterator[Finding]:
-    """A process of a cluster on this machine runs, but stands still. (A broker that is fenced for it: broker-down.)"""
+    """A process of a local cluster is suspended. (A broker fenced for it: see broker-down.)"""
     told = facts.fenced() - starting(facts)
     for node in facts.local:
         if node.stopped and not (node.role == "broker" and node.node_id in told):
@@ -251,7 +253,7 @@ def process_stopped(facts: Facts) -> Iterator[Finding]:
 
 @rule("no-controller")
 def no_controller(facts: Facts) -> Iterator[Finding]:
-    """Nobody answers for the controllers: what is there is served, nothing can be changed, nobody is elected."""
+    """No controller leads: existing partitions are served; no change and no election is possible."""
     if facts.cluster is None or facts.quorum is not None:
         return
     why = next((each.why for each in facts.not_asked if each.what == THE_QUORUM), None)
@@ -270,7 +272,7 @@ def no_controller(facts: Facts) -> Iterator[Finding]:
 
 @rule("voter-away")
 def voter_away(facts: Facts) -> Iterator[Finding]:
-    """A controller that votes has not been heard by the leader."""
+    """The leader has not heard a voting controller."""
     quorum = facts.quorum
     if quorum is None:
         return
@@ -320,7 +322,7 @@ def metadata_old(facts: Facts) -> Iterator[Finding]:
 
 @rule("log-dir-offline")
 def log_dir_offline(facts: Facts) -> Iterator[Finding]:
-    """A log directory has failed: its partitions are served by others, or by nobody."""
+    """A log directory has failed: its partitions are served by other brokers, or have no leader."""
     for broker_id, directories in sorted(facts.log_dirs.items()):
         for each in directories:
             if each.error is not None:
@@ -336,7 +338,7 @@ def log_dir_offline(facts: Facts) -> Iterator[Finding]:
 
 @rule("replica-damaged")
 def replica_damaged(facts: Facts) -> Iterator[Finding]:
-    """Logs that their broker does not serve though the directory works: quarantined."""
+    """Quarantined logs: the broker does not serve them although the directory works."""
     for broker_id, directories in sorted(facts.log_dirs.items()):
         bad = [(each, dir_.path) for dir_ in directories for each in dir_.replicas if each.error is not None]
         if bad:
@@ -355,7 +357,7 @@ def replica_damaged(facts: Facts) -> Iterator[Finding]:
 
 @rule("disk-full")
 def disk_full(facts: Facts) -> Iterator[Finding]:
-    """No room, or soon none."""
+    """A disk is full, or nearly."""
     for broker_id, directories in sorted(facts.log_dirs.items()):
         for each in directories:
             if each.usable_bytes is None or each.total_bytes is None or each.total_bytes <= 0:
@@ -380,7 +382,7 @@ def disk_full(facts: Facts) -> Iterator[Finding]:
 
 @rule("disk-slow")
 def disk_slow(facts: Facts) -> Iterator[Finding]:
-    """Forced writes take long, as a rule and not once."""
+    """Forced writes are slow in general, not once."""
     for broker_id, directories in sorted(facts.log_dirs.items()):
         for each in directories:
             if each.sync_ms is not None and each.sync_ms >= SLOW_SYNC_MS:
@@ -397,7 +399,7 @@ def disk_slow(facts: Facts) -> Iterator[Finding]:
 
 @rule("descriptors")
 def descriptors(facts: Facts) -> Iterator[Finding]:
-    """A process that comes near its limit of open files cannot take connections, or open segments."""
+    """A process near its limit of open files will fail to accept connections and open segments."""
     for name, node in facts.nodes():
         if node.open_descriptors is None or not node.descriptors_max:
             continue
@@ -418,7 +420,7 @@ def descriptors(facts: Facts) -> Iterator[Finding]:
 
 @rule("version-mix")
 def version_mix(facts: Facts) -> Iterator[Finding]:
-    """Not all processes run the same software: right for the hour of a rolling upgrade, wrong for longer."""
+    """Processes run different versions: normal during a rolling upgrade, not for longer."""
     by_version: dict[str, list[str]] = defaultdict(list)
     for name, node in facts.nodes():
         by_version[node.software_version].append(name)
@@ -435,7 +437,7 @@ def version_mix(facts: Facts) -> Iterator[Finding]:
 
 @rule("feature-level")
 def feature_level(facts: Facts) -> Iterator[Finding]:
-    """The cluster's level is not understood by a node, or is behind what all of them understand."""
+    """A node does not support the cluster's feature level, or all nodes support a higher one."""
     level = facts.features.get("metadata.version")
     nodes = facts.nodes()
     if level is None or not nodes:
@@ -498,11 +500,11 @@ def clock_skew(facts: Facts) -> Iterator[Finding]:
         )
 
 
-# -- words ------------------------------------------------------------------------------------------------------------
+# -- helpers ----------------------------------------------------------------------------------------------------------
 
 
 def _local_cure(facts: Facts, role: str, node_id: int) -> str | None:
-    """What brings a node of this machine back: started, woken, or restarted. None: it is not of this machine."""
+    """How to bring back a local node: start, resume or restart it. None: it is not on this machine."""
     local = facts.local_node(role, node_id)
     if local is None:
         return None
@@ -517,7 +519,7 @@ def _local_cure(facts: Facts, role: str, node_id: int) -> str | None:
 
 
 def _advertised(facts: Facts) -> Iterator[tuple[str, Tried]]:
-    """Addresses of brokers and coordinators that live, as the cluster tells clients."""
+    """Advertised addresses of live brokers and coordinators."""
     fenced = facts.fenced()
     for broker_id, tried in sorted(facts.brokers.items()):
         if broker_id not in fenced:
@@ -527,12 +529,12 @@ def _advertised(facts: Facts) -> Iterator[tuple[str, Tried]]:
 
 
 def _leaders_now_ms(quorum: QuorumInfo) -> int | None:
-    """When the quorum was described, by the clock of its leader, whose all its times are; None: not known."""
+    """When the quorum was described, by its leader's clock, like all its times; None: unknown."""
     return next((v.last_fetch_timestamp_ms for v in quorum.voters if v.replica_id == quorum.leader_id), None)
 
 
 def starting(facts: Facts) -> set[int]:
-    """Brokers that are fenced, though the leading controller hears their heartbeats."""
+    """Fenced brokers whose heartbeats the leading controller receives."""
     now_ms = None if facts.quorum is None else _leaders_now_ms(facts.quorum)
     if facts.quorum is None or now_ms is None:
         return set()

@@ -1,4 +1,4 @@
-"""One address, tried from here: its name, a connection, the health check. Many at once, each within its time."""
+"""Try an address from here: its name, a connection, the health check. Many at once, each with a timeout."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ R = TypeVar("R")
 
 
 def at_once(work: Callable[[T], R], items: Iterable[T], *, timeout_s: float, late: Callable[[T], R]) -> list[R]:
-    """``work`` for each item, in threads; ``late`` stands for what is not done in time. A name server that is silent
-    holds its thread for longer than anybody wants to wait: such a thread is left behind, as a daemon."""
+    """Run ``work`` for each item in threads; ``late`` gives the result of an item that is not done in time. A silent
+    name server blocks its thread for long: such a thread is left behind, as a daemon."""
     wanted = list(items)
     found: dict[int, R] = {}
 
@@ -39,7 +39,7 @@ def at_once(work: Callable[[T], R], items: Iterable[T], *, timeout_s: float, lat
 
 
 def try_addresses(addresses: Iterable[str], *, timeout_s: float) -> list[Tried]:
-    """Each of them, in order; a check of the whole takes about three times ``timeout_s`` at most."""
+    """Try each address, in order; takes at most about three times ``timeout_s``."""
 
     def late(address: str) -> Tried:
         return Tried(address=address, trouble=Trouble.NAME, detail=f"no answer from DNS within {3 * timeout_s:g} s")
@@ -48,8 +48,8 @@ def try_addresses(addresses: Iterable[str], *, timeout_s: float) -> list[Tried]:
 
 
 def try_address(address: str, *, timeout_s: float) -> Tried:
-    """Resolve, connect, ask how it is. Blocks; never raises for what the address does. Of a name with several addresses
-    the first that takes a connection is asked, as clients do it."""
+    """Resolve, connect, health check. Blocks; never raises for a fault of the address. Of a name with several addresses
+    the first that accepts a connection is used, as clients do."""
     try:
         host, port = split_address(address)
         infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -74,7 +74,7 @@ def try_address(address: str, *, timeout_s: float) -> Tried:
 
 
 def _refusal(ip: str, port: int, timeout_s: float) -> tuple[Trouble, str] | None:
-    """What keeps a connection from being made; None: nothing does."""
+    """Why no connection can be made; None: it can."""
     try:
         socket.create_connection((ip, port), timeout=timeout_s).close()
     except ConnectionRefusedError:

@@ -1,7 +1,7 @@
-"""Clusters on this machine: real processes, started by one line, for development and for tests.
+"""Clusters on this machine: real processes, started by one line, for development and tests.
 
-``LocalCluster`` is the face (also exported as ``headrace.LocalCluster``); ``directory.ClusterDirectory`` is what it and
-``headrace up`` share. Each name is imported at first use; nothing here imports grpc.
+``LocalCluster`` is the public class (also ``headrace.LocalCluster``); ``directory.ClusterDirectory`` is common to it
+and ``headrace up``. Names are imported at first use; nothing here imports grpc.
 """
 
 TYPE_CHECKING = False

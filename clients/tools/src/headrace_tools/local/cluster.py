@@ -1,10 +1,10 @@
-"""LocalCluster: a Headrace cluster for as long as a ``with`` block lasts.
+"""LocalCluster: a Headrace cluster for the duration of a ``with`` block.
 
     with LocalCluster() as cluster:
         producer = Producer(bootstrap_servers=cluster.bootstrap_servers)
 
-The nodes are the production ones, each a process of its own (or all in this one), on loopback, on free ports. Without
-``data`` everything lives in a temporary directory that goes with the cluster.
+The nodes are the production ones, each in its own process (or all in this one), on loopback and free ports. Without
+``data`` everything is in a temporary directory, deleted with the cluster.
 """
 
 from __future__ import annotations
@@ -36,22 +36,21 @@ def config_text(config: Mapping[str, Any] | None) -> dict[str, str]:
 
 
 class LocalCluster(Face):
-    """A cluster of real processes; start it with ``with`` or ``start()``, and it serves when that returns.
+    """A cluster of real processes. Start it with ``with`` or ``start()``; it serves when that returns.
 
-    ``brokers``, ``controllers``: None: as many as ``data`` has already, else three of each, and a topic has three
-    replicas of which two must have a record before acks=all is answered. ``coordinators``: None: as many as ``data``
-    has already, else one; consumer groups need one. One broker, one controller and ``coordinators=0`` is the cheapest
-    cluster there is.
+    ``brokers``, ``controllers``: None: as in ``data``, otherwise three of each; topics then have three replicas, of
+    which two must have a record before acks=all is answered. ``coordinators``: None: as in ``data``, otherwise one;
+    consumer groups need one. The cheapest cluster has one broker, one controller and ``coordinators=0``.
 
-    ``data``: where it lives; kept afterwards, and found again by the next cluster there (same topology, same ports).
-    None: a temporary directory, deleted at the end. ``port``: of the first broker (None: any free one).
-    ``config``: keys laid over every node's configuration, dotted or snake_case.
+    ``data``: its directory, kept afterwards; the next cluster there has the same topology and ports. None: a temporary
+    directory, deleted at the end. ``port``: of the first broker (None: any free one). ``config``: keys that override
+    every node's configuration, dotted or snake_case.
 
-    ``mode``: "process" starts real processes; "inprocess" runs the same services in a thread of this one: up in
-    a fraction of a second, but nothing can be paused, and ``kill`` is as near to a crash as one can come in there: the
-    connections are cut, nobody is told, and the files stay as they are.
+    ``mode``: "process" starts real processes; "inprocess" runs the same services in a thread of this process. It starts
+    in a fraction of a second, but nodes cannot be paused, and ``kill`` only approximates a crash: connections are cut
+    without notice, and files stay as they are.
 
-    Raises InvalidArgumentError for what never works; ``start`` raises ClusterStartError, which quotes the failing
+    Raises InvalidArgumentError for impossible arguments; ``start`` raises ClusterStartError, which quotes the failing
     node's log.
     """
 
@@ -90,7 +89,7 @@ class LocalCluster(Face):
         kind = "inprocess" if self._is_in_process else "process"
         return [kind, "stopped"] if self._cluster is None else [kind, f"at {self._bootstrap_servers}", "running"]
 
-    # -- life
+    # -- lifecycle
 
     def start(self) -> LocalCluster:
         """Start every node and wait until all serve; returns self."""
@@ -108,10 +107,10 @@ class LocalCluster(Face):
         self._cluster = cluster
         self._bootstrap_servers = started.state.bootstrap_servers
         self._guardian = guardian.start(cluster.directory, delete=temporary)
-        # For those who forget stop(): at garbage collection, or when the interpreter ends.
+        # If stop() is never called: at garbage collection, or when the interpreter ends.
         owner_pid = os.getpid()
         self._finalizer = weakref.finalize(self, _end, cluster, temporary, owner_pid)
-        if self._is_in_process:  # the thread that the nodes are on ends with the interpreter, and ends them before
+        if self._is_in_process:  # the nodes' thread ends with the interpreter, and stops them first
             self._finalizer.atexit = False
             cluster.end_at_exit = lambda: _end(cluster, temporary, owner_pid)  # type: ignore[attr-defined]
         return self
@@ -119,14 +118,14 @@ class LocalCluster(Face):
     def _made(self, directory: Path) -> ClusterDirectory:
         made: type[ClusterDirectory] = ClusterDirectory
         if self._is_in_process:
-            from .inprocess import InProcessDirectory  # with it come asyncio and the services
+            from .inprocess import InProcessDirectory  # imports asyncio and the services
 
             made = InProcessDirectory
         return made(directory, start_timeout_s=self._start_timeout_s, stop_timeout_s=self._stop_timeout_s)
 
     def stop(self) -> None:
-        """Stop the nodes cleanly, coordinators and brokers first; or, where the data is temporary, kill them and delete
-        it. Stopping twice is fine."""
+        """Stop the nodes cleanly, coordinators and brokers first; with temporary data, kill them and delete it. May be
+        called twice."""
         if self._guardian is not None:
             self._guardian.dismiss()
             self._guardian = None
@@ -142,11 +141,11 @@ class LocalCluster(Face):
     ) -> None:
         self.stop()
 
-    # -- looking
+    # -- state
 
     @property
     def directory(self) -> Path:
-        """Where the cluster lives: logs/, config/, and each node's data."""
+        """The cluster's directory: logs/, config/, and each node's data."""
         return self._running().directory
 
     @property
@@ -156,11 +155,11 @@ class LocalCluster(Face):
         return self._bootstrap_servers
 
     def ps(self) -> list[dict[str, Any]]:
-        """``[{"role", "id", "pid" (None: dead), "address", "data_dirs"}]``, as `headrace ps -o json` has it."""
+        """``[{"role", "id", "pid" (None: dead), "address", "data_dirs"}]``, as in `headrace ps -o json`."""
         return self._running().ps()
 
     def log(self, role: str, node_id: int) -> str:
-        """What a node has printed so far."""
+        """The log of a node so far."""
         return self._running().log_path(role, node_id).read_text(errors="replace")
 
     # -- faults
@@ -170,7 +169,7 @@ class LocalCluster(Face):
         self._running().kill(role, node_id)
 
     def pause(self, role: str, node_id: int) -> None:
-        """SIGSTOP: the process stands still, its connections stay open."""
+        """SIGSTOP: the process is suspended, its connections stay open."""
         self._running().signal(role, node_id, signal.SIGSTOP)
 
     def resume(self, role: str, node_id: int) -> None:
@@ -178,13 +177,14 @@ class LocalCluster(Face):
         self._running().signal(role, node_id, signal.SIGCONT)
 
     def restart(self, role: str, node_id: int) -> None:
-        """Start a dead node again (a running one is stopped cleanly first) on its directories and ports; returns when
-        it serves. ClusterStartError when it does not."""
+        """Start a dead node again (a running one is stopped cleanly first) with its directories and ports; returns when
+        it serves. Raises ClusterStartError if it does not."""
         self._running().restart(role, node_id)
 
     @contextlib.contextmanager
     def killed(self, role: str, node_id: int) -> Iterator[None]:
-        """A ``with`` block for which a node is dead: ``kill`` before it, ``restart`` after it, whatever comes of it."""
+        """A ``with`` block during which a node is dead: ``kill`` before it, ``restart`` after it, also after an
+        exception."""
         self.kill(role, node_id)
         try:
             yield
@@ -198,18 +198,18 @@ class LocalCluster(Face):
 
 
 def _end(cluster: ClusterDirectory, temporary: bool, owner_pid: int) -> None:
-    if os.getpid() != owner_pid:  # a fork of the owner ends: the cluster is not its
+    if os.getpid() != owner_pid:  # the end of a fork of the owner: the cluster is not its own
         return
     cluster.elsewhere(lambda: end_cluster(cluster, delete=temporary))
 
 
 def end_abandoned(directory: str, *, delete: bool) -> None:
-    """What the guardian does after the owner's death."""
+    """Called by the guardian after the owner's death."""
     end_cluster(ClusterDirectory(directory, stop_timeout_s=2.0 if delete else 20.0), delete=delete)
 
 
 def end_cluster(cluster: ClusterDirectory, *, delete: bool) -> None:
-    """Stop the nodes, cleanly unless their data goes too; a cluster that somebody deleted meanwhile is no error."""
+    """Stop the nodes, cleanly unless their data is deleted too; a deleted cluster is no error."""
     with contextlib.suppress(InvalidArgumentError):
         cluster.down(gently=not delete)
     if delete:

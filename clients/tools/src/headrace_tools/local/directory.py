@@ -1,11 +1,11 @@
-"""A local cluster in a directory: laid out, started, stopped, watched. ``headrace up`` and LocalCluster both end here.
+"""A local cluster in a directory: layout, start, stop, state. Used by ``headrace up`` and LocalCluster.
 
-    DIR/cluster.json              what there is (state.py)            DIR/.lock     one command at a time
+    DIR/cluster.json              the topology (state.py)             DIR/.lock     one command at a time
     DIR/config/<role>-<id>.properties                                 DIR/logs/<role>-<id>.log
     DIR/controller-1/  DIR/broker-1/  ...                             the nodes' data
 
-Nodes are nobody's children for long: they outlive the command that started them, keep none of its descriptors, and are
-found again by their identity (processes.py). Nobody restarts a dead node but `restart` and `up`.
+Nodes outlive the command that started them, keep none of its descriptors, and are found again by their identity
+(processes.py). A dead node is restarted only by `restart` and `up`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .processes import spawn
 from .state import ROLES, ClusterState, Life, Node, StateFile
 
 HOST = "127.0.0.1"
-#: What a new cluster has when nobody says how much.
+#: Defaults of a new cluster.
 DEFAULT_BROKERS = 3
 DEFAULT_CONTROLLERS = 3
 DEFAULT_COORDINATORS = 1
@@ -39,10 +39,10 @@ _LOG_LINES_QUOTED = 25
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topology:
-    """What the user asks for; None: as it is, else the default. ``port`` 0, or None when new: any free one.
-    Coordinators may be none (0); consumer groups need one.
+    """The requested topology; None: unchanged, or the default. ``port`` 0, or None for a new cluster: any free one.
+    ``coordinators`` may be 0; consumer groups need one.
 
-    ``config``: keys to lay over those that every node gets; one with an empty value is no longer laid over them.
+    ``config``: keys that override every node's configuration; an empty value removes an override.
     """
 
     brokers: int | None = None
@@ -52,7 +52,7 @@ class Topology:
     config: Mapping[str, str] | None = None
 
     def check(self) -> None:
-        """InvalidArgumentError for what can never work."""
+        """Raise InvalidArgumentError for impossible values."""
         for name, count in (("brokers", self.brokers), ("controllers", self.controllers)):
             if count is not None and count < 1:
                 raise InvalidArgumentError(f"{name}={count}: a cluster has at least 1")
@@ -65,8 +65,8 @@ class Topology:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """What `up` did: the nodes it started (none: everything ran already). ``behind``: those that ran already, with
-    another configuration than they will be started with next."""
+    """The result of `up`: the nodes it started (none: all were running). ``behind``: running nodes whose configuration
+    will change at their next start."""
 
     state: ClusterState
     nodes: tuple[Node, ...]
@@ -88,17 +88,17 @@ class ClusterDirectory:
         self.start_timeout_s = start_timeout_s
         self.stop_timeout_s = stop_timeout_s
         self._file = StateFile(self.directory)
-        self._command = command  # tests put stand-ins in the nodes' place
-        self._log_starts: dict[str, int] = {}  # node's name -> where the output of its present life begins
+        self._command = command  # tests replace the nodes' commands
+        self._log_starts: dict[str, int] = {}  # node's name -> where the output of its current run begins
 
-    # -- reading
+    # -- state
 
     def exists(self) -> bool:
-        """Is there a cluster in this directory, running or not?"""
+        """Whether this directory has a cluster, running or not."""
         return self._file.path.exists()
 
     def state(self) -> ClusterState:
-        """The cluster; InvalidArgumentError when there is none in this directory."""
+        """The cluster; raises InvalidArgumentError if this directory has none."""
         state = self._file.read()
         if state is None:
             raise InvalidArgumentError(
@@ -122,20 +122,20 @@ class ClusterDirectory:
     def log_path(self, role: str, node_id: int) -> Path:
         return node_files.log_path(self.directory, self.state().node(role, node_id))
 
-    # -- starting
+    # -- start
 
     def up(self, wanted: Topology, *, exclusive: bool = False) -> Started:
-        """Start every node that does not run, and wait until all serve.
+        """Start every node that is not running, and wait until all serve.
 
-        A new directory is laid out and formatted first; an old one keeps its topology and ports. ClusterStartError when
-        a node does not come up (its log is quoted, all that was started here is ended); InvalidArgumentError when
-        ``wanted`` contradicts what is there; InvalidConfigError when a node would not take its overrides, or those that
-        are stored; IllegalStateError with ``exclusive`` when the cluster runs already. After an error the cluster has
-        the overrides and the coordinators that it had before.
+        A new directory is laid out and formatted first; an old one keeps its topology and ports. Raises
+        ClusterStartError when a node fails to start (its log is quoted; nodes started here are stopped);
+        InvalidArgumentError when ``wanted`` contradicts the cluster; InvalidConfigError when a node would refuse its
+        overrides, new or stored; IllegalStateError with ``exclusive`` when the cluster is running. After an error the
+        cluster keeps its previous overrides and coordinators.
         """
         wanted.check()
         asked = wanted.config or {}
-        if not self.exists():  # before there is even a directory
+        if not self.exists():  # even before the directory exists
             overrides.check(overrides.merged({}, asked), directory=self.directory, wanted=asked)
         if "," in str(self.directory):
             raise InvalidArgumentError(f"{self.directory}: a data directory cannot have a comma in its name (log.dirs)")
@@ -151,7 +151,7 @@ class ClusterDirectory:
                     return self._first_up(wanted)
                 except BaseException:
                     self._file.remove_lock()
-                    with contextlib.suppress(OSError):  # it is not empty: the logs say why, or it was the user's
+                    with contextlib.suppress(OSError):  # not empty: it has logs, or the user's files
                         if is_new:
                             self.directory.rmdir()
                     raise
@@ -172,8 +172,8 @@ class ClusterDirectory:
             return replace(started, behind=behind)
 
     def _restore(self, before: ClusterState) -> None:
-        """The overrides that it had, and no coordinator that it had not: those have nothing, and one that cannot serve
-        yet (at an older metadata.version) must not keep the others from the next start."""
+        """Restore the old overrides and remove new coordinators. They are empty, and one that cannot serve yet (at an
+        older metadata.version) must not block the next start."""
         state = self._file.read()
         if state is None:
             return
@@ -183,7 +183,7 @@ class ClusterDirectory:
             self._file.write(replace(state, config=before.config, nodes=nodes))
 
     def restart(self, role: str, node_id: int) -> Node:
-        """Start a dead node again (a running one is stopped cleanly first) where it was; returns when it serves."""
+        """Start a dead node again (a running one is stopped cleanly first) in place; returns when it serves."""
         self.state()  # without a cluster there is nothing to lock
         with self._file.locked():
             state = self.state()
@@ -199,7 +199,7 @@ class ClusterDirectory:
             try:
                 return self._start(state, state.nodes, format_nodes=node_files.format_cluster)
             except BaseException as error:
-                # Nothing ever served from these directories: without them the next attempt is a first one again.
+                # No node ever served from these directories: remove them, so that the next attempt starts from scratch.
                 self._remove_data(state)
                 if not (isinstance(error, _PortStolenError) and attempt < _PORT_TRIES):
                     raise
@@ -226,8 +226,8 @@ class ClusterDirectory:
         return ClusterState(cluster_id=id_to_text(random_id()), nodes=tuple(nodes), config=config)
 
     def _reconciled(self, state: ClusterState, wanted: Topology) -> ClusterState:
-        """The existing cluster with new overrides, and with more nodes if that is asked for; a wish for fewer of them,
-        or for another port, is refused."""
+        """The existing cluster with new overrides and any added nodes; a request for fewer nodes, or for another port,
+        is refused."""
         for role, count in (
             ("broker", wanted.brokers),
             ("controller", wanted.controllers),
@@ -256,8 +256,8 @@ class ClusterDirectory:
         )
 
     def _with_more(self, state: ClusterState, role: str, count: int) -> ClusterState:
-        """At least so many brokers, or coordinators. They have nothing that others would have to know of before: they
-        are registered when they start, and the controllers give brokers their share of the replicas later."""
+        """Add brokers or coordinators up to ``count``. Existing nodes need no change first: new ones register when they
+        start, and the controllers move replicas to brokers later."""
         there = len(state.of_role(role))
         if count <= there:
             return state
@@ -279,8 +279,8 @@ class ClusterDirectory:
     def _start(
         self, state: ClusterState, nodes: Iterable[Node], *, format_nodes: Callable[[ClusterState], None] | None = None
     ) -> Started:
-        """Start ``nodes`` and wait until every node of the cluster that lives serves. The caller holds the lock.
-        ``format_nodes``: of a new cluster; else what is not formatted is, where that harms nobody."""
+        """Start ``nodes`` and wait until every live node of the cluster serves. The caller holds the lock.
+        ``format_nodes``: for a new cluster; otherwise unformatted directories are formatted where that is harmless."""
         node_files.require_services()
         begun: list[Node] = []
         self._log_starts = {}
@@ -304,7 +304,7 @@ class ClusterDirectory:
                     )
                 )
                 state = state.with_node(begun[-1])
-                self._file.write(state)  # at once: whatever happens to us now, the process can be found and ended
+                self._file.write(state)  # at once: after a crash of this command the process can still be found
             self._wait_serving(state, begun)
         except BaseException:
             self._end(begun, gently=False)
@@ -326,7 +326,7 @@ class ClusterDirectory:
         waiting = [node for node in state.nodes if node in begun or node.alive()]
         while waiting:
             for node in list(waiting):
-                # Controllers without a majority serve nothing: that they have come up must do.
+                # Controllers without a majority serve nothing: being up must suffice.
                 ready = answers if node.role == "controller" and not _has_majority(state) else is_serving
                 if ready(node.host, node.port, timeout_s=1.0):
                     waiting.remove(node)
@@ -336,7 +336,7 @@ class ClusterDirectory:
                     raise self._start_failure(node, f"does not serve after {self.start_timeout_s:g} s")
             if waiting:
                 time.sleep(0.01)
-        for node in begun:  # somebody else may answer on a stolen port
+        for node in begun:  # another process may answer on a stolen port
             if not node.alive():
                 raise self._start_failure(node, "ended before it served")
 
@@ -348,11 +348,11 @@ class ClusterDirectory:
         kind = _PortStolenError if stolen else ClusterStartError
         return kind(f"{node.role} {node.id} ({node.address}) {what}; the end of {path}:\n{quoted}")
 
-    # -- stopping
+    # -- stop
 
     def down(self, *, gently: bool = True) -> tuple[Node, ...]:
         """Stop every node cleanly, coordinators first, controllers last; returns those that ran. Data stays. ``gently``
-        False: kill all of them at once, for nobody wants the data."""
+        False: kill all at once, because the data is not needed."""
         self.state()
         with self._file.locked():
             state = self.state()
@@ -366,7 +366,7 @@ class ClusterDirectory:
             return running
 
     def delete(self) -> None:
-        """Stop the cluster and remove what it put into its directory; the directory goes too when it is then empty."""
+        """Stop the cluster and remove its files; the directory goes too if it is empty then."""
         self.down()
         with self._file.locked():
             state = self.state()
@@ -384,11 +384,11 @@ class ClusterDirectory:
         self._file.path.unlink(missing_ok=True)
 
     def elsewhere(self, work: Callable[[], object]) -> None:
-        """Run ``work``, which waits for nodes to end, where it does not keep them from it: here."""
+        """Run ``work``, which waits for nodes to end, in a thread that does not block them: here, this one."""
         work()
 
     def _end(self, nodes: Iterable[Node], *, gently: bool = True) -> None:
-        """SIGTERM (a paused process is woken for it), wait, SIGKILL; returns when all are gone."""
+        """SIGTERM (a suspended process is resumed for it), wait, SIGKILL; returns when all have ended."""
         processes = [node.process for node in nodes if node.process is not None]
         if gently:
             for process in processes:
@@ -404,24 +404,24 @@ class ClusterDirectory:
     # -- faults
 
     def signal(self, role: str, node_id: int, number: signal.Signals) -> None:
-        """Send a signal to a node; IllegalStateError when it is dead."""
+        """Send a signal to a node. Raises IllegalStateError when it is dead."""
         node = self.state().node(role, node_id)
         if node.process is None or not node.process.signal(number):
             raise IllegalStateError(f"{role} {node_id} is not running; `restart` starts it")
 
     def kill(self, role: str, node_id: int) -> None:
-        """SIGKILL a node and wait until it is gone; a dead one stays dead."""
+        """SIGKILL a node and wait until it has ended; a dead one stays dead."""
         node = self.state().node(role, node_id)
         if node.process is not None:
             self._end([node], gently=False)
 
 
 class _PortStolenError(ClusterStartError):
-    """Somebody else listens on a port that a node needs."""
+    """Another process listens on a port that a node needs."""
 
 
 def _near(first: int, count: int, *, avoid: Sequence[int] = ()) -> list[int]:
-    """``count`` free ports from ``first`` upward: brokers of one cluster side by side, as far as others let them."""
+    """``count`` free ports from ``first`` upward: a cluster's brokers side by side, if possible."""
     found: list[int] = []
     port = first
     while len(found) < count and port < 65_536:
@@ -434,13 +434,13 @@ def _near(first: int, count: int, *, avoid: Sequence[int] = ()) -> list[int]:
 
 
 def _has_majority(state: ClusterState) -> bool:
-    """Can those controllers that live decide anything?"""
+    """Whether the live controllers form a majority."""
     voters = [node for node in state.of_role("controller") if not node.joining]
     return 2 * sum(node.alive() for node in voters) > len(voters)
 
 
 def _tail(path: Path, start: int) -> list[str]:
-    """The last lines of a log, none of those before ``start``: an earlier life's troubles explain nothing now."""
+    """The last lines of a log from ``start`` on, which excludes earlier runs."""
     try:
         with path.open("rb") as log:
             log.seek(0, 2)

@@ -1,10 +1,9 @@
-"""The cluster that runs on this machine, for commands that were not told where theirs is.
+"""Find the cluster on this machine, for commands without an address.
 
-A command without an address asks 127.0.0.1:9095, as the SDK does: the first broker that `headrace up` starts. When just
-that one is dead the others would answer, and ``cluster.json`` knows them all. So of the clusters on this machine the
-one is meant that has its first broker there, and no other: what a command changes must be what a program next to it
-would see. A cluster is found in the data directory that commands take without being told, or by the command lines of
-the nodes that run (Linux). Imports nothing heavy: it runs before every command.
+Such a command uses 127.0.0.1:9095, like the SDK: the first broker that `headrace up` starts. When only that broker is
+dead, ``cluster.json`` lists the others. So the command means the local cluster whose first broker has that address, and
+no other: it must act on the same cluster as a program beside it. Clusters are found in the default data directory, and
+by the command lines of running nodes (Linux). Imports nothing heavy: it runs before every command.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _MODULES = (b"headrace_controller", b"headrace_broker", b"headrace_coordinator")
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A cluster of which a broker runs, and its directory."""
+    """A cluster with a running broker, and its directory."""
 
     directory: Path
     state: ClusterState
@@ -37,15 +36,15 @@ class Running:
 
 @dataclass(frozen=True, slots=True)
 class Here:
-    """``meant``: the cluster at the default address, if it is of this machine. ``other``: the one in the data
-    directory, if it runs and is another one: whoever stands there may take it for the one that is asked."""
+    """``meant``: the cluster at the default address, if it is on this machine. ``other``: a different running cluster
+    in the data directory, which a user there may mistake for it."""
 
     meant: Running | None
     other: Running | None
 
 
 def listens(address: str) -> bool:
-    """Does anybody take connections at ``address`` (host:port, this machine)? Blocks for a second at most."""
+    """Whether a process accepts connections at ``address`` (host:port, this machine). Blocks for at most a second."""
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host, int(port)), timeout=1.0).close()
@@ -55,9 +54,8 @@ def listens(address: str) -> bool:
 
 
 def clusters_here(default: str, *, candidates: Callable[[], Iterator[Path]] | None = None) -> Here:
-    """What of this machine a command at ``default`` means, and what not. A cluster whose broker at ``default`` is dead
-    is not meant when somebody else listens there by now. Of two that are dead there, both outside of the data
-    directory, nobody can tell which: neither."""
+    """The local clusters for a command at ``default``. A cluster whose broker at ``default`` is dead does not count if
+    another process listens there now. Two such clusters outside the data directory are ambiguous, so neither counts."""
     heard: list[bool] = []
 
     def is_meant(cluster: Running) -> bool:
@@ -83,7 +81,7 @@ def clusters_here(default: str, *, candidates: Callable[[], Iterator[Path]] | No
 
 
 def bootstrap_servers(state: ClusterState) -> str:
-    """All its brokers, those that run first."""
+    """All its brokers, running ones first."""
     brokers: list[Node] = sorted(state.of_role("broker"), key=lambda node: not node.alive())
     return ",".join(node.address for node in brokers)
 
@@ -95,21 +93,21 @@ def _broker_at(address: str, state: ClusterState) -> Node | None:
 def _running(directory: Path) -> Running | None:
     try:
         state = StateFile(directory).read()
-    except (OSError, ClusterStartError):  # somebody else's, or damaged: whoever works on it says so
+    except (OSError, ClusterStartError):  # not ours, or damaged: commands that use it report it
         return None
     if state is None or not any(broker.alive() for broker in state.of_role("broker")):
-        return None  # its controllers alone answer no client, and would hide who does
+        return None  # its controllers alone serve no client
     return Running(directory, state)
 
 
 def _directories_of_processes() -> Iterator[Path]:
-    """Where our own nodes that run have their configuration; nothing where there is no /proc."""
+    """The configuration directories of our running nodes; nothing without /proc."""
     if not sys.platform.startswith("linux"):
         return
     for entry in _PROC.iterdir():
         if not entry.name.isdigit():
             continue
-        with contextlib.suppress(OSError):  # it has ended
+        with contextlib.suppress(OSError):  # the process has ended
             if entry.stat().st_uid != os.getuid():
                 continue
             words = (entry / "cmdline").read_bytes().split(b"\0")

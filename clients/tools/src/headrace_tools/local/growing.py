@@ -1,6 +1,5 @@
-"""A cluster that gets more controllers while it lives (KIP-853): each new one starts as an observer, catches up, and is
-made a voter, one at a time. What was interrupted goes on with the next ``up``.
-"""
+"""Add controllers to a running cluster (KIP-853): each starts as an observer, catches up, and becomes a voter, one at a
+time. The next ``up`` continues an interrupted change."""
 
 from __future__ import annotations
 
@@ -14,15 +13,15 @@ from .state import ClusterState, Node
 
 
 def joining(state: ClusterState) -> tuple[Node, ...]:
-    """The controllers that are not voters yet."""
+    """The controllers that are not yet voters."""
     return tuple(node for node in state.of_role("controller") if node.joining)
 
 
 def with_controllers(
     state: ClusterState, count: int, make: Callable[[str, int, int, int], Node], pick: Callable[[int], list[int]]
 ) -> ClusterState:
-    """The cluster with ``count`` controllers, those that are new being about to join. ``make``: (role, id, client port,
-    internal port); ``pick``: so many free ports."""
+    """The cluster with ``count`` controllers; the new ones have yet to join. ``make``: (role, id, client port, internal
+    port); ``pick``: that many free ports."""
     there = state.of_role("controller")
     first = max(node.id for node in there) + 1
     free = pick(2 * (count - len(there)))
@@ -35,12 +34,12 @@ def with_controllers(
 
 
 def add_voters(state: ClusterState, write: Callable[[ClusterState], None], *, timeout_s: float) -> ClusterState:
-    """Make those that are joining voters; ``write`` keeps each step. ClusterStartError names the one that could not be
-    added; everything goes on running, and the next ``up`` tries again."""
+    """Make the new controllers voters; ``write`` stores each step. ClusterStartError names the one that failed; all
+    nodes keep running, and the next ``up`` tries again."""
     waiting = joining(state)
     if not waiting:
         return state
-    from headrace.admin import Admin  # only here: what starts nodes otherwise needs no client
+    from headrace.admin import Admin  # here: starting nodes needs no client otherwise
 
     addresses = ",".join(node.address for node in state.of_role("controller") if not node.joining)
     with Admin({"bootstrap.servers": addresses, "client.id": "headrace-local"}) as admin:
@@ -50,7 +49,7 @@ def add_voters(state: ClusterState, write: Callable[[ClusterState], None], *, ti
                     node.id, node_files.directory_id(node), address=node.internal_address, timeout=timeout_s
                 )
             except DuplicateVoterError:
-                pass  # the last attempt was cut short after it had been done
+                pass  # the last attempt had succeeded before it was interrupted
             except HeadraceError as error:
                 raise ClusterStartError(
                     f"controller {node.id} runs and is no voter yet: {error.message} [{error.code}]; the next "

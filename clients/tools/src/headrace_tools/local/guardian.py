@@ -1,9 +1,9 @@
-"""Ends a LocalCluster whose owner died without stopping it (kill -9, a crashed test worker).
+"""Stops a LocalCluster whose owner died without stopping it (kill -9, a crashed test worker).
 
-Nodes outlive whoever started them, on purpose; the nodes of a ``with`` block must not. So beside them waits one small
-process: this file, run by itself with ``python -I -S``, so it costs milliseconds and imports nothing of ours. It waits
-on a pidfd of the owner (no polling, no inherited descriptor to keep open by mistake); at the owner's death it becomes
-an ordinary interpreter that stops the cluster. Without pidfds (macOS) there is no guardian, and nothing else changes.
+Nodes outlive the process that started them, but those of a ``with`` block must not. So a small process waits beside
+them: this file, run with ``python -I -S``, which costs milliseconds and imports nothing of ours. It waits on a pidfd of
+the owner (no polling, no inherited descriptor); at the owner's death it stops the cluster with a full interpreter.
+Without pidfds (macOS) there is no guardian.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ end_abandoned(sys.argv[1], delete=sys.argv[2] == "delete")
 
 
 class Guardian:
-    """The waiting process; ``dismiss`` it once the cluster is stopped in the ordinary way."""
+    """The waiting process; ``dismiss`` it after an ordinary stop."""
 
     def __init__(self, process: object) -> None:
         self._process = process
@@ -34,7 +34,7 @@ class Guardian:
 
 
 def start(directory: os.PathLike[str], *, delete: bool) -> Guardian | None:
-    """A guardian for the cluster in ``directory``, owned by this process; None where the system has no pidfds."""
+    """A guardian for the cluster in ``directory``, owned by this process; None without pidfds."""
     if not hasattr(os, "pidfd_open"):
         return None
     import subprocess
@@ -56,9 +56,9 @@ def _wait_for_death(owner: int) -> None:
         descriptor = os.pidfd_open(owner)
     except ProcessLookupError:
         return
-    if os.getppid() != owner:  # it died before the descriptor was taken, which may name another process by now
+    if os.getppid() != owner:  # it died before the pidfd was opened, which may name another process
         return
-    poller = select.poll()  # (select() takes no descriptor above 1023)
+    poller = select.poll()  # select() takes no descriptor above 1023
     poller.register(descriptor, select.POLLIN)
     poller.poll()
 

@@ -1,13 +1,13 @@
-"""Is a node SERVING? The standard gRPC health check, asked over a plain socket.
+"""The standard gRPC health check over a plain socket.
 
-``headrace up`` must be quick, fork-safe and light, and needs of gRPC one call without arguments. Importing grpc costs
-more than the whole question, and leaves threads behind that a later fork (Spark's workers) trips over. So this module
-speaks the few frames of HTTP/2 (RFC 9113) and gRPC that the call takes:
+``headrace up`` must be quick, fork-safe and light, and needs only this call. Importing grpc costs more than the check,
+and its threads break a later fork (Spark's workers). So this module has the few frames of HTTP/2 (RFC 9113) and gRPC
+that the call takes:
 
     client: preface, SETTINGS, HEADERS(stream 1, POST /grpc.health.v1.Health/Check), DATA(00 00000000, END_STREAM)
     server: SETTINGS, ..., HEADERS, DATA(00 00000002 08 01), HEADERS(grpc-status, END_STREAM)
 
-The message ``08 01`` is HealthCheckResponse{status: SERVING}; anything else, or no answer, is "not yet".
+The message ``08 01`` is HealthCheckResponse{status: SERVING}; anything else, or no answer, means "not yet".
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def _frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
 
 
 def _header(name: bytes, value: bytes) -> bytes:
-    """HPACK's simplest form: a literal, not indexed, not Huffman-coded (RFC 7541, 6.2.2); each below 127 bytes."""
+    """HPACK's simplest form: literal, not indexed, not Huffman-coded (RFC 7541, 6.2.2); each below 127 bytes."""
     return b"\x00" + bytes([len(name)]) + name + bytes([len(value)]) + value
 
 
@@ -53,12 +53,12 @@ def _request(authority: str) -> bytes:
 
 
 def is_serving(host: str, port: int, *, timeout_s: float = 1.0) -> bool:
-    """True when the server at ``host:port`` answers SERVING within ``timeout_s``; False for any other outcome."""
+    """Whether the server at ``host:port`` answers SERVING within ``timeout_s``."""
     return _health(host, port, timeout_s) == _SERVING
 
 
 def answers(host: str, port: int, *, timeout_s: float = 1.0) -> bool:
-    """True when it says how it is within ``timeout_s``, whatever it says: a controller that waits for the others."""
+    """Whether it answers with any status within ``timeout_s``, like a controller that waits for the others."""
     return _health(host, port, timeout_s) is not None
 
 
@@ -73,7 +73,7 @@ def _health(host: str, port: int, timeout_s: float) -> bytes | None:
 
 
 def _answer(connection: socket.socket, deadline: float) -> bytes | None:
-    """The first gRPC message on stream 1, or None when the stream ends without one."""
+    """The first gRPC message on stream 1; None when the stream ends without one."""
     body = b""
     while True:
         head = _read(connection, 9, deadline)

@@ -1,17 +1,16 @@
 """Nodes within this process (``LocalCluster(mode="inprocess")``): the production services on the process's I/O thread.
 
-Up in a third of a second, for tests by the hundred. It is the same code over the same files and sockets; what it cannot
-do is die like a process: ``kill`` cancels a node where it stands, cuts its connections, and leaves its files as a crash
-would. Nothing can be paused. To each other and to clients the nodes are what they always are, at addresses of their
-own.
+They start in a third of a second, for tests by the hundred. Code, files and sockets are the same, but nodes cannot
+crash like a process: ``kill`` cancels a node, cuts its connections, and leaves its files as a crash would. Nodes cannot
+be paused. Each has its own addresses.
 
-**On which loop.** On that of the clients (engine/io_thread.py). grpc.aio has one poller for a process, and every loop
-that it has ever met is woken for every event; one that ends stays bound to it, with its descriptors. So a loop for each
-cluster leaked three descriptors a cluster, and each event was handed from thread to thread; one loop for all costs
-nothing, and is as quick. The price: a callback that blocks the I/O thread holds up the nodes together with the clients.
+**Event loop.** Nodes share the clients' loop (engine/io_thread.py). grpc.aio has one poller per process, and wakes
+every loop that it has ever met for every event; an ended loop stays bound to it, with its descriptors. A loop per
+cluster leaked three descriptors each, and events went from thread to thread; one loop is as fast. The price: a callback
+that blocks the I/O thread also blocks the nodes.
 
-``Runner`` starts them and hands out a handle that looks like a process (processes.ProcessId): alive, signal, wait. The
-handles are kept here and not in ``cluster.json``, where they would mean this whole process to somebody else's `down`.
+``Runner`` starts them and returns a handle like a process's (processes.ProcessId): alive, signal, wait. Handles are
+kept here, not in ``cluster.json``, where they would make another command's `down` kill this process.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from .state import ClusterState, Node, StateFile
 
 
 class NodeHandle:
-    """One node's life. ``pid`` is that of this process. Why it failed is the last line of ``log``."""
+    """One run of a node. ``pid`` is this process's. The last line of ``log`` says why it failed."""
 
     def __init__(self, io: IoThread, task: asyncio.Task[None], stop: asyncio.Event, log: NodeLog) -> None:
         self.pid = os.getpid()
@@ -52,11 +51,11 @@ class NodeHandle:
         self._gone.set()
 
     def alive(self) -> bool:
-        """False in a forked child, too: the thread did not come along."""
+        """False in a forked child too, which does not have the thread."""
         return not self._gone.is_set() and os.getpid() == self.pid
 
     def signal(self, number: signal.Signals) -> bool:
-        """SIGTERM stops it cleanly, SIGKILL at once; False when it is gone."""
+        """SIGTERM stops it cleanly, SIGKILL at once; False if it has ended."""
         if number is signal.SIGSTOP:
             raise UnsupportedVersionError("a node within this process cannot be paused; use mode='process'")
         if not self.alive():
@@ -68,14 +67,14 @@ class NodeHandle:
         return True
 
     def wait(self, timeout_s: float) -> bool:
-        """True when it is gone."""
+        """True when it has ended."""
         return not self.alive() or self._gone.wait(timeout_s)
 
 
 def start_node(node: Node, *, config: Path, log: Path) -> NodeHandle:
-    """Start a node as its program would be started. IllegalStateError on the I/O thread itself, and in a process that
-    cannot have one."""
-    # Imported in the caller's thread, and not while clients and other nodes wait for it.
+    """Start a node like its program does. Raises IllegalStateError on the I/O thread, and in a process that cannot have
+    one."""
+    # Imported in the caller's thread, so that clients and other nodes need not wait for it.
     from headrace_core.node.config import NodeConfig
     from headrace_core.node.properties import read_properties
 
@@ -101,7 +100,7 @@ def start_node(node: Node, *, config: Path, log: Path) -> NodeHandle:
 
 
 class _StateFile(StateFile):
-    """``cluster.json`` without processes; those of this process are put back in when it is read."""
+    """``cluster.json`` without processes; reading it adds those of this process."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
@@ -120,9 +119,9 @@ class _StateFile(StateFile):
 
 
 class InProcessDirectory(ClusterDirectory):
-    """A cluster in a directory, whose nodes run in here."""
+    """A cluster in a directory whose nodes run in this process."""
 
-    #: What to do when the interpreter ends and nobody has stopped the cluster: LocalCluster says.
+    #: Called when the interpreter ends and the cluster was not stopped; set by LocalCluster.
     end_at_exit: Callable[[], object] | None = None
 
     def __init__(self, directory: Path | str, *, start_timeout_s: float = 60.0, stop_timeout_s: float = 20.0) -> None:
@@ -144,13 +143,13 @@ class InProcessDirectory(ClusterDirectory):
             self.end_at_exit()
 
     def down(self, *, gently: bool = True) -> tuple[Node, ...]:
-        """As of any cluster; the process's end is no matter of ours any more."""
+        """As for any cluster; the exit handler is dropped."""
         stopped = super().down(gently=gently)
         forget(self)
         return stopped
 
     def elsewhere(self, work: Callable[[], object]) -> None:
-        """A LocalCluster in no variable is ended by whoever collects the garbage, and that may be the nodes' thread."""
+        """Run ``work`` in another thread: garbage collection may end a dropped LocalCluster on the nodes' thread."""
         if on_io_thread():
             threading.Thread(target=work, name="headrace cluster's end").start()
         else:

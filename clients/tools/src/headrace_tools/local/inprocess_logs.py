@@ -1,9 +1,8 @@
-"""What nodes within this process have to say goes where a process's lines go: into the node's own file.
+"""Logs of nodes within this process, written to each node's file like a process's output.
 
-All nodes of a process share their loggers, so each line is told apart by who is running: a node's tasks, and whatever
-they start, carry its file in a context variable. While there are nodes, their lines do not reach the handlers of the
-program around them, whose own log they would fill (a broker that is stopped in a test is a warning to the broker, and
-nothing to the test). A line of a thread that no node is known to have started still does.
+All nodes of a process share their loggers. A context variable with the file tells whose line it is: a node's tasks and
+their children inherit it. While there are nodes, their lines do not reach the program's handlers (a broker stopped in a
+test is a warning for the broker, not for the test). A line of a thread that no known node started still does.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from pathlib import Path
 
 from headrace_core.node.log_output import FORMAT
 
-#: The loggers that nothing but a node uses.
+#: Loggers that only nodes use.
 _ROOMS = (
     "headrace.broker",
     "headrace.config",
@@ -31,13 +30,13 @@ _ROOMS = (
 )
 _file: contextvars.ContextVar[NodeLog | None] = contextvars.ContextVar("headrace node's log", default=None)
 _lock = threading.Lock()
-_open = 0  # how many there are
-_before: dict[str, int] = {}  # the rooms' levels, as the program around us has them
-_class_before: type[logging.Logger] | None = None  # of new loggers
+_open = 0  # how many are open
+_before: dict[str, int] = {}  # levels of these loggers in the program
+_class_before: type[logging.Logger] | None = None  # the class of new loggers before
 
 
 class NodeLog:
-    """The file of one node's life. ``enter`` in the context in which the node is to run; ``close`` when it is over."""
+    """The file of one run of a node. Call ``enter`` in the node's context, ``close`` at its end."""
 
     def __init__(self, path: Path, level: str) -> None:
         self.path = path
@@ -46,12 +45,12 @@ class NodeLog:
         _begin(self._level)
 
     def enter(self) -> None:
-        """From here on, this context's lines are the node's."""
+        """Direct this context's lines to the node's file from here on."""
         _file.set(self)
 
     def write(self, record: logging.LogRecord) -> None:
-        """One record, when the node's log.level has it. Never raises, as no handler does: what fails is a line, and not
-        the work that it tells of. (A full disk; a line that is worded wrongly; a thread that outlives its node.)"""
+        """Write a record, if the node's log.level admits it. Like any handler it never raises: a full disk, a wrong
+        format string, or a thread that outlives its node loses only the line."""
         if record.levelno < self._level:
             return
         try:
@@ -61,19 +60,19 @@ class NodeLog:
         self.say(line)
 
     def say(self, line: str) -> None:
-        """A line of our own: why the node ended."""
-        with contextlib.suppress(OSError, ValueError):  # ValueError: closed meanwhile
+        """Write a line of our own: why the node ended."""
+        with contextlib.suppress(OSError, ValueError):  # ValueError: already closed
             self._stream.write(line + "\n")
 
     def close(self) -> None:
-        """Its lines are nobody's any more."""
+        """Drop its lines from now on."""
         with contextlib.suppress(OSError):  # the last of them does not fit on the disk
             self._stream.close()
         _end()
 
 
 class _Sorter(logging.Filter):
-    """Takes a node's records out and into its file; others go on if their level was enough without nodes, too."""
+    """Moves a node's records to its file; passes others on if their level suffices without nodes."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         node = _file.get()
@@ -88,7 +87,7 @@ _sorter = _Sorter()
 
 
 def _sorting(base: type[logging.Logger]) -> type[logging.Logger]:
-    """Of loggers that are made while there are nodes: by modules that are imported when they are first needed."""
+    """A class for loggers created while there are nodes, by modules imported on demand."""
 
     class SortingLogger(base):  # type: ignore[misc,valid-type]
         def __init__(self, name: str, level: int = logging.NOTSET) -> None:
@@ -115,7 +114,7 @@ def _begin(level: int) -> None:
             else:
                 logger.setLevel(min(level, logger.level))
         for logger in _loggers():
-            logger.addFilter(_sorter)  # once, however often
+            logger.addFilter(_sorter)  # once, however often it is called
 
 
 def _end() -> None:
@@ -133,8 +132,8 @@ def _end() -> None:
 
 
 def _loggers() -> list[logging.Logger]:
-    """All that there are in the rooms. A filter sees what is logged by its own logger only, and a logger that does not
-    propagate (so that a handler might sort) gets the handlers of pytest."""
+    """All existing loggers of the nodes. A filter sees only its own logger's records, and a logger that does not
+    propagate (so that a handler could sort) gets pytest's handlers."""
     known = dict(logging.Logger.manager.loggerDict)
     inside = (logger for name, logger in known.items() if _room(name))
     return [logger for logger in inside if isinstance(logger, logging.Logger)]
@@ -145,7 +144,7 @@ def _room(name: str) -> str | None:
 
 
 def _level_around(name: str) -> int:
-    """The level that a room's logger would have without nodes."""
+    """The level that a node logger would have without nodes."""
     room = _room(name)
     if room is not None and _before.get(room):
         return _before[room]

@@ -1,4 +1,4 @@
-"""What a node is started with: its properties file, its formatted directories, its command line."""
+"""Inputs of a node: properties file, formatted directories, command line."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from headrace_core.errors import MissingDependencyError
 
 from .state import ClusterState, Node
 
-#: default.replication.factor where there are enough brokers.
+#: default.replication.factor with enough brokers.
 FACTOR_MAX = 3
 
 _MODULES = {"controller": "headrace_controller", "broker": "headrace_broker", "coordinator": "headrace_coordinator"}
 
 
 def require_services() -> None:
-    """MissingDependencyError when a service that nodes run is not installed."""
+    """Raise MissingDependencyError when a service that nodes run is not installed."""
     from importlib.util import find_spec
 
     missing = [module.replace("_", "-") for module in _MODULES.values() if find_spec(module) is None]
@@ -35,20 +35,20 @@ def config_path(directory: Path, node: Node) -> Path:
 
 
 def command(directory: Path, node: Node) -> list[str]:
-    """The node's command line. ``-P``: a file in the current directory never passes for one of our modules."""
+    """The node's command line. ``-P``: a file in the current directory must not shadow one of our modules."""
     return [sys.executable, "-P", "-m", _MODULES[node.role], "--config", str(config_path(directory, node))]
 
 
 def copies(brokers: int) -> dict[str, str]:
-    """How many replicas a topic has, and how many of them must have a record before acks=all is answered: three and
-    two where there are so many brokers, so that one of them may fail without anybody noticing."""
+    """Replication settings: three replicas, of which two must have a record before acks=all is answered, if there are
+    enough brokers, so that one may fail unnoticed."""
     factor = min(FACTOR_MAX, brokers)
     keys = {"default.replication.factor": str(factor)}
     return keys | {"min.insync.replicas": "2"} if factor == 3 else keys
 
 
 def properties(state: ClusterState, node: Node) -> dict[str, str]:
-    """The node's configuration, Kafka's keys; what the user overrides comes last."""
+    """The node's configuration in Kafka's keys; the user's overrides come last."""
     values = {
         "process.roles": node.role,
         "node.id": str(node.id),
@@ -66,7 +66,7 @@ def write_properties(directory: Path, state: ClusterState, node: Node) -> None:
 
 
 def is_current(directory: Path, state: ClusterState, node: Node) -> bool:
-    """Was the node's last start with the configuration that its next one would be with?"""
+    """Whether the node was last started with the configuration that its next start would have."""
     try:
         return config_path(directory, node).read_text() == _properties_text(directory, state, node)
     except OSError:
@@ -84,9 +84,9 @@ def _escaped(value: str) -> str:
 
 
 def format_cluster(state: ClusterState) -> None:
-    """Format every node's directories of a new cluster; the controllers begin together, as its first voters.
+    """Format every node's directories of a new cluster, with its controllers as first voters.
 
-    Errors of format_directories.
+    Raises errors of format_directories.
     """
     from headrace_controller.formatting import write_voters
     from headrace_core.node.first_voters import INITIAL, FirstVoters, InitialVoter
@@ -108,16 +108,16 @@ def format_cluster(state: ClusterState) -> None:
 
 
 def format_missing(state: ClusterState, node: Node) -> None:
-    """Format those directories of a broker, a coordinator, or a controller that joins, that are not; the others stay.
+    """Format the unformatted directories of a broker, a coordinator, or a controller that joins.
 
-    A controller that votes is never formatted a second time: it would be another one under its name, so it does not
-    start, and says what to do. InconsistentClusterIdError when a directory belongs to another cluster, and other
-    errors of format_directories.
+    A voting controller is never formatted again: it would be another one under its name, so it fails to start, with the
+    cure. Raises InconsistentClusterIdError when a directory belongs to another cluster, and other errors of
+    format_directories.
     """
     if node.role == "controller" and not node.joining:
         return
     if all((Path(data_dir) / "meta.properties").exists() for data_dir in node.data_dirs):
-        return  # the node itself checks whose they are; the import below would cost more than the question
+        return  # the node checks them itself; the import below is expensive
     from headrace_core.node.first_voters import NONE, FirstVoters
     from headrace_core.node.meta_properties import format_directories
 
@@ -135,7 +135,7 @@ def format_missing(state: ClusterState, node: Node) -> None:
 
 
 def directory_id(node: Node) -> bytes:
-    """The 16 bytes of a controller's directory. InvalidConfigError: it is not formatted."""
+    """The 16-byte id of a controller's directory. Raises InvalidConfigError if it is not formatted."""
     from headrace_core.node.meta_properties import read_meta
 
     return read_meta(node.data_dirs[0], node_id=node.id, is_controller=True).directory_id

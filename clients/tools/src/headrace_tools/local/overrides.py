@@ -1,7 +1,7 @@
-"""The user's keys (``headrace up -c KEY=VALUE``): laid over those there are, and checked before anybody relies on them.
+"""The user's keys (``headrace up -c KEY=VALUE``): merged with existing ones, and checked before they are stored.
 
-They are checked exactly as the nodes will check them, together with what the cluster itself sets for a node of each
-role. So nothing gets into ``cluster.json`` that would keep a node from starting.
+They are checked exactly as the nodes will, together with the keys that the cluster sets for a node of each role. So
+``cluster.json`` never holds a key that keeps a node from starting.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ _OURS = {
 
 
 def refuse_ours(config: Mapping[str, str]) -> None:
-    """InvalidArgumentError, with what to do instead, when one of the keys is the cluster's own. An empty value passes:
-    it removes an override."""
+    """Raise InvalidArgumentError, with what to do instead, for a key that the cluster sets itself. An empty value
+    passes: it removes an override."""
     for key, value in config.items():
         instead = _OURS.get(key.replace("_", "."))
         if instead is not None and value:
@@ -48,9 +48,9 @@ def refuse_ours(config: Mapping[str, str]) -> None:
 
 
 def merged(there: Mapping[str, str], wanted: Mapping[str, str]) -> dict[str, str]:
-    """``wanted`` laid over ``there``; an empty value removes a key, also one that no server knows.
+    """``there`` updated by ``wanted``; an empty value removes a key, also one that no server knows.
 
-    InvalidConfigError for the removal of a key that is neither overridden nor known: it is mistyped.
+    Raises InvalidConfigError for the removal of a key that is neither overridden nor known, because it is mistyped.
     """
     result = {**there}
     for key, value in wanted.items():
@@ -67,10 +67,10 @@ def merged(there: Mapping[str, str], wanted: Mapping[str, str]) -> dict[str, str
 
 
 def check(config: Mapping[str, str], *, directory: Path, wanted: Mapping[str, str]) -> None:
-    """Would every node take ``config``? InvalidConfigError or InvalidArgumentError names all wrong keys, where each was
-    set (``wanted``: on this command line), and how one that is stored in ``cluster.json`` is removed."""
+    """Check that every node accepts ``config``. InvalidConfigError or InvalidArgumentError names all wrong keys, where
+    each was set (``wanted``: on this command line), and how to remove a stored one."""
     if not config:
-        return  # nothing of the user's; the import below costs more than the question
+        return  # nothing to check; the import below is expensive
     from headrace_core.node.config import NodeConfig
     from headrace_core.node.properties import Properties
 
@@ -90,7 +90,7 @@ def check(config: Mapping[str, str], *, directory: Path, wanted: Mapping[str, st
         raise type(error)(f"{error.message}; `{cure} {removal}` removes what is stored") from None
 
 
-#: One node of each role: what else differs between nodes, no override can touch.
+#: One node of each role: overrides cannot change the other differences.
 _EXAMPLES = tuple(
     Node(role=role, id=1, host="127.0.0.1", port=port, internal_port=port + 1, data_dirs=("/data",))
     for role, port in (("controller", 9093), ("broker", 9095), ("coordinator", 9097))

@@ -1,11 +1,8 @@
-"""Ports that a node can count on: below the range the kernel hands out by itself, and free when we looked.
+"""Ports that nodes can rely on: free now, and outside of the kernel's ephemeral range.
 
-A port of the ephemeral range may be taken by any outgoing connection between our look and the node's bind, and again
-at each restart. Ports below it are taken only by somebody who asked for them, so a node finds its port free when it
-comes back. Two starters may still pick the same one: whoever starts nodes retries with other ports (see cluster.py).
-
-Ports lie outside of the kernel's ephemeral range; otherwise an outgoing connection may take a dead node's port before
-its restart.
+An outgoing connection may take a port of the ephemeral range between the check and the node's bind, and while a node is
+down. A port below the range is taken only by a process that asks for it, so a node finds it free again. Two starters
+may pick the same one: callers retry with other ports (see cluster.py).
 """
 
 from __future__ import annotations
@@ -18,12 +15,12 @@ from pathlib import Path
 
 from headrace_core.errors import ClusterStartError
 
-_LOWEST = 15_000  # above what well-known services (and Headrace itself: 9095, 19095 ...) ask for by default
+_LOWEST = 15_000  # above default ports of well-known services and of Headrace (9095, 19095 ...)
 _RANGE_FILE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
 def ephemeral_range() -> tuple[int, int]:
-    """First and last port that the kernel gives to outgoing connections; the IANA range where it does not say."""
+    """First and last port that the kernel gives to outgoing connections; the IANA range if it does not say."""
     try:
         low, high = map(int, _RANGE_FILE.read_text().split())
     except (OSError, ValueError):
@@ -32,7 +29,7 @@ def ephemeral_range() -> tuple[int, int]:
 
 
 def is_free(port: int, host: str = "127.0.0.1") -> bool:
-    """Could a server bind ``host:port`` now? Connections in TIME_WAIT do not count, as they do not for gRPC."""
+    """Whether a server could bind ``host:port`` now. Connections in TIME_WAIT do not count, as in gRPC."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -46,11 +43,11 @@ def is_free(port: int, host: str = "127.0.0.1") -> bool:
 
 
 def pick(count: int, *, avoid: Collection[int] = (), chance: random.Random | None = None) -> list[int]:
-    """``count`` different free ports outside the ephemeral range; ClusterStartError when there are none."""
+    """``count`` different free ports outside the ephemeral range. Raises ClusterStartError when there are too few."""
     chance = chance or random.SystemRandom()
     low, high = ephemeral_range()
     below, above = range(_LOWEST, low), range(high + 1, 65_536)
-    candidates = [*below, *above] or list(range(_LOWEST, 65_536))  # a range without a rest: take what there is
+    candidates = [*below, *above] or list(range(_LOWEST, 65_536))  # the range covers everything: use what there is
     chosen: list[int] = []
     for port in chance.sample(candidates, len(candidates)):
         if len(chosen) == count:

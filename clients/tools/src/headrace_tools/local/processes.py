@@ -1,9 +1,9 @@
 """Processes by identity, not by number.
 
-A pid is reused as soon as its process is gone, so a pid read from a file says nothing by itself. With the boot id and
-the start time of the process (ticks since boot, /proc/PID/stat) it names one process for good; and a signal goes
-through a pidfd, so that nobody else can take the number between the check and the signal. Where there is no /proc
-(macOS) the start time comes from ``ps``, and the signal goes by number right after the check.
+The kernel reuses pids, so a pid in a file is ambiguous. With the boot id and the process's start time (ticks since
+boot, /proc/PID/stat) it is unique. Signals go through a pidfd, so that no other process can get the number between
+check and signal. Without /proc (macOS) the start time comes from ``ps``, and the signal goes by number right after the
+check.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ _PROC = Path("/proc")
 
 @dataclass(frozen=True, slots=True)
 class ProcessId:
-    """One process of one boot of this machine. ``started`` is opaque text that no later process repeats."""
+    """A process of one boot of this machine. ``started`` is opaque text that no later process repeats."""
 
     pid: int
     started: str
 
     def alive(self) -> bool:
-        """Is this very process still running? A zombie is dead: all that is left of it is an exit code."""
+        """Whether this process is running. A zombie is not: only its exit code is left."""
         return _start_mark(self.pid) == self.started
 
     def stopped(self) -> bool:
-        """Is it stopped (SIGSTOP, a debugger), so that it does nothing until SIGCONT? False where /proc is missing."""
+        """Whether it is suspended (SIGSTOP, a debugger). False without /proc."""
         try:
             stat = (_PROC / str(self.pid) / "stat").read_bytes()
         except OSError:
@@ -42,7 +42,7 @@ class ProcessId:
         return stat[stat.rindex(b")") + 2 :].split()[0] in (b"T", b"t") and self.alive()
 
     def signal(self, number: signal.Signals) -> bool:
-        """Send a signal to this process and no other; False when it is gone."""
+        """Send a signal to this process and no other; False if it has ended."""
         if not hasattr(os, "pidfd_open"):
             if not self.alive():
                 return False
@@ -55,7 +55,7 @@ class ProcessId:
         except ProcessLookupError:
             return False
         try:
-            if not self.alive():  # checked after the descriptor was taken: from here on it is bound to one process
+            if not self.alive():  # checked after opening the pidfd, which names one process from then on
                 return False
             signal.pidfd_send_signal(descriptor, number)
         except ProcessLookupError:
@@ -65,7 +65,7 @@ class ProcessId:
         return True
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until the process is gone; True when it is. Reaps it if it is our child."""
+        """Wait until the process has ended; True if it has. Reaps our own child."""
         deadline = time.monotonic() + timeout_s
         while self.alive():
             self._reap()
@@ -85,40 +85,40 @@ class ProcessId:
         except OSError:
             return
         try:
-            poller = select.poll()  # (select() takes no descriptor above 1023, and a test run may have that many)
+            poller = select.poll()  # select() takes no descriptor above 1023, and test runs have that many
             poller.register(descriptor, select.POLLIN)
             poller.poll(seconds * 1_000)
         finally:
             os.close(descriptor)
 
     def _reap(self) -> None:
-        if self in _children:  # never a child of our caller's
+        if self in _children:  # never a child of our caller
             with contextlib.suppress(ChildProcessError):
                 if os.waitpid(self.pid, os.WNOHANG) == (0, 0):
                     return
             _children.discard(self)
 
 
-#: What this process spawned and has not yet reaped.
+#: Processes spawned by this one and not yet reaped.
 _children: set[ProcessId] = set()
 
 
 def identify(pid: int) -> ProcessId | None:
-    """The identity of a running process, or None when there is none with this number."""
+    """The identity of a running process; None if there is none with this number."""
     mark = _start_mark(pid)
     return ProcessId(pid, mark) if mark is not None else None
 
 
 def _start_mark(pid: int) -> str | None:
-    """``boot id/start ticks`` of a running process; None when it is gone or a zombie."""
+    """``boot id/start ticks`` of a running process; None if it has ended or is a zombie."""
     if sys.platform.startswith("linux"):
         try:
             stat = (_PROC / str(pid) / "stat").read_bytes()
         except (FileNotFoundError, ProcessLookupError):
             return None
-        fields = stat[stat.rindex(b")") + 2 :].split()  # the name in parentheses may itself hold blanks and parentheses
+        fields = stat[stat.rindex(b")") + 2 :].split()  # the name in parentheses may contain blanks and parentheses
         state, threads, start_ticks = fields[0], int(fields[17]), int(fields[19])
-        # A zombie with threads is still dying: until the last thread is gone the process's ports stay taken.
+        # A zombie with threads is still ending: its ports are taken until the last thread has ended.
         return None if state in (b"Z", b"X", b"x") and threads <= 1 else f"{_boot_id()}/{start_ticks}"
     answer = subprocess.run(
         ["ps", "-o", "state=,lstart=", "-p", str(pid)],
@@ -140,9 +140,9 @@ def _boot_id() -> str:
 def spawn(
     arguments: Sequence[str], *, log: Path, directory: Path, environment: Mapping[str, str] | None = None
 ) -> ProcessId:
-    """Start a process that outlives us and shares nothing with us: own session, no descriptor, output to ``log``.
+    """Start a process that outlives us and shares nothing with us: own session, no descriptors, output to ``log``.
 
-    OSError when it cannot be started at all.
+    Raises OSError when it cannot be started.
     """
     with log.open("ab") as output:
         process = subprocess.Popen(
@@ -155,7 +155,7 @@ def spawn(
             cwd=directory,
             env=dict(environment) if environment is not None else None,
         )
-    # From here on the process is known by its identity; Popen's destructor would only complain that it still runs.
+    # Its identity names it from now on; Popen's destructor would only complain that it still runs.
     process.returncode = 0
     found = identify(process.pid) or ProcessId(process.pid, "ended before we looked")
     _children.add(found)

@@ -1,8 +1,7 @@
-"""``cluster.json``: what a local cluster consists of, where, and which processes are its nodes.
+"""``cluster.json``: the nodes of a local cluster, their directories and their processes.
 
-The file is the only truth: every command, and every LocalCluster, reads it, changes it under an exclusive flock on
-``.lock`` beside it, and replaces it atomically. Readers without the lock see the old or the new file, never half of
-one.
+The file is the only state: every command and every LocalCluster reads it, changes it under an exclusive flock on
+``.lock`` beside it, and replaces it atomically. Readers without the lock see the old or the new file.
 """
 
 from __future__ import annotations
@@ -27,21 +26,21 @@ ROLES = ("controller", "broker", "coordinator")
 
 
 class Life(Protocol):
-    """A node that was started: a process by its identity (processes.py), or a node within this one (inprocess.py)."""
+    """A started node: a process by its identity (processes.py), or a node in this process (inprocess.py)."""
 
     @property
     def pid(self) -> int: ...
 
     def alive(self) -> bool:
-        """Is it still running?"""
+        """Whether it is running."""
         ...
 
     def signal(self, number: signal.Signals) -> bool:
-        """False when it is gone."""
+        """False if it has ended."""
         ...
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until it is gone; True when it is."""
+        """Wait until it has ended; True if it has."""
         ...
 
 
@@ -55,8 +54,8 @@ class Node:
     port: int  # the client listener
     internal_port: int
     data_dirs: tuple[str, ...]
-    process: Life | None = None  # the last one that was started, alive or not
-    #: Of a controller: it was added to a cluster that lives, and is not a voter yet.
+    process: Life | None = None  # the last one started, alive or not
+    #: A controller that was added to a running cluster, and is not a voter yet.
     joining: bool = False
 
     @property
@@ -75,17 +74,17 @@ class Node:
         return self.process is not None and self.process.alive()
 
     def stopped(self) -> bool:
-        """Does its process run, but stand still (SIGSTOP)?"""
+        """Whether its process is suspended (SIGSTOP)."""
         return isinstance(self.process, ProcessId) and self.process.stopped()
 
     def pid(self) -> int | None:
-        """The pid of the running process, None for a dead node."""
+        """The pid of the running process; None for a dead node."""
         return self.process.pid if self.process is not None and self.process.alive() else None
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterState:
-    """A whole local cluster. ``config``: the user's keys, laid over those that every node gets."""
+    """A whole local cluster. ``config``: the user's overrides for every node."""
 
     cluster_id: str
     nodes: tuple[Node, ...]
@@ -95,7 +94,7 @@ class ClusterState:
         return tuple(node for node in self.nodes if node.role == role)
 
     def node(self, role: str, node_id: int) -> Node:
-        """InvalidArgumentError, naming those that exist, when there is no such node."""
+        """A node. Raises InvalidArgumentError, naming the existing ones."""
         for node in self.nodes:
             if (node.role, node.id) == (role, node_id):
                 return node
@@ -156,7 +155,7 @@ class StateFile:
         self._lock_path = directory / ".lock"
 
     def read(self) -> ClusterState | None:
-        """The state, or None when there is no cluster in the directory; ClusterStartError when the file is damaged."""
+        """The state; None without a cluster in the directory. Raises ClusterStartError when the file is damaged."""
         try:
             text = self.path.read_text()
         except (FileNotFoundError, NotADirectoryError):
@@ -175,10 +174,11 @@ class StateFile:
 
     @contextlib.contextmanager
     def locked(self, timeout_s: float = 60.0) -> Iterator[None]:
-        """Hold the cluster's lock: one up, down, kill or restart at a time. ClusterStartError after ``timeout_s``."""
+        """Hold the cluster's lock: one up, down, kill or restart at a time. Raises ClusterStartError after
+        ``timeout_s``."""
         deadline = time.monotonic() + timeout_s
         while True:
-            with open(self._lock_path, "a") as lock:  # closed in every child: Python's descriptors are not inherited
+            with open(self._lock_path, "a") as lock:  # closed in children: Python's descriptors are not inherited
                 while not _try_lock(lock):
                     if time.monotonic() >= deadline:
                         raise ClusterStartError(
@@ -188,14 +188,15 @@ class StateFile:
                 if self._is_at_its_place(lock):
                     yield
                     return
-            self.directory.mkdir(parents=True, exist_ok=True)  # a first up that failed took away what it had made
+            self.directory.mkdir(parents=True, exist_ok=True)  # a failed first up has removed it
 
     def remove_lock(self) -> None:
-        """With the cluster, or where none came to be; the caller holds the lock. Who waits for it takes a new one."""
+        """Remove the lock file with the cluster; the caller holds the lock. A waiting command takes a new one."""
         self._lock_path.unlink(missing_ok=True)
 
     def _is_at_its_place(self, lock: TextIO) -> bool:
-        """Or was it removed while we waited for it? Then somebody else may hold the one that is there now."""
+        """Whether the lock file is still the one we locked. If it was removed, another command may hold the current
+        one."""
         try:
             return os.path.samestat(os.fstat(lock.fileno()), os.stat(self._lock_path))
         except FileNotFoundError:

@@ -1,5 +1,5 @@
-"""A rolling restart of a local cluster, one node after the other.
+"""A rolling restart of a local cluster, node by node.
 
-``rules`` decides, from facts: what comes next, what stands against it, whether all is well again. ``restarting`` looks,
-waits and restarts.
+``rules`` decides from facts: the next node, obstacles, and whether the cluster is whole. ``restarting`` looks, waits
+and restarts.
 """

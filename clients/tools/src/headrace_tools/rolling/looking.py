@@ -1,4 +1,4 @@
-"""The questions that rules.py needs answered, to a local cluster."""
+"""Collect the facts for rules.py from a local cluster."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Topics in one question for their configuration.
+#: Topics per describe_configs request.
 _TOPICS_AT_ONCE = 500
 
 
 class Looking:
-    """Looks at a cluster through ``client``; a question that fails, or takes longer than ``timeout_s``, is noted."""
+    """Looks at a cluster through ``client``; a request that fails or takes longer than ``timeout_s`` is noted."""
 
     def __init__(self, client: Admin, *, timeout_s: float = 5.0) -> None:
         self._client = client
@@ -29,12 +29,11 @@ class Looking:
         self._unanswered: list[str] = []
 
     def look(self, state: ClusterState) -> Seen:
-        """Blocks for some round trips; for seconds while nodes are away."""
+        """Collect all facts. Blocks for some round trips; for seconds while nodes are down."""
         client, timeout_s = self._client, self._timeout_s
         self._unanswered = []
         nodes = {NodeName(node.role, node.id): node.alive() for node in state.nodes}
-        # Partitions before the cluster: the age that the latter tells is then no younger than what the former showed,
-        # unless another node answered that is further behind.
+        # Partitions before the cluster: its age then covers the partitions too, unless another, older node answered.
         topics = self._ask("topics", lambda: client.describe_topics(timeout=timeout_s)) or []
         moving = self._ask("reassignments", lambda: client.list_partition_reassignments(timeout=timeout_s)) or {}
         adding = {
@@ -85,7 +84,7 @@ class Looking:
         return found
 
     def _unowned(self, state: ClusterState) -> str | None:
-        """A list of groups is told when each shard is served, and not before."""
+        """Why a shard of groups is not served; None if all are. Listing groups fails until each shard is served."""
         if not state.of_role("coordinator"):
             return None
         try:

@@ -1,7 +1,7 @@
-"""The restart itself: look, wait until nothing stands against it, stop and start one node, wait until all is well.
+"""The restart: wait until the cluster is whole, restart one node, wait again.
 
 One roll of a cluster at a time: it holds a lock (flock) on the cluster's ``config`` directory, which no other command
-takes. Each restart holds the cluster's own lock, as ``headrace restart`` does.
+takes. Each restart holds the cluster's own lock, like ``headrace restart``.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from ..local.directory import ClusterDirectory
 from .looking import Looking
 from .rules import TURNS, NodeName, Returned, Seen, next_node, not_whole, unavoidable
 
-#: How long a cluster may take to show that it is whole before anything is done: one that has only just come up needs a
-#: moment until its controllers have heard from each other.
+#: How long the cluster may take to be whole before the first restart (seconds): after its start the controllers need a
+#: moment to hear from each other.
 SETTLE_S = 15.0
 _LOOK_S = 0.3
 _TELL_S = 5.0
@@ -29,8 +29,8 @@ _TELL_S = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restarted:
-    """A node that was restarted. ``away_s``: from the order to stop until it served again; ``whole_s``: from then until
-    the cluster was whole; None: the roll was ended meanwhile."""
+    """A restarted node. ``away_s``: from the stop request until it served again; ``whole_s``: from then until the
+    cluster was whole; None: the roll was ended before."""
 
     node: NodeName
     pid: int | None
@@ -40,8 +40,7 @@ class Restarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rolled:
-    """What was done. ``left``: nodes whose turn did not come, because the roll was to end. ``notes``: what clients were
-    to notice."""
+    """The result. ``left``: nodes not restarted, because the roll was to end. ``notes``: what clients may notice."""
 
     restarted: tuple[Restarted, ...]
     left: tuple[NodeName, ...]
@@ -49,9 +48,9 @@ class Rolled:
 
 
 class RollingRestart:
-    """A roll of ``cluster``, which a Looking looks at. ``timeout_s``: for how long the cluster may be not whole after a
-    restart. ``tell``: takes lines of progress; ``at``: how many nodes are done, of how many, and what is going on,
-    again and again. ``ends``: asked between two nodes, and while it waits: is it to end?"""
+    """A rolling restart of ``cluster``, observed through a Looking. ``timeout_s``: how long the cluster may not be
+    whole after a restart. ``tell`` receives lines of progress; ``at``, repeatedly, the nodes done, their total, and the
+    current step. ``ends`` is polled between nodes and while waiting: whether to end."""
 
     def __init__(
         self,
@@ -75,8 +74,8 @@ class RollingRestart:
     def run(self, roles: Collection[str] = TURNS) -> Rolled:
         """Restart every node of ``roles``.
 
-        IllegalStateError: the cluster is not whole (before: nothing was done; after a node: that one is named), or is
-        being rolled already. ClusterStartError: a node did not come up again; the others are as they were.
+        Raises IllegalStateError when the cluster is not whole (before the first node: nothing was done; after a node:
+        the message names it) or another roll is running; ClusterStartError when a node does not start again.
         """
         with _sole_roll(self._cluster):
             return self._run(roles)
@@ -86,7 +85,7 @@ class RollingRestart:
         total = len(waiting)
         if not waiting:
             raise InvalidArgumentError(f"the cluster in {self._cluster.directory} has no {' or '.join(roles)}")
-        dead = any(not node.alive() for node in self._cluster.state().nodes)  # no waiting brings those back
+        dead = any(not node.alive() for node in self._cluster.state().nodes)  # waiting would not bring it back
         seen, reasons = self._wait(lambda now, _: not_whole(now), 0 if dead else self._settle_s)
         if reasons and not self._ends():
             raise IllegalStateError(
@@ -97,7 +96,7 @@ class RollingRestart:
         for each in notes:
             self._tell(f"note: {each}")
         done: list[Restarted] = []
-        while waiting and not self._ends():  # from here on the last look is always of a whole cluster
+        while waiting and not self._ends():  # the last look is always of a whole cluster here
             node = next_node(waiting, None if seen.quorum is None else seen.quorum.leader_id)
             self._tell(f"[{total - len(waiting) + 1}/{total}] {node}: restarting")
             self._now = (total - len(waiting), total, f"{node} restarts")
@@ -120,8 +119,8 @@ class RollingRestart:
         return Restarted(node=node, pid=pid, away_s=away_s, whole_s=None)
 
     def _settled(self, done: list[Restarted], waiting: list[NodeName]) -> tuple[Seen, Restarted]:
-        """What is seen once the cluster is whole again (or the roll is to end), and the last one of ``done`` with how
-        long that took."""
+        """Wait until the cluster is whole (or the roll is to end); returns the last look, and the last of ``done`` with
+        the time that took."""
         last = done[-1]
         at_ms, since = time.time() * 1_000, time.monotonic()
 
@@ -141,8 +140,8 @@ class RollingRestart:
         return seen, dataclasses.replace(last, whole_s=whole_s)
 
     def _wait(self, check: Callable[[Seen, float], list[str]], limit_s: float) -> tuple[Seen, list[str]]:
-        """Look until ``check`` (of what was seen, and when it was begun to look) has no more reasons, until ``limit_s``
-        is over, or until the roll is to end."""
+        """Look until ``check`` (with the facts and the time when the look began) has no reasons, until ``limit_s`` is
+        over, or until the roll is to end."""
         begun = told = time.monotonic()
         while True:
             asked = time.monotonic()
@@ -165,8 +164,7 @@ def _progress(done: list[Restarted], waiting: list[NodeName]) -> str:
 
 @contextlib.contextmanager
 def _sole_roll(cluster: ClusterDirectory) -> Iterator[None]:
-    """Held for as long as the roll takes; IllegalStateError when there is another one, InvalidArgumentError when there
-    is no cluster."""
+    """Held during the roll. Raises IllegalStateError for a second one, InvalidArgumentError without a cluster."""
     cluster.state()
     try:
         lock = os.open(cluster.directory / "config", os.O_RDONLY)

@@ -1,21 +1,19 @@
-"""When may the next node be stopped, and which? Pure functions from what was seen to what stands against it.
+"""When may the next node be stopped, and which one? Pure functions from facts to obstacles.
 
 The order: controllers, the active one last; then brokers; then coordinators; each by id.
 
-* **Controllers first**, as with a new version (docs/operations/upgrades.md): a node registers with what it understands,
-  and those who judge it must not be older than it is. It is also the cheapest to try: a controller that does not come
-  back costs no client anything.
-* **The active controller last**: each one that goes costs an election. In another order the leadership may fall to one
-  whose turn is next, and there is an election for every controller instead of one for all of them.
-* **Coordinators last**: a shard of groups that changes hands is read from its partition's leader, and by then leaders
-  stay where they are.
+* **Controllers first**, as in an upgrade (docs/operations/upgrades.md): nodes register with the versions they support,
+  and controllers must not be older. It is also the safest start: a controller that does not come back affects no
+  client.
+* **The active controller last**: each leader that stops costs an election. In another order, leadership may move to a
+  controller that is stopped next, and every controller costs an election.
+* **Coordinators last**: a new owner reads its shard from the partition's leader, and by then leaders no longer move.
 
-Before a node is stopped the *whole* cluster must be whole: every node alive, every copy in sync, every voter heard and
-caught up, every shard of groups owned. That is more than the node's own share, because the next failure is the one that
-must not be ours; and it is enough. What has a copy to spare keeps min.insync.replicas of them without any one broker,
-three voters or more keep a majority without any one of them, and a second coordinator takes the shards of the first.
-What has nothing to spare (a topic with one copy, a sole controller or coordinator) no waiting can help: that is told
-(``unavoidable``), and done. The rollers of Kafka's operators treat such partitions the same.
+Before a node is stopped the *whole* cluster must be whole: every node alive, every replica in sync, every voter heard
+and caught up, every shard of groups owned. Then one failure is always tolerated where there is redundancy: partitions
+keep min.insync.replicas, voters a majority, and a second coordinator takes over shards. Where there is none (a topic
+with one replica, a sole controller or coordinator), waiting does not help: the roll reports it (``unavoidable``) and
+continues. Operators for Kafka do the same.
 """
 
 from __future__ import annotations
@@ -26,18 +24,18 @@ from dataclasses import dataclass, field
 from headrace.models import BrokerInfo, CoordinatorInfo, PartitionDescription, QuorumInfo
 from headrace_core.plurals import counted
 
-#: In the order of their turns; also the roles that there are.
+#: All roles, in the order of their turns.
 TURNS = ("controller", "broker", "coordinator")
 
-#: A voter that its leader has not heard for so long does not count.
+#: A voter that its leader has not heard for this long does not count.
 VOTER_SILENT_MS = 10_000
-#: Names in a sentence; the rest is a number.
+#: A sentence names at most this many, and counts the rest.
 _NAMED_MAX = 3
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class NodeName:
-    """A node of the cluster, by its role and its id within the role."""
+    """A node by role and id."""
 
     role: str
     node_id: int
@@ -48,8 +46,8 @@ class NodeName:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionSeen:
-    """A partition; ``adding``: brokers that a reassignment adds, which are not missed yet; ``min_insync``: its topic's
-    min.insync.replicas (None: not known)."""
+    """A partition; ``adding``: brokers that a reassignment adds, expected to be incomplete; ``min_insync``: its topic's
+    min.insync.replicas (None: unknown)."""
 
     topic: str
     described: PartitionDescription
@@ -62,15 +60,15 @@ class PartitionSeen:
 
     @property
     def copies(self) -> frozenset[int]:
-        """The brokers that should have all of it now."""
+        """The brokers that should have a complete replica now."""
         return frozenset(self.described.replicas) - self.adding
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """One look at a cluster. ``nodes``: those of cluster.json, and whether they run. ``age_ms``: how old what is said
-    of brokers and partitions may be at most (None: nobody can tell). ``unowned``: why not all shards of groups are
-    served, or None. ``unanswered``: questions that had no answer; what they are about is not known."""
+    """One look at a cluster. ``nodes``: those of cluster.json, and whether they run. ``age_ms``: upper limit of the age
+    of data about brokers and partitions (None: unknown). ``unowned``: why not all shards of groups are served, or None.
+    ``unanswered``: failed requests; their subjects are unknown."""
 
     nodes: Mapping[NodeName, bool]
     age_ms: float | None = 0.0
@@ -87,8 +85,8 @@ class Seen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Returned:
-    """A node that serves again: since ``at_ms`` (wall clock, the same for all nodes: they are on one machine), which
-    was ``ago_ms`` before the look."""
+    """A node that serves again since ``at_ms`` (wall clock, common to all nodes of this machine), ``ago_ms`` before the
+    look."""
 
     node: NodeName
     at_ms: float
@@ -97,7 +95,7 @@ class Returned:
 
 @dataclass(slots=True)
 class _Reasons:
-    """Sentences, each of them once."""
+    """Sentences without duplicates."""
 
     found: list[str] = field(default_factory=list)
 
@@ -106,8 +104,7 @@ class _Reasons:
 
 
 def next_node(waiting: Collection[NodeName], leader_id: int | None) -> NodeName:
-    """Whose turn it is among those that wait for theirs, which must be some. ``leader_id``: the active controller as of
-    now; None: not known."""
+    """The next of the ``waiting`` nodes (at least one). ``leader_id``: the current active controller; None: unknown."""
     return min(
         waiting,
         key=lambda name: (
@@ -119,13 +116,13 @@ def next_node(waiting: Collection[NodeName], leader_id: int | None) -> NodeName:
 
 
 def not_whole(seen: Seen, returned: Returned | None = None) -> list[str]:
-    """Why the cluster is not whole, or nothing. ``returned``: the node that was restarted last must be seen to be back:
-    a look that may be older than its return, and a catching up before it, do not count."""
+    """Why the cluster is not whole; empty if it is. ``returned``: the node restarted last must be seen as back: a look
+    that may be older than its return, and a catch-up before it, do not count."""
     reasons = _Reasons()
     reasons.add(f"{name} does not run" for name, runs in sorted(seen.nodes.items()) if not runs)
     reasons.add(seen.unanswered)
     if seen.unanswered:
-        return reasons.found  # what was not asked looks like what is not there
+        return reasons.found  # unknown facts look like missing nodes
     reasons.add(_brokers_missing(seen, returned))
     reasons.add(_partitions_short(seen))
     reasons.add(_quorum_short(seen, returned))
@@ -134,7 +131,8 @@ def not_whole(seen: Seen, returned: Returned | None = None) -> list[str]:
 
 
 def unavoidable(seen: Seen, nodes: Collection[NodeName]) -> list[str]:
-    """What clients will notice while ``nodes`` are restarted, for there is nobody to take over; told before."""
+    """What clients will notice during the restart of ``nodes``, because no other node can take over; reported
+    before."""
     told = []
     brokers = {name.node_id for name in nodes if name.role == "broker"}
     helpless = [part for part in seen.partitions if _is_helpless(part) and brokers & part.copies]
@@ -159,7 +157,7 @@ def unavoidable(seen: Seen, nodes: Collection[NodeName]) -> list[str]:
 
 
 def _is_helpless(part: PartitionSeen) -> bool:
-    """Has it no copy to spare, even when all are in sync?"""
+    """Whether it has no spare replica even when all are in sync."""
     return len(part.copies) <= (part.min_insync or 1)
 
 
@@ -193,7 +191,7 @@ def _quorum_short(seen: Seen, returned: Returned | None) -> Iterator[str]:
         yield "no controller leads"
         return
     now_ms = next((v.last_fetch_timestamp_ms for v in quorum.voters if v.replica_id == quorum.leader_id), None)
-    if now_ms is None:  # ages are by the leader's own clock, or not known
+    if now_ms is None:  # ages are by the leader's clock, or unknown
         yield f"controller {quorum.leader_id} does not lead yet"
         return
     voters = {voter.replica_id: voter for voter in quorum.voters}

@@ -1,4 +1,4 @@
-"""Two samples of a cluster, and what happened between them. Pure."""
+"""Frames: the difference of two samples of a cluster. Pure."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from headrace_core.types import TopicPartition
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """What was seen at one moment, nearly. ``ends``: of partitions whose leader told; ``sizes``: bytes of each
-    partition's log by broker. ``..._at_s``: when that leader, that broker, or all coordinators had answered (a node
-    that stood still answers later than the others); what is not there was seen at ``steady_s``. ``errors``: what could
-    not be asked, and why."""
+    """State of a cluster at nearly one moment. ``ends``: of partitions whose leader answered; ``sizes``: bytes of each
+    partition's log by broker. ``..._at_s``: when that leader, that broker, or all coordinators answered (a slow node
+    answers later); others at ``steady_s``. ``errors``: failed requests and why."""
 
     at_ms: int
     steady_s: float
@@ -36,7 +35,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerRow:
-    """``leaders``, ``replicas``: partitions that it leads, or has a copy of; ``not_in_sync``: copies that lag;
+    """``leaders``, ``replicas``: partitions that it leads or replicates; ``not_in_sync``: replicas that lag;
     ``records_per_s``, ``bytes_per_s``: written to the partitions that it leads."""
 
     id: int
@@ -52,9 +51,8 @@ class BrokerRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicRow:
-    """``records_per_s``: appended, by how its partitions' ends moved; None: nothing was seen of it twice.
-    ``bytes_per_s``: by how the leaders' logs grew, as they are on disk (what retention deleted meanwhile is not seen).
-    """
+    """``records_per_s``: appended, by growth of the log ends; None: no two samples. ``bytes_per_s``: by growth of the
+    leaders' logs on disk (deletion by retention is not accounted for)."""
 
     topic: str
     partitions: int
@@ -66,8 +64,8 @@ class TopicRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupRow:
-    """``lag``: records; ``lag_ms``: of the partition that is furthest behind in time (None: not known);
-    ``records_per_s``: committed; None: nothing was seen of it twice. ``status``: OK, WARN or ERR."""
+    """``lag``: records; ``lag_ms``: of the partition furthest behind in time (None: unknown); ``records_per_s``:
+    committed; None: no two samples. ``status``: OK, WARN or ERR."""
 
     group: str
     state: str
@@ -80,7 +78,7 @@ class GroupRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frame:
-    """One picture. Topics and groups: the busiest first."""
+    """One picture. Topics and groups: busiest first."""
 
     timestamp_ms: int
     interval_s: float
@@ -99,7 +97,7 @@ class Frame:
 
 
 def frame_of(before: Sample, now: Sample) -> Frame:
-    """What ``now`` shows, with rates since ``before``."""
+    """The state in ``now``, with rates since ``before``."""
     records, grown = _rates(before, now)
     topics = tuple(sorted((_topic(topic, now, records, grown) for topic in now.topics), key=_busiest))
     groups = tuple(sorted(_groups(before, now), key=lambda row: (-(row.lag or 0), row.group)))
@@ -126,9 +124,8 @@ def _apart(before_s: float, now_s: float) -> float:
 
 
 def _rates(before: Sample, now: Sample) -> tuple[dict[TopicPartition, float], dict[TopicPartition, float]]:
-    """Records and bytes a second, of partitions that were seen twice: with the same topic, and at the same leader. Each
-    by the time between its own two looks. An end that went back (an unclean election) and a log that shrank (retention)
-    tell nothing."""
+    """Records and bytes per second of partitions in both samples with the same topic and leader, by the times of their
+    own samples. A lower end (unclean election) or a smaller log (retention) gives no rate."""
     led_by = {
         TopicPartition(topic.name, part.partition): part.leader for topic in before.topics for part in topic.partitions
     }
@@ -216,7 +213,7 @@ def _groups(before: Sample, now: Sample) -> Iterable[GroupRow]:
 
 
 def _committed(before: GroupLag, now: GroupLag) -> int:
-    """How many records more; an offset that was set back counts nothing."""
+    """Additional records committed; an offset that went back counts as 0."""
     offsets = {(part.topic, part.partition): part.committed_offset for part in before.partitions}
     return sum(
         max(0, part.committed_offset - offsets.get((part.topic, part.partition), part.committed_offset))

@@ -1,4 +1,4 @@
-"""The questions of `headrace top`, through Admin. What cannot be asked is said in the sample; the rest is asked on."""
+"""The requests of `headrace top`, through Admin. A failed request is noted in the sample; the others continue."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class Sampling:
-    """``timeout_s``: how long one question may take; a node that stands still costs that once for each sample."""
+    """``timeout_s``: timeout of a request; a hanging node costs it once per sample."""
 
     def __init__(self, client: Admin, *, timeout_s: float = 4.0) -> None:
         self._client = client
@@ -29,7 +29,7 @@ class Sampling:
         self._errors: list[str] = []
 
     def sample(self) -> Sample:
-        """Blocks for some round trips. HeadraceError when nobody says what the cluster is."""
+        """Take a sample. Blocks for some round trips. Raises HeadraceError when no node describes the cluster."""
         client, timeout_s = self._client, self._timeout_s
         self._errors = []
         cluster = client.describe_cluster(include_fenced_brokers=True, timeout=timeout_s)
@@ -68,7 +68,7 @@ class Sampling:
             return None
 
     def _each(self, items: Iterable[int], what: str, question: Callable[[int], T]) -> Iterator[tuple[int, float, T]]:
-        """All at once: one that is gone costs only its own, and nobody's answer comes later because of it."""
+        """Ask all at once: a silent node hides only its own answer and delays no other."""
         for item, answer in ask_each(items, question).items():
             if answer.error is not None:
                 self._errors.append(f"{what} {item}: {answer.error.message} [{answer.error.code}]")
@@ -76,7 +76,7 @@ class Sampling:
                 yield item, answer.steady_s, answer.value
 
     def _ends(self, topics: tuple[TopicDescription, ...]) -> tuple[dict[TopicPartition, int], dict[int, float]]:
-        """One question for each leader; and when each of them had answered."""
+        """Log ends, one request per leader, and when each leader answered."""
         by_leader: dict[int, list[TopicPartition]] = defaultdict(list)
         for topic in topics:
             for part in topic.partitions:
