@@ -1,4 +1,4 @@
-"""Pipelines on Headrace and Spark: one package each.
+"""Pipelines on Headrace and Spark, one package each.
 
-demo/   a year of departures through the log, the SDK and Spark, and a broker that dies meanwhile: ``make demo``
+demo/   a year of departures through the log, the SDK and Spark, with a broker failure: ``make demo``
 """

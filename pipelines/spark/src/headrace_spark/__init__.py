@@ -1,4 +1,4 @@
-"""Headrace as a Spark data source, and the pipelines built on it.
+"""Headrace as a Spark data source.
 
 spark = headrace_spark.session("orders")                       # or any session of yours:
 spark.dataSource.register(headrace_spark.HeadraceDataSource)

@@ -1,6 +1,6 @@
-"""What the source asks of a Headrace cluster: partitions, offsets, and the records of a range as Arrow batches.
+"""What the source needs of a Headrace cluster: partitions, offsets, and records of a range as Arrow batches.
 
-``Cluster`` is owned here, by its user; the SDK stands behind it in ``sdk_cluster.py``, a fake in the tests.
+``Cluster`` is implemented with the SDK in ``sdk_cluster.py``, and by a fake in tests.
 """
 
 from __future__ import annotations
@@ -17,32 +17,32 @@ if TYPE_CHECKING:
 
 
 class KnownTopic(NamedTuple):
-    """A topic as the cluster has it now. ``topic_id`` (hexadecimal) tells it from one of the same name made later."""
+    """A topic as it exists now. ``topic_id`` (hexadecimal) distinguishes it from a later topic of the same name."""
 
     topic_id: str
     partitions: tuple[int, ...]
 
 
 class Cluster(Protocol):
-    """Blocking; one thread at a time. Failures are HeadraceErrors."""
+    """Blocking, for one thread at a time. Failures are HeadraceErrors."""
 
     def topics(self, names: Collection[str] | None) -> dict[str, KnownTopic]:
-        """Topics by name; None asks for all that are not internal. A topic that does not exist is left out."""
+        """Topics by name (None: all that are not internal), without those that do not exist."""
 
     def list_offsets(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """The offset of a time (milliseconds, or -1 latest, -2 earliest) by partition; -1 when no record is that late.
+        """The offset at a time (milliseconds, or -1 latest, -2 earliest) by partition; -1 without such a record.
 
-        UnknownTopicOrPartitionError for one that does not exist.
+        Raises UnknownTopicOrPartitionError.
         """
 
     def read(
         self, wanted: OffsetRange, *, topic_id: str, columns: Sequence[str], timeout_ms: int
     ) -> Iterator[pa.RecordBatch]:
-        """The records of ``wanted`` that exist, in order, in batches of some ten thousand rows.
+        """The existing records of ``wanted``, in order, in batches of some ten thousand rows.
 
-        OffsetOutOfRangeError when the log does not hold ``wanted.start``; InconsistentTopicIdError when the topic is
-        not the one of ``topic_id`` ("": any) any more; RequestTimedOutError when nothing comes for ``timeout_ms``.
+        Raises OffsetOutOfRangeError when the log lacks ``wanted.start``; InconsistentTopicIdError when the topic no
+        longer has ``topic_id`` ("": any); RequestTimedOutError without data for ``timeout_ms``.
         """
 
     def close(self) -> None:
-        """Let go of connections."""
+        """Close the connections."""

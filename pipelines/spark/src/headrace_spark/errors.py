@@ -1,4 +1,4 @@
-"""What can go wrong in source and sink beyond the client's own errors."""
+"""Errors of source and sink beyond the client's."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ from headrace_core.errors import ClientError
 
 
 class DataLossError(ClientError):
-    """Records that the query should have read are gone, and ``failOnDataLoss`` is true."""
+    """Records that the query should have read were deleted, and ``failOnDataLoss`` is true."""
 
     code = "DATA_LOSS"
 
 
 class SinkSchemaError(ClientError):
-    """The frame's columns are not those that the sink writes."""
+    """The frame's columns are not those of the sink."""
 
     code = "INVALID_SINK_SCHEMA"
 
 
 class SaveModeError(ClientError):
-    """A topic can be appended to; it cannot be replaced."""
+    """A topic can only be appended to, not replaced."""
 
     code = "INVALID_SAVE_MODE"
 
 
 class NullTopicError(ClientError):
-    """A row says no topic to be written to."""
+    """A row names no topic."""
 
     code = "NULL_TOPIC"
 
@@ -36,7 +36,7 @@ class SinkWriteError(ClientError):
 
 
 class JavaNotFoundError(ClientError):
-    """Spark needs Java 17 or newer, and none was found."""
+    """No Java 17 or newer was found."""
 
     code = "JAVA_NOT_FOUND"
 

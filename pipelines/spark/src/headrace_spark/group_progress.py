@@ -1,7 +1,8 @@
-"""A stream's progress, committed to a consumer group so that its lag shows in the same tools as everybody's.
+"""Commit a stream's progress to a consumer group, so that common tools show its lag.
 
-Nothing depends on it: what was read is in Spark's checkpoint. So a commit that fails, or hangs, is a warning, and holds
-the query up for a moment at most. The query is no member of the group; it commits as ``kafka-consumer-groups`` does.
+The query does not depend on these commits: its position is in Spark's checkpoint. A failed or hanging commit is a
+warning and delays the query by a moment at most. The query is no member of the group; it commits like
+``kafka-consumer-groups``.
 """
 
 from __future__ import annotations
@@ -20,26 +21,26 @@ from .offsets import PartitionOffsets
 
 logger = logging.getLogger(__name__)
 
-#: How long a trigger waits for its commit, which else goes on beside the next batch.
+#: How long a trigger waits for its commit, which otherwise continues beside the next batch (seconds).
 PATIENCE_S = 5.0
-#: After a commit that failed, the next one waits for so long.
+#: Pause after a failed commit (seconds).
 PAUSE_S = 60.0
-#: An idle query says the same again, before ``offsets.retention.minutes`` (a week) take it for dead.
+#: An idle query repeats its commit at this interval, so that ``offsets.retention.minutes`` (a week) does not expire it.
 REPEAT_S = 3_600.0
 
 
 class Group(Protocol):
-    """Where progress goes; the SDK stands behind it in ``sdk_cluster.py``."""
+    """Commits progress; implemented with the SDK in ``sdk_cluster.py``."""
 
     def commit(self, offsets: Mapping[TopicPartition, int]) -> Future[None]:
-        """Begin to commit, as nobody's member; does not block."""
+        """Begin to commit as a non-member; does not block."""
 
     def close(self) -> None:
-        """Let go of connections, and of what has not been committed."""
+        """Close the connections and drop pending commits."""
 
 
 class GroupProgress:
-    """Of one query, on its driver."""
+    """Progress of one query, on its driver."""
 
     def __init__(self, group_id: str, group: Group, *, now_s: Callable[[], float] = time.monotonic) -> None:
         self._group_id = group_id
@@ -50,11 +51,11 @@ class GroupProgress:
         self._under_way: tuple[PartitionOffsets, Future[None]] | None = None
 
     def reached(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """All before ``offsets`` is done. Never raises; returns after ``PATIENCE_S`` at the latest."""
+        """Everything before ``offsets`` is done. Never raises; returns within ``PATIENCE_S``."""
         self._look(0.0)
         now = self._now_s()
         if not offsets or self._under_way is not None or now < self._not_before_s:
-            return  # said again, or overtaken, by the next call
+            return  # the next call commits it, or a later one
         if offsets == self._committed and now - self._committed_at_s < REPEAT_S:
             return
         try:
@@ -71,12 +72,12 @@ class GroupProgress:
                 )
 
     def close(self) -> None:
-        """What is under way is waited for as in any trigger."""
+        """Close; waits for a pending commit as a trigger does."""
         self._look(PATIENCE_S)
         self._group.close()
 
     def _look(self, timeout_s: float) -> None:
-        """Has the one that is under way ended?"""
+        """Wait for the pending commit."""
         if self._under_way is None:
             return
         offsets, future = self._under_way

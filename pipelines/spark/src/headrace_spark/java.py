@@ -1,4 +1,4 @@
-"""Finds the Java that Spark needs (17 or newer), or says how to get one."""
+"""Find the Java that Spark needs (17 or newer)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from .errors import JavaNotFoundError
 
 OLDEST = 17
-#: Versions that Spark 4 is tested with, best first; any other one from OLDEST on comes after them.
+#: Versions that Spark 4 is tested with, best first; any other one from OLDEST on is used after them.
 TESTED = (17, 21)
 JVM_DIRECTORIES = ("/usr/lib/jvm", "/usr/java", "/opt/java", "/opt/jdk", "/opt")
 
@@ -20,9 +20,10 @@ _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 
 
 def find_java(environment: dict[str, str] | None = None, directories: Iterable[str] = JVM_DIRECTORIES) -> Path:
-    """The home of a Java that runs Spark: JAVA_HOME when it is set and new enough, else PATH's, else Debian's places.
+    """The home of a Java that runs Spark: JAVA_HOME when it is set and new enough, otherwise PATH's, otherwise
+    Debian's.
 
-    Raises JavaNotFoundError, which lists what was looked at and how to install one.
+    Raises JavaNotFoundError, which lists the places searched and how to install Java.
     """
     environment = dict(os.environ) if environment is None else environment
     looked: list[str] = []
@@ -43,7 +44,7 @@ def find_java(environment: dict[str, str] | None = None, directories: Iterable[s
 
 
 def java_version(home: Path) -> int | None:
-    """The major version of the Java in ``home``; None when there is none that runs."""
+    """The major version of the Java in ``home``; None when none runs."""
     release = home / "release"
     if release.is_file():
         match = re.search(r'JAVA_VERSION="(?:1\.)?(\d+)', release.read_text(errors="replace"))

@@ -1,4 +1,4 @@
-"""The driver's questions: which partitions does the query read, and where do they begin, end, and stand at a time?"""
+"""The driver's metadata requests: a query's partitions, their starts and ends, and offsets by time."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ T = TypeVar("T")
 
 
 class OffsetReader:
-    """Asks the cluster, with the attempts that ``fetchOffset.numRetries`` allows: topics may come and go meanwhile."""
+    """Asks the cluster, with ``fetchOffset.numRetries`` attempts, because topics may be created or deleted in
+    between."""
 
     def __init__(
         self,
@@ -40,20 +41,20 @@ class OffsetReader:
         self.options = options
         self.cluster = cluster
         self._sleep = sleep
-        #: The id of each topic that was seen. A topic of that name with another id is another topic.
+        #: The id of each topic that was seen. Another id for the same name is another topic.
         self.topic_ids: dict[str, str] = {}
         self._renewed: set[str] = set()
 
     def take_renewed(self) -> set[str]:
-        """Topics that were found to have another id than before; each is told once."""
+        """Topics found with a new id since the last call."""
         renewed, self._renewed = self._renewed, set()
         return renewed
 
     def assigned(self, *, known: Collection[TopicPartition] = ()) -> set[TopicPartition]:
-        """The partitions that the query reads, as of now.
+        """The current partitions of the query.
 
-        A subscribed topic that does not exist is UnknownTopicOrPartitionError, unless ``known`` shows that it did and
-        data loss is accepted; an assigned partition or a pattern simply yields what there is.
+        Raises UnknownTopicOrPartitionError for a missing subscribed topic, unless ``known`` shows that it existed and
+        data loss is accepted. Missing partitions of an assignment, and patterns without a match, are ignored.
         """
         options = self.options
         if options.pattern is not None:
@@ -77,7 +78,7 @@ class OffsetReader:
         return every & set(options.assigned) if options.assigned else every
 
     def earliest(self, partitions: Collection[TopicPartition]) -> PartitionOffsets:
-        """Where those of ``partitions`` that still exist begin."""
+        """The log starts of those of ``partitions`` that still exist."""
 
         def ask() -> PartitionOffsets:
             still = self._existing(partitions)
@@ -86,10 +87,10 @@ class OffsetReader:
         return self._retrying(ask)
 
     def latest(self, known: Mapping[TopicPartition, int] | None = None) -> PartitionOffsets:
-        """Where all partitions of the query end.
+        """The log ends of all partitions of the query.
 
-        An end before ``known`` (a broker that has not caught up, or a topic created anew) is asked for again; the last
-        answer stands.
+        An end before ``known`` (a broker that has not caught up, or a re-created topic) is asked for again; the last
+        answer counts.
         """
         start = known or {}
         for attempt in range(1, self.options.offset_attempts + 1):
@@ -106,11 +107,11 @@ class OffsetReader:
         return ends
 
     def resolve(self, limit: OffsetLimit, option: str, *, starting: bool) -> PartitionOffsets:
-        """Real offsets for a starting or ending position, for every partition of the query."""
+        """Numeric offsets of a starting or ending position, for every partition of the query."""
         return self._retrying(lambda: self._resolve(limit, option, starting))
 
     def report_loss(self, message: str) -> None:
-        """Fail, or warn, as ``failOnDataLoss`` says."""
+        """Raise, or warn, as ``failOnDataLoss`` says."""
         if self.options.fail_on_data_loss:
             raise DataLossError(f"{message}. {FAIL_ON_DATA_LOSS_TRUE}")
         logger.warning("%s. %s", message, FAIL_ON_DATA_LOSS_FALSE)
@@ -153,7 +154,7 @@ class OffsetReader:
         return {p for p in partitions if p.topic in found and p.partition in found[p.topic].partitions}
 
     def _retrying(self, ask: Callable[[], T]) -> T:
-        """Transient failures are tried again: a topic may be deleted between two of our questions."""
+        """Retry transient failures: a topic may be deleted between two requests."""
         for left in range(self.options.offset_attempts - 1, -1, -1):
             try:
                 return ask()

@@ -1,13 +1,12 @@
 """Offsets as Spark stores them: ``{"orders": {"0": 123, "1": 456}}``, next offset by topic and partition.
 
-The same JSON as the Kafka source writes into ``offsets/`` of a checkpoint. Pure: text and dictionaries only.
+The JSON is that of the Kafka source in ``offsets/`` of a checkpoint. Pure: text and dictionaries only.
 
-One thing is added, and only where it is needed. Spark's log holds the *end* of each batch. Where a batch began is the
-end of the one before, and for the very first batch it is whatever ``initialOffset()`` answers. A query that is killed
-in its first batch asks that question a second time; for ``startingOffsets=latest`` the answer is another one by then,
-and the records in between are lost. (The Kafka source keeps a file of its own in the checkpoint; a Python source is
-never told where the checkpoint is.) So the first batch's end carries its start, under a key that no topic can have:
-``{"orders": {"0": 123}, "$start": {"orders": {"0": 100}}}``.
+There is one addition. Spark's log stores the *end* of each batch. A batch starts where the previous one ended; the
+first one starts at ``initialOffset()``. A query that is killed in its first batch calls that again; with
+``startingOffsets=latest`` the answer differs by then, and the records in between would be lost. (The Kafka source keeps
+a file in the checkpoint; a Python source does not know the checkpoint's path.) So the end of the first batch carries
+its start, under a key that no topic can have: ``{"orders": {"0": 123}, "$start": {"orders": {"0": 100}}}``.
 """
 
 from __future__ import annotations
@@ -19,10 +18,10 @@ from typing import Any
 from headrace_core.errors import InvalidConfigError
 from headrace_core.types import TopicPartition
 
-#: Partition -> next offset: one past the last record that is read (as ``KafkaConsumer.position``).
+#: Partition -> next offset, one past the last record read (as ``KafkaConsumer.position``).
 PartitionOffsets = dict[TopicPartition, int]
 
-#: Where the first batch's end keeps its start. ``$`` is not legal in a topic's name.
+#: The key of the first batch's start. ``$`` is illegal in topic names.
 START_KEY = "$start"
 
 LATEST = -1
@@ -30,7 +29,7 @@ EARLIEST = -2
 
 
 def to_json(offsets: Mapping[TopicPartition, int]) -> dict[str, Any]:
-    """The dictionary that Spark writes as JSON; in order, so that equal offsets are equal text."""
+    """The dictionary that Spark writes as JSON; sorted, so that equal offsets give equal text."""
     topics: dict[str, Any] = {}
     for topic, partition in sorted(offsets):
         topics.setdefault(topic, {})[str(partition)] = offsets[TopicPartition(topic, partition)]
@@ -48,23 +47,23 @@ def from_json(topics: Mapping[str, Any]) -> PartitionOffsets:
 
 
 def with_start(end: dict[str, Any], start: Mapping[TopicPartition, int]) -> dict[str, Any]:
-    """``end`` carrying the offsets at which its batch began."""
+    """``end`` with its batch's start added."""
     return {**end, START_KEY: to_json(start)}
 
 
 def start_within(end: Mapping[str, Any]) -> PartitionOffsets | None:
-    """The start that ``end`` carries, or None."""
+    """The start in ``end``, or None."""
     start = end.get(START_KEY)
     return None if start is None else from_json(start)
 
 
 def parse_offsets(option: str, text: str) -> PartitionOffsets:
-    """A user's ``{"topicA": {"0": 23, "1": -1}, "topicB": {"0": -2}}``; InvalidConfigError names the option."""
+    """A user's ``{"topicA": {"0": 23, "1": -1}, "topicB": {"0": -2}}``. Raises InvalidConfigError naming the option."""
     return _parse_map(option, text, '{"topicA":{"0":23,"1":-1},"topicB":{"0":-2}}, -2 for earliest, -1 for latest')
 
 
 def parse_timestamps(option: str, text: str) -> PartitionOffsets:
-    """A user's ``{"topicA": {"0": 1357034400000}}``: milliseconds since the epoch by partition."""
+    """A user's ``{"topicA": {"0": 1357034400000}}``: milliseconds since 1970 by partition."""
     return _parse_map(option, text, '{"topicA":{"0":1357034400000,"1":1357034400000}}, milliseconds')
 
 
@@ -114,5 +113,5 @@ def _whole(value: Any, wrong: InvalidConfigError) -> int:
 
 
 def show(partitions: Iterable[TopicPartition]) -> str:
-    """Partitions for a message: ``orders-0, orders-1``."""
+    """Partitions in a message: ``orders-0, orders-1``."""
     return ", ".join(map(str, sorted(partitions))) or "none"

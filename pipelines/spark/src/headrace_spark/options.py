@@ -1,7 +1,7 @@
-"""The source's options: the Kafka source's names, meanings, defaults and refusals.
+"""The source's options: names, meanings, defaults and refusals of the Kafka source.
 
-Spark hands names over in lower case, so everything here is matched in lower case; messages use the documented spelling.
-Pure: options in, a frozen ``SourceOptions`` out, or InvalidConfigError.
+Spark passes names in lower case, so matching is in lower case; messages use the documented spelling. Pure: options in,
+a frozen ``SourceOptions`` out, or InvalidConfigError.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ KNOWN = (
 )  # fmt: skip
 CLIENT_PREFIXES = ("headrace.", "kafka.")
 
-#: Client keys that the source sets by itself, and why.
+#: Client keys that the source sets itself -> why.
 REFUSED_CLIENT_KEYS = {
     "auto.offset.reset": "set the source option startingOffsets to earliest or latest instead: Spark keeps track of "
     "what was read, and a query that is started again goes on from its checkpoint",
@@ -41,7 +41,7 @@ REFUSED_CLIENT_KEYS = {
 
 
 class Limit(enum.Enum):
-    """What a starting or ending position is given by."""
+    """The kinds of starting and ending positions."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
@@ -61,7 +61,7 @@ class OffsetLimit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
-    """What a query asked for, checked."""
+    """Checked options of a query."""
 
     topics: tuple[str, ...] = ()
     pattern: str | None = None
@@ -79,7 +79,7 @@ class SourceOptions:
     poll_timeout_ms: int
     offset_attempts: int
     offset_retry_interval_ms: int
-    #: To which a stream's progress is committed; None: to none, or to one of its own that begins with the prefix.
+    #: The group for a stream's progress; None: none, or a generated one with the prefix.
     group_id: str | None
     group_id_prefix: str | None
     client: Mapping[str, str]
@@ -87,7 +87,7 @@ class SourceOptions:
 
 
 def parse_options(given: Mapping[str, str], *, streaming: bool | None) -> SourceOptions:
-    """Check ``given``; ``streaming`` None (the kind of query is not known yet) checks what holds for both kinds.
+    """Check ``given``; ``streaming`` None (not known yet) checks what holds for both kinds of query.
 
     Raises InvalidConfigError.
     """
@@ -169,7 +169,7 @@ def _strategy(options: Mapping[str, str]) -> tuple[tuple[str, ...], str | None, 
 def _group(
     options: Mapping[str, str], client: dict[str, str], notes: list[str], *, streaming: bool | None
 ) -> tuple[str | None, str | None]:
-    """The group, and the prefix of a group's name. The group is taken out of ``client``: tasks are in no group."""
+    """The group, and the prefix for a group's name. Removes the group from ``client``: tasks are in no group."""
     group_id, prefix = client.pop("group.id", None), options.get("groupidprefix")
     for name, value in (("kafka.group.id", group_id), ("groupIdPrefix", prefix)):
         if value is None:
@@ -185,9 +185,9 @@ def _group(
 
 
 def client_settings(options: Mapping[str, str], refused: Mapping[str, str], *, where: str) -> dict[str, str]:
-    """Client configuration from ``kafka.*`` and ``headrace.*``; where both are given, ours wins.
+    """Client configuration from ``kafka.*`` and ``headrace.*``; the latter has precedence.
 
-    InvalidConfigError for a key of ``refused`` (key -> why), and without ``bootstrap.servers``.
+    Raises InvalidConfigError for a key of ``refused`` (key -> why), and without ``bootstrap.servers``.
     """
     client: dict[str, str] = {}
     for prefix in reversed(CLIENT_PREFIXES):
@@ -204,7 +204,8 @@ def client_settings(options: Mapping[str, str], refused: Mapping[str, str], *, w
 
 
 def _limit(options: Mapping[str, str], end: str, default: Limit) -> OffsetLimit:
-    """One end's position: ``<end>Timestamp``, else ``<end>OffsetsByTimestamp``, else ``<end>Offsets``."""
+    """The position of one end: ``<end>Timestamp``, otherwise ``<end>OffsetsByTimestamp``, otherwise
+    ``<end>Offsets``."""
     name = f"{end}Timestamp"
     if name.lower() in options:
         text = options[name.lower()].strip()
@@ -270,7 +271,8 @@ _UNITS_MS = {"us": 0.001, "ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 
 
 
 def parse_duration_ms(name: str, text: str) -> int:
-    """Spark's time strings: ``100ms``, ``50s``, ``15m``, ``3h``, ``5d``; a bare number is milliseconds."""
+    """Milliseconds of Spark's time strings: ``100ms``, ``50s``, ``15m``, ``3h``, ``5d``; a bare number is
+    milliseconds."""
     match = re.fullmatch(r"(\d+)\s*([a-z]*)", text.strip().lower())
     if match is None or (match[2] or "ms") not in _UNITS_MS:
         raise InvalidConfigError(f"{name}={text!r}: must be a duration such as 500ms, 30s, 15m or 2h")
@@ -278,7 +280,7 @@ def parse_duration_ms(name: str, text: str) -> int:
 
 
 def unknown_notes(options: Mapping[str, str], known_names: Iterable[str], *, where: str) -> list[str]:
-    """Spark's convention is to ignore what a source or sink does not know; we say so."""
+    """Notes about unknown options. Spark's convention is to ignore them; we report them."""
     known = {name.lower(): name for name in known_names}
     notes = []
     for name in options:

@@ -1,7 +1,7 @@
-"""Which offsets a batch reads, and how they are cut into tasks. Pure arithmetic over offsets.
+"""The offsets of a batch, and their split into tasks. Pure arithmetic.
 
-The rules are the Kafka source's: a limit on offsets is shared out in proportion to what waits in each partition; a
-partition that appears is read from its beginning; whatever is missing is reported as a possible loss.
+The rules are the Kafka source's: a limit on offsets is split in proportion to each partition's backlog; a new partition
+is read from its start; missing records are reported as a possible loss.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .offsets import PartitionOffsets, show
 
 
 class OffsetRange(NamedTuple):
-    """Offsets ``start`` (inclusive) to ``end`` (exclusive) of a partition: one task's work."""
+    """Offsets ``start`` (inclusive) to ``end`` (exclusive) of a partition: the work of one task."""
 
     topic: str
     partition: int
@@ -26,19 +26,19 @@ class OffsetRange(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many offsets; an upper bound of the records (compaction and markers leave gaps)."""
+        """Number of offsets; an upper bound of the records (compaction and markers leave gaps)."""
         return self.end - self.start
 
 
 class Plan(NamedTuple):
-    """A batch's ranges, and what may have been lost (one sentence each)."""
+    """The ranges of a batch, and possible losses (a sentence each)."""
 
     ranges: list[OffsetRange]
     losses: list[str]
 
 
 def check_covers(option: str, given: Collection[TopicPartition], assigned: Collection[TopicPartition]) -> None:
-    """Offsets or timestamps by partition must name exactly the partitions that are read; InvalidConfigError."""
+    """Raise InvalidConfigError unless ``given`` names exactly the partitions that are read."""
     missing, extra = set(assigned) - set(given), set(given) - set(assigned)
     if missing or extra:
         raise InvalidConfigError(
@@ -53,13 +53,12 @@ def rate_limit(
     end: Mapping[TopicPartition, int],
     first: Mapping[TopicPartition, int],
 ) -> PartitionOffsets:
-    """The end of a batch of ``limit`` offsets, shared out in proportion to what waits.
+    """The end of a batch of ``limit`` offsets, in proportion to the backlogs.
 
-    ``first`` has where logs begin: partitions that ``start`` does not know are read from there, and what is gone from
-    the others is not counted. A small partition is never starved: a share
-    below one is rounded up, and the limit exceeded by as much. Other shares are rounded down, and what that leaves goes
-    to those that lost most by it, one offset each; left to the next batch, as the Kafka source has it, it would cost
-    AvailableNow a batch of its own for a handful of rows.
+    ``first`` has the log starts: partitions missing in ``start`` are read from there, and deleted offsets do not count.
+    A share below one is rounded up, so that small partitions are never starved, and the limit is exceeded by as much.
+    Other shares are rounded down, and the remainder goes, one offset each, to those that lost most; left to the next
+    batch, as in the Kafka source, it would cost AvailableNow another batch for a few rows.
     """
     begins = {partition: _begin(partition, start, first) for partition in end}
     sizes = {
@@ -93,7 +92,7 @@ def _begin(
 
 
 def offsets_waiting(start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int]) -> int:
-    """How many offsets lie between; an unknown partition counts from 0."""
+    """Number of offsets in between; a partition missing in ``start`` counts from 0."""
     return sum(offset - start.get(partition, 0) for partition, offset in end.items())
 
 
@@ -102,8 +101,8 @@ def plan_ranges(
 ) -> Plan:
     """One range for each partition of ``end`` that has something to read.
 
-    ``first`` has where logs begin: where a partition that ``start`` does not know is read from, and what may be gone of
-    the others. A range begins at what is left.
+    ``first`` has the log starts: partitions missing in ``start`` are read from there, and ranges of the others begin
+    there if their records were deleted.
     """
     losses: list[str] = []
     added = end.keys() - start.keys()
@@ -138,10 +137,10 @@ def plan_ranges(
 def split_ranges(
     ranges: Sequence[OffsetRange], *, min_partitions: int | None = None, max_records: int | None = None
 ) -> list[OffsetRange]:
-    """Cut ranges for parallelism: none above ``max_records`` offsets, then about ``min_partitions`` in all.
+    """Split ranges for parallelism: none above ``max_records`` offsets, then about ``min_partitions`` in all.
 
-    With ``min_partitions`` the large ranges are cut in proportion to their size; ranges whose share is at most one task
-    stay whole and are left out of the proportion.
+    With ``min_partitions`` large ranges are split in proportion to their size; ranges whose share is at most one task
+    stay whole and do not count in the proportion.
     """
     parts = [item for item in ranges if item.size > 0]
     if max_records is not None:
@@ -165,7 +164,7 @@ def _share(size: int, total: int, tasks: int) -> int:
 
 
 def _cut(item: OffsetRange, parts: int) -> list[OffsetRange]:
-    """``parts`` nearly equal pieces, in order; the last takes what rounding leaves."""
+    """``parts`` nearly equal pieces, in order; the last one has the remainder."""
     pieces, begin, remaining = [], item.start, item.size
     for left in range(parts, 0, -1):
         size = remaining // left

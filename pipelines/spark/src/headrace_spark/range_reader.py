@@ -1,4 +1,4 @@
-"""A task's work: read one range of one partition and yield it as Arrow batches."""
+"""The work of a task: read one range of one partition as Arrow batches."""
 
 from __future__ import annotations
 
@@ -34,12 +34,11 @@ def read_range(
     timeout_ms: int,
     topic_id: str = "",
 ) -> Iterator[pa.RecordBatch]:
-    """The records of ``wanted``. Gaps that compaction left are no loss; offsets that the log no longer has are.
+    """The records of ``wanted``. Gaps left by compaction are no loss; offsets missing in the log are, and so is a topic
+    that was deleted, also when a new one has its name (``topic_id`` differs).
 
-    So is a topic that was deleted since, also when there is another one of its name (``topic_id`` tells).
-
-    A loss is a DataLossError, or with ``fail_on_data_loss`` False a warning, and reading goes on at the earliest offset
-    that is left of the range. RequestTimedOutError when the partition answers nothing for ``timeout_ms``.
+    A loss raises DataLossError, or with ``fail_on_data_loss`` False logs a warning and continues at the next existing
+    offset of the range. Raises RequestTimedOutError without an answer for ``timeout_ms``.
     """
     where = TopicPartition(wanted.topic, wanted.partition)
     asked = list(columns)
@@ -62,16 +61,16 @@ def read_range(
             try:
                 earliest = cluster.list_offsets({where: EARLIEST})[where]
                 latest = cluster.list_offsets({where: LATEST})[where]
-            except UnknownTopicOrPartitionError:  # deleted since the batch was planned
+            except UnknownTopicOrPartitionError:  # deleted after planning
                 told = f"{where}: offsets {position} to {end} are wanted, but it does not exist any more"
                 if fail_on_data_loss:
                     raise DataLossError(f"{told}. {FAIL_ON_DATA_LOSS_TRUE}") from error
                 logger.warning("%s: %d offsets are skipped. %s", told, end - position, FAIL_ON_DATA_LOSS_FALSE)
                 return
             if isinstance(error, UnknownTopicOrPartitionError) and earliest <= position and end <= latest:
-                raise  # it is there after all: a node that lags, no loss
+                raise  # the topic exists: a lagging node, no loss
             if isinstance(error, RequestTimedOutError) and latest >= end:
-                raise  # the records are there: a slow cluster, no loss
+                raise  # the records exist: a slow cluster, no loss
             told = f"{where}: offsets {position} to {end} are wanted, {earliest} to {latest} are there"
             if fail_on_data_loss:
                 raise DataLossError(f"{told}. {FAIL_ON_DATA_LOSS_TRUE}") from error
@@ -85,7 +84,7 @@ def read_range(
 
 
 def next_available(wanted: OffsetRange, available: tuple[int, int]) -> int:
-    """The first offset of ``wanted`` within ``available`` (start, end); ``wanted.end`` when there is none."""
+    """The first offset of ``wanted`` within ``available`` (start, end); ``wanted.end`` without one."""
     earliest, latest = available
     if wanted.start >= latest or earliest >= wanted.end:
         return wanted.end

@@ -1,7 +1,7 @@
-"""The rows of the source: the Kafka source's columns, in Spark's words and in Arrow's.
+"""The source's rows: the Kafka source's columns, as Spark and Arrow schemas.
 
-A query may name some of the columns, ``.schema("partition INT, value BINARY")``: Spark does not tell a Python source
-which columns a query uses, and a column that nobody reads still costs its way into the JVM.
+A query may select columns with ``.schema("partition INT, value BINARY")``: Spark does not tell a Python source which
+columns a query uses, and unused columns still cost a transfer to the JVM.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ RECORD_WITH_HEADERS = StructType([*RECORD.fields, StructField("headers", HEADERS
 
 
 def record_schema(include_headers: bool) -> StructType:
-    """All columns; ``headers`` (null for a record without any) only when asked for."""
+    """All columns; ``headers`` (null for a record without any) only on request."""
     return RECORD_WITH_HEADERS if include_headers else RECORD
 
 
 def check_schema(asked: StructType, include_headers: bool) -> StructType:
-    """``asked``, when it is made of the source's columns; InvalidConfigError otherwise."""
+    """``asked``, if it consists of the source's columns; otherwise raises InvalidConfigError."""
     known = {field.name: field for field in record_schema(include_headers).fields}
     for field in asked.fields:
         found = known.get(field.name)

@@ -23,15 +23,15 @@ from .planning import OffsetRange
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: Of the log, for one Arrow batch: 35,000 rows of 100 bytes. Smaller batches cost a message each on their way into the
-#: JVM, larger ones leave the caches (bench/spark.py).
+#: Log bytes per Arrow batch: 35,000 rows of 100 bytes. Smaller batches cost a message each to the JVM, larger ones
+#: leave the CPU caches (bench/spark.py).
 ARROW_BATCH_BYTES = 4 << 20
-#: Rows of one Arrow batch at most, for small records.
+#: At most this many rows per Arrow batch, for small records.
 ARROW_BATCH_ROWS = 100_000
 
 
 class SdkCluster:
-    """Cluster (see cluster.py) on one Admin and one Consumer, opened when first needed."""
+    """Cluster (see cluster.py) on one Admin and one Consumer, opened at first use."""
 
     def __init__(self, config: Mapping[str, str]) -> None:
         self._config = {**config, "allow.auto.create.topics": "false"}
@@ -45,7 +45,7 @@ class SdkCluster:
             return {}
         try:
             described = admin.describe_topics(names)
-        except UnknownTopicOrPartitionError:  # one of them does not exist: ask for each by itself
+        except UnknownTopicOrPartitionError:  # one of them does not exist: ask for each separately
             described = []
             for name in names:
                 with contextlib.suppress(UnknownTopicOrPartitionError):
@@ -113,12 +113,12 @@ class SdkGroup:
 
 
 def open_group(config: Mapping[str, str], group_id: str) -> Group:
-    """A group of the caller's own, to be closed by it; nothing connects before its first commit."""
+    """A new group client; the caller closes it. It connects at its first commit."""
     return SdkGroup(config, group_id)
 
 
 def open_cluster(config: Mapping[str, str]) -> Cluster:
-    """A cluster of the caller's own, to be closed by it."""
+    """A new cluster client; the caller closes it."""
     return SdkCluster(config)
 
 
@@ -126,9 +126,9 @@ _of_worker: dict[tuple[int, frozenset[tuple[str, str]]], SdkCluster] = {}
 
 
 def worker_cluster(config: Mapping[str, str]) -> Cluster:
-    """The cluster of this worker process: a worker runs one task after the other, and connects once.
+    """The cluster client of this worker process, which runs one task after the other.
 
-    It is never closed: Spark ends its workers with a signal. By process id, since a worker is a fork.
+    It is never closed: Spark ends its workers with a signal. Keyed by process id, because workers are forks.
     """
     key = (os.getpid(), frozenset(config.items()))
     found = _of_worker.get(key)

@@ -1,4 +1,4 @@
-"""A Spark session that suits the source: finds Java, runs the driver's Python in the workers, registers the format."""
+"""A Spark session for the source: finds Java, runs the driver's Python in the workers, registers the format."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from .java import find_java
 from .source import HeadraceDataSource
 
-#: What a local session is given unless the caller says otherwise; docs/spark.md explains each.
+#: Defaults of a local session; docs/spark.md explains each.
 LOCAL_DEFAULTS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -26,9 +26,9 @@ LOCAL_DEFAULTS = {
 def session(name: str = "headrace", *, master: str | None = None, **settings: Any) -> SparkSession:
     """A session with ``format("headrace")`` registered.
 
-    ``master`` defaults to what spark-submit was given, else to ``local[*]``. ``settings`` are Spark's, with ``_`` for
-    ``.`` (``spark_sql_shuffle_partitions=4``) or as they stand (``**{"spark.sql.shuffle.partitions": 4}``). An active
-    session is taken as it is. Raises JavaNotFoundError.
+    ``master`` defaults to spark-submit's, otherwise to ``local[*]``. ``settings`` are Spark's, with ``_`` for ``.``
+    (``spark_sql_shuffle_partitions=4``) or literally (``**{"spark.sql.shuffle.partitions": 4}``). An active session is
+    used unchanged. Raises JavaNotFoundError.
     """
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     if master is None and not submitted:

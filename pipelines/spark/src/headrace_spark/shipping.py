@@ -1,11 +1,10 @@
-"""How readers travel to Spark's workers, so that a worker without this package says so.
+"""Pickle readers so that a Spark worker without this package reports that clearly.
 
-Spark pickles the reader by reference; a worker that lacks the package then dies with "No module named
-'headrace_spark'" at the end of a long trace. So a reader is pickled as bytes inside a call of ``_open``, which itself
-travels by value (cloudpickle does that for what claims to live in ``__main__``): it runs on any Python, looks for the
-package, and explains.
+Spark pickles a reader by reference; a worker without the package then fails with "No module named 'headrace_spark'" at
+the end of a long trace. So a reader is pickled as bytes inside a call of ``_open``, which is itself pickled by value
+(cloudpickle does that for functions of ``__main__``): it runs on any Python, looks for the package, and explains.
 
-``settle`` is what a worker does for itself once it is there.
+``settle`` tunes the worker's garbage collector.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-#: Of this package; driver and workers must have the same.
+#: Version of this package; driver and workers must have the same.
 VERSION = "0.1.0"
 
 
@@ -50,24 +49,23 @@ _open.__module__ = "__main__"
 
 
 def ship(instance: object, state: dict[str, Any]) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """What ``__reduce__`` of a reader returns; ``state`` becomes its ``__dict__``."""
+    """The result of a reader's ``__reduce__``; ``state`` becomes its ``__dict__``."""
     kind = type(instance)
     return _open, (kind.__module__, kind.__qualname__, pickle.dumps(state), VERSION, sys.executable)
 
 
-#: After how many tasks a worker no longer takes stock of what lives forever.
+#: Number of tasks after which a worker stops freezing objects.
 SETTLED_AFTER = 3
 
 _tasks_done = 0
 
 
 def settle() -> None:
-    """Tell the garbage collector, after a worker's first tasks, that what lives now lives on.
+    """Freeze all current objects for the garbage collector, after a worker's first tasks.
 
     Spark's worker runs a full collection after each task. With pandas, pyarrow and grpc loaded that walks 75,000
-    objects: 20 ms alone, 40 to 80 ms on busy cores, at each task of each micro-batch. What was imported is never
-    garbage; once frozen it is not walked again. A stream of small batches runs a quarter faster for it
-    (docs/spark-running.md).
+    objects: 20 ms alone, 40 to 80 ms on busy cores, at each task of each micro-batch. Imported objects are never
+    garbage; frozen ones are skipped. A stream of small batches runs a quarter faster (docs/spark-running.md).
     """
     global _tasks_done
     _tasks_done += 1

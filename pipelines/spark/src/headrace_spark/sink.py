@@ -1,8 +1,8 @@
-"""The sink: what Spark calls to write a frame, or a stream's micro-batches, to topics. At least once.
+"""The sink: writes a frame, or a stream's micro-batches, to topics. At least once.
 
-A task writes and waits for the acknowledgements (sink_task.py); what Spark then hands to ``commit`` or ``abort`` on the
-driver is where the rows went. There is nothing left to do in ``commit``, and nothing that ``abort`` could take back: a
-log is appended to. A task that Spark runs again, and a batch that a driver started again repeats, are written again.
+A task writes and waits for acknowledgements (sink_task.py); the driver's ``commit`` or ``abort`` receives where the
+rows went. ``commit`` has nothing left to do, and ``abort`` cannot undo: a log is append-only. A task that Spark
+retries, and a batch that a restarted driver repeats, are written again.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 
 class SinkTask:
-    """What batch and stream writers share: options and columns, checked on the driver, and a task's work."""
+    """Common part of batch and stream writers: options and columns, checked on the driver, and the work of a task."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self.options = parse_sink_options(options)
@@ -39,11 +39,11 @@ class SinkTask:
 
     @property
     def notes(self) -> list[str]:
-        """What is worth a word, but no error."""
+        """Notes for the user that are not errors."""
         return [*self.options.notes, *([self.columns.note] if self.columns.note else [])]
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """The rows of one task. Runs in a worker: the producer lives there, for the worker's life."""
+        """Write the rows of one task. Runs in a worker; the producer lives as long as the worker."""
         producer = worker_producer(self.options.client)
         commit = write_rows(
             iterator,
@@ -73,10 +73,10 @@ class HeadraceBatchWriter(SinkTask, DataSourceArrowWriter):
             logger.warning("headrace sink: %s", note)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Every task's rows are acknowledged already."""
+        """Nothing to do: every task's rows are acknowledged."""
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Says what may have been written; a log takes nothing back."""
+        """Report what may have been written; it cannot be undone."""
         logger.warning("the write failed. %s", told_of_written(commits(messages)))
 
 
@@ -84,16 +84,16 @@ class HeadraceStreamWriter(SinkTask, DataSourceStreamArrowWriter):
     """``frame.writeStream.format("headrace")``: a micro-batch's rows are written before Spark commits the batch."""
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Every task's rows are acknowledged already. A query's notes are told once, with its first batch."""
+        """Every task's rows are acknowledged. Logs the query's notes with the first batch."""
         if batchId == 0:
             for note in self.notes:
                 logger.warning("headrace sink: %s", note)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Says what may have been written; the batch's rows are written again when the query is started again."""
+        """Report what may have been written; a restarted query writes the batch's rows again."""
         logger.warning("batch %d failed. %s", batchId, told_of_written(commits(messages)))
 
 
 def commits(messages: Sequence[WriterCommitMessage | None]) -> list[SinkCommit | None]:
-    """Commit messages as what they are: this sink's tasks send no others."""
+    """Cast commit messages: this sink's tasks send no others."""
     return [cast("SinkCommit | None", message) for message in messages]

@@ -1,8 +1,8 @@
-"""The rows of the sink: which columns it takes, of which types, and the rows of each topic. Pure.
+"""The sink's rows: accepted columns and types, and the rows of each topic. Pure.
 
-The rules are the Kafka sink's: ``value`` is required; ``key``, ``headers``, ``topic`` and ``partition`` are taken where
-they are; every other column is left out (so that a frame read from a topic can be written to another one as it stands);
-names are matched exactly; the option ``topic`` wins over the column.
+The rules are the Kafka sink's: ``value`` is required; ``key``, ``headers``, ``topic`` and ``partition`` are optional;
+other columns are ignored (so a frame read from a topic can be written to another one unchanged); names are
+case-sensitive; the option ``topic`` overrides the column.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _TEXT_OR_BYTES = "string or binary"
-_HEADERS = HEADERS.simpleString()  # says nothing of nullability, as the Kafka sink compares nothing of it
-#: Of a row with a null topic, so many characters of key and value are shown.
+_HEADERS = HEADERS.simpleString()  # without nullability, which the Kafka sink does not compare either
+#: For a row with a null topic, show this many characters of key and value.
 SHOWN_CHARACTERS = 40
 
 
 @dataclass(frozen=True, slots=True)
 class SinkColumns:
-    """What a frame's rows are made of. ``taken`` in the order of the record; ``by_row``: the column topic decides."""
+    """The columns of a frame. ``taken``: in record order; ``by_row``: the column topic decides."""
 
     taken: tuple[str, ...]
     by_row: bool
@@ -36,7 +36,7 @@ class SinkColumns:
 
     @property
     def note(self) -> str | None:
-        """A word on columns that nobody would expect to be left out."""
+        """A note on unexpectedly ignored columns."""
         known = set(RECORD_WITH_HEADERS.fieldNames())
         strange = [name for name in self.ignored if name not in known]
         if not strange:
@@ -45,7 +45,7 @@ class SinkColumns:
 
 
 def check_columns(schema: StructType, topic: str | None) -> SinkColumns:
-    """The columns of ``schema`` that are written, with ``topic`` as the option has it; SinkSchemaError."""
+    """The columns of ``schema`` that are written; ``topic``: the option's value. Raises SinkSchemaError."""
     fields: dict[str, StructField] = {}
     for field in schema.fields:
         if field.name in fields and field.name in ("value", "key", "headers", "topic", "partition"):
@@ -90,10 +90,10 @@ def _near(name: str, fields: dict[str, StructField]) -> str:
 def rows_by_topic(
     table: pa.Table, columns: SinkColumns, topic: str | None, first_row: int
 ) -> Iterator[tuple[str, pa.Table]]:
-    """(topic, its rows in their order, with the columns that are written).
+    """(topic, its rows in order, with the columns that are written).
 
-    ``first_row`` is the number of the table's first row within the task. NullTopicError names the first row without a
-    topic; nothing is handed out then.
+    ``first_row`` is the number of the table's first row within the task. Raises NullTopicError naming the first row
+    without a topic, before any rows are returned.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -112,7 +112,7 @@ def rows_by_topic(
         for name in names:
             yield name, wanted
         return
-    order = pc.sort_indices(codes.indices)  # stable: a topic's rows keep their order
+    order = pc.sort_indices(codes.indices)  # stable: the rows of a topic keep their order
     begin = 0
     counted = {item["values"]: item["counts"] for item in pc.value_counts(codes.indices).to_pylist()}
     for code, name in enumerate(names):

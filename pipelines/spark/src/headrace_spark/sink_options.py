@@ -1,6 +1,6 @@
-"""The sink's options: the Kafka sink's names, meanings and refusals.
+"""The sink's options: names, meanings and refusals of the Kafka sink.
 
-Pure: options in, a frozen ``SinkOptions`` out, or a typed error. Names are matched in lower case, as Spark has them.
+Pure: options in, a frozen ``SinkOptions`` out, or a typed error. Names are matched in lower case, as Spark passes them.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from headrace_core.types import check_topic_name
 from .options import KNOWN as SOURCE_OPTIONS
 from .options import client_settings, unknown_notes
 
-#: ``topic`` is the sink's; the others are Spark's own. The source's are no mistake either: one set serves both.
+#: ``topic`` is the sink's; the others are Spark's. Source options are accepted too, so that one set serves both.
 KNOWN = ("topic", "checkpointLocation", "queryName", "path", "groupIdPrefix", *SOURCE_OPTIONS)
 
-#: Client keys that the sink sets by itself, and why.
+#: Client keys that the sink sets itself -> why.
 REFUSED_CLIENT_KEYS = {
     "key.serializer": "the column key is written as its bytes; use DataFrame functions to encode it",
     "value.serializer": "the column value is written as its bytes; use DataFrame functions to encode it",
@@ -31,7 +31,7 @@ AT_LEAST_ONCE = "the sink is at least once until transactions are built; leave t
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkOptions:
-    """What a query's writer asked for, checked. ``topic`` None: the column ``topic`` says it, row by row."""
+    """Checked options of a writer. ``topic`` None: the column ``topic`` decides, row by row."""
 
     topic: str | None
     client: Mapping[str, str]
@@ -41,8 +41,7 @@ class SinkOptions:
 def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
     """Check ``given``, the producer's keys included.
 
-    Raises InvalidConfigError, InvalidTopicError for a name that cannot be one, UnsupportedVersionError for what comes
-    later.
+    Raises InvalidConfigError, InvalidTopicError for an invalid name, UnsupportedVersionError for a planned feature.
     """
     options = {str(name).lower(): str(value) for name, value in given.items()}
     client = client_settings(options, REFUSED_CLIENT_KEYS, where="Spark sink")

@@ -1,8 +1,8 @@
-"""A task's work: send the rows that Spark hands over, and know of each partition what was acknowledged.
+"""The work of a sink task: send Spark's rows, and count acknowledgements per partition.
 
-Spark's Arrow batches (10,000 rows, unless told otherwise) are gathered to a few MiB, so that the log's batches are
-full; a gathered table goes to the producer with one call for each topic in it. The task ends when every row is
-acknowledged. So when it returns, its rows are in the log; when it fails, some may be.
+Spark's Arrow batches (10,000 rows by default) are merged to a few MiB, so that the log's batches are full; the producer
+gets one call per topic in the merged table. The task ends when every row is acknowledged: when it returns, its rows are
+in the log; when it fails, some may be.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ if TYPE_CHECKING:
 
     from headrace import Producer
 
-#: So many bytes of rows are gathered before they are sent: some full batches of the log (1 MiB each).
+#: Bytes of rows merged before a send: some full batches of the log (1 MiB each).
 GATHERED_BYTES = 4 << 20
-#: Of the partitions written, a message names so many.
+#: A message names at most this many written partitions.
 SHOWN_PARTITIONS = 8
 
 
 class Outcome(Protocol):
-    """What becomes of the rows of one ``send_arrow`` (headrace's ManyFuture)."""
+    """The future of one ``send_arrow`` (headrace's ManyFuture)."""
 
     def done(self) -> bool:
-        """Whether it is known."""
+        """Whether the outcome is known."""
 
     def result(self, timeout: float | None = None) -> Any:
-        """ManyMetadata; raises the first failure."""
+        """The ManyMetadata; raises the first failure."""
 
 
 class Rows(Protocol):
-    """The producer, as a task sees it (headrace's Producer)."""
+    """The part of headrace's Producer that a task uses."""
 
     def send_arrow(self, topic: str, table: pa.Table) -> Outcome:
-        """Queue a table's rows; they are copied out before this returns."""
+        """Queue a table's rows; they are copied before this returns."""
 
     def flush(self) -> None:
         """Send everything now and wait for every outcome."""
@@ -57,7 +57,7 @@ class Rows(Protocol):
 class PartitionWritten:
     """What a task wrote to one partition: ``records``, the first at offset ``first``, the last at ``last``.
 
-    Other writers' records may lie between. Offsets are -1 with acks=0.
+    Records of other writers may lie in between. Offsets are -1 with acks=0.
     """
 
     topic: str
@@ -82,7 +82,7 @@ class SinkCommit(WriterCommitMessage):
 
 
 class Tally:
-    """What was acknowledged so far, by partition."""
+    """Acknowledged records by partition."""
 
     def __init__(self) -> None:
         self._written: dict[TopicPartition, PartitionWritten] = {}
@@ -114,15 +114,15 @@ def write_rows(
     producer: Rows,
     give_up: Callable[[], None],
 ) -> SinkCommit:
-    """Write all rows; returns once each is acknowledged.
+    """Write all rows; returns when each is acknowledged.
 
-    Raises NullTopicError, or SinkWriteError for everything that the client reports; ``give_up`` is called first (close
-    the producer, and send nothing more of what is queued), also when the task itself is ended.
+    Raises NullTopicError, or SinkWriteError for the client's errors. On any failure, and when the task is ended, it
+    calls ``give_up`` first (close the producer and drop queued rows).
     """
     tally = Tally()
     sent: deque[Outcome] = deque()
     rows = 0
-    sending = ""  # the topic, while its rows are handed over: what fails then knows of no partition
+    sending = ""  # the current topic: an error during its send names no partition
     try:
         for table in gathered(batches):
             for sending, part in rows_by_topic(table, columns, topic, rows):
@@ -146,14 +146,14 @@ def write_rows(
             f"{where}{error.message} [{error.code}]. {told_of_written([tally.commit()])}; Spark writes the task's rows "
             "again when it tries the task once more"
         ) from error
-    except BaseException:  # Spark ends the task, or hands over something strange
+    except BaseException:  # Spark ends the task, or passes an invalid batch
         give_up()
         raise
     return tally.commit()
 
 
 def gathered(batches: Iterable[pa.RecordBatch], size: int = GATHERED_BYTES) -> Iterator[pa.Table]:
-    """Spark's batches, in tables of at least ``size`` bytes (but the last); nothing is copied."""
+    """Spark's batches in tables of at least ``size`` bytes (except the last); nothing is copied."""
     import pyarrow as pa
 
     waiting: list[pa.RecordBatch] = []
@@ -178,7 +178,7 @@ def _settle(sent: Iterable[Outcome], tally: Tally) -> None:
 
 
 def told_of_written(commits: Iterable[SinkCommit | None]) -> str:
-    """A sentence on what is in the log; None is a task that did not finish."""
+    """A sentence on what is in the log; None is an unfinished task."""
     tally = Tally()
     for commit in commits:
         for item in commit.written if commit is not None else ():
@@ -194,21 +194,21 @@ def told_of_written(commits: Iterable[SinkCommit | None]) -> str:
     )
 
 
-# -- the producer: one for each worker process and configuration, kept for the worker's next tasks
+# -- the producer: one per worker process and configuration, kept for later tasks
 
-#: A worker that has served so many different sinks closes the producer that it has not used for longest.
+#: A worker that has served this many different sinks closes the least recently used producer.
 KEPT = 4
 
 Key = tuple[int, frozenset[tuple[str, str]]]
 
-#: By process id, since a worker is a fork; in the order of their last use.
+#: Keyed by process id, because workers are forks; least recently used first.
 _of_worker: dict[Key, Producer] = {}
 
 
 def worker_producer(config: Mapping[str, str]) -> Producer:
-    """The producer of this worker process: a worker runs one task after the other, and connects once.
+    """The producer of this worker process, which runs one task after the other.
 
-    Between tasks it holds nothing that is not acknowledged, so Spark may end the worker with a signal at any time.
+    Between tasks it holds no unacknowledged rows, so Spark may end the worker with a signal at any time.
     """
     from headrace import Producer
 
@@ -221,7 +221,7 @@ def worker_producer(config: Mapping[str, str]) -> Producer:
 
 
 def give_up(producer: Producer) -> None:
-    """Close it at once: what is queued is not sent any more, lest a failed task goes on writing."""
+    """Close the producer at once and drop queued rows, so that a failed task stops writing."""
     for key in [key for key, kept in _of_worker.items() if kept is producer]:
         del _of_worker[key]
     producer.close(0)

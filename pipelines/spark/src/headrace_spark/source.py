@@ -1,8 +1,8 @@
-"""``format("headrace")``: the data source that Spark registers. It reads (here, and stream.py) and writes (sink.py).
+"""``format("headrace")``: the data source that Spark registers. It reads (here and in stream.py) and writes (sink.py).
 
-Where each part runs: Spark calls ``HeadraceDataSource``, ``partitions()``, ``commit()`` and ``abort()`` in Python
-processes beside the driver, and ``read()`` and ``write()`` in worker processes, forked from a daemon. So nothing opens
-a channel before one of them runs, and what travels is plain data.
+Spark calls ``HeadraceDataSource``, ``partitions()``, ``commit()`` and ``abort()`` in Python processes beside the
+driver, and ``read()`` and ``write()`` in worker processes, forked from a daemon. So no channel is opened before one of
+these calls, and only plain data is pickled.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ class HeadraceDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The format's name. Spark asks for it on the driver when the source is registered."""
+        """The format's name, for Spark's registration on the driver."""
         use_own_interpreter()
         return "headrace"
 
     def schema(self) -> StructType:
-        """Columns of the Kafka source; options are checked here, so that a mistake shows where the frame is made."""
+        """The Kafka source's columns. Checks the options, so that mistakes surface where the frame is created."""
         return record_schema(checked(self.options, streaming=None).include_headers)
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -58,7 +58,7 @@ class HeadraceDataSource(DataSource):
         return HeadraceBatchWriter(dict(self.options), schema, overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        """``overwrite`` is output mode complete; as in the Kafka sink, each batch appends its whole result."""
+        """``overwrite`` means output mode complete; as in the Kafka sink, each batch appends its whole result."""
         return HeadraceStreamWriter(dict(self.options), schema)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -68,8 +68,8 @@ class HeadraceDataSource(DataSource):
 def use_own_interpreter() -> None:
     """Have a local session's workers run the driver's Python.
 
-    Spark starts ``python3`` from the PATH unless PYSPARK_PYTHON says otherwise, and that one seldom has our packages.
-    On ``local[*]`` the answer is plain; on a cluster the path may differ, so nothing is touched there.
+    Spark starts ``python3`` from the PATH unless PYSPARK_PYTHON is set, which often lacks our packages. On a cluster
+    the driver's path may not exist, so only ``local[*]`` is changed.
     """
     from pyspark import SparkContext
 
@@ -78,11 +78,11 @@ def use_own_interpreter() -> None:
         context.pythonExec = sys.executable
 
 
-# -- the batch reader: both ends are resolved when the query is planned
+# -- the batch reader
 
 
 class HeadraceBatchReader(RangeTask, DataSourceReader):
-    """A bounded read: from the starting to the ending offsets, both resolved when the query is planned."""
+    """A bounded read from the starting to the ending offsets, both resolved when the query is planned."""
 
     def __init__(self, options: dict[str, str], schema: StructType) -> None:
         super().__init__(options, schema, streaming=False)
@@ -94,7 +94,7 @@ class HeadraceBatchReader(RangeTask, DataSourceReader):
 
 
 def plan_batch(options: SourceOptions, cluster: Cluster) -> list[RangePartition]:
-    """The tasks of a batch query; DataLossError or a warning for given offsets that the log does not have."""
+    """The tasks of a batch query. Raises DataLossError, or warns, when the log lacks given offsets."""
     offsets = OffsetReader(options, cluster)
     start = offsets.resolve(options.starting, "startingOffsets", starting=True)
     end = offsets.resolve(options.ending, "endingOffsets", starting=False)

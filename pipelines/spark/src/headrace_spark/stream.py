@@ -1,8 +1,8 @@
-"""The streaming reader: which offsets each micro-batch reads, and Kafka's admission control.
+"""The streaming reader: the offsets of each micro-batch, with Kafka's admission control.
 
-Spark runs it in one Python process for the life of the query: ``latestOffset(start, limit)`` once per trigger,
-``partitions(start, end)`` for the batch that comes of it. It keeps no state that a restart would need: what was read is
-in Spark's checkpoint, in the JSON of ``offsets.py``.
+Spark runs it in one Python process for the whole query: ``latestOffset(start, limit)`` once per trigger, then
+``partitions(start, end)`` for the batch. It keeps no state that a restart needs: positions are in Spark's checkpoint,
+as JSON (``offsets.py``).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 
 class HeadraceStreamReader(RangeTask, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """See the module. ``cluster`` and ``now_ms`` are injected by tests."""
+    """See the module. Tests inject ``cluster`` and ``now_ms``."""
 
     def __init__(self, options: dict[str, str], schema: StructType) -> None:
         super().__init__(options, schema, streaming=True)
@@ -49,14 +49,15 @@ class HeadraceStreamReader(RangeTask, DataSourceStreamReader, SupportsTriggerAva
         self._available_now = False
         self._last_trigger_ms = 0.0
 
-    # --- what Spark calls, in the order in which it does
+    # --- Spark's calls, in their order
 
     def initialOffset(self) -> dict[str, Any]:
-        """Where a new query starts. Asked again for each trigger until a first batch is done: the answer stays."""
+        """Where a new query starts. Spark calls it at each trigger until the first batch is done, so the answer is
+        kept."""
         return to_json(self._initial_offsets())
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """What the options say; with both a least and a most, ``latestOffset`` looks after the least by itself."""
+        """The limit of the options; with both a minimum and a maximum, ``latestOffset`` handles the minimum itself."""
         if self.options.max_offsets_per_trigger is not None:
             return ReadMaxRows(self.options.max_offsets_per_trigger)
         if self.options.min_offsets_per_trigger is not None:
@@ -64,14 +65,14 @@ class HeadraceStreamReader(RangeTask, DataSourceStreamReader, SupportsTriggerAva
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """The query ends where the log ends when the first batch is planned."""
+        """Fix the query's end at the current log end."""
         self._available_now = True
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """The end of the next batch; ``start`` itself when there is nothing to do, or not enough yet.
+        """The end of the next batch; ``start`` when there is nothing to do, or not enough yet.
 
-        Spark asks when all before ``start`` is done. Its ``commit`` for that comes with the next batch, thus never for
-        the last one of a query; so the group is told here.
+        Spark calls it when everything before ``start`` is done. Spark's ``commit`` for that comes only with the next
+        batch, so never for a query's last one; therefore progress is committed to the group here.
         """
         stood = from_json(start)
         self._tell_group(stood)
@@ -93,7 +94,7 @@ class HeadraceStreamReader(RangeTask, DataSourceStreamReader, SupportsTriggerAva
         return None if not self._latest else to_json(self._latest)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """The tasks of the batch from ``start`` to ``end``; a loss fails or warns, as ``failOnDataLoss`` says."""
+        """The tasks of the batch from ``start`` to ``end``. Raises or warns on a loss, as ``failOnDataLoss`` says."""
         reader = self._reader()
         begin, until = self._true_start(start, end), from_json(end)
         ranges, losses = plan_ranges(begin, until, reader.earliest(until) if until else {})
@@ -109,7 +110,7 @@ class HeadraceStreamReader(RangeTask, DataSourceStreamReader, SupportsTriggerAva
         ]
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Spark's checkpoint is the record of what was read; the group, if there is one, is told too."""
+        """Commit progress to the group, if there is one. Spark's checkpoint is the record of what was read."""
         self._tell_group(from_json(end))
 
     def stop(self) -> None:
@@ -120,7 +121,7 @@ class HeadraceStreamReader(RangeTask, DataSourceStreamReader, SupportsTriggerAva
             self._offsets.cluster.close()
             self._offsets = None
 
-    # --- how
+    # --- helpers
 
     def _reader(self) -> OffsetReader:
         if self._offsets is None:
@@ -142,7 +143,7 @@ class HeadraceStreamReader(RangeTask, DataSourceStreamReader, SupportsTriggerAva
             group_id, prefix = self.options.group_id, self.options.group_id_prefix
             if group_id is None and prefix is None:
                 return
-            group_id = group_id or f"{prefix}-{uuid.uuid4()}"  # of this process, thus of this run of the query
+            group_id = group_id or f"{prefix}-{uuid.uuid4()}"  # of this process, so of this run of the query
             logger.info("the query commits its progress to group %r", group_id)
             self._progress = GroupProgress(group_id, self._open_group(group_id))
         self._progress.reached(stood)
@@ -166,15 +167,15 @@ class HeadraceStreamReader(RangeTask, DataSourceStreamReader, SupportsTriggerAva
         return dict(self._latest)
 
     def _after_renewal(self, begin: PartitionOffsets, end: PartitionOffsets) -> PartitionOffsets:
-        """``begin``, but for topics that were deleted and created anew since the last trigger: from their start.
+        """``begin``, with topics that were deleted and re-created since the last trigger set to their start.
 
-        A batch that begins elsewhere than the one before it ended carries its start, so that a restart within it reads
-        the same. A topic that was replaced while no query ran is not noticed here: offsets know nothing of topics.
+        A batch that does not begin at the end of the previous one carries its start, so that a restart within it reads
+        the same. A topic replaced while no query ran is not detected, because offsets have no topic ids.
         """
         reader = self._reader()
         topics = reader.take_renewed()
         renewed = {partition for partition in begin.keys() & end.keys() if partition.topic in topics}
-        if not renewed:  # or such as the query had given up before: they are read from their start as any new one
+        if not renewed:  # or the query had dropped it: then it starts like a new topic
             return begin
         reader.report_loss(
             f"{show(renewed)}: the topic was deleted and created anew; what was not read of the old one is gone, and "
@@ -195,10 +196,10 @@ class HeadraceStreamReader(RangeTask, DataSourceStreamReader, SupportsTriggerAva
         return False
 
     def _must_carry_start(self, start: dict[str, Any], begin: PartitionOffsets, end: PartitionOffsets) -> bool:
-        """Would a restart within this first batch find another start? (See offsets.py.)
+        """Whether a restart within this first batch would find another start (see offsets.py).
 
-        Not when the user gave offsets, nor when "earliest" was 0 everywhere, nor when a batch that began anywhere
-        else is empty: ``_true_start`` knows those.
+        False when the user gave offsets, when "earliest" was 0 everywhere, and when a batch that began elsewhere is
+        empty: ``_true_start`` knows these cases.
         """
         if START_KEY in start or begin != self._initial:
             return False
@@ -207,10 +208,11 @@ class HeadraceStreamReader(RangeTask, DataSourceStreamReader, SupportsTriggerAva
         return begin != end and not self._start_is_given()
 
     def _true_start(self, start: dict[str, Any], end: dict[str, Any]) -> PartitionOffsets:
-        """Where the batch that ends at ``end`` began: what ``end`` carries, else ``start``, unless that is made up.
+        """The start of the batch that ends at ``end``: what ``end`` carries, otherwise ``start``, unless that is not
+        real.
 
-        It is made up when Spark asked this process for the initial offset: the query's first batch, begun now or by a
-        driver that died in it.
+        It is not real when Spark asked this process for the initial offset: in the query's first batch, new or
+        restarted.
         """
         carried = start_within(end)
         if carried is not None:
@@ -223,6 +225,6 @@ class HeadraceStreamReader(RangeTask, DataSourceStreamReader, SupportsTriggerAva
         return begin if begin == until else until  # the batch was empty
 
     def _start_is_given(self) -> bool:
-        """The user named every offset, so that asking again gives the same."""
+        """Whether the user gave every offset, so that a repeated call returns the same."""
         starting = self.options.starting
         return starting.kind is Limit.OFFSETS and all(offset >= 0 for offset in starting.values.values())

@@ -1,6 +1,6 @@
-"""What batch and stream readers share: a task is one range of offsets, and reading one is the same for both.
+"""Common part of batch and stream readers: a task reads one range of offsets.
 
-What travels to the workers (options, columns, ranges) is plain data; no channel is open before ``read`` runs there.
+Workers get plain data (options, columns, ranges); channels are opened only by ``read`` in a worker.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 
 class RangePartition(InputPartition):
-    """One task: one range of offsets, of the topic that had ``topic_id`` when it was planned."""
+    """One task: a range of offsets of the topic that had ``topic_id`` at planning."""
 
     def __init__(self, wanted: OffsetRange, topic_id: str = "") -> None:
         super().__init__((*wanted, topic_id))
@@ -37,19 +37,19 @@ class RangePartition(InputPartition):
         return OffsetRange(*self.value[:4])
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # As plain data, so that a worker's complaint comes from the reader (shipping.py).
+        # As plain data, so that an error in a worker comes from the reader (shipping.py).
         return InputPartition, (self.value,)
 
 
 def checked(options: Mapping[str, str], *, streaming: bool | None) -> SourceOptions:
-    """The source's options and the client's, so that a mistake in either shows before anything is connected."""
+    """Check source and client options, so that mistakes surface before any connection."""
     parsed = parse_options(options, streaming=streaming)
     CONSUMER.parse(parsed.client, defaults=False)
     return parsed
 
 
 class RangeTask:
-    """What batch and stream readers share: options, columns, and reading a range in a worker."""
+    """Common part of batch and stream readers: options, columns, and reading a range in a worker."""
 
     def __init__(self, options: dict[str, str], schema: StructType, *, streaming: bool) -> None:
         self.options = checked(options, streaming=streaming)
@@ -58,10 +58,10 @@ class RangeTask:
             logger.warning("headrace source: %s", note)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one range. Runs in a worker: the channel is opened here, once for the worker's life."""
+        """The rows of one range. Runs in a worker, which opens one channel for its lifetime."""
         from .sdk_cluster import worker_cluster
 
-        if partition.value is None:  # Spark's stand-in for "no partition at all"
+        if partition.value is None:  # Spark's value for "no partition at all"
             return
         topic, number, start, end, topic_id = cast("tuple[str, int, int, int, str]", partition.value)
         yield from read_range(

@@ -1,1 +1,1 @@
-"""The main job: a year of departures through the log, the SDK and Spark. ``python -m headrace_pipelines.demo``."""
+"""The demo job: a year of departures through the log, the SDK and Spark. ``python -m headrace_pipelines.demo``."""

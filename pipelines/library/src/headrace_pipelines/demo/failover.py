@@ -1,4 +1,4 @@
-"""A partition's leader dies in the middle of producing (kill -9), another is elected, and the dead one comes back."""
+"""Kill a partition's leader while records are produced (kill -9), watch the election, and restart the dead broker."""
 
 from __future__ import annotations
 
@@ -11,22 +11,21 @@ from typing import Any
 from headrace import Admin, LocalCluster
 from headrace_core.errors import HeadraceError
 
-#: How long an election, or catching up, may take before something is wrong.
+#: Time limit of an election, and of catching up (seconds).
 PATIENCE_S = 120.0
 _LOOK_S = 0.02
 
 
 class FailoverFailedError(HeadraceError):
-    """Nobody took over, or the broker that came back is not in sync."""
+    """No replica took over, or the restarted broker is not in sync."""
 
     code = "DEMO_FAILED"
 
 
 @dataclass(frozen=True, slots=True)
 class Election:
-    """Who led the partition, and who leads it now; ``elected_s`` and ``first_write_s`` count from the kill: until every
-    partition that the dead broker led had another leader, and until the first record that was sent to one of them after
-    the kill was acknowledged."""
+    """The old and the new leader. ``elected_s`` and ``first_write_s`` count from the kill: until every partition of the
+    dead broker had another leader, and until one of them acknowledged a record sent after the kill."""
 
     partition: int
     old_leader: int
@@ -38,7 +37,7 @@ class Election:
     first_write_s: float
 
     def summary(self) -> dict[str, Any]:
-        """For summary.json."""
+        """The fields for summary.json."""
         return {
             "partition": self.partition,
             "old_leader": self.old_leader,
@@ -52,7 +51,7 @@ class Election:
 
 
 class LeaderDeath:
-    """Kills the leader of ``topic``'s partition 0 when ``strike`` is called, watches the election meanwhile. ``say``
+    """Kills the leader of ``topic``'s partition 0 when ``strike`` is called, and watches the election. ``say``
     announces the kill."""
 
     def __init__(self, cluster: LocalCluster, topic: str, say: Callable[[str], None]) -> None:
@@ -67,10 +66,10 @@ class LeaderDeath:
         self._over = threading.Event()
         self._watcher = threading.Thread(target=self._watch, name="demo election", daemon=True)
 
-    # -- in the thread that sends
+    # -- in the sending thread
 
     def strike(self) -> None:
-        """kill -9; returns when the process is gone, with records in flight."""
+        """kill -9; returns when the process has ended, with records in flight."""
         partitions = self._admin.describe_topics([self._topic])[0].partitions
         self._victim, self._epoch = partitions[0].leader, partitions[0].leader_epoch
         self._led = frozenset(each.partition for each in partitions if each.leader == self._victim)
@@ -85,13 +84,13 @@ class LeaderDeath:
         return self._killed_s > 0
 
     def acknowledged(self, future: Any) -> None:
-        """Done callback of a record that was sent after the kill: the dead broker cannot have acknowledged it."""
+        """Done callback of a record sent after the kill, which the dead broker cannot have acknowledged."""
         if self._first_write_s is not None or future.exception(timeout=0) is not None:
             return
         if future.result(timeout=0).partition in self._led:
             self._first_write_s = time.perf_counter() - self._killed_s
 
-    # -- beside it
+    # -- in the watching thread
 
     def _watch(self) -> None:
         while time.perf_counter() - self._killed_s < PATIENCE_S and not self._over.is_set():
@@ -109,7 +108,7 @@ class LeaderDeath:
     # -- afterwards
 
     def election(self) -> Election:
-        """What came of it; FailoverFailedError when nobody took over, or nothing was acknowledged since."""
+        """The outcome. Raises FailoverFailedError without a new leader or an acknowledgement."""
         self._watcher.join()
         if self._elected is None:
             why = "" if self._failure is None else f" ({self._failure})"
@@ -129,9 +128,10 @@ class LeaderDeath:
         )
 
     def bring_back(self, *topics: str) -> float:
-        """Start the dead broker again; seconds until it is in sync in every partition of ``topics``.
+        """Start the dead broker again; returns the seconds until it is in sync in every partition of ``topics``.
 
-        FailoverFailedError: it is not after two minutes."""
+        Raises FailoverFailedError after two minutes.
+        """
         started_s = time.perf_counter()
         self._cluster.restart("broker", self._victim)
         while True:
@@ -150,7 +150,7 @@ class LeaderDeath:
             time.sleep(_LOOK_S)
 
     def close(self) -> None:
-        """Whatever has happened: nobody watches any more."""
+        """Stop watching."""
         self._over.set()
         if self.has_struck:
             self._watcher.join()

@@ -1,4 +1,4 @@
-"""How far the query is behind, as its group tells everybody: asked while it runs, and shown when it is done."""
+"""The query's lag, as its consumer group reports it: shown while it runs and checked at the end."""
 
 from __future__ import annotations
 
@@ -13,21 +13,22 @@ from headrace_core.errors import HeadraceError
 #: The query commits its progress to this group.
 GROUP = "departures_by_hour"
 
-#: How long the coordinator may take to know a query's place and the log's end (it looks every two seconds).
+#: How long the coordinator may take to know the query's position and the log's end (it samples every two seconds).
 PATIENCE_S = 60.0
 _LOOK_S = 0.1
-#: For a figure beside the progress bar.
+#: Timeout of the figure beside the progress bar.
 _GLANCE_S = 2.0
 
 
 class GroupFailedError(HeadraceError):
-    """The group's lag says something else than the query did."""
+    """The group's lag contradicts the query's result."""
 
     code = "DEMO_FAILED"
 
 
 def described(servers: str) -> list[str]:
-    """What ``headrace groups describe`` prints of the query's group. GroupFailedError: it fails."""
+    """The output of ``headrace groups describe`` for the query's group. Raises GroupFailedError if the command
+    fails."""
     command = [sys.executable, "-m", "headrace_tools", "groups", "describe", GROUP, "-b", servers]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     if done.returncode:
@@ -36,25 +37,26 @@ def described(servers: str) -> list[str]:
 
 
 class QueryLag:
-    """Of the demo's query."""
+    """The lag of the demo's query."""
 
     def __init__(self, servers: str) -> None:
         self._admin = Admin({"bootstrap.servers": servers})
-        #: The largest that was seen.
+        #: The largest lag seen.
         self.largest = 0
 
     def now(self) -> int | None:
-        """Records between what is processed and the log's end; None: not known (yet)."""
+        """Records between the query's position and the log's end; None: unknown (yet)."""
         try:
             (lag,) = self._admin.describe_lag([GROUP], timeout=_GLANCE_S)
         except HeadraceError:
-            return None  # a figure beside others; the proof is in ``at_end``
+            return None  # only a progress figure; ``at_end`` checks
         return self._total(lag)
 
     def at_end(self, processed: int) -> GroupLag:
-        """When the query has processed everything: the group has committed so many records, and lags behind by none.
+        """Check at the end of the query that the group has committed ``processed`` records and has no lag.
 
-        GroupFailedError: it says something else, and goes on doing so."""
+        Raises GroupFailedError if that stays untrue.
+        """
         deadline = time.monotonic() + PATIENCE_S
         while True:
             (lag,) = self._admin.describe_lag([GROUP])

@@ -1,4 +1,4 @@
-"""The main job, step by step: cluster, publish, stream, ask, prove, sum up."""
+"""The demo job, step by step: cluster, publish, stream, query, verify, summarize."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from .show import Show
 
 
 class DemoFailedError(HeadraceError):
-    """The demo's own check of its result failed."""
+    """A check of the demo's result failed."""
 
     code = "DEMO_FAILED"
 
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where the demo writes: everything under one directory."""
+    """The directories and files of the demo, all under one directory."""
 
     root: Path
 
@@ -54,7 +54,7 @@ class Places:
         return self.root / "summary.json"
 
     def clear(self) -> None:
-        """Away with an earlier run, and with the cluster that KEEP=1 may have left."""
+        """Remove an earlier run, and a cluster kept by KEEP=1."""
         cluster = ClusterDirectory(self.cluster)
         if cluster.exists():
             cluster.delete()
@@ -66,7 +66,7 @@ class Places:
 
 
 def run(root: Path, *, keep: bool, show: Show) -> dict[str, Any]:
-    """The whole job; returns what summary.json holds. Raises HeadraceError when something is not as it must be."""
+    """Run the whole job; returns the content of summary.json. Raises HeadraceError when a check fails."""
     began = time.perf_counter()
     places = Places(root.resolve())
     places.clear()

@@ -1,15 +1,15 @@
-"""The pipeline: departures by window, airport and carrier into Parquet, and the questions asked of the result.
+"""The pipeline: departures by window, airport and carrier into Parquet, and queries on the result.
 
-**The watermark.** Spark closes a window once the largest event time of all rows read so far, less the watermark's
-delay, has passed its end; a row that comes for a closed window is dropped. So the delay must cover how far apart in
-event time the partitions are read. Each partition holds its events in the order of their time, because they are
-published in that order. ``maxOffsetsPerTrigger`` takes the same share of what waits in each partition, so after any
-batch all partitions are read to nearly the same fraction; but aircraft do not fly evenly over the year, and the same
-fraction of two partitions may be days apart: 6.7 at most with this data set's keys. ``WATERMARK`` is twice that.
+**The watermark.** Spark closes a window when the largest event time read so far, minus the watermark's delay, has
+passed its end; rows for closed windows are dropped. So the delay must cover how far apart in event time partitions are
+read. Events are published in order of time, so each partition is ordered. ``maxOffsetsPerTrigger`` takes the same share
+of each partition's backlog, so after a batch all partitions are read to nearly the same fraction. Aircraft do not fly
+evenly over the year, so the same fraction of two partitions may be days apart: at most 6.7 with this data set's keys.
+``WATERMARK`` is twice that.
 
-**The end.** A window closes only when something later arrives, and after the last departure nothing does. So a closing
-marker, months later, is published to each partition, once all departures have been read: were it read before another
-partition's last departures, those would be late. Markers pass the watermark and are left out of everything else.
+**The end.** A window closes only when a later event arrives, and the last departure has none. So a closing marker,
+months later, is published to each partition after all departures have been read: read earlier, it would make the last
+departures of other partitions late. Markers pass the watermark and are excluded from everything else.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ VALUE = "carrier STRING, origin STRING, departed BOOLEAN, delay_min INT"
 
 @dataclass(slots=True)
 class Progress:
-    """What the query's batches added up to."""
+    """Totals of the query's batches."""
 
     rows: int = 0
     late_groups: int = 0
@@ -43,7 +43,7 @@ class Progress:
 
 
 def departures_by_window(spark: SparkSession, bootstrap_servers: str) -> DataFrame:
-    """The streaming frame: one row for each hour, airport and carrier that had a scheduled departure."""
+    """The streaming frame: one row per hour, airport and carrier with a scheduled departure."""
     events = (
         spark.readStream.format("headrace")
         .option("headrace.bootstrap.servers", bootstrap_servers)
@@ -57,8 +57,8 @@ def departures_by_window(spark: SparkSession, bootstrap_servers: str) -> DataFra
         )
         .withWatermark("event_time", WATERMARK)
     )
-    # A condition on event_time stays above the watermark in Spark's plan, so that the markers reach the watermark; a
-    # condition on anything else would be pushed below it.
+    # Spark keeps a condition on event_time above the watermark in the plan, so markers reach the watermark; it would
+    # push any other condition below it.
     real = events.where(F.col("event_time") < F.timestamp_millis(F.lit(MARKER_TIMESTAMP_MS)))
     return (
         real.groupBy(F.window("event_time", WINDOW).alias("hour"), "event.origin", "event.carrier")
@@ -72,7 +72,7 @@ def departures_by_window(spark: SparkSession, bootstrap_servers: str) -> DataFra
 
 
 def run(frame: DataFrame, output: Path, checkpoint: Path, told: Callable[[dict[str, Any]], None]) -> Progress:
-    """Process what is in the log now, then return; ``told`` hears each batch's progress (Spark's dictionary)."""
+    """Process what is in the log now, then return; ``told`` receives each batch's progress (Spark's dictionary)."""
     started = time.perf_counter()
     query = (
         frame.writeStream.format("parquet")
@@ -107,7 +107,7 @@ def run(frame: DataFrame, output: Path, checkpoint: Path, told: Callable[[dict[s
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Scheduled departures of one airport or carrier, and how late those that left were."""
+    """Scheduled departures of one airport or carrier, and the delay of those that left."""
 
     name: str
     departures: int
@@ -124,13 +124,13 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The final batch query's result; carriers are ranked, worst first."""
+    """Result of the final batch query; carriers are ranked, worst first."""
 
     by_origin: list[Totals]
     by_carrier: list[Totals]
-    #: (airport, hour of the day in New York) -> (departures, mean delay in minutes or None when none left)
+    #: (airport, hour of the day in New York) -> (departures, mean delay in minutes or None if none left)
     by_hour: dict[tuple[str, int], tuple[int, float | None]]
-    #: Rows of the result: hours, airports and carriers with a scheduled departure.
+    #: Rows of the result: (hour, airport, carrier) with a scheduled departure.
     groups: int
 
     @property
@@ -139,7 +139,7 @@ class Answer:
 
 
 def ask(spark: SparkSession, output: Path) -> Answer:
-    """The final batch query over the Parquet files."""
+    """Run the final batch query on the Parquet files."""
     result = spark.read.parquet(str(output)).cache()
     sums = [F.sum(name).alias(name) for name in ("departures", "departed", "delay_min")]
     try:
@@ -163,7 +163,8 @@ def ask(spark: SparkSession, output: Path) -> Answer:
 
 
 def publish_result(spark: SparkSession, output: Path, bootstrap_servers: str) -> int:
-    """The Parquet files' rows as records, keyed by hour, airport and carrier; returns how many keys the topic has."""
+    """Publish the Parquet rows as records, keyed by hour, airport and carrier; returns the number of keys in the
+    topic."""
     rows = spark.read.parquet(str(output))
     (
         rows.select(

@@ -1,4 +1,4 @@
-"""The answer as tables and pictures."""
+"""The result as tables and charts."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from rich.table import Table
 from .pipeline import Answer
 
 AIRPORTS = {"EWR": "Newark", "JFK": "John F. Kennedy", "LGA": "LaGuardia"}
-#: A mean of fewer departures than this says little: its point is left out of the line (the bars below show it).
+#: A mean of fewer departures is not plotted in the line chart.
 FEWEST = 100
 COLORS = {"EWR": "#1b6ca8", "JFK": "#d1495b", "LGA": "#2a9d8f"}
 INK, FAINT = "#222222", "#8a8a8a"
 
 
 def tables(answer: Answer, names: Mapping[str, str]) -> tuple[Table, Table]:
-    """Airports, and carriers by rank."""
+    """Tables of airports, and of carriers by rank."""
     carriers = Table(title="Carriers by mean departure delay, worst first", title_justify="left")
     for header, justify in (("", "right"), ("carrier", "left"), ("scheduled", "right"), ("left", "right")):
         carriers.add_column(header, justify=justify)  # type: ignore[arg-type]
@@ -42,7 +42,7 @@ def tables(answer: Answer, names: Mapping[str, str]) -> tuple[Table, Table]:
 
 
 def draw(answer: Answer, names: Mapping[str, str], directory: Path) -> list[Path]:
-    """Two PNG files in ``directory``; returns their paths."""
+    """Write two PNG files to ``directory``; returns their paths."""
     import matplotlib as mpl
 
     mpl.use("Agg")

@@ -1,4 +1,4 @@
-"""Publishing the events, and proving afterwards that what was acknowledged is in the log."""
+"""Publish the events, and verify afterwards that all acknowledged records are in the log."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from .failover import LeaderDeath
 TOPIC = "departures"
 PARTITIONS = 6
 REPLICAS = 3
-#: The result, for whoever goes on with it: the latest of each hour, airport and carrier is kept.
+#: The result topic, compacted: the latest record of each hour, airport and carrier is kept.
 RESULT_TOPIC = "departures_by_hour"
 RESULT_PARTITIONS = 2
 
-#: The closing markers' event time, 2014-06-01: months after the last departure, so that every window closes.
+#: Event time of the closing markers, 2014-06-01: months after the last departure, so that every window closes.
 MARKER_TIMESTAMP_MS = 1_401_580_800_000
 
-#: Partition -> offset -> value, of records that the cluster acknowledged.
+#: Partition -> offset -> value of acknowledged records.
 Acknowledged = dict[int, dict[int, bytes]]
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What came of publishing. ``seconds``: from the first send to the last acknowledgement."""
+    """Result of publishing. ``seconds``: from the first send to the last acknowledgement."""
 
     acknowledged: Acknowledged
     failed: int
@@ -44,7 +44,7 @@ class Published:
 
 
 def create_topics(bootstrap_servers: str) -> None:
-    """Both topics, new and empty. The events are of 2013: without ``retention.ms=-1`` they would be deleted as old."""
+    """Create both topics, empty. Events are of 2013: without ``retention.ms=-1`` retention would delete them."""
     new = [
         NewTopic(TOPIC, partitions=PARTITIONS, replication_factor=REPLICAS, config={"retention.ms": "-1"}),
         NewTopic(
@@ -61,15 +61,15 @@ def create_topics(bootstrap_servers: str) -> None:
         admin.create_topics(new)
 
 
-#: Every so many records sent after the leader's death, one is watched until it is acknowledged.
+#: After the leader's death, every n-th record is watched until it is acknowledged.
 _WATCHED_EVERY = 20
 
 
 def publish(
     bootstrap_servers: str, events: Sequence[Event], told: Callable[[int], None], death: LeaderDeath
 ) -> Published:
-    """Send every event with an outcome of its own; ``told(n)`` hears how many have been sent. ``death`` strikes when
-    half of them are."""
+    """Send every event with its own future; ``told(n)`` receives the number sent. ``death`` strikes after half of
+    them."""
     settings = {"bootstrap.servers": bootstrap_servers, "acks": "all", "linger.ms": 20, "batch.size": 262_144}
     with Producer(settings) as producer:
         started = time.perf_counter()
@@ -97,7 +97,7 @@ def publish(
 
 
 def publish_markers(bootstrap_servers: str) -> None:
-    """One closing marker for each partition: an event so late that every earlier window is over."""
+    """Send one closing marker to each partition, later than every window."""
     value = json.dumps({"marker": "the year is over"}).encode()
     with Producer({"bootstrap.servers": bootstrap_servers, "acks": "all"}) as producer:
         futures = [
@@ -109,7 +109,7 @@ def publish_markers(bootstrap_servers: str) -> None:
 
 
 def count_lost(bootstrap_servers: str, acknowledged: Mapping[int, Mapping[int, bytes]]) -> int:
-    """How many acknowledged records are not in the log at their offset, with their bytes: read back, one by one."""
+    """Read the log back; returns the number of acknowledged records that are missing or differ at their offset."""
     with Consumer({"bootstrap.servers": bootstrap_servers, "auto.offset.reset": "earliest"}) as consumer:
         partitions = [TopicPartition(TOPIC, partition) for partition in acknowledged]
         consumer.assign(partitions)
@@ -119,7 +119,7 @@ def count_lost(bootstrap_servers: str, acknowledged: Mapping[int, Mapping[int, b
         while any(consumer.position(tp) < end for tp, end in wanted.items()):
             table = consumer.fetch_arrow(timeout=10.0)
             if table.num_rows == 0:
-                break  # nothing for ten seconds: what is missing by now counts as lost
+                break  # no data for ten seconds: the rest counts as lost
             rows = zip(
                 table["partition"].to_pylist(), table["offset"].to_pylist(), table["value"].to_pylist(), strict=True
             )

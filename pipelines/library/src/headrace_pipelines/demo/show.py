@@ -1,4 +1,4 @@
-"""What the demo prints: steps, progress (a bar on a terminal, plain lines otherwise)."""
+"""The demo's output: steps, and progress (a bar on a terminal, plain lines otherwise)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-#: Plain output is told of progress this often at most.
+#: Shortest interval of progress lines in plain output.
 PLAIN_EVERY_S = 2.0
 
 
@@ -22,7 +22,7 @@ class Meter:
         self._told_s = time.monotonic()
 
     def at(self, done: int, note: str = "") -> None:
-        """``done`` of the total; ``note`` goes to the end of the line."""
+        """Show ``done`` of the total, with ``note`` at the end of the line."""
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, completed=done, description=f"{self._what}  {note}")
         elif time.monotonic() - self._told_s >= PLAIN_EVERY_S or done == self._total:
@@ -31,14 +31,14 @@ class Meter:
 
 
 class Show:
-    """The demo's voice."""
+    """Prints the demo's output."""
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(highlight=False, soft_wrap=True)
         self._began_s = time.monotonic()
 
     def step(self, text: str) -> None:
-        """A step begins; with the seconds since the start."""
+        """Begin a step; prints the seconds since the start."""
         self.console.print(f"{time.monotonic() - self._began_s:5.1f} s  {text}")
 
     def note(self, text: str) -> None:
@@ -50,7 +50,7 @@ class Show:
 
     @contextmanager
     def meter(self, what: str, total: int) -> Iterator[Meter]:
-        """Progress for the length of a block."""
+        """A meter for the duration of a block."""
         if not self.console.is_terminal:
             yield Meter(self.console, what, total, None)
             return
