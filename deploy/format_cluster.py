@@ -1,11 +1,10 @@
-"""The one-shot job of compose.yaml: makes a cluster, once. Doing it again changes nothing.
+"""The one-shot job of compose.yaml: creates a cluster once. Repeating it changes nothing.
 
-    /volumes/controller/slot-N    formatted for the first CONTROLLERS controllers, which begin together as voters
-    /volumes/*/cluster.id         the cluster whose slots these volumes hold: brokers and coordinators format their own
+    /volumes/controller/slot-N    formatted for the first CONTROLLERS controllers, the first voters
+    /volumes/*/cluster.id         the cluster of these volumes' slots; brokers and coordinators format their own
 
-What it draws (the cluster's id, the controllers' directory ids) is kept in /volumes/controller/first-voters.json before
-anything is formatted with it, so that a job that was cut short goes on with the same. CONTROLLER_ADDRESS is where
-others reach controller {slot}.
+Generated ids (the cluster's, the controllers' directories') are stored in /volumes/controller/first-voters.json before
+they are used, so that an interrupted job continues with them. CONTROLLER_ADDRESS is the address of controller {slot}.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ ROLES = ("controller", "broker", "coordinator")
 
 
 def plan(volumes: Path, controllers: int) -> dict[str, object]:
-    """What was drawn the first time, or now."""
+    """The stored ids, or new ones."""
     path = volumes / "controller" / "first-voters.json"
     if not path.exists():
         drawn = {
@@ -40,8 +39,8 @@ def plan(volumes: Path, controllers: int) -> dict[str, object]:
 
 
 def check_volumes(volumes: Path, cluster_id: str) -> None:
-    """InconsistentClusterIdError: some hold another cluster. Guard: a controllers' volume that was lost, or is not
-    mounted, would have the brokers' volumes given to a new cluster, and their records be nobody's."""
+    """Raise InconsistentClusterIdError for volumes of another cluster. A lost or unmounted controller volume would
+    otherwise create a new cluster on the brokers' volumes, and their records would be lost."""
     for role in ROLES:
         path = volumes / role / CLUSTER_ID
         held = path.read_text().strip() if path.exists() else cluster_id
@@ -53,7 +52,8 @@ def check_volumes(volumes: Path, cluster_id: str) -> None:
 
 
 def format_cluster(volumes: Path, *, controllers: int, address: str) -> str:
-    """Format what is not; the cluster's id. HeadraceError, OSError: see format_directories, check_volumes."""
+    """Format unformatted directories; returns the cluster's id. Raises the errors of format_directories and
+    check_volumes."""
     drawn = plan(volumes, controllers)
     cluster_id, directory_ids = str(drawn["cluster_id"]), drawn["directory_ids"]
     check_volumes(volumes, cluster_id)

@@ -1,6 +1,7 @@
-"""Prints what an image needs beside our own distributions: ``requirements.py service`` or ``spark``, for pip's -r.
+"""Print the dependencies of an image, without our own distributions: ``requirements.py service`` or ``spark``, for pip
+-r.
 
-Read from the pyproject files, so that it is said in one place only; the versions are those of constraints.txt.
+They come from the pyproject files; the versions are those of constraints.txt.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import sys
 import tomllib
 from pathlib import Path
 
-#: Image -> our distributions in it, with the extras that it wants of them.
+#: Image -> our distributions in it, with their extras.
 IMAGES = {
     "service": {
         "protos": (),
@@ -30,7 +31,7 @@ IMAGES = {
         "pipelines/library": ("demo",),
     },
 }
-#: What an extra brings and the image has no use for: the demo in containers draws nothing.
+#: Dependencies of an extra that the image does not need: the demo in containers draws no charts.
 LEFT_OUT = {"service": (), "spark": ("matplotlib",)}
 
 

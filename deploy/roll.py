@@ -1,22 +1,22 @@
-"""The containers of the stack, replaced one after the other by what the compose file says now: another image, other
-settings. For `docker compose up`, which replaces all containers of a changed service at once.
+"""Replace the stack's containers one by one by what the compose file says now: another image, other settings. In
+contrast, `docker compose up` replaces all containers of a changed service at once.
 
-    HEADRACE_VERSION=0.2.0 python3 deploy/roll.py          what differs from the file, where the compose file is
-    python3 deploy/roll.py --all                           everything, as it is: a rolling restart
+    HEADRACE_VERSION=0.2.0 python3 deploy/roll.py          changed containers; run it beside the compose file
+    python3 deploy/roll.py --all                           all, unchanged: a rolling restart
     python3 deploy/roll.py broker                          only these services
 
 Controllers first, the active one last, then brokers, coordinators, the edge. Before each stop, and at the end, every
-container must be healthy and `headrace doctor` must find nothing that stands against it (what is under-replicated, who
-is away); otherwise nothing more is done. A container keeps its number, so its slot, its id and its records. One that
-does not become healthy is taken away again, and the former one put back.
+container must be healthy and `headrace doctor` must find no obstacle (under-replicated partitions, absent nodes);
+otherwise the roll stops. A container keeps its number, so its slot, id and records. One that does not become healthy is
+removed, and the former one restored.
 
-Compose cannot do this: it creates what is missing under the next number, never under one that has become free. So it is
-asked for one container more, which is not started; that one, as the engine tells it, is created anew under the name and
-number of the one to be replaced. `docker compose up` finds it up to date afterwards. Nothing but Python is needed, and
-the engine's socket.
+Compose cannot do this: it creates missing containers under the next number, never under a free one. So the script has
+Compose create one more container, without starting it, and creates its configuration, read from the engine, again under
+the name and number of the container to replace. A later `docker compose up` finds it up to date. It needs only Python
+and the engine's socket.
 
-Exit code 1: not whole, or a container did not come up; 130: it was told to end (Ctrl-C, SIGTERM, or SIGHUP when a
-terminal is gone), and did so between two containers.
+Exit code 1: the cluster is not whole, or a container did not come up; 130: ended by Ctrl-C, SIGTERM, or SIGHUP of a
+closed terminal, between two containers.
 """
 
 from __future__ import annotations
@@ -36,41 +36,42 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-#: In the order of their turns. The other services keep nothing and are replaced by `docker compose up`.
+#: In the order of their turns. The other services have no state: `docker compose up` replaces them.
 SERVICES = ("controller", "broker", "coordinator", "edge")
-#: The job that the others depend on. Compose replaces all who depend on what it replaces, so it is renewed by itself.
+#: The job that the others depend on. Compose also replaces dependents, so the script renews it itself.
 JOB = "format"
-#: What the former container is called until the new one is healthy.
+#: Suffix of the former container's name until the new one is healthy.
 FORMER = "-former"
-#: Rules of the doctor that do not stand against the next stop: of readers, of machines, of the upgrade itself.
+#: Doctor rules that do not block the next stop: about readers, machines, and the upgrade itself.
 NOT_IN_THE_WAY = frozenset(
     {"version-mix", "group-lag", "group-storm", "group-records-lost", "disk-slow", "clock-skew", "descriptors"}
 )
 STOP_S = 40
-#: A new container that has ended so often is given up.
+#: A new container that has ended this often is given up.
 RESTARTS_MAX = 3
 LOOK_S = 0.5
 TELL_S = 5.0
-#: For how long a former container is tried to be put back: an engine that is being restarted answers again by then.
+#: How long to try to restore a former container (seconds): a restarting engine answers again by then.
 PUT_BACK_S = 60.0
 _LABEL = "com.docker.compose."
 Json = dict[str, Any]
 
 
 class RollError(Exception):
-    """Why it does not go on, and what to do."""
+    """Why the roll stopped, and what to do."""
 
 
-#: What a step of a replacement may end with: refused, or the engine, its client or its answer is not there.
+#: Errors of a replacement step: refused, or the engine, its client or its answer is missing.
 FAILURES = (RollError, OSError, ValueError, subprocess.SubprocessError, http.client.HTTPException)
 
 
-# -- what is to be done: from what the engine tells, nothing is asked here ---------------------------------------------
+# -- planning, from container descriptions; nothing is requested here
+# ----------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """What the engine tells of a container of the stack (`docker inspect`)."""
+    """A container of the stack as the engine describes it (`docker inspect`)."""
 
     told: Json
 
@@ -100,7 +101,7 @@ class Container:
 
     @property
     def health(self) -> str:
-        """healthy, starting or unhealthy; of one that does not run: exited, created ..."""
+        """healthy, starting or unhealthy; for one that does not run: exited, created ..."""
         state = self.told["State"]
         return str(state.get("Health", {}).get("Status", "healthy") if self.is_running else state["Status"])
 
@@ -110,18 +111,18 @@ class Container:
 
     @property
     def check(self) -> list[str]:
-        """The command of its health check; empty: it has none that can be run."""
+        """The command of its health check; empty without a runnable one."""
         kind, *words = (self.told["Config"].get("Healthcheck") or {}).get("Test") or [""]
         return [str(each) for each in words] if kind == "CMD" else []
 
     def is_as(self, wanted: Container) -> bool:
-        """Of the same image, and of the same part of the compose file?"""
+        """Whether it has the same image and compose configuration."""
         ours, theirs = (each.told["Config"]["Labels"][_LABEL + "config-hash"] for each in (self, wanted))
         return bool(self.told["Image"] == wanted.told["Image"] and ours == theirs)
 
 
 def next_of(waiting: Collection[Container], leader: int | None) -> Container:
-    """Whose turn it is. ``leader``: the active controller's number, if there is one."""
+    """The next container. ``leader``: the active controller's number, if any."""
     return min(
         waiting,
         key=lambda each: (
@@ -133,11 +134,11 @@ def next_of(waiting: Collection[Container], leader: int | None) -> Container:
 
 
 def body_of(wanted: Container, replaced: Container) -> tuple[Json, dict[str, list[str]]]:
-    """How to create what ``wanted`` is under the name and number of ``replaced``: the body of the engine's request, and
-    the other networks with the names that it has there (an engine before 25 takes one network at the creation)."""
+    """The engine's request to create ``wanted`` under the name and number of ``replaced``: the body, and further
+    networks with their aliases (an engine before 25 accepts one network at creation)."""
     config = dict(wanted.told["Config"])
     if config.get("Hostname") == wanted.told["Id"][:12]:
-        del config["Hostname"]  # it is to have its own
+        del config["Hostname"]  # the engine sets a new one
     config["Labels"] = config["Labels"] | {_LABEL + "container-number": str(replaced.number)}
     first = wanted.told["HostConfig"]["NetworkMode"]
     names: dict[str, list[str]] = {}
@@ -150,8 +151,8 @@ def body_of(wanted: Container, replaced: Container) -> tuple[Json, dict[str, lis
 
 
 def not_whole(health: Mapping[str, str], doctor: Json | None) -> list[str]:
-    """Why the next one must not be stopped; ``health``: of each container, by its name; ``doctor``: `headrace doctor
-    -o json`, None: it cannot be asked."""
+    """Why the next container must not be stopped; ``health``: by container name; ``doctor``: the output of `headrace
+    doctor -o json`, None without an answer."""
     reasons = [f"{name} is {each}" for name, each in health.items() if each != "healthy"]
     if doctor is None:
         return [*reasons, "headrace doctor cannot be asked"]
@@ -168,7 +169,7 @@ def not_whole(health: Mapping[str, str], doctor: Json | None) -> list[str]:
 
 
 class Engine:
-    """Docker and Compose, for the project of the current directory. RollError for what they refuse."""
+    """Docker and Compose for the project in the current directory. Refusals raise RollError."""
 
     def __init__(self) -> None:
         self.project = str(json.loads(self._run("docker", "compose", "config", "--format", "json"))["name"])
@@ -183,7 +184,7 @@ class Engine:
         return self._run("docker", *arguments)
 
     def containers(self, services: Collection[str]) -> list[Container]:
-        """All of them, also those that do not run, in the order of their services and numbers."""
+        """All containers, running or not, in the order of services and numbers."""
         labels = [f"label={_LABEL}project={self.project}", f"label={_LABEL}oneoff=False"]
         ids = self.docker("ps", "-aq", *(word for label in labels for word in ("--filter", label))).split()
         found = [Container(told) for told in json.loads(self.docker("inspect", *ids))] if ids else []
@@ -191,8 +192,8 @@ class Engine:
         return sorted(found, key=lambda each: (SERVICES.index(each.service), each.number, each.is_former))
 
     def health(self, container: Container) -> str:
-        """As the engine knows it; while it is yet to look (every five seconds), by the container's own check: one that
-        does not end within a minute has found nothing out."""
+        """The engine's health status. Between its checks (every five seconds) run the container's own check; no result
+        within a minute counts as unknown."""
         if container.health == "starting" and container.check:
             command = ["docker", "exec", container.name, *container.check]
             try:
@@ -205,9 +206,9 @@ class Engine:
         return container.health
 
     def rendered(self, service: str) -> Container:
-        """A container of ``service`` as the compose file says it now; it is gone when this returns. All services are
-        named with as many as they have: with --no-deps, or some of them, Compose takes what they depend on out of its
-        hash, and would replace what it does not recognize at the next `up`."""
+        """A container of ``service`` as the compose file defines it now, removed again on return. All services are
+        named, with their current counts: with --no-deps, or a part of them, Compose leaves dependencies out of its
+        hash, and the next `up` would replace every container."""
         before = self.containers([service])
         counts = {each: len(self.containers([each])) + (each == service) for each in SERVICES}
         scales = [word for each, count in counts.items() for word in ("--scale", f"{each}={count}")]
@@ -222,11 +223,11 @@ class Engine:
         return made
 
     def renew_job(self) -> None:
-        """It runs again, and finds nothing to do; `docker compose up` would replace every node with it."""
+        """Run the job again, which changes nothing; otherwise `docker compose up` would replace every node with it."""
         self._run("docker", "compose", "up", "-d", "--no-deps", JOB)
 
     def create(self, name: str, body: Json, more_networks: Mapping[str, Sequence[str]]) -> None:
-        """RollError: refused, or not known; the container may be there even so."""
+        """Create a container. RollError: refused, or outcome unknown; the container may exist nevertheless."""
         path, kind = f"/containers/create?name={name}", {"Content-Type": "application/json"}
         try:
             with contextlib.closing(_Local(self._socket)) as connection:
@@ -242,7 +243,8 @@ class Engine:
             self.docker("network", "connect", *aliases, network, name)
 
     def ask(self, name: str, *arguments: str) -> Json | None:
-        """`headrace ARGUMENTS -o json` in a container; None: no answer (an exit code of 1 is one, of the doctor)."""
+        """The result of `headrace ARGUMENTS -o json` in a container; None without an answer (the doctor's exit code 1
+        is one)."""
         try:
             done = subprocess.run(
                 ["docker", "exec", name, "headrace", *arguments, "-o", "json"],
@@ -258,7 +260,7 @@ class Engine:
         return found if isinstance(found, dict) else None
 
     def _run(self, *command: str) -> str:
-        # (A session of its own: Ctrl-C is ours to obey, between two containers.)
+        # (A new session: this script handles Ctrl-C, between two containers.)
         try:
             done = subprocess.run(
                 command, stdin=subprocess.DEVNULL, capture_output=True, text=True, start_new_session=True, check=False
@@ -271,7 +273,7 @@ class Engine:
 
 
 class _Local(http.client.HTTPConnection):
-    """To the engine's socket."""
+    """HTTP over the engine's socket."""
 
     def __init__(self, path: str) -> None:
         super().__init__("engine", timeout=120)
@@ -287,7 +289,7 @@ class _Local(http.client.HTTPConnection):
 
 
 class Roll:
-    """``timeout_s``: for how long a new container may take to become healthy, and then the cluster to be whole."""
+    """``timeout_s``: how long a new container may take to become healthy, and then the cluster to be whole."""
 
     def __init__(self, engine: Engine, *, timeout_s: float) -> None:
         self._engine = engine
@@ -295,7 +297,7 @@ class Roll:
         self.ends = False
 
     def run(self, services: Sequence[str], *, everything: bool) -> int:
-        """How many containers were replaced."""
+        """Run the roll; returns the number of replaced containers."""
         engine = self._engine
         self._mend()
         waiting, wanted = [], {}
@@ -325,8 +327,8 @@ class Roll:
         return total - len(waiting)
 
     def _mend(self) -> None:
-        """After a roll that was cut off: a former container that is still there comes back, unless its successor is
-        well. RollError: one is stopped under its own name; by this or by somebody who knows why, nobody can tell."""
+        """Clean up after an interrupted roll: restore a former container unless its successor is healthy. Raises
+        RollError for a container stopped under its own name: whether a roll or an operator stopped it is unknown."""
         found = self._engine.containers(SERVICES)
         for former in (each for each in found if each.is_former):
             name = former.name.removesuffix(FORMER)
@@ -334,7 +336,7 @@ class Roll:
                 self._engine.docker("rm", former.name)
             else:
                 self._put_back(former, name)
-        # (The engine starts anew what fails; who is stopped stays so, however long one waits.)
+        # (The engine restarts failed containers; one stopped by a command stays stopped.)
         stopped = [each.name for each in self._engine.containers(SERVICES) if each.health == "exited"]
         if stopped:
             raise RollError(
@@ -343,7 +345,7 @@ class Roll:
             )
 
     def _put_back(self, one: Container, name: str) -> None:
-        """``one`` runs again, whatever it is called by now, as ``name``; what was made in its place is gone."""
+        """Restore ``one`` under ``name``, whatever its current name, and remove its replacement."""
         tell(f"  {name}: the former container is put back")
         deadline = time.monotonic() + PUT_BACK_S
         while True:
@@ -357,7 +359,7 @@ class Roll:
             time.sleep(LOOK_S)
 
     def _put_back_now(self, one: Container, name: str) -> None:
-        """What is there is asked for each time: a step that failed may have been done all the same."""
+        """Reads the engine's state at each step, because a failed step may have taken effect."""
         engine = self._engine
         called = {each.id: each.name for each in engine.containers([one.service])}
         if one.id not in called:
@@ -407,7 +409,7 @@ class Roll:
             time.sleep(LOOK_S)
 
     def _until_whole(self, so_far: str, *, is_first: bool = False) -> None:
-        """Told to end, it waits even so when something has just been replaced, and not when nothing has been."""
+        """Wait until the cluster is whole. On a signal it still waits if a container has just been replaced."""
         deadline = time.monotonic() + self._timeout_s
         told = time.monotonic()
         while not (is_first and self.ends):
@@ -428,13 +430,13 @@ class Roll:
         return None if status is None else int(status["leader_id"])
 
     def _ask(self, *arguments: str) -> Json | None:
-        """A broker: any that is healthy."""
+        """Ask any healthy broker."""
         brokers = [each for each in self._engine.containers(["broker"]) if self._engine.health(each) == "healthy"]
         return self._engine.ask(brokers[0].name, *arguments) if brokers else None
 
 
 def tell(line: str) -> None:
-    """Nobody may be there to read it, and a signal may come while another line is written: neither ends a roll."""
+    """Print a line. A missing reader, or a signal during another print, must not end the roll."""
     with contextlib.suppress(OSError, RuntimeError):
         print(line, file=sys.stderr, flush=True)
 
@@ -469,7 +471,7 @@ def _ends_between_two(roll: Roll) -> Any:
             tell("roll: it ends when the container that is being replaced serves, and all is whole")
 
     numbers = [signal.SIGINT, signal.SIGTERM]
-    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # (nohup: it is to go on)
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # (under nohup SIGHUP stays ignored)
         numbers.append(signal.SIGHUP)
     before = {number: signal.signal(number, on_signal) for number in numbers}
     try:
@@ -481,7 +483,7 @@ def _ends_between_two(roll: Roll) -> Any:
 
 @contextlib.contextmanager
 def _alone() -> Any:
-    """One roll at a time in a directory."""
+    """Only one roll at a time in a directory."""
     here = os.open(".", os.O_RDONLY)
     try:
         fcntl.flock(here, fcntl.LOCK_EX | fcntl.LOCK_NB)

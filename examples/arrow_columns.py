@@ -1,4 +1,4 @@
-"""Whole tables in and out, with no Python object per record.
+"""Whole Arrow tables in and out, with no Python object per record.
 
 python examples/arrow_columns.py [HOST:PORT]
 """

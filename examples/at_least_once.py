@@ -1,7 +1,8 @@
-"""At least once: handle first, commit then. Whatever dies in between is handled again; nothing is ever skipped.
+"""At least once: process first, then commit. After a crash the uncommitted records are processed again; none is
+skipped.
 
-So a handler must not mind being given a record twice: write with a key that the record has (an upsert), or remember
-(partition, offset) beside what you write, in the same transaction.
+So the handler must tolerate a repeated record: write with a key from the record (an upsert), or store (partition,
+offset) with the result, in the same transaction.
 
     python examples/at_least_once.py            # starts a LocalCluster
     python examples/at_least_once.py HOST:PORT
@@ -20,11 +21,11 @@ TOPIC, GROUP = "payments-handled-first", "bank"
 
 
 def work(bootstrap: str, handle: Callable[[Record], None], end: int) -> None:
-    """Everything below ``end`` that the group has not committed, in batches of ten."""
+    """Process everything below ``end`` that the group has not committed, in batches of ten."""
     settings = {
         "bootstrap.servers": bootstrap,
         "group.id": GROUP,
-        "auto.offset.reset": "earliest",  # a new group begins with the first record, not with the next
+        "auto.offset.reset": "earliest",  # a new group begins at the log start, not at its end
         "enable.auto.commit": False,
     }
     with Consumer(settings) as consumer:
@@ -35,7 +36,7 @@ def work(bootstrap: str, handle: Callable[[Record], None], end: int) -> None:
             for record in records:
                 handle(record)
                 reached = record.offset + 1
-            consumer.commit()  # after the work; the positions of what poll has handed out
+            consumer.commit()  # after the work; commits the positions after the polled records
 
 
 def main(bootstrap: str) -> None:

@@ -1,6 +1,6 @@
-"""At most once: commit first, handle then. Nothing is ever handled twice; what dies in between is handled by nobody.
+"""At most once: commit first, then process. No record is processed twice; those in process during a crash are skipped.
 
-For what is worth nothing when it comes late or again: a sensor's reading, a page view for a live counter.
+For records that are useless late or twice: a sensor's reading, a page view for a live counter.
 
     python examples/at_most_once.py            # starts a LocalCluster
     python examples/at_most_once.py HOST:PORT
@@ -19,11 +19,11 @@ TOPIC, GROUP = "readings-committed-first", "dashboard"
 
 
 def work(bootstrap: str, handle: Callable[[Record], None], end: int) -> None:
-    """Everything below ``end`` that the group has not committed, in batches of ten."""
+    """Process everything below ``end`` that the group has not committed, in batches of ten."""
     settings = {
         "bootstrap.servers": bootstrap,
         "group.id": GROUP,
-        "auto.offset.reset": "earliest",  # a new group begins with the first record, not with the next
+        "auto.offset.reset": "earliest",  # a new group begins at the log start, not at its end
         "enable.auto.commit": False,
     }
     with Consumer(settings) as consumer:
@@ -31,7 +31,7 @@ def work(bootstrap: str, handle: Callable[[Record], None], end: int) -> None:
         reached = 0
         while reached < end:
             records = consumer.poll(timeout=1.0, max_records=10)
-            consumer.commit()  # before the work; returns when it is on all in-sync replicas
+            consumer.commit()  # before the work; returns when the commit is on all in-sync replicas
             for record in records:
                 handle(record)
                 reached = record.offset + 1

@@ -1,6 +1,6 @@
-"""The first five minutes: a topic, some records, and reading them back.
+"""The first five minutes: create a topic, send records, read them back.
 
-Run it against a cluster (`headrace up --data /tmp/headrace`), or let it start one of its own:
+Run it against a cluster (`headrace up --data /tmp/headrace`), or let it start one:
 
     python examples/first_minutes.py            # starts a LocalCluster
     python examples/first_minutes.py HOST:PORT

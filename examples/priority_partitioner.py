@@ -1,6 +1,6 @@
-"""Urgent records get a partition of their own, so that they are read at once however long the others' queue is.
+"""Urgent records get their own partition, so that they are read at once however long the others' queue is.
 
-`headrace.PriorityPartitioner` sends keys that begin with PRIORITY_HIGH to partition 0 and hashes the others over the
+`headrace.PriorityPartitioner` sends keys that begin with PRIORITY_HIGH to partition 0 and hashes other keys over the
 rest. It is a dozen lines: see headrace/partitioners.py, and write your own in the same way.
 
     python examples/priority_partitioner.py [HOST:PORT]

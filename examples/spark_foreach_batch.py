@@ -2,10 +2,10 @@
 
 python examples/spark_foreach_batch.py [HOST:PORT]
 
-Spark runs a batch again, under the same number and with the same rows, when the driver dies before it has noted the
-batch as done. So the table keeps the numbers of the batches that are in it, in the transaction that applies them: a
-repeated batch changes nothing. The totals are published from the table after that. A repeated batch publishes the same
-totals again, which harms nobody who keeps the latest by key.
+When the driver crashes before it has recorded a batch as done, Spark runs it again with the same number and rows. So
+the table stores the numbers of applied batches, in the transaction that applies them: a repeated batch changes nothing.
+The totals are then published from the table. A repeated batch publishes the same totals again, which is harmless for
+readers that keep the latest by key.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ create table if not exists batches (batch_id integer primary key);
 
 
 class Totals:
-    """The two sinks of a batch. ``apply`` is what foreachBatch calls, on the driver."""
+    """The two sinks of a batch. foreachBatch calls ``apply`` on the driver."""
 
     def __init__(self, bootstrap: str, database: Path) -> None:
         self._bootstrap = bootstrap
@@ -75,7 +75,7 @@ class Totals:
 
 
 def run(spark: SparkSession, bootstrap: str, totals: Totals, checkpoint: Path) -> None:
-    """Process what is in the topic now."""
+    """Process the records that are in the topic now."""
     query = (
         spark.readStream.format("headrace")
         .option("headrace.bootstrap.servers", bootstrap)
@@ -92,7 +92,7 @@ def run(spark: SparkSession, bootstrap: str, totals: Totals, checkpoint: Path) -
 
 
 def main(spark: SparkSession, bootstrap: str, directory: Path) -> dict[str, tuple[int, int]]:
-    """Returns {customer: (orders, cents)} as the table has it."""
+    """Returns {customer: (orders, cents)} from the table."""
     with Admin(bootstrap_servers=bootstrap) as admin, contextlib.suppress(TopicAlreadyExistsError):
         admin.create_topics(
             [

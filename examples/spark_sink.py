@@ -36,7 +36,7 @@ def write_batch(spark: SparkSession, bootstrap: str) -> None:
 
 
 def stream_alarms(spark: SparkSession, bootstrap: str, checkpoint: Path) -> None:
-    """Readings above 30 degrees into another topic, once for each that is there; run it again for what came since."""
+    """Copy readings above 30 degrees to another topic, as far as they exist; run it again for later ones."""
     readings = (
         spark.readStream.format("headrace")
         .option("headrace.bootstrap.servers", bootstrap)

@@ -1,7 +1,7 @@
-"""A user's own tests, as they would stand in a project that uses Headrace: nothing in here but pytest and the SDK.
+"""A user's own tests, as in a project that uses Headrace: only pytest and the SDK.
 
-    pytest examples/test_orders.py            # one cluster for all, within pytest's process
-    pytest -n 2 examples/test_orders.py       # with pytest-xdist: one for each worker
+    pytest examples/test_orders.py            # one cluster for all tests, within pytest's process
+    pytest -n 2 examples/test_orders.py       # with pytest-xdist: one per worker
 
 ``take_orders`` and ``totals`` stand for the project's own code.
 """
@@ -26,11 +26,12 @@ from headrace import (
 )
 from headrace.errors import TopicAlreadyExistsError
 
-# -- the code that is tested: orders in, totals by customer out --------------------------------------------------------
+# -- the code under test: orders in, totals by customer out
+# --------------------------------------------------------------
 
 
 def take_orders(producer: Producer, topic: str, orders: Iterable[tuple[str, int]]) -> None:
-    """Returns when every order is on disk."""
+    """Send all orders; returns when each is on disk."""
     sent = [
         producer.send(topic, json.dumps({"crates": crates}).encode(), key=customer.encode())
         for customer, crates in orders
@@ -50,7 +51,7 @@ def totals(records: Iterable[Record]) -> dict[str, int]:
     return sums
 
 
-# -- what the tests share ----------------------------------------------------------------------------------------------
+# -- fixtures ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -65,7 +66,7 @@ def producer(bootstrap: str) -> Iterable[Producer]:
 
 
 def read(bootstrap: str, topic: str, count: int, *, group: str | None = None) -> list[Record]:
-    """At least ``count`` records of a topic, from its start or from where the group stopped; commits for the group."""
+    """At least ``count`` records of a topic, from its start or the group's position; commits for the group."""
     with Consumer(bootstrap_servers=bootstrap, group_id=group, auto_offset_reset="earliest") as consumer:
         if group is None:
             consumer.assign([TopicPartition(topic, number) for number in consumer.partitions_for(topic)])

@@ -1,7 +1,7 @@
-"""headrace/admin/blocking.py, generated from aio.py: the same calls without async and await.
+"""Generate headrace/admin/blocking.py from aio.py: the same calls without async and await.
 
 tools/blocking_admin.py generate    write it
-tools/blocking_admin.py check       fail when it is not what aio.py says (part of `make check`)
+tools/blocking_admin.py check       fail when it does not match aio.py (part of `make check`)
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ SOURCE = ROOT / "clients/python/src/headrace/admin/aio.py"
 TARGET = SOURCE.with_name("blocking.py")
 COMMAND = "tools/blocking_admin.py generate"
 
-#: What differs, as (text in aio.py, text in blocking.py); every one must occur.
+#: Replacements, as (text in aio.py, text in blocking.py); every one must occur.
 DIFFERENCES = (
     (r"\bAsyncAdmin\b", "Admin"),
     (r"\basync (def|with) ", r"\1 "),
     (r"\bawait ", ""),
     (r"__a(enter|exit)__", r"__\1__"),
     (r"\brun_async\b", "run"),
-    # A callback must not wait; it learns that before anything is closed.
+    # A callback must not block: raise before anything is closed.
     (r"( +)if self\._calls\.begin_close\(\):", r"\1refuse_to_wait()\n\g<0>"),
     (r'\A"""[^"]*"""', f'"""Admin: AsyncAdmin without async. Generated from aio.py by {COMMAND}: change aio.py."""'),
     (r"from \.\.faces ", r"from ..callbacks import refuse_to_wait\n\g<0>"),
@@ -31,7 +31,7 @@ DIFFERENCES = (
 
 
 def blocking(source: str) -> str:
-    """The text of blocking.py, out of that of aio.py."""
+    """The text of blocking.py for that of aio.py."""
     for pattern, replacement in DIFFERENCES:
         source, count = re.subn(pattern, replacement, source)
         if not count:

@@ -1,9 +1,9 @@
 """Wheels and sdists of every distribution, in dist/ (`make dist`).
 
-Each distribution is built from a copy: first its sdist, then its wheel from the unpacked sdist, so that an sdist that
-lacks a file fails here. No file of them may name a path of this machine: debug information and run paths are left out,
-and what was built is searched for such paths before it reaches dist/. Two builds of one commit with the same tools and
-the same Python give the same wheels (SOURCE_DATE_EPOCH is the commit's time).
+Each distribution is built from a copy: its sdist, then its wheel from the unpacked sdist, so that a file missing in the
+sdist fails here. No file may contain a path of this machine: debug information and run paths are left out, and results
+are searched for such paths before they reach dist/. Two builds of one commit with the same tools and Python give the
+same wheels (SOURCE_DATE_EPOCH is the commit's time).
 
 The build tools are those of .venv, in the versions of constraints.txt.
 """
@@ -27,22 +27,22 @@ from install import DISTRIBUTIONS, native_sources
 
 ROOT = Path(__file__).resolve().parent.parent
 OUTPUT = ROOT / "dist"
-#: What a build leaves in a checkout, and no copy takes along.
+#: Build results in a checkout, which copies leave out.
 _LEFTOVERS = shutil.ignore_patterns("*.so", "*.c", "*.html", "*.py[cod]", "__pycache__", "*.egg-info", "build", "dist")
 
 
 class BuildError(Exception):
-    """A distribution was not built, or must not be published as it is. The message carries the tools' output."""
+    """A distribution was not built, or must not be published. The message has the tools' output."""
 
 
 def paths_of_this_machine(*more: Path) -> list[bytes]:
-    """What no published file may contain: this checkout, this Python, this home, and ``more``."""
+    """Paths that no published file may contain: this checkout, this Python, this home, and ``more``."""
     own = {ROOT, Path(sys.prefix), Path(sys.exec_prefix), Path.home(), *more}
     return sorted({f"{path}/".encode() for path in own if len(path.parts) > 1})
 
 
 def files_of(archive: Path) -> Iterator[tuple[str, bytes]]:
-    """Name and content of each file in a wheel or an sdist."""
+    """Name and content of each file in a wheel or sdist."""
     if archive.suffix == ".whl":
         with zipfile.ZipFile(archive) as wheel:
             for name in wheel.namelist():
@@ -55,7 +55,7 @@ def files_of(archive: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def leaks(archive: Path, paths: list[bytes]) -> list[str]:
-    """A line for each file of ``archive`` that names one of ``paths``."""
+    """A line for each file of ``archive`` that contains one of ``paths``."""
     return [
         f"{archive.name}: {name} contains {path.decode()}"
         for name, content in files_of(archive)
@@ -65,15 +65,16 @@ def leaks(archive: Path, paths: list[bytes]) -> list[str]:
 
 
 def _environment(headers: Path) -> dict[str, str]:
-    """What the builds run with. ``headers``: the core's sources, whose .pxd files the SDK's modules need."""
+    """The build environment. ``headers``: the core's sources, whose .pxd files the SDK's modules need."""
     chosen = {
         **os.environ,
         "PYTHONPATH": str(headers),
         "PYTHONDONTWRITEBYTECODE": "1",
-        # Replaces Python's own flags, so it repeats them: without NDEBUG each assert of Python.h would name its file.
+        # Replaces Python's own flags and repeats them: without NDEBUG each assert of Python.h would contain its file's
+        # path.
         "CFLAGS": f"{sysconfig.get_config_var('CFLAGS')} -g0",
     }
-    if sys.platform.startswith("linux"):  # without the run path that a self-built Python links with
+    if sys.platform.startswith("linux"):  # without the run path of a self-built Python
         chosen["LDSHARED"] = f"{sysconfig.get_config_var('CC')} -shared"
     if "SOURCE_DATE_EPOCH" not in chosen and (ROOT / ".git").exists() and shutil.which("git") is not None:
         commit = subprocess.run(["git", "log", "-1", "--format=%ct"], cwd=ROOT, capture_output=True, text=True)
@@ -125,7 +126,7 @@ def build(directory: str, workspace: Path) -> list[Path]:
 
 def main() -> int:
     started = time.monotonic()
-    # What is compiled takes longest, so it is built first.
+    # Compiled distributions take longest, so build them first.
     directories = sorted(DISTRIBUTIONS, key=lambda directory: -len(native_sources(directory)))
     with tempfile.TemporaryDirectory(prefix="headrace-dist-") as temporary:
         workspace = Path(temporary)

@@ -1,11 +1,11 @@
-# The steps of continuous integration (.ci/run sources this): their time limits, what they print, and what the end says.
+# The steps of continuous integration (.ci/run sources this): time limits, output, and a summary.
 #
-#   step NAME LIMIT_S COMMAND...   runs it; its output is passed on as it comes, and kept in build/ci/NAME.log
-#   so_far                         how the steps went until now, on standard output
-#   summary                        how they all went, and the telling lines of those that failed, on standard error and
-#                                  in build/ci/timings.txt. 0 when none failed.
+#   step NAME LIMIT_S COMMAND...   run it; its output is passed on at once, and kept in build/ci/NAME.log
+#   so_far                         results of the steps so far, on standard output
+#   summary                        results of all steps, and the relevant lines of failed ones, on standard error and in
+#                                  build/ci/timings.txt. 0 when none failed.
 #
-# Who looks at a run afterwards may have the end of its output only, so what failed is told there once more.
+# A reader of a CI run may see only the end of its output, so failures are repeated there.
 
 mkdir -p build/ci
 ci_failed=()
@@ -15,7 +15,7 @@ step() { # NAME LIMIT_S COMMAND...
   local name=$1 limit=$2 started=$SECONDS code out tee verdict=ok
   shift 2
   printf '\nci: === %s: %s (at most %s s)\n' "$name" "$*" "$limit"
-  # Not a pipe: the shell would wait for its end, which whatever a step leaves running holds open, beyond any limit.
+  # Not a pipe: the shell would wait for its end, which any process left by a step holds open, beyond the limit.
   exec {out}> >(exec tee "build/ci/$name.log")
   tee=$!
   timeout --kill-after=20 "$limit" "$@" </dev/null >&"$out" 2>&1 {out}>&-

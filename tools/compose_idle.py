@@ -1,8 +1,8 @@
-"""What the stack of compose.yaml costs while nobody uses it: ``tools/compose_idle.py [SECONDS]``, after `up --wait`.
+"""The idle cost of compose.yaml's stack: ``tools/compose_idle.py [SECONDS]``, after `up --wait`.
 
-Of every running container of the project (COMPOSE_PROJECT_NAME, or headrace) all processes: their PSS (what they share
-counted once in all), and the processor time that the scheduler gave them in SECONDS (60). Health checks are in it while
-they run; what the engine itself spends on them is not. Linux, as root, on the engine's machine.
+For all processes of each running container of the project (COMPOSE_PROJECT_NAME, or headrace): PSS (shared memory
+counted once), and processor time over SECONDS (60). Running health checks are included; the engine's part is not.
+Linux, as root, on the engine's machine.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ PROC = Path("/proc")
 
 
 def docker(*arguments: str) -> list[str]:
-    """Lines of its output."""
+    """Output lines of a docker command."""
     done = subprocess.run(["docker", *arguments], capture_output=True, text=True, timeout=60, check=True)
     return done.stdout.splitlines()
 
 
 def processes(project: str) -> dict[str, set[int]]:
-    """Container's name -> the ids of its processes, as this machine sees them."""
+    """Container name -> process ids on this machine."""
     names = docker("ps", "--filter", f"label=com.docker.compose.project={project}", "--format", "{{.Names}}")
     return {name: {int(line) for line in docker("top", name, "-eo", "pid")[1:]} for name in sorted(names)}
 
 
 def pss_bytes(pids: Iterable[int]) -> int:
-    """Processes that have ended meanwhile count nothing."""
+    """Total PSS; ended processes count as 0."""
     total = 0
     for pid in pids:
         try:
@@ -43,7 +43,7 @@ def pss_bytes(pids: Iterable[int]) -> int:
 
 
 def cpu_s(pids: Iterable[int]) -> float:
-    """Seconds on a processor until now, of all threads."""
+    """Processor seconds so far, of all threads."""
     total = 0
     for pid in pids:
         for path in (PROC / str(pid) / "task").glob("*/schedstat"):

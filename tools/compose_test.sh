@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The cluster in containers: builds the images, then runs tests/compose on a project of its own, which is gone
-# afterwards. Needs a Docker engine with Compose v2, and the ports 9095, 9101-9109 and 9201-9209 of 127.0.0.1.
-# Arguments go to pytest.
+# The cluster in containers: builds the images, then runs tests/compose in a separate project, which is removed
+# afterwards. Needs a Docker engine with Compose v2, and the ports 9095, 9101-9109 and 9201-9209 of 127.0.0.1. Arguments
+# go to pytest.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 docker info >/dev/null 2>&1 || { printf 'compose-test: no Docker engine answers (docker info)\n' >&2; exit 2; }
@@ -11,9 +11,8 @@ unset HEADRACE_BOOTSTRAP_SERVERS HEADRACE_FULL HEADRACE_VERSION
 mkdir -p build/compose
 started=$SECONDS
 log=build/compose/build.log
-# One image after the other: BuildKit of Docker 20.10 now and then loses the directory of a layer, and even the Dockerfile
-# that it has just read, when two builds of one context begin at once. What it has lost stays in its cache, so a second
-# try begins without that.
+# Build the images one by one: BuildKit of Docker 20.10 sometimes loses a layer's directory, or even the Dockerfile,
+# when two builds of one context start together. Its cache keeps the rest, so a second try succeeds.
 images=$(docker compose --profile "*" config --format json |
   .venv/bin/python -c 'import json, sys; print(*(n for n, s in json.load(sys.stdin)["services"].items() if "build" in s))')
 [ -n "$images" ] || { printf 'compose-test: compose.yaml builds nothing\n' >&2; exit 1; }

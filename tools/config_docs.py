@@ -1,7 +1,7 @@
-"""docs/reference/configuration.md, generated from the declarations of every key.
+"""Generate docs/reference/configuration.md from the declarations of all keys.
 
 tools/config_docs.py generate    write it
-tools/config_docs.py check       fail when it is not what the declarations say (part of `make check`)
+tools/config_docs.py check       fail when it does not match the declarations (part of `make check`)
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ for `bootstrap.servers`.
 
 
 def page() -> str:
-    """The whole of docs/reference/configuration.md."""
+    """The text of docs/reference/configuration.md."""
     parts = [INTRODUCTION, _counts(), "## Topics\n", _topics()]
     parts += ["## Servers\n"]
     for title, keys in SERVER_GROUPS.items():
@@ -132,7 +132,7 @@ def _says(key: ConfigKey) -> str:
     told = key.note or key.refusal
     if not told:
         return key.doc
-    is_key = "." in told.split()[0]  # a key's name keeps its small letter
+    is_key = "." in told.split()[0]  # a key's name keeps its lower case
     return f"{key.doc} *{told if is_key else told[0].upper() + told[1:]}.*"
 
 

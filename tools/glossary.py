@@ -19,7 +19,7 @@ _WORDS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 
 
 def retired() -> dict[str, str]:
-    """Retired word -> what it is called now."""
+    """Retired word -> its replacement."""
     _, _, section = PAGE.read_text().partition("## Retired words")
     return dict(_ROW.findall(section))
 

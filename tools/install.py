@@ -1,11 +1,10 @@
-"""Fills .venv: pinned build tools, every dependency, our distributions (editable), native code. Run by tools/setup.sh.
+"""Fill .venv: pinned build tools, every dependency, our distributions (editable), native code. Run by tools/setup.sh.
 
-What was done is remembered in a stamp inside .venv, as digests of what it was done from, so that a second run does
-only what changed: constraints or the dev group -> pip for everything; a pyproject.toml -> pip for that distribution;
-a .pyx -> compile what changed in that distribution; a .pxd -> compile everything, because distributions look into each
-other's. Bytecode is written each time, where it is older than its source. pip does that for what it installs, but not
-for editable distributions. Where PYTHONDONTWRITEBYTECODE is set, each node of each test would else compile all that it
-imports (half of the processor time of its start).
+A stamp in .venv stores digests of the inputs, so that a second run repeats only what changed: constraints or the dev
+group -> pip for everything; a pyproject.toml -> pip for that distribution; a .pyx -> compile changed modules of that
+distribution; a .pxd -> compile everything, because distributions use each other's. Outdated bytecode is written each
+time. pip does that for packages it installs, but not for editable ones; with PYTHONDONTWRITEBYTECODE each node of each
+test would otherwise compile all its imports (half of the processor time of its start).
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 STAMP = Path(sys.prefix) / "headrace-setup.json"
 
-#: Distribution directory -> extras that a checkout wants of it.
+#: Distribution directory -> extras for a checkout.
 DISTRIBUTIONS = {
     "protos": "",
     "core": "[server,arrow,zstd,snappy]",
@@ -57,7 +56,7 @@ def digest(paths: Iterable[Path], *extra: str) -> str:
 
 
 def what_is_installed_from() -> dict[str, str]:
-    """For each distribution, the digest of what pip reads for it."""
+    """Per distribution, the digest of pip's inputs."""
     groups = tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]
     common = digest([ROOT / "constraints.txt"], json.dumps([groups, BUILD_TOOLS]), sys.version, str(ROOT))
     return {
@@ -71,7 +70,7 @@ def native_sources(directory: str) -> list[Path]:
 
 
 def declarations() -> str:
-    """Digest of what compiled modules know of each other: layouts that must be equal on both sides."""
+    """Digest of the .pxd files: layouts that must be equal in all compiled modules."""
     return digest([p for d in DISTRIBUTIONS for s in ("pxd", "h") for p in (ROOT / d / "src").rglob(f"*.{s}")])
 
 
@@ -86,12 +85,12 @@ def is_compiled(directory: str) -> bool:
 
 
 def run(*command: str, cwd: Path = ROOT, **variables: str) -> None:
-    """Run quietly; on failure show the output and leave with its code."""
+    """Run a command quietly; on failure print its output and exit with its code."""
     environment = {
         **os.environ,
         "PIP_DISABLE_PIP_VERSION_CHECK": "1",
         "PIP_ROOT_USER_ACTION": "ignore",
-        # Cython looks there for the .pxd files of the other distributions, before any of them is installed.
+        # Cython finds the .pxd files of other distributions there, before any of them is installed.
         "PYTHONPATH": os.pathsep.join(str(ROOT / directory / "src") for directory in DISTRIBUTIONS),
         **variables,
     }
@@ -105,7 +104,7 @@ def run(*command: str, cwd: Path = ROOT, **variables: str) -> None:
 
 
 class Timed:
-    """``with Timed("what"):`` says what is done now, and afterwards how long it took."""
+    """``with Timed("what"):`` prints the step, and its duration afterwards."""
 
     def __init__(self, what: str) -> None:
         self.what = what
@@ -143,14 +142,14 @@ def install(directories: list[str]) -> None:
 
 
 def compile_in_place(directory: str, *, anew: bool) -> None:
-    """Compile what changed, or (``anew``) everything."""
+    """Compile changed modules, or (``anew``) all."""
     command = [sys.executable, "setup.py", "-q", "build_ext", "--inplace", *(["--force"] if anew else [])]
     with Timed(f"native code of {directory}"):
         run(*command, cwd=ROOT / directory, **({"CYTHON_FORCE_REGEN": "1"} if anew else {}))
 
 
 def write_bytecode() -> None:
-    for directory in DISTRIBUTIONS:  # what does not compile is told by whoever imports it
+    for directory in DISTRIBUTIONS:  # modules that fail to compile are reported on import
         compileall.compile_dir(str(ROOT / directory / "src"), quiet=2)
 
 
@@ -172,12 +171,12 @@ def enable_hooks() -> None:
 def main() -> None:
     started = time.monotonic()
     with (STAMP.parent / "headrace-setup.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # two `make` at once: the second waits, then finds nothing to do
+        fcntl.flock(lock, fcntl.LOCK_EX)  # the second of two `make` waits, then finds nothing to do
         stamp = load_stamp()
         wanted = what_is_installed_from()
         native = [directory for directory in DISTRIBUTIONS if native_sources(directory)]
         installed = stamp.get("installed", {})
-        if not isinstance(installed, dict):  # an older form
+        if not isinstance(installed, dict):  # an older format
             installed = {}
         changed = [path for path in DISTRIBUTIONS if installed.get(path) != wanted[path]]
         if changed:

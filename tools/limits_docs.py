@@ -1,7 +1,7 @@
-"""The table of docs/reference/limits.md, from the declarations in headrace_core.rpc.limits.
+"""Generate the table of docs/reference/limits.md from the declarations in headrace_core.rpc.limits.
 
 tools/limits_docs.py generate    write it
-tools/limits_docs.py check       fail when it is not what the declarations say (make check runs this)
+tools/limits_docs.py check       fail when it does not match the declarations (part of `make check`)
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ BEGIN, END = "<!-- begin: tools/limits_docs.py -->\n", "<!-- end -->\n"
 
 
 def rendered() -> str:
-    """Two tables: the calls that take lists, and those that take none."""
+    """Two tables: calls with lists, and calls without."""
     lines = ["| call | at most | bytes |", "|---|---|---|"]
     short = []
     for method, limits in LIMITS.items():

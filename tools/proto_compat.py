@@ -1,9 +1,9 @@
-"""What a client compiled from an older set of our .proto files relies on, and whether a newer set still keeps it.
+"""Compatibility of .proto files with clients compiled from an older set.
 
-``describe`` reduces descriptors to plain, sorted JSON (the *baseline*, committed as protos/baseline.json);
-``breaking_changes`` compares two of them. Compatible: whatever is new. Breaking: what an existing client would
-misread, no longer compile against, or call in vain. A field is known by its number (what is on the wire), an enum value
-by its number, a method by its name.
+``describe`` reduces descriptors to sorted JSON (the *baseline*, committed as protos/baseline.json);
+``breaking_changes`` compares two of them. Additions are compatible. Breaking: anything that an existing client would
+misread, fail to compile against, or call without success. Fields and enum values are identified by number, as on the
+wire, methods by name.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Field(TypedDict):
     name: str
     type: str  # "int32", or the full name of a message or enum
     cardinality: str  # "singular", "optional" (explicit presence) or "repeated"
-    oneof: str  # "" when it is in none
+    oneof: str  # "" outside of a oneof
 
 
 class Method(TypedDict):
@@ -65,7 +65,7 @@ def _values(enum: EnumDescriptorProto) -> dict[str, list[str]]:
 
 
 def describe(files: FileDescriptorSet) -> Description:
-    """The parts of ``files`` that clients rely on, as plain values in a stable order."""
+    """The parts of ``files`` that clients depend on, as plain values in a stable order."""
     found = Description(messages={}, enums={}, services={})
     for file in files.file:
         for full_name, message in _messages(file.package, file.message_type):
@@ -144,7 +144,7 @@ def _signature(method: Method) -> str:
 
 
 def breaking_changes(old: Description, new: Description) -> list[str]:
-    """One line for each thing that clients of ``old`` rely on and ``new`` does not keep; empty when compatible."""
+    """One line for each thing in ``old`` that ``new`` breaks; empty when compatible."""
     found: list[str] = []
     for message, fields in old["messages"].items():
         if message in new["messages"]:

@@ -1,8 +1,8 @@
-"""The protos' tool: generate the code, check that it is fresh, keep the baseline that no change may break.
+"""Generate code from the protos, check that it is up to date, and maintain the compatibility baseline.
 
 proto_tool.py generate           new code from the .proto files; compatible additions go into protos/baseline.json
-proto_tool.py check              generated code is as committed, nothing in the baseline is broken, and all is in it
-proto_tool.py accept-breaking    a new baseline, whatever it breaks (before 1.0 only; say so in CHANGELOG.md)
+proto_tool.py check              fail for outdated code, a broken baseline, or additions missing in it
+proto_tool.py accept-breaking    a new baseline with breaking changes (before 1.0 only; note them in CHANGELOG.md)
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def proto_files() -> list[Path]:
 
 
 def run_protoc(*arguments: str) -> None:
-    """Run the bundled protoc over all our files; leaves the process when it fails (it has said why)."""
+    """Run the bundled protoc over all our files; exits the process when it fails (protoc prints why)."""
     names = [str(path.relative_to(SOURCES)) for path in proto_files()]
     code = protoc.main(["protoc", f"-I{SOURCES}", f"-I{WELL_KNOWN}", *arguments, *names])
     if code:
@@ -57,7 +57,7 @@ def save_baseline(description: proto_compat.Description) -> None:
 
 
 def stale_files() -> list[str]:
-    """Generated files that are missing, differ from what protoc makes now, or have no .proto any more."""
+    """Generated files that are missing, outdated, or without a .proto."""
     with tempfile.TemporaryDirectory() as name:
         fresh = Path(name)
         generated = generate_into(fresh)
@@ -72,7 +72,7 @@ def stale_files() -> list[str]:
 
 
 def problems() -> list[str]:
-    """Everything that `check` complains about."""
+    """All complaints of `check`."""
     found = [f"{line}; run make proto" for line in stale_files()]
     now, baseline = describe_sources(), load_baseline()
     broken = proto_compat.breaking_changes(baseline, now)
@@ -83,7 +83,7 @@ def problems() -> list[str]:
 
 
 def generate() -> list[str]:
-    """Write the generated code; extend the baseline unless something in it would break (then say what)."""
+    """Write the generated code; extend the baseline unless that breaks it (then return the complaints)."""
     generate_into(SOURCES)
     now = describe_sources()
     broken = proto_compat.breaking_changes(load_baseline(), now) if BASELINE.exists() else []

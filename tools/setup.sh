@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Makes a checkout ready to work: system packages that it may install, .venv, pinned dependencies, native code.
-# Safe to run again and again; when nothing has changed it takes about a second. Says where the time goes.
+# Make a checkout ready to work: system packages (if it may install them), .venv, pinned dependencies, native code.
+# Repeatable; without changes it takes about a second. Prints the time of each step.
 #
 #   PYTHON=/usr/bin/python3.12 tools/setup.sh   another interpreter for a new .venv
-#   HEADRACE_NO_APT=1 tools/setup.sh            never call apt-get: only say what is missing
+#   HEADRACE_NO_APT=1 tools/setup.sh            never call apt-get: only report missing packages
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -1,10 +1,10 @@
-"""The site: every page of the repository, the command line, the errors, the protocol, and the API from docstrings.
+"""The site: all pages of the repository, the command line, errors, the protocol, and the API from docstrings.
 
     tools/site.py                 build/site; read it with `python -m http.server -d build/site` (part of CI)
-    tools/site.py sources         only what MkDocs reads, in build/site-src
+    tools/site.py sources         only MkDocs' input, in build/site-src
 
-MkDocs and its plugins are installed into build/site-venv from tools/site_requirements.txt. The build is strict: a
-warning fails it, and so does a page that loads a script, a style, a font or a picture from another host.
+MkDocs and its plugins are installed into build/site-venv from tools/site_requirements.txt. The build is strict: it
+fails on a warning, and on a page that loads a script, style, font or picture from another host.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ ROOT = Path(__file__).resolve().parent.parent
 REQUIREMENTS = ROOT / "tools" / "site_requirements.txt"
 SOURCES, BUILT, TOOLS = (ROOT / "build" / name for name in ("site-src", "site", "site-venv"))
 
-#: Pages that stand outside of docs/ -> where they are in the site.
+#: Pages outside of docs/ -> their place in the site.
 OUTSIDE = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
-#: Title -> pages or folders of them; what is in no section fails a test.
+#: Title -> pages or folders; a page in no section fails a test.
 SECTIONS: dict[str, list[str]] = {
     "Start": ["index.md", "tutorial.md", "installing.md", "migrating.md", "embedding.md", "glossary.md"],
     "Programs": ["sdk"],
@@ -42,7 +42,7 @@ SECTIONS: dict[str, list[str]] = {
     "Reference": ["reference", "api"],
     "Project": ["contributing.md", "releasing.md", "changelog.md"],
 }
-#: Page of the API -> what is on it.
+#: API page -> its contents.
 API = {
     "producers": ["headrace.producer.blocking.Producer", "headrace.producer.aio.AsyncProducer"],
     "consumers": ["headrace.consumer.blocking.Consumer", "headrace.consumer.aio.AsyncConsumer"],
@@ -88,18 +88,18 @@ nav: {nav}
 """
 
 
-# -- pages as MkDocs wants them ---------------------------------------------------------------------------------------
+# -- pages for MkDocs -------------------------------------------------------------------------------------------------
 
 
 def home(path: str) -> str | None:
-    """Where a file of the repository is in the site; None: not there."""
+    """The place of a repository file in the site; None: not there."""
     if path in OUTSIDE:
         return OUTSIDE[path]
     return path.removeprefix("docs/") if path.startswith("docs/") else None
 
 
 def linked(text: str, page: str) -> str:
-    """``text`` of a page of the repository with links as the site has them; what is not in it keeps its name only."""
+    """``text`` of a repository page with links for the site; targets outside of it keep only their name."""
 
     def one(found: re.Match[str]) -> str:
         label, target = found[1], found[2]
@@ -115,7 +115,7 @@ def linked(text: str, page: str) -> str:
 
     parts = re.split(r"(```.*?```|`[^`\n]*`)", text, flags=re.DOTALL)
     joined, codes = "", []
-    for part in parts:  # a link's label may hold code, and code may look like a link
+    for part in parts:  # a link's label may contain code, and code may look like a link
         if part.startswith("`"):
             codes.append(part)
             joined += f"\0{len(codes) - 1}\0"
@@ -126,7 +126,7 @@ def linked(text: str, page: str) -> str:
 
 
 def as_python_markdown(text: str) -> str:
-    """Add what Python's Markdown needs and GitHub's does not: a blank line before a list, four spaces in an item."""
+    """Add what Python's Markdown needs beyond GitHub's: a blank line before a list, four spaces in an item."""
     lines: list[str] = []
     fenced = False
     for line in text.splitlines():
@@ -140,7 +140,7 @@ def as_python_markdown(text: str) -> str:
 
 
 def written() -> Iterator[tuple[str, str]]:
-    """(path in the site, text) of each page that people write, and of the generated ones in docs/."""
+    """(path in the site, text) of each page in the repository, also generated ones in docs/."""
     for page in [*OUTSIDE, *(str(path.relative_to(ROOT)) for path in sorted((ROOT / "docs").rglob("*.md")))]:
         there = home(page)
         assert there is not None
@@ -267,14 +267,14 @@ class _Assets(HTMLParser):
 
 
 def external_assets(html: str) -> list[str]:
-    """What a page loads from another host: scripts, styles, pictures, frames. Links that a reader follows are none."""
+    """Resources that a page loads from another host: scripts, styles, pictures, frames; not links."""
     parser = _Assets()
     parser.feed(html)
     return [each for each in parser.found if re.match(r"(\w+:)?//", each)]
 
 
 def tools() -> Path:
-    """MkDocs, as the requirements have it."""
+    """Install MkDocs by the requirements; returns its directory."""
     stamp, wanted = TOOLS / "stamp", hashlib.sha256(REQUIREMENTS.read_bytes()).hexdigest()
     if not stamp.exists() or stamp.read_text() != wanted:
         venv.create(TOOLS, clear=True, with_pip=True)

@@ -1,10 +1,10 @@
-"""What the steps of CI that failed said: of each one's log the lines that tell why.
+"""Print the lines that explain failed CI steps, from their logs.
 
     tools/telling_lines.py build/ci/sim build/ci/kafka       of build/ci/sim.log and build/ci/kafka.log
 
-A log's end tells most, without what says nothing there: progress, empty lines, how long what took. When something was
-called an error before that (a compiler's complaint above what its neighbours still print), a third of the lines are for
-that. All steps share some 80 lines, so that they are in the end of CI's output together.
+Usually a log's end has them, without progress, empty lines and durations. If errors occur earlier (a compiler error
+above other files' output), a third of the lines are for these. All steps share about 80 lines, so that they fit at the
+end of CI's output.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ _TELLS = re.compile(
 
 
 def telling(text: str, most: int = LINES_OF_ONE) -> list[str]:
-    """At most ``most`` lines of a log, in their order; ``...`` where some between them are left out."""
-    # What a progress bar wrote over is gone, as on a terminal; an escape sequence is no letter.
+    """At most ``most`` lines of a log, in order; ``...`` marks omissions."""
+    # Drop text overwritten by a progress bar, and escape sequences.
     lines = [re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line.rstrip("\n").split("\r")[-1]) for line in text.split("\n")]
     kept = [(at, line) for at, line in enumerate(lines) if not _NOISE.match(line)]
     early = [(at, line) for at, line in kept[:-most] if _TELLS.search(line)]
     if early:
         early = early[-(most // 3) :]
-        kept = early + kept[-(most - len(early) - 1) :]  # one line is for the dots
+        kept = early + kept[-(most - len(early) - 1) :]  # one line for the dots
     else:
         kept = kept[-most:]
     told: list[str] = []
@@ -59,7 +59,7 @@ def telling(text: str, most: int = LINES_OF_ONE) -> list[str]:
 
 
 def report(logs: Sequence[Path]) -> list[str]:
-    """What these logs tell, each line with the step's name: none may be taken for the end of another's output."""
+    """The lines of these logs, each with the step's name."""
     most = min(LINES_OF_ONE, max(10, LINES_OF_ALL // max(1, len(logs))))
     said: list[str] = []
     for log in logs:

@@ -1,13 +1,12 @@
 #!/usr/bin/env bash
 # The test suite. Arguments go to pytest: tools/test.sh tests/unit -k codec
-# TEST_WORKERS=1 runs in one process; HEADRACE_TEST_SEED=N repeats a run's random choices. Clusters that start, fail and
-# are waited for leave a third of the processors idle, so there is one worker more than there are of them. A file's tests
-# are one worker's: what a file starts for all of them is started once. tests/conftest.py says in which order files go:
-# some that wait beside some that compute, long ones early; the unit tests' small ones come last, and the workers end
-# together. (Not by xdist_group: xdist 3.8 keeps the group in an attribute that pytest 9.2 no longer reads, and every
-# worker started every cluster.)
-# `-m long` runs what is left out for its length; CI does.
-# The counts that the requirements name, where a test has smaller ones for every day, are those of `make verify`.
+# TEST_WORKERS=1 runs in one process; HEADRACE_TEST_SEED=N repeats a run's random choices. Tests that wait for clusters
+# leave a third of the processors idle, so there is one worker more than processors. All tests of a file run in one
+# worker, so that a file's cluster is started once. tests/conftest.py orders the files: waiting ones beside computing
+# ones, long ones early, small unit tests last, so that all workers end together. (Not by xdist_group: xdist 3.8 keeps
+# the group in an attribute that pytest 9.2 no longer reads, and every worker started every cluster.)
+# `-m long` runs the tests that are left out for their length; CI does.
+# Tests use small counts; `make verify` runs them with the counts of the requirements.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 workers=${TEST_WORKERS:-$(($(nproc) + 1))}

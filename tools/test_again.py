@@ -1,16 +1,15 @@
-"""`make test`, and what did not come in time in it once more, alone: what CI runs.
+"""`make test`, then a second run, alone, of tests that timed out. CI runs this.
 
-CI's machine is slow and shared with others. A test of real processes that waits generously may still meet a minute in
-which nothing moves. So a test that a time-out ended runs again, with nothing beside it (Kafka's own build does the
-same: maxTestRetries=1). If it passes then, it is flaky: it is named loudly, so that somebody mends it. If it fails
-twice, it has failed.
+CI's machine is slow and shared. A test of real processes with generous timeouts may still hit a minute in which nothing
+runs. So a test that timed out runs again with nothing beside it (as in Kafka's own build: maxTestRetries=1). If it
+passes then, it is reported as flaky, to be fixed. If it fails twice, it has failed.
 
-Nothing else runs again: no verdict about safety (lost, doubled, reordered, shared, a violated invariant), no failed
-assertion, no error, no crashed worker. One of these fails the whole run at once. tests/conftest.py records what ended
-each test (headrace_core.testing.verdicts says what counts as a time-out); a test without a record has no second chance.
-Nor has any when more than ten failed, for that is no accident.
+Nothing else runs again: no safety verdict (lost, doubled, reordered, shared, a violated invariant), no failed
+assertion, no error, no crashed worker. One of these fails the whole run at once. tests/conftest.py records the cause of
+each failure (headrace_core.testing.verdicts defines time-outs); a test without a record does not run again. Neither
+does any test after more than ten failures.
 
-    tools/test_again.py            the exit code is 0 when every test has passed, the first time or the second
+    tools/test_again.py            exit code 0 when every test has passed, in the first or the second run
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ ROOT = Path(__file__).resolve().parent.parent
 FIRST = ("make", "--no-print-directory", "test")
 AGAIN = ("tools/test.sh", "--last-failed", "--last-failed-no-failures", "none")
 AGAIN_MAX = 10
-#: As headrace_core.testing.verdicts has them.
+#: As in headrace_core.testing.verdicts.
 RECORD_KEY, TIME_OUT = "HEADRACE_TEST_VERDICTS", "time-out"
 
 _SUMMARY = re.compile(r"=* ?(?P<counts>(?:\d+ \w+,? ?)+) in (?P<seconds>[\d.]+)s")
@@ -37,9 +36,9 @@ _SUMMARY = re.compile(r"=* ?(?P<counts>(?:\d+ \w+,? ?)+) in (?P<seconds>[\d.]+)s
 def run(
     first: Sequence[str] = FIRST, again: Sequence[str] = AGAIN, *, root: Path = ROOT, cache: Path | None = None
 ) -> int:
-    """The exit code. ``cache``: where pytest keeps what failed."""
+    """Run both; returns the exit code. ``cache``: pytest's directory of failed tests."""
     failed_file = (cache or root / ".pytest_cache") / "v" / "cache" / "lastfailed"
-    failed_file.unlink(missing_ok=True)  # of other runs
+    failed_file.unlink(missing_ok=True)  # of earlier runs
     with tempfile.TemporaryDirectory() as directory:
         record = Path(directory) / "verdicts"
         code, summary = _run(first, root, {RECORD_KEY: str(record)})
@@ -66,7 +65,7 @@ def run(
 
 
 def _ended(record: Path) -> dict[str, list[tuple[str, str]]]:
-    """What ended each test that failed: (kind, error), for its call, and perhaps its teardown."""
+    """Causes of each failed test: (kind, error) for its call, and for its teardown if that failed."""
     ended: dict[str, list[tuple[str, str]]] = {}
     for line in record.read_text(encoding="utf-8").splitlines() if record.exists() else ():
         found = json.loads(line)
@@ -75,7 +74,7 @@ def _ended(record: Path) -> dict[str, list[tuple[str, str]]]:
 
 
 def _run(command: Sequence[str], root: Path, environment: dict[str, str] | None = None) -> tuple[int, str]:
-    """The exit code, and pytest's last summary. Output is passed on as it comes."""
+    """Run pytest; returns its exit code and last summary. Output is passed on at once."""
     summary = ""
     with subprocess.Popen(
         command,
@@ -92,7 +91,7 @@ def _run(command: Sequence[str], root: Path, environment: dict[str, str] | None 
             print(line, end="", flush=True)
             if _SUMMARY.search(line):
                 summary = line.strip("= \n")
-    # `make` says 2 for whatever failed in it.
+    # `make` returns 2 for any failure.
     return process.returncode, summary
 
 

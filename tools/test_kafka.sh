@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# The tests that need Apache Kafka's own tools (marker "kafka"): Java, and Maven for the jars. Whatever is missing is a
-# failure here, never a skip. HEADRACE_PEERS names a folder that fetches and runs Kafka; without it we fetch the jars.
+# The tests that need Apache Kafka's own tools (marker "kafka"): Java, and Maven for the jars. A missing tool is a
+# failure here, never a skip. HEADRACE_PEERS names a folder that fetches and runs Kafka; without it this script fetches
+# the jars.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 for needed in java mvn; do

@@ -1,17 +1,17 @@
-"""Count one record's way: producer, leader, followers, consumer.
+"""Count the functions and handoffs of one record: producer, leader, followers, consumer.
 
     tools/trace_record.py              the counts
     tools/trace_record.py --list       also every function and every handoff, in order of process
     tools/trace_record.py --json FILE
 
 The tool starts a local cluster (three brokers, three controllers) in which every process runs under ``sys.setprofile``.
-It sends records one at a time with acks=all and waits for each at a consumer. A function is on the record's way if the
-processes call it at least once for every second record, after the calls that they make when idle are taken off.
+It sends records one at a time with acks=all and waits for each at a consumer. A function counts if the processes call
+it at least once for every second record, after idle calls are subtracted.
 
 * *functions*: distinct functions of the product (generated protobuf code and compiled modules are not seen).
-* *files*: the files that hold them.
-* *handoffs*: places where another thread, task, callback or process takes over. Each is a function that the event loop
-  or a thread starts or resumes. The caller of ``send`` is none; the thread that polls is one.
+* *files*: the files that contain them.
+* *handoffs*: places where another thread, task, callback or process takes over: a function that the event loop or a
+  thread starts or resumes. The caller of ``send`` does not count; the polling thread does.
 
 The two followers do the same work and count once.
 """
@@ -33,11 +33,11 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 WARM_UP, RECORDS = 300, 200
-#: A function that one record in two needs is on the way: a group of two may share a call.
+#: One call per two records suffices: a group of two may share a call.
 CALLS_MIN = 0.5
 
 OFF, IDLE, BUSY, DUMP = 0, 1, 2, 3
-#: Frames of whoever starts and resumes our code.
+#: Frames that start and resume our code.
 _SCHEDULERS = (
     "/asyncio/events.py",
     "/asyncio/base_events.py",
@@ -50,7 +50,7 @@ _COMPREHENSIONS = ("<listcomp>", "<genexpr>", "<dictcomp>", "<setcomp>", "<modul
 
 
 class Recorder:
-    """Counts the calls of one process, by phase; the phase is one byte of a file that all processes map."""
+    """Counts the calls of one process by phase, which is one byte of a file that all processes map."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -83,7 +83,7 @@ class Recorder:
             self._starts[phase][f"{threading.current_thread().name}: {start}"] += 1
 
     def _name(self, code: CodeType) -> str | None:
-        """``file:function`` of our own code, else None."""
+        """``file:function`` of our own code, otherwise None."""
         try:
             return self._names[code]
         except KeyError:
@@ -94,7 +94,7 @@ class Recorder:
             return found
 
     def _start_of(self, frame: FrameType) -> str | None:
-        """What the event loop or a thread has started, if that is this very call."""
+        """The function that the event loop or a thread started, if this call is it."""
         caller = frame.f_back
         while caller is not None:
             code = caller.f_code
@@ -195,7 +195,7 @@ def measure(directory: Path) -> tuple[float, float]:
 
 
 def on_the_way(counts: dict[str, dict[str, int]], idle_s: float, busy_s: float) -> dict[str, float]:
-    """Calls for each record, without those of an idle process."""
+    """Calls per record, minus those of an idle process."""
     idle, busy = counts[str(IDLE)], counts[str(BUSY)]
     rates = {name: (calls - idle.get(name, 0) * busy_s / idle_s) / RECORDS for name, calls in busy.items()}
     return {name: rate for name, rate in rates.items() if rate >= CALLS_MIN}

@@ -1,11 +1,12 @@
-"""Install what `make dist` built as a user does, and use it: a new venv outside the checkout, no compiler in PATH.
+"""Install the results of `make dist` as a user does, and use them: a new venv outside the checkout, no compiler in
+PATH.
 
     tools/try_dist.py                       with constraints.txt and without, side by side
     tools/try_dist.py --without-constraints only that
 
-Third-party packages come from the registry that pip is configured for, ours from dist/ alone, as wheels; pip's report
-proves it. Then, in that environment: `headrace version`, `headrace up`, a record sent and read by the command line and
-by the SDK, a pytest of its own with LocalCluster and the fixtures, `headrace down`.
+Third-party packages come from pip's configured registry, ours only from dist/, as wheels; pip's report proves it. Then,
+in that environment: `headrace version`, `headrace up`, a record sent and read by the command line and by the SDK, a
+pytest with LocalCluster and the fixtures, `headrace down`.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ def test_the_fixture_of_the_plugin(headrace, headrace_topic):
 
 
 class TrialError(Exception):
-    """What was built cannot be installed or used. The message carries the output of the command that failed."""
+    """A distribution cannot be installed or used. The message has the output of the failed command."""
 
 
 class Trial:
@@ -89,7 +90,7 @@ class Trial:
         self.environment |= {"PATH": str(self.bin), "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
 
     def run(self, *command: str, given: str | None = None, limit_s: float = 120) -> str:
-        """What ``command`` of the venv prints. Raises TrialError with all its output when it fails."""
+        """The output of ``command`` in the venv. Raises TrialError with all its output when it fails."""
         started = time.monotonic()
         done = subprocess.run(
             [str(self.bin / command[0]), *command[1:]],
@@ -108,7 +109,7 @@ class Trial:
         return done.stdout
 
     def install(self) -> None:
-        """Fill the venv, and make sure that every distribution of ours is a wheel from dist/."""
+        """Fill the venv, and check that every distribution of ours is a wheel from dist/."""
         venv.create(self.directory / "venv", with_pip=True)
         if found := [name for name in COMPILERS if shutil.which(name, path=self.environment["PATH"])]:
             raise TrialError(f"{self.name}: the venv has a compiler in its PATH: {found}")
@@ -129,7 +130,7 @@ class Trial:
                 raise TrialError(f"{self.name}: {name} was installed from {url}, not from a wheel in dist/")
 
     def use(self) -> None:
-        """Everything that the first minute promises, on a small cluster."""
+        """Run the README's first minute on a small cluster."""
         told = self.run("headrace", "version")
         if told.strip() != version():
             raise TrialError(f"{self.name}: headrace version says {told!r}, not {version()}")

@@ -1,9 +1,9 @@
-"""`make verify`: everything that exists, in shards that resume.
+"""`make verify`: all tests and checks, in resumable shards.
 
-Each shard is a command. One that passed on this very state of the files is not run again; a run that was stopped goes
-on where it was. State: build/verify/<shard>.json and .log.
+Each shard is a command. One that passed for the current files is not repeated; a stopped run continues where it was.
+State: build/verify/<shard>.json and .log.
 
-    tools/verify.py              run what is not done
+    tools/verify.py              run unfinished shards
     tools/verify.py --again      run all
     tools/verify.py NAME...      only these shards
 """
@@ -27,7 +27,7 @@ STATE = ROOT / "build" / "verify"
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """``seconds_max`` after which it is stopped and counts as failed."""
+    """``seconds_max``: a timeout, after which it has failed."""
 
     name: str
     command: tuple[str, ...]
@@ -65,7 +65,7 @@ SHARDS = (
     Shard("simulation-tests", ("tools/test.sh", "tests/simulation"), 600),
     Shard("fuzz", (sys.executable, "-m", "tests.fuzz.run_fuzz", "--seconds", "600"), 1200),
     Shard("system", ("env", "HEADRACE_FULL_KILLS=1", "tools/test.sh", "tests/system/test_controllers_fail.py"), 1200),
-    # The fault programme in parts, so that a run that was stopped goes on in the midst of it.
+    # The fault programme in parts, so that a stopped run continues in between.
     *(
         Shard(f"faults-{part}", ("env", "HEADRACE_FAULTS=full", f"HEADRACE_FAULTS_PART={part}/4", *_FAULTS), 3600)
         for part in range(1, 5)
@@ -83,7 +83,7 @@ SHARDS = (
 
 
 def fingerprint() -> str:
-    """Of every file that git tracks or would track: a shard's result is worth something for this state only."""
+    """Digest of every file that git tracks or would track: results hold for this state only."""
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     names = subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout.split(b"\0")
     total = hashlib.sha256()
@@ -112,7 +112,7 @@ def run(shard: Shard, state: str) -> bool:
         try:
             code = process.wait(shard.seconds_max)
         except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)  # the whole group: tests start clusters of their own
+            os.killpg(process.pid, signal.SIGKILL)  # the whole group, because tests start clusters
             code = process.wait() or 124
     seconds = time.monotonic() - started
     result = {"files": state, "exit": code, "seconds": round(seconds, 1), "command": shard.command}

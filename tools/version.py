@@ -1,8 +1,8 @@
 """The version of all distributions: one line of the root pyproject.toml, [tool.headrace] version.
 
 tools/version.py            print it
-tools/version.py generate   write it wherever a version of ours stands: after you change that line
-tools/version.py check      fail where another version stands (part of `make check`)
+tools/version.py generate   write it to all other places, after you change that line
+tools/version.py check      fail where another version is found (part of `make check`)
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from install import DISTRIBUTIONS
 ROOT = Path(__file__).resolve().parent.parent
 #: Any version of ours: a release or a candidate (PEP 440).
 _ANY = r"\d+\.\d+\.\d+(?:rc\d+)?"
-#: File -> what stands before a version in it, and how often at least.
+#: File -> pattern before a version in it, and its minimum number of matches.
 PLACES = {
     **{
         # A distribution's own version, and its pins of the others.
@@ -33,7 +33,7 @@ PLACES = {
 
 
 def version(root: Path = ROOT) -> str:
-    """The version that the root pyproject.toml declares; ValueError unless it is a release or a candidate."""
+    """The version in the root pyproject.toml. Raises ValueError unless it is a release or a candidate."""
     declared = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["headrace"]["version"]
     if not re.fullmatch(_ANY, declared):
         raise ValueError(f'pyproject.toml: [tool.headrace] version "{declared}" is neither X.Y.Z nor X.Y.ZrcN')
@@ -41,7 +41,7 @@ def version(root: Path = ROOT) -> str:
 
 
 def rewritten(root: Path = ROOT) -> dict[Path, str]:
-    """The files in which another version stands, with the text that they should have."""
+    """Files with another version -> the text they should have."""
     wanted, changed = version(root), {}
     for name, (before, at_least) in PLACES.items():
         path = root / name

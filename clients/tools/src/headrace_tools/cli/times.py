@@ -1,7 +1,7 @@
 """Durations and times on the command line: one grammar for every option.
 
-duration   500ms  10s  5m  2h  7d  1w  1h30m  P1DT2H (ISO 8601); a number alone is in seconds time
-2026-11-21T08:00:00.000 (UTC, or with a zone: +01:00)  2026-11-21  -2h (two hours ago)
+duration   500ms  10s  5m  2h  7d  1w  1h30m  P1DT2H (ISO 8601); a number alone is in seconds
+time       2026-11-21T08:00:00.000 (UTC, or with a zone: +01:00)  2026-11-21  -2h (two hours ago)
            a number alone is in milliseconds since 1970
 """
 

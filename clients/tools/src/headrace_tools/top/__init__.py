@@ -1,5 +1,5 @@
 """`headrace top`: throughput of a cluster, by broker, topic and group.
 
-frames.py     two samples make a frame: rates, lags, leaders, partitions in trouble; pure sampling.py   the requests,
-through Admin
+frames.py     two samples make a frame: rates, lags, leaders, partitions in trouble; pure
+sampling.py   the requests, through Admin
 """
