@@ -1,7 +1,7 @@
-"""The bars of the first release: what each path must reach, and how it is read off the samples of one run.
+"""The bars of the first release: what each path must reach, computed from the samples of one run.
 
-A bar compares medians of the same run: a ratio to a peer's best figure, or a limit in its own unit. ``judge`` never
-invents: a bar whose samples are missing is "not measured".
+A bar is a ratio of medians to a peer's best figure of the same run, or a limit in its unit. A bar without samples is
+"not measured".
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from dataclasses import dataclass
 
 from measure import Samples
 
-#: The flush policy that the bars hold for.
+#: The flush policy of the bars.
 POLICY = "commit"
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """``value`` reads the measured number off the samples; it must be at least, or at most, the limit."""
+    """``value`` computes the number from the samples; it must be at least, or at most, the limit."""
 
     path: str
     against: str
@@ -25,7 +25,7 @@ class Bar:
     unit: str  # "x" for ratios
     value: Callable[[Samples], float | None]
     at_least: bool = True
-    #: The peer's sample in a ratio; its setting is shown.
+    #: The peer's sample in a ratio; the table shows its setting.
     peer: str | None = None
 
 
@@ -33,7 +33,7 @@ class Bar:
 class Verdict:
     bar: Bar
     measured: float | None
-    #: The setting under which the peer was at its best; empty without settings.
+    #: The setting of the peer's best figure; empty without settings.
     setting: str = ""
 
     @property
@@ -45,7 +45,7 @@ class Verdict:
 
     @property
     def below_half(self) -> bool:
-        """So far off that the path's design is to be changed."""
+        """So far off that the path's design must change."""
         if self.measured is None:
             return False
         if self.bar.at_least:
@@ -141,12 +141,12 @@ BARS: tuple[Bar, ...] = (
 
 
 def judge(samples: Samples) -> list[Verdict]:
-    """Every bar with what this run measured for it."""
+    """Every bar with its measured value."""
     return verdicts(samples, BARS)
 
 
 def verdicts(samples: Samples, bars: Iterable[Bar]) -> list[Verdict]:
-    """The bars with what was measured, and the setting of the peer's best figure."""
+    """The bars with measured values and the setting of the peer's best figure."""
     found = []
     for bar in bars:
         best = None if bar.peer is None else samples.best(bar.peer)

@@ -2,8 +2,8 @@
 
     codec.py [--rounds 7] [--smoke] [--no-tune]
 
-Each round runs every workload once, so that a slow minute hits all of them; medians count. Samples go to standard
-output, a JSON object a line, the last line being one object of all medians and ratios; a table goes to standard error.
+Each round runs every workload once, so that a slow minute affects all of them; medians count. Samples go to standard
+output, a JSON object per line, the last one with all medians and ratios; a table goes to standard error.
 
     headrace.codec.encode        append() for each record, then build(), CRC included
     headrace.codec.decode        a record object for each, .value read, CRC checked
@@ -11,8 +11,8 @@ output, a JSON object a line, the last line being one object of all medians and 
     headrace.codec.*_arrow       a table of values to a batch of 1 MiB, and such a slice to all of the Spark schema
     headrace.codec.*_arrow_10mib ten such, so that they do not stay in the processor's cache
 
-The process's allocator is tuned as in our own processes (rpc/environment.py) unless --no-tune: without it glibc maps
-each large buffer anew, and what is measured is the kernel's zeroing of pages.
+The allocator is tuned as in our own processes (rpc/environment.py) unless --no-tune: without it glibc maps each large
+buffer, and the kernel's zeroing of pages would dominate.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class Workloads:
 
 
 def rate(work: Callable[[], None], count: int, seconds: float) -> float:
-    """Records a second of this thread's own time, over at least ``seconds``: what else the machine does is left out."""
+    """Records per second of this thread's CPU time, over at least ``seconds``: independent of other load."""
     work()
     done = 0
     started = time.thread_time()

@@ -1,10 +1,10 @@
-"""Many connections, each with one unbatched record of 100 random bytes in flight: requests a second, latencies.
+"""Many connections, each with one unbatched record of 100 random bytes in flight: requests per second, latencies.
 
     connections.py --bootstrap HOST:PORT --topic T [--connections 200] [--processes 1] [--seconds 5] [--acks 1] [--sdk]
 
-The twin of bench/java/SyncProducers.java. Without --sdk each connection is a TCP connection of its own with a Produce
-stream on it, and every record is encoded and checksummed anew: what a thin client in any language does. With --sdk each
-is an AsyncProducer with linger 0, which may share what the SDK shares.
+The counterpart of bench/java/SyncProducers.java. Without --sdk each is a TCP connection with a Produce stream, and
+every record is encoded and checksummed: the work of a thin client in any language. With --sdk each is an AsyncProducer
+with linger 0, which may share the SDK's resources.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import sys
 import time
 from typing import Any
 
-from headrace_core.rpc import environment  # before grpc: it throws grpc's switches
+from headrace_core.rpc import environment  # before grpc: it sets grpc's switches
 
 # isort: split
 import grpc.aio
@@ -46,10 +46,10 @@ async def leaders(bootstrap: str, topic: str) -> list[tuple[int, str]]:
 
 
 class Connection:
-    """A TCP connection of its own, and one Produce stream on it."""
+    """A TCP connection with one Produce stream."""
 
     def __init__(self, number: int, topic: str, partition: int, address: str, acks: str) -> None:
-        # An option of its own keeps gRPC from sharing the connection with an equal channel.
+        # A unique option keeps gRPC from sharing the connection with an equal channel.
         options = [*COMMON_OPTIONS, ("headrace.bench.connection", number)]
         self._channel = grpc.aio.insecure_channel(address, options=options)
         self._call = produce_pb2_grpc.ProduceStub(self._channel).Produce()  # type: ignore[no-untyped-call]
@@ -58,7 +58,7 @@ class Connection:
         self._correlation_id = 0
 
     async def send(self) -> None:
-        """One record there, its acknowledgement back."""
+        """Send one record and await its acknowledgement."""
         self._correlation_id += 1
         batch = encode_batch([(int(time.time() * 1000), None, self._value, ())])
         part = produce_pb2.ProducePartition(topic=self._topic, partition=self._partition, records=batch)
@@ -78,7 +78,7 @@ class Connection:
 
 
 class SdkConnection:
-    """An AsyncProducer with a record in flight."""
+    """An AsyncProducer with one record in flight."""
 
     def __init__(self, number: int, topic: str, bootstrap: str, acks: str) -> None:
         from headrace import AsyncProducer
@@ -181,7 +181,7 @@ def main() -> None:
     if sys.argv[1:2] == ["drive"]:
         bootstrap, topic, first, share, seconds, acks, sdk = sys.argv[2:]
         numbers = range(int(first), int(first) + int(share))
-        with asyncio.Runner(loop_factory=new_event_loop) as runner:  # as the SDK's own thread
+        with asyncio.Runner(loop_factory=new_event_loop) as runner:  # as on the SDK's own thread
             requests, latencies = runner.run(drive(bootstrap, topic, numbers, float(seconds), acks, sdk == "1"))
         print(json.dumps({"requests": requests, "latencies": [round(latency, 3) for latency in latencies]}))
         return

@@ -1,12 +1,12 @@
-"""The raw gRPC ceiling: the same messages, streams and processes as Headrace's data path, and nothing behind them.
+"""The raw gRPC ceiling: messages, streams and processes of Headrace's data path, without the rest.
 
     echo.py [--direction up|down|echo|all] [--bytes N] [--streams N] [--processes N] [--in-flight N] [--seconds S]
 
-One server process and N client processes, grpc.aio on both sides, the protos' own messages with one `bytes` field, the
-channel options and process switches of the real thing.
+One server process and N client processes, grpc.aio on both sides, the protos' messages with one `bytes` field, and the
+channel options and process switches of the product.
 
-    up      payload to the server, a small answer back: what Produce cannot exceed
-    down    a small request, payload back: what Fetch cannot exceed
+    up      payload to the server, a small answer back: the limit of Produce
+    down    a small request, payload back: the limit of Fetch
     echo    payload both ways; counted once
 
 Prints one JSON object per direction: messages/s and MiB/s of payload.
@@ -22,7 +22,7 @@ import sys
 import time
 from typing import Any
 
-from headrace_core.rpc import ChannelPurpose, open_channel  # before grpc: it throws grpc's switches
+from headrace_core.rpc import ChannelPurpose, open_channel  # before grpc: it sets grpc's switches
 from headrace_core.rpc.channel import COMMON_OPTIONS
 from headrace_core.rpc.environment import tune_malloc
 
@@ -56,7 +56,7 @@ def _request(direction: str, payload: bytes) -> Any:
 
 
 class _Raw(grpc.GenericRpcHandler):  # type: ignore[misc]
-    """Answers without looking at anything."""
+    """Answers without parsing."""
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
         for direction in DIRECTIONS:
@@ -103,7 +103,7 @@ async def serve() -> None:
 async def _drive_stream(
     channel: grpc.aio.Channel, direction: str, size: int, in_flight: int, until: float
 ) -> list[float]:
-    """Times at which answers came, until the clock says ``until``."""
+    """Arrival times of answers, until the time ``until``."""
     request, response = _MESSAGES[direction]
     call = channel.stream_stream(
         _method(direction), request_serializer=request.SerializeToString, response_deserializer=response.FromString
@@ -127,7 +127,7 @@ async def _drive_stream(
 
 
 async def drive(port: int, direction: str, size: int, streams: int, in_flight: int, seconds: float) -> None:
-    """One client process: waits for a line on standard input, then prints messages a second in the measured time."""
+    """One client process: waits for a line on standard input, then prints messages per second of the measured time."""
     tune_malloc()
     channel = open_channel(f"127.0.0.1:{port}", ChannelPurpose.PRODUCE)
     await channel.channel_ready()
@@ -145,7 +145,7 @@ async def drive(port: int, direction: str, size: int, streams: int, in_flight: i
 def measure(
     direction: str, *, size: int, streams: int = 1, processes: int = 1, in_flight: int = 8, seconds: float = 3.0
 ) -> dict[str, Any]:
-    """Run server and clients as processes; the sum over the clients."""
+    """Run server and clients as processes; returns the sum over the clients."""
     server = subprocess.Popen(
         [sys.executable, __file__, "serve"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )

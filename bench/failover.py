@@ -1,4 +1,4 @@
-"""A leader goes, at shipped defaults: how long nobody may write, beside what Kafka takes (`make bench-failover`).
+"""Leader failures at default settings: how long writes are blocked, beside Kafka's figure (`make bench-failover`).
 
     failover.py [--kills 60] [--stops 5] [--moves 60] [--controllers 10] [--smoke] [--only kill,stop,move,controller]
                 [--save]
@@ -7,14 +7,14 @@ Three brokers and three controllers as real processes, a topic of one partition 
 with the SDK's defaults (acks=all, idempotent) that sends a record every 2 ms, linger 0. Four cases:
 
     kill        kill -9 of the partition's leader, to the first acknowledgement of a record that was sent after it; the
-                dead one is started again, and is in sync before the next is killed
-    stop        SIGSTOP of the leader (a long pause, a frozen disk), the same; then SIGCONT
-    move        a graceful hand-over: another order of the replicas, then an election, to an acknowledgement of a record
-                that was sent once the new leader was known; and the latencies of all that was sent meanwhile
+                dead broker is restarted, and is in sync before the next kill
+    stop        SIGSTOP of the leader (a long pause, a frozen disk), measured likewise; then SIGCONT
+    move        a graceful handover: another order of the replicas, then an election, to an acknowledgement of a record
+                sent once the new leader was known; and the latencies of all records sent meanwhile
     controller  kill -9 of the active controller: no produce may fail
 
-At the end the log is read: every acknowledged record must be there, at its offset, once. Each sample is one JSON object
-on a line; a table of bars closes the run. Exit 1 when a bar is missed or a case fails.
+At the end the log is read: every acknowledged record must be there once, at its offset. Each sample is one JSON object
+per line; a table of bars follows. Exit 1 when a bar is missed or a case fails.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ PATIENCE_S = 90.0
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """``percentile`` of a sample's values must be at most ``limit``; None: it is only reported."""
+    """``percentile`` of a sample's values must be at most ``limit``; None: reported only."""
 
     what: str
     sample: str
@@ -75,7 +75,7 @@ BARS = {
 
 
 class Load:
-    """A record every 2 ms; when each one was sent and acknowledged."""
+    """Sends a record every 2 ms; notes when each one was sent and acknowledged."""
 
     def __init__(self, bootstrap: str) -> None:
         self._producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0})
@@ -129,11 +129,11 @@ class Load:
         raise RuntimeError(f"nothing that was sent since was acknowledged within {within_s:g} s")
 
     def latencies_ms(self, begun: float) -> list[float]:
-        """Of what was sent since ``begun``."""
+        """Latencies of records sent since ``begun``."""
         return [(acked - sent) * 1e3 for sent, acked, _, _ in list(self.acknowledged) if sent >= begun]
 
     def longest_gap(self, begun: float) -> float:
-        """The longest time since ``begun`` in which nothing was acknowledged."""
+        """The longest time since ``begun`` without an acknowledgement."""
         moments = [begun, *(acked for _, acked, _, _ in list(self.acknowledged) if acked >= begun)]
         return max((later - earlier for earlier, later in itertools.pairwise(moments)), default=0.0)
 
@@ -146,7 +146,7 @@ class Bench:
         return self.admin.describe_topics([TOPIC])[0].partitions[0]
 
     def until(self, condition: Callable[[], bool], what: str) -> float:
-        """Seconds that it took."""
+        """Wait for ``condition``; returns the seconds."""
         begun = time.perf_counter()
         while True:
             try:
@@ -191,7 +191,7 @@ class Bench:
             self.samples.add("stop.in_sync", self.whole(), "s")
 
     def move(self, count: int) -> None:
-        """Replicas in another order, which copies nothing; then the first of them is asked to lead."""
+        """Reorder the replicas, which copies nothing, then elect the first of them."""
         self.whole()
         begun = time.perf_counter()
         for _ in range(count):
@@ -203,7 +203,7 @@ class Bench:
             if outcome is not None and outcome.code != "ELECTION_NOT_NEEDED":
                 raise outcome
             self.until(lambda old=before.leader: self.partition().leader not in (-1, old), "another leader")  # type: ignore[misc]
-            self.load.first_after(time.perf_counter())  # what the old one acknowledged meanwhile is no proof
+            self.load.first_after(time.perf_counter())  # acknowledgements of the old leader do not count
             self.samples.add("move.seconds", time.perf_counter() - asked, "s")
             self.samples.add("move.gap", self.load.longest_gap(asked), "s")
             self.whole()
@@ -234,7 +234,7 @@ class Bench:
 
 
 def check(bootstrap: str, load: Load) -> dict[str, int]:
-    """The log against what was acknowledged: {"acknowledged", "lost", "duplicates", "failed"}."""
+    """Compare the log with the acknowledgements: {"acknowledged", "lost", "duplicates", "failed"}."""
     offsets: dict[int, list[int]] = {}
     with Consumer({"bootstrap.servers": bootstrap}) as consumer:
         consumer.assign([PARTITION])
@@ -275,7 +275,7 @@ def shown(bars: Sequence[dict[str, Any]]) -> str:
 
 
 def spread(samples: Samples) -> dict[str, dict[str, float]]:
-    """What has a distribution."""
+    """Percentiles of samples with a distribution."""
     shares = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "p999": 0.999, "max": 1.0}
     return {
         name: {"n": len(values), **{label: round(percentile(values, share), 4) for label, share in shares.items()}}
@@ -336,7 +336,7 @@ def main() -> int:
     print(f"log: {found}")
     if asked.save:
         for name in [name for name in samples.values if name.endswith("produce_ms")]:
-            del samples.values[name], samples.units[name]  # a value of each record; the spread says what is in them
+            del samples.values[name], samples.units[name]  # one value per record; the spread summarizes them
         extra = {"bars": bars, "spread": summary, "log": found}
         print(save(samples, what="failover", extra=extra).relative_to(ROOT))
     for failed in samples.failures:

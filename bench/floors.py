@@ -1,8 +1,8 @@
-"""What the machine alone takes for what the headline asks of it: three files, each forced on the headline's schedule.
+"""The machine's own time for the headline's disk writes: three files, forced on the headline's schedule.
 
-No network, and no program worth the name: three processes, each of which appends a portion's bytes to a file of its own
-and forces it, every few milliseconds. A portion counts as done when the last of the three has it, as with acks=all.
-Whoever promises "on the disk of every in-sync replica" is not quicker than this on that disk.
+No network and almost no program: three processes, each of which appends a portion's bytes to a file and forces it,
+every few milliseconds. A portion is done when the last of the three has it, as with acks=all. No system that promises
+"on the disk of every in-sync replica" can be faster on that disk.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from pathlib import Path
 
 from measure import percentiles
 
-#: From the word to the first portion: by then all three processes wait for the same moment.
+#: From the start signal to the first portion: by then all three processes wait for that moment.
 START_S = 0.2
 
 
 def forced_portions(directory: Path, *, size: int, every_s: float, seconds: float, files: int = 3) -> dict[str, float]:
-    """From when a portion of ``size`` bytes was due until all ``files`` had it on the disk, ms: p50, p99, p999, max."""
+    """From a portion's due time until all ``files`` have its ``size`` bytes on disk, ms: p50, p99, p999, max."""
     started: list[subprocess.Popen[str]] = []
     try:
         for number in range(files):
@@ -57,7 +57,7 @@ def forced_portions(directory: Path, *, size: int, every_s: float, seconds: floa
 
 
 def force_on_schedule(path: Path, size: int, every_s: float, seconds: float) -> list[float]:
-    """From when each portion was due until it was forced, ms; begins at the moment that standard input says."""
+    """From each portion's due time until it was forced, ms; begins at the moment given on standard input."""
     data, late = os.urandom(size), []
     try:
         with path.open("wb", buffering=0) as file:

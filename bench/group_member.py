@@ -1,10 +1,10 @@
-"""What bench/groups.py runs in processes of their own: members of groups, or a producer that feeds them.
+"""Child processes of bench/groups.py: members of groups, or a producer that feeds them.
 
-    group_member.py '{"bootstrap", "topic", "partitions", "per_second"}'      a feed: records a second and partition
+    group_member.py '{"bootstrap", "topic", "partitions", "per_second"}'      a feed: records per second and partition
     group_member.py '{"bootstrap", "topic", "groups", "members", "commit_s", "handling_s", "settings", "instance"}'
 
-Commands are lines on stdin: ``go`` (join), ``report`` (what was read since the last one), ``leave`` (close cleanly),
-``end``; what happens is one JSON object a line on stdout. Times are ``time.monotonic()``, which all processes share.
+Commands are lines on stdin: ``go`` (join), ``report`` (records read since the last one), ``leave`` (close cleanly),
+``end``; events are JSON objects, one per line, on stdout. Times are ``time.monotonic()``, common to all processes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def tell(event: str, **what: Any) -> None:
 
 
 class Member(threading.Thread):
-    """One consumer; it joins and leaves when it is told to."""
+    """One consumer; it joins and leaves on command."""
 
     def __init__(self, name: str, group: str, asked: dict[str, Any]) -> None:
         super().__init__(name=name, daemon=True)
@@ -52,10 +52,11 @@ class Member(threading.Thread):
         self.is_out = threading.Event()
         self.is_out.set()
         self._lock = threading.Lock()
-        self._last: dict[int, float] = {}  # partition -> when something of it was read last
+        self._last: dict[int, float] = {}  # partition -> time of its last record
         self._longest: dict[int, float] = {}
         self._since = 0.0
-        #: [partition, first offset, next offset, when its first was read], in order; one for each time it was taken up.
+        #: [partition, first offset, next offset, time of the first record], in order; one per assignment of the
+        #: partition.
         self._runs: list[list[float]] = []
         self._run_of: dict[int, list[float]] = {}
         self._next_commit = 0.0
@@ -132,11 +133,11 @@ class Member(threading.Thread):
             failed = "" if error is None else str(error)[:300]
             tell("commit", member=self.name, group=self._group, asked=asked, offsets=numbers, failed=failed)
 
-        # (Nobody waits for it: a program that did would not read meanwhile.)
+        # (Not awaited: a program that awaited it would not read in between.)
         self._committing = consumer.commit_async(offsets, note)
 
     def report(self) -> dict[str, Any]:
-        """The longest pauses since the last report, one that lasts included; and all runs of offsets so far."""
+        """The longest pauses since the last report, including a current one, and all runs of offsets so far."""
         now = time.monotonic()
         with self._lock:
             longest = dict(self._longest)
@@ -171,7 +172,7 @@ def be_members(asked: dict[str, Any]) -> None:
 
 
 def be_feed(asked: dict[str, Any]) -> None:
-    """``per_second`` records to each partition, a few of them every 20 ms."""
+    """Send ``per_second`` records to each partition, a few every 20 ms."""
     topic, partitions, per_second = asked["topic"], asked["partitions"], asked["per_second"]
     ended = threading.Event()
 

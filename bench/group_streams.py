@@ -1,10 +1,10 @@
-"""What bench/groups.py runs in processes of their own: members as bare streams, and commits as bare calls, so that what
-is measured is the coordinator.
+"""Child processes of bench/groups.py with bare streams as members, and bare calls as commits, so that the coordinator
+alone is measured.
 
     group_streams.py '{"coordinator", "topic", "groups", "members", "seconds"}'    heartbeats at the coordinator's pace
     group_streams.py '{"coordinator", "topic", "groups", "offsets", "seconds", "at_once"}'    commits, so many at a time
 
-One JSON object on stdout: ``ready`` (everybody has joined), then the outcome.
+JSON objects on stdout: ``ready`` (all have joined), then the result.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def tell(**what: Any) -> None:
 
 
 class Stream:
-    """One member that says at once that it reads what it is given."""
+    """One member, which reports at once that it reads its assignment."""
 
     def __init__(self, stub: Any, group: str, topic: str, latencies: list[float]) -> None:
         self._stub, self._group, self._topic, self._latencies = stub, group, topic, latencies
@@ -101,7 +101,7 @@ async def heartbeats(asked: dict[str, Any], stubs: list[Any]) -> None:
     begun = time.perf_counter()
     for stream in streams:
         tasks.append(asyncio.create_task(stream.run()))
-        await asyncio.sleep(0.002)  # a herd is not what is measured here
+        await asyncio.sleep(0.002)  # spread the joins: a herd is not measured here
     for stream in streams:
         await stream.has_joined.wait()
     tell(ready=True, seconds=time.perf_counter() - begun)
@@ -143,7 +143,7 @@ async def commits(asked: dict[str, Any], stubs: list[Any]) -> None:
                 latencies.append(time.perf_counter() - sent)
 
     groups = asked["groups"]
-    for group in groups:  # their shards may be loaded just now
+    for group in groups:  # their shards may still be loading
         while True:
             request = groups_pb2.CommitOffsetsRequest(group_id=group, member_epoch=-1)
             request.offsets.add(topic=asked["topic"], partition=0, offset=0, leader_epoch=-1)

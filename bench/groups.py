@@ -1,20 +1,20 @@
-"""Consumer groups, measured at shipped defaults (`make bench-groups`).
+"""Consumer groups at default settings (`make bench-groups`).
 
     groups.py [--joins 10] [--restarts 2] [--deaths 20] [--kills 30] [--groups 1000] [--seconds 30] [--smoke]
               [--only join,restart,death,coordinator,heartbeats,commits,lag] [--save]
 
-    join         12 partitions at 1,000 records/s each, 3 members, each a process; a 4th joins, and leaves: how long
-                 each partition that moves goes unread, and the longest pause of those that stay, in turns with runs of
-                 the same length in which nobody joins
-    restart      static members are restarted one by one: what moves (nothing may), and how long a partition goes unread
-    death        kill -9 of a member: until each of its partitions is read by another one
-    coordinator  10 groups of 10 members, which commit all the time; kill -9 of a coordinator: until each of its groups
-                 commits again; what was read twice or never; the longest pause of any partition
+    join         12 partitions at 1,000 records/s each, 3 member processes; a 4th joins, and leaves: how long each moved
+                 partition goes unread, and the longest pause of the others, alternating with equal windows without a
+                 join
+    restart      static members are restarted one by one: moved partitions (none allowed), and how long one goes unread
+    death        kill -9 of a member: until another member reads each of its partitions
+    coordinator  10 groups of 10 members that commit all the time; kill -9 of a coordinator: until each of its groups
+                 commits again; records read twice or never; the longest pause of any partition
     heartbeats   1,000 groups of 3 members on one coordinator: its processor time, and the latency of a heartbeat
-    commits      offsets committed a second on one coordinator
-    lag          5,000 records/s come, and a consumer that can do 1,000 falls behind; ten of them catch up
+    commits      offsets committed per second on one coordinator
+    lag          at 5,000 records/s a consumer that handles 1,000 falls behind; ten of them catch up
 
-Each sample is one JSON object on a line; a table of bars closes the run. Exit 1 when a bar is missed or a case fails.
+Each sample is one JSON object per line; a table of bars follows. Exit 1 when a bar is missed or a case fails.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from headrace_protos.v1 import metadata_pb2, metadata_pb2_grpc
 HERE = Path(__file__).resolve().parent
 PATIENCE_S = 120.0
 PARTITIONS, MEMBERS, PER_SECOND = 12, 3, 1_000
-#: How long a window lasts in which pauses are looked at, with a join in its midst or without.
+#: Length of a window for pauses, with or without a join in its middle (seconds).
 WINDOW_S = 8.0
 
 #: Kafka 4.3 on this kind of machine, a 4th member joins 3: each moved partition unread for 4.0 s with the new protocol,
@@ -103,7 +103,7 @@ BARS = {
 
 
 class Child:
-    """A process of group_member.py or group_streams.py, and what it has told."""
+    """A process of group_member.py or group_streams.py, and its events."""
 
     def __init__(self, program: str, asked: dict[str, Any], *, waits_for: str = "ready") -> None:
         self.process = subprocess.Popen(
@@ -148,7 +148,7 @@ class Child:
         return [line for line in self.told[after:] if line["event"] == "report"]
 
     def owned(self) -> dict[str, frozenset[int]]:
-        """By member."""
+        """Partitions by member."""
         found: dict[str, frozenset[int]] = {}
         for line in self.events("assigned", "revoked", "lost"):
             numbers, before = frozenset(line["partitions"]), found.get(line["member"], frozenset())
@@ -156,14 +156,14 @@ class Child:
         return found
 
     def kill(self) -> float:
-        """When it was killed."""
+        """kill -9; returns the time."""
         at = time.monotonic()
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()
         return at
 
     def end(self) -> None:
-        """Cleanly, if it lives."""
+        """End it cleanly, if it runs."""
         if self.process.poll() is None:
             try:
                 self.say("end")
@@ -213,7 +213,7 @@ class Bench:
             child.end()
 
     def until_shared(self, members: Sequence[Child], partitions: int) -> None:
-        """Every partition has one member, all have as many (or one more)."""
+        """Wait until every partition has one member, and members' counts differ by at most one."""
 
         def owned() -> list[frozenset[int]]:
             return [numbers for each in members for numbers in each.owned().values()]
@@ -256,7 +256,7 @@ class Bench:
             self.samples.add("join.ratio", pause / control, "")
 
     def _pauses(self, name: str, members: Sequence[Child], act: Callable[[], frozenset[int]]) -> None:
-        """The longest pause of what ``act`` does not move, within a window."""
+        """The longest pause of partitions that ``act`` does not move, within a window."""
         for member in members:
             member.report()
         ends = time.monotonic() + WINDOW_S
@@ -322,7 +322,7 @@ class Bench:
                     moved = before[number] ^ next(iter(members[number].owned().values()))
                     others = [each for at, each in enumerate(members) if at != number]
                     disturbed = sum(len(each.events("assigned", "revoked", "lost", since=begun)) for each in others)
-                    # (Those that were restarted before have been assigned what they have, once.)
+                    # (Members restarted before have had one assignment.)
                     expected = sum(each.events("ready")[0]["at"] > begun for each in others)
                     self.samples.add("restart.moved", float(len(moved) + disturbed - expected), "")
         finally:
@@ -330,7 +330,7 @@ class Bench:
                 member.end()
 
     def _reads_all(self, member: Child) -> bool:
-        """Of a member that was just started: has it read of each partition that it has?"""
+        """Whether a restarted member has read from each of its partitions."""
         owned = next(iter(member.owned().values()), frozenset())
         return bool(owned) and {line["partition"] for line in member.events("first")} >= owned
 
@@ -432,7 +432,7 @@ class Bench:
                     self.samples.add("commits.per_5000", 5_000 / rate, "s")
 
     def lag(self) -> None:
-        """A member that handles 1,000 records a second sleeps 1 ms for each."""
+        """A member that handles 1,000 records per second sleeps 1 ms for each."""
         topic, group = self.topic(10), "behind"
         members = [
             self.member(topic, group, handling_s=0.001, settings={"auto.commit.interval.ms": 500}) for _ in range(10)
@@ -466,7 +466,7 @@ class Bench:
                 member.end()
 
     def _coordinator(self) -> tuple[str, int]:
-        """host:port and pid of the only one."""
+        """host:port and pid of the only coordinator."""
         (found,) = [each for each in self.local.ps() if each["role"] == "coordinator"]
         until(lambda: Groups(self.bootstrap).owner("any") > 0, "a coordinator to own the shards")
         return found["address"], found["pid"]
@@ -520,7 +520,7 @@ class Bench:
                 child.end()
 
     def _all_read(self, children: Sequence[Child], ends: dict[str, int]) -> list[dict[str, Any]] | None:
-        """The runs of all members, once all groups have read all there is."""
+        """The runs of all members, once all groups have read everything."""
         told = [line for child in children for line in child.report()]
         far: dict[tuple[str, int], float] = {}
         for line in told:
@@ -559,24 +559,24 @@ class Bench:
         self.local.restart("coordinator", victim)
 
     def _longest(self, children: Sequence[Child]) -> float:
-        """The longest pause of any partition in any group since it was asked for last."""
+        """The longest pause of any partition in any group since the last call."""
         return max(max(line["longest"].values(), default=0.0) for child in children for line in child.report())
 
 
 class Groups:
-    """Who coordinates what, as any broker says."""
+    """The coordinators of groups, from any broker."""
 
     def __init__(self, bootstrap: str) -> None:
         stub_of: Any = metadata_pb2_grpc.MetadataStub
         self._stub = stub_of(grpc.insecure_channel(bootstrap.split(",")[0]))
 
     def owner(self, group: str) -> int:
-        """-1: nobody."""
+        """The owner of a group; -1: none."""
         answer = self._stub.FindCoordinator(metadata_pb2.FindCoordinatorRequest(keys=[group]), timeout=20)
         return -1 if answer.coordinators[0].error.code else int(answer.coordinators[0].coordinator_id)
 
     def all_owners(self) -> set[int]:
-        """-1: of a shard that nobody has."""
+        """All owners; -1 for a shard without one."""
         answer = self._stub.GetMetadata(metadata_pb2.MetadataRequest(topics=[OFFSETS_TOPIC]), timeout=20)
         return {each.coordinator_id for each in answer.topics[0].partitions}
 
@@ -584,8 +584,7 @@ class Groups:
 def audit(
     reports: Sequence[dict[str, Any]], commits: Sequence[dict[str, Any]], ends: dict[int, int]
 ) -> tuple[int, int, int]:
-    """(records that nobody of a group read, records read again though a commit of them had been acknowledged, records
-    read again)."""
+    """(records that no member of a group read, records read again after an acknowledged commit, records read again)."""
     skipped = repeated = twice = 0
     for group in {report["group"] for report in reports}:
         committed: dict[int, list[tuple[float, int]]] = {}
@@ -622,7 +621,7 @@ def verdicts(samples: Samples, cases: Sequence[str]) -> list[dict[str, Any]]:
     return found
 
 
-#: Which cases share a cluster: (coordinators, brokers, cases).
+#: Cases that share a cluster: (coordinators, brokers, cases).
 CLUSTERS = ((1, 1, ("join", "restart", "death", "heartbeats", "commits", "lag")), (2, 1, ("coordinator",)))
 
 
@@ -670,7 +669,7 @@ def main() -> int:
     print(shown(bars))
     if asked.save:
         for name in [name for name in samples.values if name.endswith(".ms")]:
-            del samples.values[name], samples.units[name]  # a value of each request; the spread says what is in them
+            del samples.values[name], samples.units[name]  # one value per request; the spread summarizes them
         print(save(samples, what="groups", extra={"bars": bars, "spread": summary}).relative_to(ROOT))
     for failed in samples.failures:
         print(f"failed: {failed}")

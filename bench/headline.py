@@ -1,15 +1,15 @@
-"""The headline: a steady 500,000 records a second for a minute through three replicas, and how long each one takes.
+"""The headline: a steady 500,000 records per second for a minute through three replicas, with latencies.
 
     headline.py --bootstrap HOST:PORT,... --topic T [--rate 500000] [--seconds 60] [--record-bytes 100] [--acks all]
 
-A process sends on a schedule, `send_arrow` of what is due every 5 ms, linger 0; another one reads with `fetch_arrow`.
-The first and the last record of every portion bear a number and the moment at which the portion was handed over (the
-clock is the machine's, so it is the same in both). Two latencies, of every portion:
+One process sends on a schedule, `send_arrow` of the due records every 5 ms, linger 0; another one reads with
+`fetch_arrow`. The first and the last record of every portion have its number and the time of its send (the machine's
+clock, common to both). Two latencies, of every portion:
 
-    acked     from the hand-over until all records of the portion are acknowledged
-    received  from the hand-over until the reader has the record; of both stamped ones
+    acked     from the send until all records of the portion are acknowledged
+    received  from the send until the reader has the record; for both stamped records
 
-Prints one JSON object. Verified: every record acknowledged, as many read, every stamp once, no CRC wrong.
+Prints one JSON object. Verified: every record acknowledged and read, every stamp seen once, no CRC wrong.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from headrace import Admin, Consumer, NewTopic, Producer, TopicPartition, tune_m
 
 PORTION_S = 0.005
 STALL_S = 30.0
-_STAMP = struct.Struct(">QQ")  # number of the portion, perf_counter_ns at its hand-over
+_STAMP = struct.Struct(">QQ")  # number of the portion, perf_counter_ns at its send
 _MAGIC_BYTES = 8
 
 
 class Portions:
-    """Tables of one size over random values, stamped anew each time."""
+    """Tables of one size over random values, with a new stamp each time."""
 
     def __init__(self, rows: int, size: int, magic: bytes) -> None:
         self.rows, self._size, self._magic = rows, size, magic
@@ -55,7 +55,7 @@ class Portions:
 
 
 def send(asked: argparse.Namespace, magic: bytes) -> dict[str, Any]:
-    """On schedule, when a line comes on standard input. ``late_ms``: how far behind it each portion was handed over."""
+    """Send on schedule after a line on standard input. ``late_ms``: how late each portion was sent."""
     tune_memory()
     portions = Portions(max(2, int(asked.rate * PORTION_S)), asked.record_bytes, magic)
     count = int(asked.seconds / PORTION_S)
@@ -72,7 +72,7 @@ def send(asked: argparse.Namespace, magic: bytes) -> dict[str, Any]:
 
     with Producer({"bootstrap.servers": asked.bootstrap, "acks": asked.acks, "linger.ms": 0}) as producer:
         producer.partitions_for(asked.topic)
-        for number in range(200):  # connections and caches, not measured: nobody reads them
+        for number in range(200):  # warm up connections and caches, unmeasured and unread
             producer.send_arrow(asked.topic, portions.table(number)).result(timeout=30)
         print("ready", flush=True)
         sys.stdin.readline()
@@ -101,7 +101,7 @@ def send(asked: argparse.Namespace, magic: bytes) -> dict[str, Any]:
 
 
 def receive(asked: argparse.Namespace, magic: bytes) -> dict[str, Any]:
-    """Everything that comes from now on, until the last portion has."""
+    """Read everything from now on, until the last portion has arrived."""
     tune_memory()
     count = int(asked.seconds / PORTION_S)
     wanted = count * max(2, int(asked.rate * PORTION_S))
@@ -113,7 +113,7 @@ def receive(asked: argparse.Namespace, magic: bytes) -> dict[str, Any]:
         consumer.assign(partitions)
         for partition, end in consumer.end_offsets(partitions).items():
             consumer.seek(partition, end)
-        consumer.fetch_arrow(timeout=1.0)  # nothing yet: what streams and first calls cost is not measured
+        consumer.fetch_arrow(timeout=1.0)  # empty: the cost of streams and first calls is not measured
         print("ready", flush=True)
         last = time.monotonic()
         while records < wanted:
@@ -141,13 +141,13 @@ def receive(asked: argparse.Namespace, magic: bytes) -> dict[str, Any]:
 def measure(
     bootstrap: str, topic: str, *, rate: float, seconds: float, acks: str = "all", record_bytes: int = 100
 ) -> Any:
-    """{"records_per_s", "acked_ms", "received_ms", "late_ms", "verified"}; the topic must be there."""
+    """{"records_per_s", "acked_ms", "received_ms", "late_ms", "verified"}; the topic must exist."""
     magic = os.urandom(_MAGIC_BYTES).hex()
     options = ["--bootstrap", bootstrap, "--topic", topic, "--rate", str(rate), "--seconds", str(seconds)]
     options += ["--acks", acks, "--record-bytes", str(record_bytes), "--magic", magic]
     started = []
     try:
-        for role in ("send", "receive"):  # who reads begins behind what the other has sent to get warm
+        for role in ("send", "receive"):  # the reader starts after the sender's warm-up
             command = [PYTHON, __file__, *options, "--role", role]
             started.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
             assert started[-1].stdout is not None

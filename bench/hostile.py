@@ -1,15 +1,15 @@
-"""Hostile clients beside a well-behaved one: what its p99 becomes, and what the brokers' memory (`make bench-hostile`).
+"""Hostile clients beside a well-behaved one: the effect on its p99 and on the brokers' memory (`make bench-hostile`).
 
     hostile.py [--seconds 7] [--only NAMES] [--rate 100] [--smoke]
 
-Three brokers, three controllers and a coordinator as real processes at shipped defaults; a topic with three replicas. A
-producer (acks=all) sends ``--rate`` records a second and a consumer reads them: the latency is from send to received,
-and belongs to the moment of the send. An attacker is one process that may use half a core; it stays on loopback, and is
-bounded in time and count.
+Three brokers, three controllers and a coordinator as real processes with default settings; a topic with three replicas.
+A producer (acks=all) sends ``--rate`` records per second and a consumer reads them: latency is from send to receipt,
+attributed to the time of the send. An attacker is one process that may use half a core, on loopback, bounded in time
+and count.
 
-Quiet and hostile slices alternate, ``--seconds`` of each for each attacker, in two rounds over all of them, so that a
-slow minute of the machine hits both: an attacker is compared with the quiet slices right before its own. Each result is
-one JSON object on a line, then comes a table:
+Quiet and hostile slices alternate, ``--seconds`` each per attacker, in two rounds over all attackers, so that a slow
+minute affects both: an attacker is compared with the quiet slices right before its own. Each result is one JSON object
+per line; a table follows:
 
     quiet_p99_ms, p99_ms, ratio, broker_rss_mib (peak of the three), quiet_broker_cpu, broker_cpu, attacker_cpu (cores),
     alive, lost
@@ -41,25 +41,24 @@ from measure import cpu_seconds, emit, rss_mib
 TOPIC, BOMBED = "victim", "bombed"
 MIB = 1024 * 1024
 RATIO_MAX, RSS_MIB_MAX = 3.0, 400.0
-#: A p99 below this is fine whatever the quiet one is: two cores also run the attacker.
+#: A p99 below this passes in any case: the attacker shares the two cores.
 FLOOR_MS = 25.0
 CORES = 0.5
 CONNECTIONS, SLOW_READERS, HALF_OPEN = 1_000, 100, 200
-#: Slices of each attacker. What is left of one has this long to end before the quiet slice begins, and an attacker this
-#: long to connect before its own does.
+#: Slices per attacker. An attacker has this long to end before the quiet slice, and to connect before its own slice.
 ROUNDS = 2
 SETTLE_S, CONNECT_S = 0.7, 0.5
-#: How long the records of a slice are waited for.
+#: How long to wait for the records of a slice (seconds).
 ARRIVAL_S = 5.0
 READY = "attacking"
 
 
-# -- the attackers (in a process of their own) ------------------------------------------------------------------------
+# -- the attackers (in separate processes) ----------------------------------------------------------------------------
 
 
 class Pace:
-    """Keeps this process at ``CORES``; ``on()`` is False when the time is over. It begins with the first ``on()``: what
-    an attacker prepares before does not count. ``READY`` is printed then."""
+    """Limits this process to ``CORES``; ``on()`` is False when the time is over. Time starts at the first ``on()``,
+    which prints ``READY``: an attacker's preparation does not count."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -86,7 +85,7 @@ Address = tuple[str, int]
 
 
 def call(method: str, message: bytes) -> Callable[[Pace, Address], None]:
-    """One unary call after the other with the same bytes, on four connections."""
+    """Repeat one unary call with the same bytes, on four connections."""
 
     def attack(pace: Pace, address: Address) -> None:
         _with_grpc(pace, address, lambda channel: _ask(channel.unary_unary(method), message), compressed=False)
@@ -125,7 +124,7 @@ def unknown_names(pace: Pace, address: Address) -> None:
 
 
 def legal_names(pace: Pace, address: Address) -> None:
-    """The same with as many as are accepted."""
+    """GetMetadata of as many unknown names as are accepted."""
     call("/headrace.v1.Metadata/GetMetadata", b"".join(b"\x0a\x07%07d" % n for n in range(10_000)))(pace, address)
 
 
@@ -137,7 +136,7 @@ def legal_offsets(pace: Pace, address: Address) -> None:
 
 
 def empty_items(pace: Pace, address: Address) -> None:
-    """88 MiB of produce partitions of two bytes; and as much as a message may have."""
+    """88 MiB of produce partitions of two bytes; and as much as one message may have."""
     sizes = itertools.cycle([88 * MIB, 15 * MIB])
 
     def once(channel: Any) -> None:
@@ -150,7 +149,7 @@ def empty_items(pace: Pace, address: Address) -> None:
 
 
 def large_produce(pace: Pace, address: Address) -> None:
-    """88 MiB and 15 MiB of records that are none."""
+    """88 MiB and 15 MiB of invalid records."""
     sizes = itertools.cycle([88 * MIB, 15 * MIB])
 
     def once(channel: Any) -> None:
@@ -163,7 +162,7 @@ def large_produce(pace: Pace, address: Address) -> None:
 
 
 def grpc_bombs(pace: Pace, address: Address) -> None:
-    """94 KiB of gzip that would become 95 MiB."""
+    """94 KiB of gzip that expands to 95 MiB."""
     bomb = b"\x7a" + _varint(94 * MIB) + bytes(94 * MIB)
     packed = zlib.compressobj(9, zlib.DEFLATED, 31)
     data = packed.compress(bomb) + packed.flush()
@@ -181,7 +180,7 @@ def grpc_bombs(pace: Pace, address: Address) -> None:
 
 
 def batch_bombs(pace: Pace, address: Address) -> None:
-    """Record batches of 128 KiB whose records would be 128 MiB."""
+    """Record batches of 128 KiB whose records expand to 128 MiB."""
     from headrace_core.records import Compression, encode_batch
 
     batch = encode_batch([(0, None, bytes(127 * MIB), ())], compression=Compression.GZIP)
@@ -206,7 +205,7 @@ def idle_connections(pace: Pace, address: Address) -> None:
 
 
 def slow_readers(pace: Pace, address: Address) -> None:
-    """Fetch from the start, all of the time, and read one byte a second."""
+    """Fetch from the start, repeatedly, and read one byte per second."""
     held: list[Any] = []
     part = b"\x0a\x06victim"
     request = b"\x08\x01\x10\x64\x20\xff\xff\xff\x17\x32" + _varint(len(part)) + part
@@ -255,7 +254,7 @@ def rapid_resets(pace: Pace, address: Address) -> None:
 
 
 def garbage(pace: Pace, address: Address) -> None:
-    """Random bytes: to the socket, as frames, and as messages of calls."""
+    """Random bytes: on the socket, as frames, and as messages of calls."""
     chance = random.Random(17)
     methods = ["Metadata/GetMetadata", "Produce/Produce", "Fetch/Fetch", "Offsets/ListOffsets", "Admin/CreateTopics"]
     while pace.on():
@@ -323,7 +322,7 @@ def _varint(value: int) -> bytes:
 
 
 class Client:
-    """A record every ``1 / rate`` s, and how long after its send a consumer has it."""
+    """Sends a record every ``1 / rate`` s, and measures when a consumer receives it."""
 
     def __init__(self, bootstrap: str, rate: float) -> None:
         from headrace import Consumer, Producer, TopicPartition
@@ -333,7 +332,7 @@ class Client:
         self._consumer.assign([TopicPartition(TOPIC, 0)])
         self._rate, self._over, self._over_reading = rate, threading.Event(), threading.Event()
         self._lock = threading.Lock()
-        self._latencies_ms: dict[float, float | None] = {}  # by the time of the send; None: not received yet
+        self._latencies_ms: dict[float, float | None] = {}  # by send time; None: not received yet
         self.sent = self.received = self.failed = 0
         self._threads = [threading.Thread(target=self._send), threading.Thread(target=self._receive)]
 
@@ -343,8 +342,7 @@ class Client:
             thread.start()
 
     def measure(self, seconds: float) -> list[float]:
-        """The latencies of what is sent within ``seconds`` from now, in ms. What does not arrive counts as long as it
-        was waited for."""
+        """Latencies of records sent within ``seconds`` from now, in ms. A missing record counts as its waiting time."""
         began = time.monotonic()
         time.sleep(seconds)
         with self._lock:
@@ -387,7 +385,7 @@ class Client:
     def _receive(self) -> None:
         while not self._over_reading.is_set():
             for record in self._consumer.poll(timeout=0.2):
-                if len(record.value) != 8:  # an attacker's
+                if len(record.value) != 8:  # an attacker's record
                     continue
                 (sent,) = struct.unpack(">d", record.value)
                 self.received += 1
@@ -404,7 +402,7 @@ def p99(latencies_ms: list[float]) -> float:
 
 @dataclass
 class Outcome:
-    """What was measured of one attacker, over all its slices. Times in ms, CPU in seconds."""
+    """Results for one attacker, over all its slices. Times in ms, CPU in seconds."""
 
     quiet: list[float] = field(default_factory=list)
     beside: list[float] = field(default_factory=list)
@@ -432,7 +430,7 @@ class Outcome:
 
 
 def one_slice(name: str, address: str, pids: list[int], client: Client, seconds: float, outcome: Outcome) -> None:
-    """A quiet slice, then one beside the attacker, into ``outcome``."""
+    """Run a quiet slice, then one beside the attacker, into ``outcome``."""
     time.sleep(SETTLE_S)
     before = cpu_seconds(pids)
     outcome.quiet += client.measure(seconds)
@@ -472,7 +470,7 @@ def one_slice(name: str, address: str, pids: list[int], client: Client, seconds:
 
 
 def measured(names: list[str], seconds: float, rate: float, floor_ms: float) -> bool:
-    """Run all; True when every bar is met."""
+    """Run all; returns whether every bar is met."""
     from headrace import Admin, LocalCluster, NewTopic
 
     with LocalCluster(brokers=3, controllers=3, coordinators=1) as cluster:
@@ -488,7 +486,7 @@ def measured(names: list[str], seconds: float, rate: float, floor_ms: float) -> 
         client = Client(cluster.bootstrap_servers, rate)
         client.start()
         try:
-            client.measure(3)  # warm
+            client.measure(3)  # warm up
             quiet = client.measure(max(seconds / ROUNDS, 1))
             emit(what="quiet", p99_ms=round(p99(quiet), 2), records=len(quiet), broker_rss_mib=max(map(rss_mib, pids)))
             for _ in range(ROUNDS):
@@ -511,7 +509,7 @@ def measured(names: list[str], seconds: float, rate: float, floor_ms: float) -> 
 
 
 def table(told: list[dict[str, Any]], lost: int, fine: bool) -> str:
-    """What a person reads."""
+    """The results as a table for people."""
     columns = ["what", "quiet_p99_ms", "p99_ms", "ratio", "max_ms", "broker_rss_mib", "broker_cpu", "attacker_cpu"]
     rows = [[*columns, "verdict"]]
     rows += [[*(str(each[column]) for column in columns), "ok" if each["fine"] else "MISSED"] for each in told]

@@ -1,22 +1,21 @@
-"""What a cluster costs that nobody uses, and how long one waits for it.
+"""The cost of an idle cluster, and its start time.
 
     idle.py [--only idle,up,inprocess,tests] [--rounds 7] [--clusters 3] [--window 30] [--settle 20] [--smoke] [--save]
 
-    idle       `headrace up` with 3 controllers, 3 brokers and 2 coordinators, each a process of its own, as shipped:
-               PSS, processor time and voluntary context switches of each, over ``--window`` seconds; first of the new
-               cluster, then of one that has been worked with (20 topics of 6 partitions and 3 replicas, 600,000
-               records, a consumer group that has left); ``--clusters`` times, each time another cluster: who leads,
-               and who follows whom, is chance
-    up         `headrace up -d` in a new directory, from the start of that command to the first record that was
-               acknowledged by all in-sync replicas, its topic (3 replicas) created in between; then the same with the
-               commands that `up` says to paste (`topics create`, `produce`), each a process of its own
+    idle       `headrace up` with 3 controllers, 3 brokers and 2 coordinators as processes, default settings: PSS,
+               processor time and voluntary context switches of each, over ``--window`` seconds; first of the new
+               cluster, then of a used one (20 topics of 6 partitions and 3 replicas, 600,000 records, a consumer group
+               that has left); with ``--clusters`` clusters, because leaders are placed at random
+    up         `headrace up -d` in a new directory, from its start to the first record acknowledged by all in-sync
+               replicas, with its topic (3 replicas) created in between; then the same with the commands that `up`
+               suggests (`topics create`, `produce`), each a process
     inprocess  a new Python process each time: from ``LocalCluster(mode="inprocess").start()`` to the first acknowledged
                record, and from the start of the process; a second cluster in the same process
-    tests      a project with one file of 20 tests on the fixture (examples/test_orders.py), plain pytest, by the clock
+    tests      a project with one file of 20 tests on the fixture (examples/test_orders.py), plain pytest, wall time
 
 New means a new directory; programs and libraries are in the page cache. Processor time is the scheduler's
-(``/proc/PID/task/*/schedstat``), for ticks of 10 ms miss whoever sleeps before each of them. Exit 1 when a bar is
-missed or a case fails.
+(``/proc/PID/task/*/schedstat``): ticks of 10 ms miss threads that sleep before each tick. Exit 1 when a bar is missed
+or a case fails.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ from measure import ROOT, WORK, Samples, emit, machine, save, settle, table
 
 from headrace import Admin, Consumer, NewTopic, Producer
 
-# Who installs Headrace has its bytecode, pip writes it; some machines of ours forbid Python to write any.
+# An installed Headrace has bytecode, written by pip; some of our machines forbid Python to write any.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 BROKERS, CONTROLLERS, COORDINATORS = 3, 3, 2
@@ -49,7 +48,7 @@ RECORDS, TOPICS, PARTITIONS = 600_000, 20, 6
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """At most ``limit``, of the median or of the worst round."""
+    """At most ``limit`` for the median or the worst round."""
 
     what: str
     case: str
@@ -81,7 +80,7 @@ BARS = (
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Since a process began, of the threads that it has: seconds on a processor, and how often they went to sleep."""
+    """Totals of a process's current threads since its start: processor seconds, and voluntary context switches."""
 
     cpu_s: float
     sleeps: int
@@ -101,7 +100,7 @@ def usage(pid: int) -> Usage:
 
 
 def memory_mib(pid: int) -> dict[str, float]:
-    """PSS (its share of what it maps), USS (what would be free without it), and the part that is not of files."""
+    """PSS (shared pages counted in part), USS (unshared), and the anonymous part."""
     kib: dict[str, int] = {}
     for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]:
         name, amount = line.split()[:2]
@@ -114,7 +113,7 @@ def measure_idle(
     samples: Samples, state: str, nodes: Sequence[dict[str, Any]], *, settle_s: float, window_s: float
 ) -> None:
     """``<state>.{pss,uss,anonymous,cpu,sleeps}.<role>-<place>`` and ``.all``; place 1 is the busiest of its role: the
-    leading controller, the broker that others follow."""
+    leading controller, the broker with most followers."""
     settle()
     time.sleep(settle_s)
     before, begun = {node["pid"]: usage(node["pid"]) for node in nodes}, time.monotonic()
@@ -145,7 +144,7 @@ _UNITS = {"pss": "MiB", "uss": "MiB", "anonymous": "MiB", "cpu": "%", "sleeps": 
 
 
 def headrace(*arguments: str, text: str | None = None) -> str:
-    """What one `headrace` command prints. RuntimeError with what it complained of."""
+    """The output of a `headrace` command. Raises RuntimeError with its complaint."""
     done = subprocess.run([*COMMAND, *arguments], input=text, capture_output=True, text=True, timeout=120, check=False)
     if done.returncode:
         raise RuntimeError(f"headrace {' '.join(arguments)}: exit {done.returncode}: {done.stderr.strip()[-600:]}")
@@ -154,7 +153,7 @@ def headrace(*arguments: str, text: str | None = None) -> str:
 
 @contextmanager
 def up(work: Path, *more: str) -> Iterator[dict[str, Any]]:
-    """`headrace up -d` in a new directory: what it says of the cluster, which is gone after the block."""
+    """`headrace up -d` in a new directory: its description; the cluster is removed after the block."""
     directory = Path(tempfile.mkdtemp(prefix="idle-", dir=work)) / "data"
     try:
         yield json.loads(headrace("up", "-d", "-o", "json", "--port", "0", "--data", str(directory), *more))
@@ -165,7 +164,7 @@ def up(work: Path, *more: str) -> Iterator[dict[str, Any]]:
 
 
 def first_record(bootstrap: str) -> None:
-    """A topic with the cluster's defaults, and a record in it that all in-sync replicas have."""
+    """Create a topic with the cluster's defaults, and send a record that all in-sync replicas have."""
     with Admin(bootstrap_servers=bootstrap) as admin:
         admin.create_topics([NewTopic("first")])
     with Producer(bootstrap_servers=bootstrap) as producer:
@@ -173,7 +172,7 @@ def first_record(bootstrap: str) -> None:
 
 
 def work_with(bootstrap: str) -> None:
-    """What leaves traces in a cluster: topics, records, a consumer group; all clients are gone afterwards."""
+    """Use a cluster: topics, records, a consumer group; all clients end."""
     names = [f"worked-{number}" for number in range(TOPICS)]
     with Admin(bootstrap_servers=bootstrap) as admin:
         admin.create_topics([NewTopic(name, partitions=PARTITIONS) for name in names])

@@ -1,10 +1,10 @@
-"""Python clients of Kafka, tuned as their documentation advises, flat out; one JSON object.
+"""Python clients of Kafka, tuned as their documentation advises, at full speed; prints one JSON object.
 
-usage: kafka_clients.py confluent|aiokafka produce|consume BOOTSTRAP TOPIC RECORDS BATCH_BYTES LINGER_MS
+    usage: kafka_clients.py confluent|aiokafka produce|consume BOOTSTRAP TOPIC RECORDS BATCH_BYTES LINGER_MS
 
-Values are 100 random bytes, made before the clock runs. Producing counts an outcome for each record (a delivery
-callback, an awaited future); consuming reads `.value` of each. The clock starts when the client is warm: after 20,000
-records acknowledged, or after the first records read, which do not count.
+Values are 100 random bytes, made before the clock starts. Producing counts an outcome per record (a delivery callback,
+an awaited future); consuming reads `.value` of each. The clock starts when the client is warm: after 20,000
+acknowledged records, or after the first records read, which do not count.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ WARM_RECORDS = 20_000
 
 
 def make_values(records: int) -> list[bytes]:
-    """``records`` values; every one of 16,384 distinct ones comes again and again."""
+    """``records`` values, cycling through 16,384 distinct ones."""
     block = random.Random(1).randbytes(100 * 16384)
     distinct = [block[100 * i : 100 * (i + 1)] for i in range(16384)]
     return (distinct * (records // len(distinct) + 1))[:records]
@@ -81,7 +81,7 @@ def confluent_consume(bootstrap: str, topic: str, records: int) -> float:
             "fetch.message.max.bytes": 10_485_760,
         }
     )
-    # Assigned, not subscribed: the time it takes to join a group is not what is measured.
+    # Assigned, not subscribed: joining a group is not measured.
     partitions = consumer.list_topics(topic, 20).topics[topic].partitions
     consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in partitions])
     read = size = 0

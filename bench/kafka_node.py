@@ -1,6 +1,6 @@
-"""Apache Kafka as a peer: one KRaft node on loopback from the jars that Maven fetches, its own tools, Python clients.
+"""Apache Kafka as a peer: one KRaft node on loopback from Maven's jars, its own tools, Python clients.
 
-Jars: ``$PEERS_CACHE/kafka-libs`` when that exists, else build/bench/kafka-libs, filled by Maven (bench/java/pom.xml).
+Jars: ``$PEERS_CACHE/kafka-libs`` if it exists, otherwise build/bench/kafka-libs, filled by Maven (bench/java/pom.xml).
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from measure import PYTHON, ROOT, WORK, json_at_the_end, run, run_json
 
 JAVA_SOURCES = ROOT / "bench" / "java"
 PARTITIONS = 6
-#: The warm-up produces so many records at a time, and reads at most that many times ten.
+#: Records per warm-up run of the producer; the consumer reads at most ten times as many.
 WARM_UP_RECORDS = 200_000
 
 
 def jars() -> Path:
-    """The folder of Kafka's jars, fetched when they are not there."""
+    """The folder of Kafka's jars; fetches missing ones."""
     for parent in filter(None, (os.environ.get("PEERS_CACHE"), str(WORK))):
         if any((Path(parent) / "kafka-libs").glob("kafka_2.13-*.jar")):
             return Path(parent) / "kafka-libs"
@@ -52,11 +52,11 @@ def _free_ports(count: int) -> list[int]:
 
 
 class KafkaNode:
-    """Combined brokers and controllers (one, unless said otherwise) with Kafka's defaults (no fsync before the
-    acknowledgement), a heap of 1 GiB each. Topics have a replica on each of them.
+    """Combined brokers and controllers (one by default) with Kafka's defaults (no fsync before the acknowledgement) and
+    a heap of 1 GiB each. Topics have a replica on each of them.
 
-    ``pre_touch``: the JVM touches its whole heap at the start. That is fair for throughput, and not for the start's
-    time and the idle memory. Java clients run in one JVM, which works ``warm_up_s`` before its first figure.
+    ``pre_touch``: the JVM touches its whole heap at the start: fair for throughput, unfair for start time and idle
+    memory. Java clients run in one JVM, which works ``warm_up_s`` before its first figure.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class KafkaNode:
         return self
 
     def _configured(self, number: int) -> Path:
-        """The properties file of a node, written."""
+        """Write the properties file of a node."""
         client, controller = self._ports[number - 1], self._controller_ports[number - 1]
         voters = ",".join(f"{each}@127.0.0.1:{port}" for each, port in enumerate(self._controller_ports, 1))
         replicas, minimum = min(3, self.nodes), min(2, self.nodes)
@@ -185,18 +185,18 @@ class KafkaNode:
 
     @property
     def pid(self) -> int | None:
-        """Of the first node, None when one of them has ended."""
+        """The first node's pid; None when a node has ended."""
         return self.pids[0] if len(self.pids) == self.nodes else None
 
     @property
     def pids(self) -> list[int]:
-        """Of the nodes that live."""
+        """Pids of the running nodes."""
         return [process.pid for process in self._processes if process.poll() is None]
 
     # -- topics
 
     def create_topic(self, name: str, *, partitions: int = PARTITIONS, config: Mapping[str, str] | None = None) -> None:
-        """``config`` {"flush.messages": "1"}: every write is forced to the disk."""
+        """Create a topic. ``config`` {"flush.messages": "1"} forces every write to disk."""
         from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
         admin = AdminClient({"bootstrap.servers": self.bootstrap})
@@ -214,10 +214,10 @@ class KafkaNode:
             future.result(30)
 
     def warm(self) -> None:
-        """Start and warm up the Java client now, not in the next workload."""
+        """Start and warm up the Java client now instead of in the next workload."""
         self._client.ready()
 
-    # -- workloads; each returns records (or requests) a second
+    # -- workloads; each returns records (or requests) per second
 
     def producer_perf(
         self,
@@ -229,7 +229,7 @@ class KafkaNode:
         record_bytes: int = 100,
         compression: str = "none",
     ) -> float:
-        """Kafka's own producer-perf, flat out: random letters."""
+        """Kafka's own producer-perf at full speed: random letters."""
         properties = [
             f"bootstrap.servers={self.bootstrap}", f"acks={acks}", f"compression.type={compression}",
             *setting.properties,
@@ -244,7 +244,7 @@ class KafkaNode:
         return float(found[-1])
 
     def consumer_perf(self, topic: str, records: int) -> dict[str, float]:
-        """Kafka's own consumer-perf: {"fetch": records/s of the time spent fetching, "whole": with the rebalance}."""
+        """Kafka's own consumer-perf: {"fetch": records/s of the fetch time, "whole": with the rebalance}."""
         output = self._client.run(
             "consumer-perf", "--bootstrap-server", self.bootstrap, "--topic", topic, "--num-records", str(records),
             "--timeout", "20000", timeout_s=150,
@@ -262,14 +262,14 @@ class KafkaNode:
     def end_to_end(
         self, topic: str, *, rate: float, seconds: float, acks: str = "all", record_bytes: int = 100
     ) -> dict[str, Any]:
-        """bench/java/EndToEnd.java: from send to received; ``rate`` 0: one record in flight."""
+        """bench/java/EndToEnd.java: from send to receipt; ``rate`` 0: one record in flight."""
         arguments = [self.bootstrap, topic, str(rate), str(seconds), acks, str(record_bytes)]
         return json_at_the_end(self._client.run("end-to-end", *arguments, timeout_s=seconds + 120))
 
     def python_client(
         self, client: str, workload: str, topic: str, records: int, *, setting: Setting = SETTINGS[0]
     ) -> dict[str, Any]:
-        """bench/kafka_clients.py in a process of its own."""
+        """bench/kafka_clients.py in a separate process."""
         script = str(ROOT / "bench" / "kafka_clients.py")
         batching = [str(setting.batch_bytes), str(setting.linger_ms)]
         command = [PYTHON, script, client, workload, self.bootstrap, topic, str(records), *batching]

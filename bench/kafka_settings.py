@@ -1,4 +1,4 @@
-"""The settings under which Kafka's throughput is measured. The best figure of a run is the peer's (`Samples.best`)."""
+"""Settings for Kafka's throughput. The best figure of a run counts as the peer's (`Samples.best`)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ KIB, MIB = 1 << 10, 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """How a producer of Kafka's forms batches. ``name`` follows the ``@`` in the names of samples."""
+    """How a Kafka producer forms batches. ``name`` follows the ``@`` in sample names."""
 
     name: str
     batch_bytes: int
@@ -18,7 +18,7 @@ class Setting:
 
     @property
     def properties(self) -> list[str]:
-        """For Kafka's Java tools: key=value."""
+        """As key=value for Kafka's Java tools."""
         return [
             f"batch.size={self.batch_bytes}",
             f"linger.ms={self.linger_ms}",
@@ -33,10 +33,10 @@ SETTINGS = (
     Setting("batch-1m", MIB, linger_ms=10, buffer_bytes=256 * MIB),
 )
 
-#: Of brokers and Java clients: the heap's pages are touched at the start, not while the clock runs.
+#: For brokers and Java clients: touch the heap's pages at the start, before the clock runs.
 PRE_TOUCH = "-XX:+AlwaysPreTouch"
 
-#: How long the Java client (one process for a whole run) works before its first figure counts.
+#: Warm-up time of the Java client (one process per run) before its first figure (seconds).
 WARM_UP_S = 60.0
 SMOKE_WARM_UP_S = 2.0
 

@@ -1,4 +1,4 @@
-"""Kafka's Java client as one warm process: bench/java/WarmClient.java runs tool after tool in a JVM that is kept."""
+"""Kafka's Java client as one warm process: bench/java/WarmClient.java runs tool after tool in one JVM."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ def compiled(sources: Path, libs: Path) -> Path:
 
 
 class WarmClient:
-    """Starts the JVM at the first use, and again after one that ended; each start is warmed up by ``warm``."""
+    """Starts the JVM at first use, and again after it has ended; ``warm`` warms up each start."""
 
     def __init__(self, command: Callable[[], Sequence[str]], log: Path, warm: Callable[[WarmClient], None]) -> None:
         self._command, self._log, self._warm = command, log, warm
         self._process: subprocess.Popen[str] | None = None
-        self._warming = False  # a JVM that ends meanwhile is not started again from within its warm-up
+        self._warming = False  # a JVM that ends during its warm-up is not started again from within it
 
     def run(self, tool: str, *arguments: str, timeout_s: float) -> str:
-        """The tool's standard output, on a settled disk; RuntimeError when it fails or takes too long."""
+        """The tool's standard output, on a settled disk. Raises RuntimeError on failure or timeout."""
         process = self.ready()
         settle()
         return self._ask(process, [tool, *arguments], timeout_s)
@@ -50,7 +50,7 @@ class WarmClient:
             try:
                 self._warm(self)
             except BaseException:
-                self.close()  # the next use starts again
+                self.close()  # the next use starts it again
                 raise
             finally:
                 self._warming = False

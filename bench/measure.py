@@ -1,8 +1,8 @@
-"""What every benchmark here does: rounds and medians, the machine's facts, JSON out, processes' memory.
+"""Common parts of the benchmarks: rounds and medians, facts about the machine, JSON output, memory of processes.
 
-A sample has a dotted name that says whose it is and what was measured (``headrace.produce.arrow.commit``), and a unit.
-A peer measured under several settings has a sample for each (``kafka.producer-perf@batch-1m``); its best median counts.
-Rounds alternate between ours and theirs, so that a slow minute of the machine hits both; ratios are of medians.
+A sample has a dotted name with its subject and measure (``headrace.produce.arrow.commit``), and a unit. A peer measured
+under several settings has a sample per setting (``kafka.producer-perf@batch-1m``); its best median counts. Rounds
+alternate between ours and theirs, so that a slow minute affects both; ratios are of medians.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ WORK = ROOT / "build" / "bench"
 PYTHON = sys.executable
 
 
-#: Units of rates: more is better. Of all other units less is.
+#: Units of rates, where more is better. For all other units less is better.
 RATES = frozenset({"rec/s", "req/s", "rows/s", "MiB/s"})
 
 
 @dataclass(frozen=True, slots=True)
 class Best:
-    """The better of a figure's medians, and the setting that it was measured under (empty: there was one only)."""
+    """The best median of a figure and its setting (empty if there was one only)."""
 
     setting: str
     median: float
@@ -53,7 +53,7 @@ class Samples:
         emit(sample=name, value=round(value, 4), unit=unit)
 
     def fail(self, name: str, why: str) -> None:
-        """A workload that did not work: said at once, kept for the end, and the run's exit code."""
+        """Report a failed workload at once, and keep it for the end and the exit code."""
         self.failures.append(f"{name}: {why}")
         emit(sample=name, failed=why)
 
@@ -62,7 +62,7 @@ class Samples:
         return statistics.median(values) if values else None
 
     def by_setting(self, name: str) -> dict[str, float]:
-        """setting -> median, in the order measured; the key of a figure without settings is empty."""
+        """setting -> median, in measured order; the key is empty without settings."""
         found = {}
         for each, values in self.values.items():
             base, _, setting = each.partition("@")
@@ -71,9 +71,9 @@ class Samples:
         return found
 
     def best(self, name: str) -> Best | None:
-        """The best median over the settings of ``name``: of rates the highest, of costs and times the lowest.
+        """The best median over the settings of ``name``: highest for rates, lowest for costs and times.
 
-        Settings with fewer rounds than others (some of theirs failed) count as well. None: not measured.
+        Settings with fewer rounds (after failures) count as well. None: not measured.
         """
         found = self.by_setting(name)
         if not found:
@@ -83,17 +83,17 @@ class Samples:
         return Best(setting, found[setting])
 
     def names_with_settings(self) -> list[str]:
-        """The figures that were measured under settings, without the settings."""
+        """Figures measured under settings, without the settings."""
         return sorted({base for base, at, _ in (each.partition("@") for each in self.values) if at})
 
     def ratio(self, ours: str, theirs: str) -> float | None:
-        """Our median to the peer's best."""
+        """Our median divided by the peer's best."""
         mine, other = self.median(ours), self.best(theirs)
         return mine / other.median if mine is not None and other is not None and other.median else None
 
 
 def emit(**what: Any) -> None:
-    """One JSON object on a line of its own."""
+    """Print one JSON object on a line."""
     print(json.dumps(what), flush=True)
 
 
@@ -119,9 +119,9 @@ def commit() -> str:
 
 
 def warm_memory(gib: float) -> float:
-    """Touch ``gib`` GiB in a process of its own, so that the machine has them ready; returns the seconds it took.
+    """Touch ``gib`` GiB in a separate process, so that the host has them ready; returns the seconds it took.
 
-    The first touch of a virtual machine's memory is many times slower than the second, and would be what is measured.
+    The first touch of a virtual machine's memory is many times slower than the second, and would distort the figures.
     """
     size = int(gib * 2**30)
     started = time.monotonic()
@@ -136,16 +136,16 @@ def warm_memory(gib: float) -> float:
 
 
 def settle() -> None:
-    """Let the disk finish: what one workload left in the page cache must not be written during the next.
+    """Let the disk finish, so that a workload's page cache is not written during the next one.
 
-    ``HEADRACE_BENCH_SETTLE=0``: not so where only the benchmark itself is tested; other programs' writes take minutes.
+    ``HEADRACE_BENCH_SETTLE=0`` skips it where only the benchmark itself is tested; other programs' writes take minutes.
     """
     if os.environ.get("HEADRACE_BENCH_SETTLE") != "0":
         os.sync()
 
 
 def run(command: list[str], *, timeout_s: float, env: dict[str, str] | None = None) -> str:
-    """Standard output of a command, started on a settled disk; RuntimeError with its last line when it fails."""
+    """Standard output of a command, started on a settled disk. Raises RuntimeError with its last line on failure."""
     settle()
     try:
         done = subprocess.run(
@@ -168,7 +168,7 @@ def run_json(command: list[str], *, timeout_s: float, env: dict[str, str] | None
 
 
 def json_at_the_end(output: str) -> dict[str, Any]:
-    """The last JSON object of a program's output; ValueError without one."""
+    """The last JSON object of a program's output. Raises ValueError without one."""
     start = output.rfind("\n{") + 1 if "\n{" in output else output.find("{")
     try:
         parsed = json.loads(output[start:])
@@ -180,12 +180,12 @@ def json_at_the_end(output: str) -> dict[str, Any]:
 
 
 def rss_mib(pid: int) -> float:
-    """Resident memory of a process now."""
+    """Current resident memory of a process."""
     return _status_kib(pid, "VmRSS") / 1024
 
 
 def peak_rss_mib(pid: int) -> float:
-    """The most that a process was ever resident with."""
+    """Peak resident memory of a process."""
     return _status_kib(pid, "VmHWM") / 1024
 
 
@@ -197,7 +197,7 @@ def _status_kib(pid: int, key: str) -> int:
 
 
 def cpu_seconds(pids: Iterable[int]) -> float:
-    """What processes have used of the machine since their starts, user and system."""
+    """CPU seconds of processes since their starts, user and system."""
     ticks = 0
     for pid in pids:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -206,7 +206,7 @@ def cpu_seconds(pids: Iterable[int]) -> float:
 
 
 def fdatasync_ms(directory: Path, *, count: int = 500, size: int = 200) -> float:
-    """The median of forcing ``size`` appended bytes to the disk, one after the other."""
+    """Median time to force ``size`` appended bytes to disk, one after the other (ms)."""
     path = directory / "fdatasync"
     taken = []
     with path.open("wb", buffering=0) as file:
@@ -252,7 +252,7 @@ def save(samples: Samples, *, what: str, extra: dict[str, Any]) -> Path:
 
 
 def table(samples: Samples) -> str:
-    """Every median, one a line, for people."""
+    """Every median, one per line, for people."""
     width = max((len(name) for name in samples.values), default=0)
     lines = []
     for name in sorted(samples.values):

@@ -1,15 +1,15 @@
-"""100,000 partitions in the metadata image: what creating, deciding, snapshots, loading and following cost.
+"""100,000 partitions in the metadata image: the cost of creating, deciding, snapshots, loading and following.
 
     metadata.py [--partitions 100000] [--rounds 1] [--smoke] [--layouts 100,1] [--save]
 
-No network and no cluster: the controller's own core and storage on a real disk, 30 brokers, replication factor 3, once
-with 100 partitions to a topic and once with 1. Each case is a process of its own, so that memory is that case's:
+No network and no cluster: the controller's core and storage on a real disk, 30 brokers, replication factor 3, once with
+100 partitions per topic and once with 1. Each case is a process, so that memory is that case's:
 
     create     CreateTopics requests of the largest size allowed (metadata.max.records.per.request), each decided,
-               appended and forced; then a snapshot, made in a thread while the event loop goes on; then one topic after
-               the other, without a disk; then one of the 30 brokers falls silent
+               appended and forced; then a snapshot, made in a thread beside the event loop; then single topics, without
+               a disk; then one of the 30 brokers stops its heartbeats
     load       a start: open the storage, check the snapshot, make its image
-    follow     an observer that has nothing: reads the log, applies batch after batch
+    follow     an empty observer: reads the log, applies batch after batch
     install    an observer that lags: the delta between its image and that of a snapshot
 
 Prints one JSON document. Exit 1 when a bar is missed or a case fails.
@@ -58,11 +58,11 @@ CLUSTER = "bench"
 BROKERS = 30
 FACTOR = 3
 TERM = 1
-#: Topics that are created one by one, and heartbeats that a broker misses.
+#: Number of topics created one by one, and of heartbeats that a broker misses.
 SINGLE = 2_000
 SESSION_MS = 9_000
 
-#: sample -> (what it is, the most that it may be)
+#: sample -> (description, upper limit)
 BARS = {
     "decide_us": ("one decision among all of them, us (2,000 writes a second leave 500)", 250.0),
     "fence_ms": ("deciding what follows when a broker dies, ms", 1_000.0),
@@ -74,7 +74,7 @@ BARS = {
 
 
 class Bench:
-    """A controller without raft: what is decided is appended, forced and committed."""
+    """A controller without raft: decisions are appended, forced and committed."""
 
     def __init__(self, root: Path) -> None:
         self.storage = open_storage(root)
@@ -138,7 +138,7 @@ def timed(action: Callable[[], Any]) -> tuple[float, Any]:
 
 
 def cpu(name: str, begun: float) -> dict[str, float]:
-    """The processor time of this process since ``begun``: what a busy machine does not change."""
+    """Processor time of this process since ``begun``, independent of other load."""
     return {f"{name}_cpu_s": time.process_time() - begun}
 
 
@@ -187,7 +187,7 @@ def create(root: Path, partitions: int, per_topic: int) -> dict[str, float]:
 
 
 async def snapshot(bench: Bench) -> dict[str, float]:
-    """In a thread, while the loop counts how long it stands still."""
+    """Make a snapshot in a thread, while the loop measures its longest stall."""
     image = bench.core.committed
     voters = VoterSet.of([ReplicaKey(1, bench.storage.directory_id)])
     job: SnapshotJob = bench.storage.snapshot_job(image, Place(image.next_offset, TERM), voters)
@@ -215,14 +215,14 @@ def single_decisions(bench: Bench) -> float:
         CreateTopics((NewTopic(name=f"single-{number}", partitions=1, replication_factor=FACTOR),))
         for number in range(SINGLE)
     ]
-    begun = time.process_time()  # of this process alone: what others do on this machine is no matter here
+    begun = time.process_time()  # of this process alone, independent of other load
     for request in requests:
         bench.ask(request, to_disk=False)
     return (time.process_time() - begun) / SINGLE * 1e6
 
 
 def fence_one(bench: Bench) -> tuple[float, float]:
-    """All brokers but one have just been heard: ms, and the records that follow."""
+    """All brokers but one have just sent heartbeats: ms, and the records of the fencing."""
     image = bench.core.committed
     silent = max(image.brokers)
     bench.now_ms += SESSION_MS + 1
@@ -276,7 +276,7 @@ def follow(root: Path) -> dict[str, float]:
 
 
 def install(root: Path) -> dict[str, float]:
-    """One that has followed until shortly before the end, and then gets a snapshot."""
+    """An observer that followed until shortly before the end, and then gets a snapshot."""
     storage = open_storage(root)
     older = EMPTY_IMAGE
     for batch in storage.batches():
@@ -296,7 +296,7 @@ def install(root: Path) -> dict[str, float]:
 CASES: Mapping[str, Callable[[Path], dict[str, float]]] = {"load": load, "follow": follow, "install": install}
 
 
-# ---------------------------------------------------------------------------------------------- all of them
+# ---------------------------------------------------------------------------------------------- the run
 
 UNITS = {"_s": "s", "_ms": "ms", "_us": "us", "_mib": "MiB"}
 
@@ -306,7 +306,7 @@ def unit(name: str) -> str:
 
 
 def measured(work: Path, partitions: int, per_topic: int) -> dict[str, float]:
-    """One layout, each case in a process of its own on the same directory."""
+    """One layout, each case in a separate process on the same directory."""
     root = work / f"metadata-{per_topic}"
     shutil.rmtree(root, ignore_errors=True)
     format_directories([str(root)], cluster_id=CLUSTER, node_id=1)

@@ -1,4 +1,4 @@
-"""Headrace's side of the benchmarks: a cluster of its own, each workload through `headrace bench` or a driver here."""
+"""Headrace's side of the benchmarks: a cluster, and workloads through `headrace bench` or a driver here."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ CONSUME_APIS = ("arrow", "object", "async")
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Records per workload: enough that a run takes seconds, and no more."""
+    """Records per workload: enough for a run of some seconds."""
 
     arrow: int
     many: int
     object: int
     asynchronous: int
-    seconds: float  # of workloads that run for a time
+    seconds: float  # of workloads with a fixed time
     echo_bytes: tuple[int, ...]
 
     def records(self, api: str) -> int:
@@ -48,8 +48,8 @@ SMOKE = Sizes(arrow=200_000, many=100_000, object=50_000, asynchronous=20_000, s
 
 
 class Headrace:
-    """A cluster with the defaults of production, one broker and one controller unless said otherwise; topics choose
-    ``log.flush``, and have a replica on each broker."""
+    """A cluster with production defaults, one broker and one controller by default; topics choose ``log.flush``, and
+    have a replica on each broker."""
 
     def __init__(self, directory: Path, sizes: Sizes, *, brokers: int = 1, controllers: int = 1) -> None:
         self.directory = directory
@@ -90,11 +90,11 @@ class Headrace:
 
     @property
     def broker_pid(self) -> int:
-        """The first broker's."""
+        """The first broker's pid."""
         return self.pids("broker")[0]
 
     def pids(self, *roles: str) -> list[int]:
-        """Of the nodes of these roles, all of them without any."""
+        """Pids of the nodes of these roles (none: of all nodes)."""
         assert self._cluster is not None
         return [int(node["pid"]) for node in self._cluster.ps() if not roles or node["role"] in roles]
 
@@ -114,7 +114,7 @@ class Headrace:
     # -- workloads
 
     def bench(self, workload: str, topic: str, *arguments: str, timeout_s: float = 180) -> dict[str, Any]:
-        """`headrace bench WORKLOAD`; RuntimeError unless its own check passed."""
+        """`headrace bench WORKLOAD`. Raises RuntimeError unless its own check passed."""
         command = [
             PYTHON,
             "-m",
@@ -134,7 +134,7 @@ class Headrace:
         return found
 
     def throughput(self, samples: Samples, policy: str, *, acks: str = "1", number: int = 0) -> None:
-        """Every produce API into a topic of its own, and every consume API from the largest of them.
+        """Every produce API into a new topic, and every consume API from the largest of them.
 
         ``number``: of the round; each begins with another API, so that none is always the first.
         """
@@ -165,7 +165,7 @@ class Headrace:
                 samples.fail(f"headrace.consume.{api}.{policy}", str(failure))
 
     def latency(self, samples: Samples, policy: str, *, acks: str = "1") -> None:
-        """Send to received at 1,000 records a second."""
+        """From send to receipt at 1,000 records per second."""
         label = policy if acks == "1" else f"{policy}.acks-{acks}"
         topic = self.new_topic(policy)
         try:
@@ -199,13 +199,13 @@ class Headrace:
                 self.delete_topic(topic)
 
     def memory(self, samples: Samples, moment: str) -> None:
-        """``moment`` "idle": now; "loaded": the most so far."""
+        """``moment`` "idle": the current value; "loaded": the peak."""
         pid = self.broker_pid
         samples.add(f"headrace.rss.{moment}", rss_mib(pid) if moment == "idle" else peak_rss_mib(pid), "MiB")
 
 
 def grpc_ceiling(samples: Samples, sizes: Sizes) -> None:
-    """Raw gRPC with the messages, the streams and the processes of the Arrow paths. The best message size counts."""
+    """Raw gRPC with the messages, streams and processes of the Arrow paths. The best message size counts."""
     seconds = min(3.0, sizes.seconds)
     for direction in ("up", "down", "echo"):
         best = 0.0

@@ -1,17 +1,17 @@
-"""Thousands of partitions on one broker, and long logs at its start: what they cost.
+"""The cost of thousands of partitions on one broker, and of long logs at its start.
 
     partitions.py [--partitions 5000] [--rounds 6] [--smoke] [--only many,produce,unclean,clean] [--save]
 
-A real controller and broker (``LocalCluster``), the defaults of production. Four cases, the one that writes most at the
-end, for the disk of a virtual machine may have a burst to spend:
+A real controller and broker (``LocalCluster``), production defaults. Four cases; the one that writes most is last,
+because a virtual machine's disk may have a limited burst:
 
     many      memory, descriptors and idle CPU with 50 partitions and with 5,000 more (of 1 topic, then of 500 topics);
               creating and deleting the 5,000; a clean restart
-    produce   to 50 partitions of a broker that has 5,000 more, and of one that has not, in turns
+    produce   to 50 partitions of a broker with 5,000 more, and of one without, in turns
     unclean   kill -9 with 1 GiB that was never flushed (log.flush=os) beyond the recovery point, then the start
     clean     a clean restart with 10 GiB
 
-Each sample is one JSON object on a line; a table of bars closes the run. Exit 1 when a bar is missed or a case fails.
+Each sample is one JSON object per line; a table of bars follows. Exit 1 when a bar is missed or a case fails.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ TICKS = os.sysconf("SC_CLK_TCK")
 @dataclass(frozen=True, slots=True)
 class Sizes:
     partitions: int
-    topics: int  # that share as many partitions in the second layout
-    records: int  # of 100 bytes, of one produce run
+    topics: int  # with the same number of partitions in the second layout
+    records: int  # of 100 bytes, in one produce run
     rounds: int
     idle_s: float
     suspect_records: int  # of 1,000 bytes
@@ -60,7 +60,7 @@ class Bar:
     at_least: bool = False
 
     def verdict(self, samples: Samples) -> tuple[float | None, bool]:
-        """The worst value, and whether it keeps to the limit."""
+        """The worst value, and whether it is within the limit."""
         values = samples.values.get(self.sample)
         if not values:
             return None, False
@@ -82,7 +82,7 @@ BARS = {
 
 
 class Cluster:
-    """One controller and one broker, and what the system says about them."""
+    """One controller and one broker, and the system's data about them."""
 
     work = WORK
 
@@ -105,7 +105,7 @@ class Cluster:
         return rss_mib(self.pid(role)) * 1024
 
     def create(self, topics: Sequence[tuple[str, int]], **config: str) -> float:
-        """Creates topics in one request; seconds until every partition is led."""
+        """Create topics in one request; returns the seconds until every partition has a leader."""
         begun = time.monotonic()
         with Admin(bootstrap_servers=self.local.bootstrap_servers) as admin:
             admin.create_topics(
@@ -121,7 +121,7 @@ class Cluster:
         return time.monotonic() - begun
 
     def produce(self, topic: str, records: int, *, size: int = 100, api: str = "many") -> float:
-        """Records per second, every one acknowledged."""
+        """Records per second, all acknowledged."""
         command = [PYTHON, "-m", "headrace_tools", "bench", "produce", "--topic", topic, "--api", api]
         command += ["--records", str(records), "--record-bytes", str(size)]
         command += ["-b", self.local.bootstrap_servers, "-o", "json"]
@@ -131,13 +131,13 @@ class Cluster:
         return float(found["records_per_s"])
 
     def restart(self) -> float:
-        """Seconds from the signal to stop until it serves again."""
+        """Seconds from the stop signal until it serves again."""
         begun = time.monotonic()
         self.local.restart("broker", 1)
         return time.monotonic() - begun
 
     def own_start_s(self) -> float:
-        """What the broker itself says of its last start."""
+        """The broker's own report of its last start (seconds)."""
         return float(re.findall(r"NodeStarted .*seconds=([0-9.]+)", self.local.log("broker", 1))[-1])
 
 
@@ -187,7 +187,7 @@ def _many(samples: Samples, sizes: Sizes, one: Cluster, layout: str, topics: lis
 
 
 def produce(samples: Samples, sizes: Sizes) -> None:
-    """To 50 partitions of either broker, the other one idle meanwhile: a slow minute of the machine hits both."""
+    """Produce to 50 partitions of each broker, the other one idle: a slow minute affects both."""
     with cluster("with-50") as few, cluster("with-all") as one:
         for each in (few, one):
             each.create([("few", FEW)])
@@ -197,7 +197,7 @@ def produce(samples: Samples, sizes: Sizes) -> None:
             for name, each in (("with_50", few), ("with_all", one)):
                 cpu_s = each.cpu_s("broker")
                 records_per_s = each.produce("few", sizes.records)
-                if number:  # the first round makes the files
+                if number:  # the first round creates the files
                     found[name].append(records_per_s)
                     samples.add(f"produce.{name}", records_per_s, "rec/s")
                     samples.add(f"produce.{name}.cpu", each.cpu_s("broker") - cpu_s, "s")
@@ -235,7 +235,7 @@ def clean(samples: Samples, sizes: Sizes) -> None:
         one.produce("long", sizes.long_records, size=1000, api="arrow")
         size = sum(path.stat().st_size for path in one.local.directory.rglob("long-*/*.log"))
         samples.add("clean.bytes", size / 2**30, "GiB")
-        samples.add("clean.first_restart", one.restart(), "s")  # the stop forces what log.flush=os had left
+        samples.add("clean.first_restart", one.restart(), "s")  # the stop forces data left by log.flush=os
         samples.add("clean.restart", one.restart(), "s")
         samples.add("clean.start", one.own_start_s(), "s")
 

@@ -2,10 +2,10 @@
 
     peers.py [--rounds 5] [--policies commit,os] [--warm-gib 12] [--no-spark] [--no-save] [--only REGEX]
 
-One Kafka node (its defaults: acknowledged before it is on the disk) and one Headrace broker (`log.flush=commit`: after)
-stand side by side, idle while the other works. Each round runs theirs, then ours, workload by workload, so that a slow
-minute of the machine hits both; medians of the rounds are compared. 6 partitions, 100-byte random values, acks=1, RF 1.
-Kafka works under each setting of kafka_settings.py, with a warm client; its best median is what ours are compared with.
+One Kafka node (its defaults: acknowledged before it is on disk) and one Headrace broker (`log.flush=commit`: after) run
+side by side, one idle while the other works. Each round runs theirs, then ours, workload by workload, so that a slow
+minute affects both; medians of the rounds are compared. 6 partitions, 100-byte random values, acks=1, RF 1. Kafka runs
+under each setting of kafka_settings.py, with a warm client; its best median is compared with ours.
 
 Needs Java 17 with its compiler (SyncProducers.java), Maven for the jars, and about 16 GiB of memory.
 """
@@ -32,7 +32,7 @@ from run import codec
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Records of each workload of Kafka's. Consumers read what producer-perf wrote, and some more to get warm."""
+    """Records of each Kafka workload. Consumers read producer-perf's records, and some more to warm up."""
 
     perf: int = 5_000_000
     confluent: int = 2_000_000
@@ -50,7 +50,7 @@ def kafka_topic(kafka: KafkaNode, name: str) -> Iterator[str]:
 
 
 def attempt(samples: Samples, name: str, work: Callable[[], None]) -> None:
-    """A workload that fails is noted, and the run goes on."""
+    """Run a workload; on failure note it and continue."""
     try:
         work()
     except (RuntimeError, OSError, KeyError, ValueError) as failure:
@@ -64,7 +64,7 @@ class Round:
         self.number, self.samples, self.kafka, self.headrace, self.sizes = number, samples, kafka, headrace, sizes
 
     def kafka_tools(self) -> None:
-        """Fill a topic under each setting, and read what that left in the log."""
+        """Fill a topic under each setting, and read its log."""
         for setting in turns(self.number):
             attempt(self.samples, f"kafka.tools@{setting.name}", partial(self._kafka_tools, setting))
 
@@ -123,7 +123,7 @@ class Round:
 
 
 def memory(samples: Samples, kafka: KafkaNode, headrace: ours.Headrace, moment: str) -> None:
-    if kafka.pid is not None and moment == "loaded":  # idle: ``starts`` measures it, without the touched heap
+    if kafka.pid is not None and moment == "loaded":  # ``starts`` measures idle memory, without the touched heap
         samples.add(f"kafka.rss.{moment}", peak_rss_mib(kafka.pid), "MiB")
     headrace.memory(samples, moment)
 

@@ -1,18 +1,18 @@
-"""The metadata quorum under real conditions: three controllers, each with its own fsynced log, at shipped time-outs.
+"""The metadata quorum: three controllers, each with its own fsynced log, at default timeouts.
 
     quorum.py [--kills 60] [--transfers 60] [--writes 20000] [--smoke] [--only failover,transfer,writes] [--save]
 
-Real processes (``LocalCluster``) and defaults of production. Whoever asks does so as a client of the gRPC Admin calls,
-through any controller that lives. Three cases:
+Real processes (``LocalCluster``) and production defaults. Requests are gRPC Admin calls through any live controller.
+Three cases:
 
-    failover  kill -9 of the leader, to the first metadata write that was acknowledged afterwards; the dead one is
-              started again and has caught up before the next is killed
-    transfer  a graceful hand-over, to the first write that was acknowledged after it was asked for
-    writes    metadata writes a second: one configuration entry a request, one request a decision, many at a time; and
-              one at a time, for the latency of one
+    failover  kill -9 of the leader, to the next acknowledged metadata write; the dead controller is restarted and has
+              caught up before the next kill
+    transfer  a graceful handover, to the first write acknowledged after the request for it
+    writes    metadata writes per second: one configuration entry per request, one request per decision, many at a time;
+              and one at a time, for the latency
 
-Every write that was acknowledged is looked for at the end, on every controller: none may be missing. Each sample is one
-JSON object on a line; a table of bars closes the run. Exit 1 when a bar is missed or a case fails.
+At the end every acknowledged write must be on every controller. Each sample is one JSON object per line; a table of
+bars follows. Exit 1 when a bar is missed or a case fails.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from headrace_core.rpc import environment  # before grpc: it throws grpc's switches
+from headrace_core.rpc import environment  # before grpc: it sets grpc's switches
 
 # isort: split
 import grpc.aio
@@ -78,7 +78,7 @@ class Quorum:
     local: LocalCluster
     stubs: dict[int, Any] = field(default_factory=dict)
     channels: list[grpc.aio.Channel] = field(default_factory=list)
-    #: topic -> the value that its key was given last, acknowledged.
+    #: topic -> the last acknowledged value of its key
     written: dict[str, str] = field(default_factory=dict)
     numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(86_400_000))
 
@@ -102,7 +102,7 @@ class Quorum:
             raise RuntimeError(f"{topic}: {error}")
 
     async def alter(self, stub: Any, topic: str, timeout_s: float = 5.0) -> None:
-        """One metadata write; raises what refused it."""
+        """One metadata write; raises its refusal."""
         value = str(next(self.numbers))
         op = admin_pb2.AlterConfigOp(kind=admin_pb2.AlterConfigOp.KIND_SET, name=KEY, value=value)
         resource = admin_pb2.ConfigResource(type=admin_pb2.CONFIG_RESOURCE_TYPE_TOPIC, name=topic)
@@ -113,7 +113,7 @@ class Quorum:
         self.written[topic] = value
 
     async def anybody(self, call: Callable[[Any], Awaitable[Any]], *, but: int = -1, within_s: float = 30.0) -> Any:
-        """Asks one controller after the other until one answers."""
+        """Ask one controller after the other until one answers."""
         deadline = time.monotonic() + within_s
         while True:
             for node_id, stub in self.stubs.items():
@@ -134,7 +134,7 @@ class Quorum:
         return answer
 
     async def whole(self) -> admin_pb2.DescribeQuorumResponse:
-        """Once all three have what the leader has."""
+        """Wait until all three have the leader's log."""
         deadline = time.monotonic() + 60
         while True:
             found = await self.describe()
@@ -145,19 +145,19 @@ class Quorum:
             await asyncio.sleep(0.02)
 
     async def check(self) -> int:
-        """Every controller shows every acknowledged value, once it has applied what the leader has; how many there
-        are."""
+        """Check that every controller shows every acknowledged value, once it has applied the leader's log; returns
+        their number."""
         await self.whole()
         deadline = time.monotonic() + 30
         for node_id, stub in self.stubs.items():
             while lost := await self._lost(stub):
-                if time.monotonic() > deadline:  # it has the log, and does not show what is in it
+                if time.monotonic() > deadline:  # it has the log, and does not show its content
                     raise RuntimeError(f"controller {node_id} {lost}")
                 await asyncio.sleep(0.02)
         return len(self.written)
 
     async def _lost(self, stub: Any) -> str:
-        """What was acknowledged and is not shown by a controller, the first of it; "": nothing."""
+        """The first acknowledged value that a controller does not show; "": none."""
         resources = [
             admin_pb2.ConfigResource(type=admin_pb2.CONFIG_RESOURCE_TYPE_TOPIC, name=topic) for topic in self.written
         ]
@@ -171,8 +171,8 @@ class Quorum:
 
 
 async def first_write(quorum: Quorum, topic: str, *, but: int = -1) -> float:
-    """Seconds until somebody acknowledges a write: every controller that lives is asked at the same time, again and
-    again, for a client does not know who will lead."""
+    """Seconds until a controller acknowledges a write: all live ones are asked at once and repeatedly, because a client
+    does not know the next leader."""
     begun = time.monotonic()
     done = asyncio.Event()
 
@@ -294,7 +294,7 @@ def shown(bars: Sequence[dict[str, Any]]) -> str:
 
 
 def spread(samples: Samples) -> dict[str, dict[str, float]]:
-    """p50, p95 and the worst of what has a distribution."""
+    """p50, p95 and maximum of samples with a distribution."""
     return {
         name: {"n": len(values), "p50": percentile(values, 0.5), "p95": percentile(values, 0.95), "max": max(values)}
         for name, values in samples.values.items()

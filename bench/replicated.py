@@ -3,13 +3,13 @@
     replicated.py [--peers] [--rounds 3] [--only REGEX] [--policies commit] [--smoke] [--warm-gib 6] [--save]
 
 Three brokers and three controllers of ours, replication factor 3, min.insync.replicas 2, `log.flush=commit`: acks=all
-acknowledges a record when every in-sync replica has forced it to its disk. With --peers three nodes of Apache Kafka
-stand beside them, idle while ours work and the other way round: at Kafka's default (acknowledged from memory), and with
+acknowledges a record when every in-sync replica has forced it to disk. With --peers three nodes of Apache Kafka run
+beside them, one side idle while the other works: at Kafka's default (acknowledged from memory), and with
 `flush.messages=1` (every write forced). Each round runs theirs, then ours, workload by workload. Kafka's throughput is
-measured under each setting of kafka_settings.py, with a warm client; its best median is what ours are compared with.
+measured under each setting of kafka_settings.py, with a warm client; its best median is compared with ours.
 
---only picks steps by name (--list names them). --save writes bench/results/*-replicated.json and, from it, the table in
-docs/performance. Exit 1 when a workload failed.
+--only selects steps by name (--list names them). --save writes bench/results/*-replicated.json and, from it, the table
+in docs/performance. Exit 1 when a workload failed.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ from measure import (
 )
 from replicated_bars import judge
 
-#: Requests a second of the latency cases; 0: one record in flight.
+#: Requests per second of the latency cases; 0: one record in flight.
 RATES = (0, 1_000, 10_000, 50_000)
-#: A record of the headline.
+#: Record size of the headline.
 RECORD_BYTES = 100
 KAFKA_FLUSHES = {"default": {}, "flushed": {"flush.messages": "1"}}
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Records of each workload, ours and Kafka's (which is slower), and seconds of those that run for a time."""
+    """Records of each workload, ours and Kafka's (which is slower), and seconds of timed ones."""
 
     arrow: int = 10_000_000
     object: int = 6_000_000
@@ -65,7 +65,7 @@ class Sizes:
     kafka: int = 2_500_000
     kafka_large: int = 250_000
     kafka_many_partitions: int = 700_000
-    #: Of 700,000 to 1,000 partitions, each write forced, Kafka's producer lets some expire after two minutes.
+    #: With 700,000 records to 1,000 partitions, each write forced, Kafka's producer lets some expire after two minutes.
     kafka_many_flushed: int = 150_000
     seconds: float = 10.0
     connections: int = 200
@@ -99,7 +99,7 @@ Step = tuple[str, Callable[[], None]]
 
 
 class Ours:
-    """Our side: a cluster of three, every workload a step."""
+    """Our side: a cluster of three; every workload is a step."""
 
     def __init__(self, cluster: ours.Headrace, samples: Samples, sizes: Sizes, policy: str) -> None:
         self.cluster, self.samples, self.sizes, self.policy = cluster, samples, sizes, policy
@@ -141,7 +141,7 @@ class Ours:
         large: bool = False,
         partitions: int = ours.PARTITIONS,
     ) -> None:
-        """Flat out, and what it cost our nodes: CPU seconds for a million records."""
+        """At full speed, with our nodes' CPU seconds per million records."""
         arguments = ["--api", api, "--records", str(records), "--acks", acks]
         arguments += ["--record-bytes", "1024", "--compression", "lz4"] if large else []
         with self.topic(partitions) as topic:
@@ -186,7 +186,7 @@ class Ours:
                 self.samples.add(f"{label}.{what}.{quantile}", value, "ms")
 
     def disk_alone(self) -> None:
-        """The same bytes, as often, forced to three files by nothing but three loops."""
+        """The same bytes, as often, forced to three files by three plain loops."""
         found = forced_portions(
             WORK,
             size=int(self.sizes.headline_rate * headline.PORTION_S * RECORD_BYTES),
@@ -198,7 +198,7 @@ class Ours:
 
 
 class Kafkas:
-    """Kafka's side: three nodes, topics with its default flush or with one at every write."""
+    """Kafka's side: three nodes, topics with its default flush or with one per write."""
 
     def __init__(self, kafka: KafkaNode, samples: Samples, sizes: Sizes, number: int) -> None:
         self.kafka, self.samples, self.sizes, self.number = kafka, samples, sizes, number
@@ -236,7 +236,7 @@ class Kafkas:
         large: bool = False,
         partitions: int = ours.PARTITIONS,
     ) -> None:
-        """Under each setting, each on a topic of its own. A setting that fails is noted; the others still count."""
+        """Under each setting, each on a new topic. A failed setting is noted; the others count."""
         size: dict[str, Any] = {"record_bytes": 1024, "compression": "lz4"} if large else {}
         label = f"kafka.rf3.{name}.{flush}" + ("" if acks == "all" else f".acks-{acks}")
 
@@ -266,7 +266,7 @@ class Kafkas:
 
 
 def floors(samples: Samples) -> None:
-    """What one forced write and one round trip cost at this moment: acks=all may take so much longer than acks=1."""
+    """Current cost of one forced write and one round trip: acks=all may take this much longer than acks=1."""
     WORK.mkdir(parents=True, exist_ok=True)
     samples.add("floor.fdatasync", fdatasync_ms(WORK), "ms")
     found = echo.measure("echo", size=200, streams=1, processes=1, in_flight=1, seconds=2.0)
@@ -289,12 +289,12 @@ def memory(samples: Samples, cluster: ours.Headrace, kafka: KafkaNode | None, mo
     read = rss_mib if moment == "idle" else peak_rss_mib
     samples.add(f"headrace.rf3.rss.{moment}", max(read(pid) for pid in cluster.pids("broker")), "MiB")
     samples.add(f"headrace.rf3.rss.controller.{moment}", max(read(pid) for pid in cluster.pids("controller")), "MiB")
-    if kafka is not None and moment == "loaded":  # idle it is its heap, which is touched at the start
+    if kafka is not None and moment == "loaded":  # idle memory is its heap, touched at the start
         samples.add(f"kafka.rf3.rss.{moment}", max(read(pid) for pid in kafka.pids), "MiB")
 
 
 def every_name(sizes: Sizes, policies: list[str], *, peers: bool) -> list[str]:
-    """The steps' names; nothing is run."""
+    """The steps' names, without running them."""
     unused: Any = None
     names = [name for policy in policies for name, _ in Ours(unused, unused, sizes, policy).steps()]
     theirs = [name for name, _ in Kafkas(unused, unused, sizes, 0).steps()] if peers else []

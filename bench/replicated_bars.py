@@ -1,4 +1,4 @@
-"""The bars of three replicas: what each path must reach beside Kafka with as many, read off the samples of one run."""
+"""The bars of three replicas beside Kafka's three, computed from the samples of one run."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from bars import Bar, Verdict, verdicts
 from measure import Samples
 
-#: The flush policy of ours that the bars hold for.
+#: Our flush policy of the bars.
 POLICY = "commit"
 
 
@@ -45,7 +45,7 @@ def _of_one(api: str, label: str) -> Bar:
 
 
 def _extra_of_all(samples: Samples) -> float | None:
-    """What acks=all costs at 1,000 records a second beyond acks=1, one forced write and one round trip."""
+    """Extra cost of acks=all over acks=1 at 1,000 records per second, minus one forced write and one round trip."""
     names = ("1k.p50." + POLICY, "1k.p50." + POLICY + ".acks-1")
     every, one = (samples.median(f"headrace.rf3.latency.{name}") for name in names)
     floors = [samples.median(f"floor.{each}") for each in ("fdatasync", "echo")]
@@ -92,5 +92,5 @@ BARS: tuple[Bar, ...] = (
 
 
 def judge(samples: Samples) -> list[Verdict]:
-    """Every bar with what this run measured for it."""
+    """Every bar with its measured value."""
     return verdicts(samples, BARS)

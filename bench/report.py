@@ -1,6 +1,6 @@
 """The table of bars: printed at the end of a run, and written into docs/performance/ from a saved result.
 
-report.py bench/results/FILE.json      rewrites the parts of the pages between their markers
+report.py bench/results/FILE.json      rewrites the pages between their markers
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from measure import ROOT, Samples
 from replicated_bars import judge as judge_replicated
 
 PAGES = ROOT / "docs" / "performance"
-#: Every sample of a run; the pages themselves have the bars.
+#: Every sample of a run; the other pages have the bars.
 SAMPLES_PAGE = ROOT / "docs" / "reference" / "benchmarks.md"
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of a page between two comments, and the bars in it."""
+    """A part of a page between two comments, with its bars."""
 
     name: str
     page: Path
@@ -78,7 +78,7 @@ def verdicts_table(verdicts: Iterable[Verdict]) -> str:
 
 
 def settings_table(samples: Samples) -> str:
-    """Markdown: the peers' figures that were measured under several settings, and which setting won."""
+    """Markdown: the peers' figures under several settings, and the best setting."""
     names = samples.names_with_settings()
     if not names:
         return ""
@@ -107,7 +107,7 @@ def medians_table(result: dict[str, Any]) -> str:
 
 
 def load(path: Path) -> tuple[Samples, dict[str, Any]]:
-    """A saved result as samples, and whole."""
+    """A saved result as samples, and as a document."""
     result: dict[str, Any] = json.loads(path.read_text())
     return Samples(units=result["units"], values=result["samples"], failures=result["failures"]), result
 
@@ -123,7 +123,7 @@ def _facts(path: Path, result: dict[str, Any]) -> str:
 
 
 def groups_table(result: dict[str, Any]) -> str:
-    """Markdown: bench/groups.py's bars, as they were judged, with how many values each rests on."""
+    """Markdown: bench/groups.py's verdicts, with the number of values of each."""
     lines = ["| what | bar | measured | n | met |", "|---|---|---|---|---|"]
     for bar in result["bars"]:
         limit = "" if bar["bar"] is None else f"<= {bar['bar']:g}"
@@ -135,7 +135,7 @@ def groups_table(result: dict[str, Any]) -> str:
 
 
 def rewrite(path: Path, part: Part = MEASURED) -> None:
-    """Put a saved result into its part of its page, and its samples into the reference."""
+    """Write a saved result into its part of its page, and its samples into the reference."""
     samples, result = load(path)
     failures = "".join(f"\n* failed: {failure}" for failure in result["failures"])
     bars = verdicts_table(part.judge(samples))
@@ -154,7 +154,7 @@ def rewrite_groups(path: Path) -> None:
 
 
 def idle_table(result: dict[str, Any]) -> str:
-    """Markdown: bench/idle.py's bars, as they were judged; then each process of the idle cluster; then the times."""
+    """Markdown: bench/idle.py's verdicts; then each process of the idle cluster; then the times."""
     lines = ["| what | bar | measured | n | met |", "|---|---|---|---|---|"]
     for bar in result["bars"]:
         measured = "not measured" if bar["measured"] is None else f"{bar['measured']:,.3g}"

@@ -2,8 +2,8 @@
 
     run.py [--smoke] [--rounds 3] [--policies commit,os] [--warm-gib 6] [--save]
 
-Each sample is one JSON object on a line; a table of medians closes the run. --smoke is small and quick: it shows that
-everything runs and verifies, and its figures mean nothing. Exit 1 when a workload failed.
+Each sample is one JSON object per line; a table of medians follows. --smoke is small and quick: it shows that
+everything runs and verifies; its figures mean nothing. Exit 1 when a workload failed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from measure import PYTHON, ROOT, WORK, Samples, emit, machine, save, table, war
 
 
 def codec(samples: Samples, *, smoke: bool) -> None:
-    """bench/codec.py prints JSON objects {"sample", "value", "unit"}, one a line."""
+    """bench/codec.py prints JSON objects {"sample", "value", "unit"}, one per line."""
     command = [PYTHON, str(ROOT / "bench" / "codec.py"), *(["--smoke"] if smoke else ["--rounds", "2"])]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     if done.returncode:

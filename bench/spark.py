@@ -1,14 +1,13 @@
-"""Rows per second through Spark, in and out, beside what Spark allows. JSON lines, one per sample.
+"""Rows per second through Spark, in and out, beside Spark's own limit. JSON lines, one per sample.
 
     spark.py [--rounds 3] [--records 5000000] [--bootstrap HOST:PORT] [--only sink] [--set key=value] [--progress]
 
-The query is an aggregate by partition over random 100-byte values in 6 partitions, all seven columns, ``local[2]``;
-the stream runs with AvailableNow and maxOffsetsPerTrigger of a million. Times include the query's start; one round
-before the first is not counted (the JVM compiles). Without ``--bootstrap`` a cluster is started and filled.
-Beside it runs a Python data source whose batches lie ready (spark_ready.py). ``sink`` writes as many rows into 2
-partitions, acks=all; ``copy`` reads the value of the filled topic and writes it there; beside them runs a Python sink
-that drops its batches (spark_sinks.py). ``--set`` gives the session a setting of Spark's, ``--progress`` prints each
-micro-batch's durations to stderr.
+The query is an aggregate by partition over random 100-byte values in 6 partitions, all seven columns, ``local[2]``; the
+stream runs with AvailableNow and maxOffsetsPerTrigger of a million. Times include the query's start; one round before
+the first is not counted (the JVM compiles). Without ``--bootstrap`` a cluster is started and filled. The limit is a
+Python data source with ready batches (spark_ready.py). ``sink`` writes as many rows into 2 partitions, acks=all;
+``copy`` reads the value of the filled topic and writes it there; their limit is a Python sink that drops its batches
+(spark_sinks.py). ``--set`` sets a Spark configuration, ``--progress`` prints each micro-batch's durations to stderr.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ import headrace_spark  # noqa: E402
 
 TOPIC = "spark-bench"
 PER_TRIGGER = 1_000_000
-#: What headrace's batches of 4 MiB come to.
+#: Rows in headrace's batches of 4 MiB.
 READY_ROWS = 38_000
 
 
@@ -52,7 +51,7 @@ def servers(given: str | None) -> Iterator[str]:
 
 
 def fill(bootstrap_servers: str, records: int) -> None:
-    """The topic with ``records`` random values, the same number in each partition."""
+    """Fill the topic with ``records`` random values, the same number in each partition."""
     from headrace import Admin, NewTopic, Producer
 
     with Admin(bootstrap_servers=bootstrap_servers) as admin:
@@ -104,7 +103,7 @@ def stream(spark: SparkSession, form: str, options: dict[str, str], records: int
 
 
 def sinks(spark: SparkSession, address: str, records: int, number: int) -> None:
-    """Ours and the dropping one, for made rows and for rows read from the filled topic."""
+    """Our sink and the dropping one, for generated rows and for rows read from the filled topic."""
     source = {"headrace.bootstrap.servers": address, "subscribe": TOPIC, "startingOffsets": "earliest"}
     frames = {
         "sink": rows(spark, records),

@@ -1,6 +1,6 @@
-"""The baseline of bench/spark.py: a Python data source whose Arrow batches lie ready. What it reaches, Spark allows.
+"""The baseline of bench/spark.py: a Python data source with ready Arrow batches, which shows Spark's own limit.
 
-Same rows, same columns, same split into tasks as the topic that bench/spark.py fills; no log, no network, no decoding.
+Same rows, columns and split into tasks as the topic that bench/spark.py fills; no log, no network, no decoding.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _made: dict[tuple[int, int], Any] = {}
 
 
 def ready_batch(partition: int, rows: int) -> pa.RecordBatch:
-    """``rows`` rows of one partition, made once in a process."""
+    """``rows`` rows of one partition, made once per process."""
     import numpy as np
     import pyarrow as pa
 

@@ -1,6 +1,7 @@
-"""Spark's part of the comparison: bench/spark.py in a process of its own (it keeps a JVM), its samples into ours.
+"""Spark's part of the comparison: runs bench/spark.py in a separate process (it keeps a JVM) and adds its samples to
+ours.
 
-spark_side.py [--rounds 3] [--only source|sink] [--save]      Spark's part alone; --save into bench/results
+    spark_side.py [--rounds 3] [--only source|sink] [--save]      Spark's part alone; --save into bench/results
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from measure import PYTHON, ROOT, Samples, emit, machine, run, save, table
 
 
 def measure(samples: Samples, rounds: int, only: str | None = None) -> None:
-    """Runs bench/spark.py, which prints JSON objects {"sample", "value", "unit"}, one a line."""
+    """Run bench/spark.py, which prints JSON objects {"sample", "value", "unit"}, one per line."""
     script = ROOT / "bench" / "spark.py"
     if not script.exists():
         samples.fail("spark", f"{script.relative_to(ROOT)} is not there")

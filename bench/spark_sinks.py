@@ -1,4 +1,4 @@
-"""The sinks of bench/spark.py: ours, and one that drops its Arrow batches. What that reaches, Spark allows.
+"""The sinks of bench/spark.py: ours, and one that drops its Arrow batches, which shows Spark's own limit.
 
 The rows are those of the Kafka connector's measurement in the peers' notes: ``lpad(id, 100, 'x')``, one column.
 """
@@ -27,7 +27,7 @@ def rows(spark: SparkSession, count: int) -> DataFrame:
 
 
 def fresh_topic(bootstrap_servers: str) -> None:
-    """The sink's topic, empty: an earlier round's files are not paid for by the next."""
+    """Create the sink's topic again, empty, so that files of an earlier round cost nothing."""
     from headrace import Admin, NewTopic
 
     with Admin(bootstrap_servers=bootstrap_servers) as admin:
@@ -37,7 +37,7 @@ def fresh_topic(bootstrap_servers: str) -> None:
 
 
 def write(frame: DataFrame, form: str, options: dict[str, str], records: int) -> float:
-    """Rows per second, the query's start and every acknowledgement included."""
+    """Rows per second, including the query's start and every acknowledgement."""
     began = time.perf_counter()
     frame.write.format(form).options(**options).mode("append").save()
     return records / (time.perf_counter() - began)
