@@ -225,6 +225,7 @@ class SoloBroker:
                 with contextlib.suppress(OSError):  # a disk that is away is not formatted either
                     format_directory(self.fs, root, cluster_id="test", node_id=BROKER_ID)
         await self.storage.open(lambda topic: self.roles.settings_of(topic, self.image))
+        self.storage.begin_threads()
         await self.roles.apply_all(self.image)
         self.partitions.refusal = None
         if self.image.next_offset:

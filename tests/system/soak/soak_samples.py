@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import os
 import statistics
@@ -14,7 +15,9 @@ from typing import Any
 
 #: What is judged, and the figure that is only reported.
 JUDGED = ("rss_mib", "descriptors", "threads")
-REPORTED = ("pss_mib",)
+REPORTED = ("pss_mib", "grpc_threads")
+#: Names of gRPC's own native threads begin so. Their number is no leak's sign (docs/soak.md), so they count apart.
+GRPC_THREADS = ("event_engine", "grpc_", "lifeguard", "timer_manager", "resolver-", "default-exec")
 #: The late window's median may be so much above the early one's.
 GROWTH_MAX = 0.05
 #: The early window, in minutes. The late one is the last hour, or what a shorter run has after minute 30.
@@ -25,7 +28,7 @@ MINUTES_MIN = 45.0
 AGE_MIN_S = 30.0
 #: Bounds for runs of any length, per process.
 RSS_MIB_MAX = {"controller": 400, "broker": 400, "coordinator": 400, "client": 600}
-DESCRIPTORS_MAX, THREADS_MAX = 1_000, 150
+DESCRIPTORS_MAX, THREADS_MAX, GRPC_THREADS_MAX = 1_000, 150, 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +53,9 @@ class Sample:
     rss_mib: float
     pss_mib: float
     descriptors: int
+    #: Without gRPC's native ones.
     threads: int
+    grpc_threads: int
 
 
 def take(process: Process, minute: float) -> Sample | None:
@@ -58,16 +63,25 @@ def take(process: Process, minute: float) -> Sample | None:
     base = Path(f"/proc/{process.pid}")
     try:
         memory = dict(_numbers((base / "smaps_rollup").read_text()))
-        threads = dict(_numbers((base / "status").read_text()))["Threads"]
+        names = list(thread_names(process.pid))
         started = int((base / "stat").read_text().rpartition(")")[2].split()[19]) / os.sysconf("SC_CLK_TCK")
         descriptors = len(os.listdir(base / "fd"))
     except (OSError, KeyError):
         return None
+    grpc_threads = sum(name.startswith(GRPC_THREADS) for name in names)
     return Sample(
         round(minute, 3), process.name, process.role, process.kept,
         round(time.clock_gettime(time.CLOCK_BOOTTIME) - started, 1),
-        round(memory.get("Rss", 0) / 1024, 2), round(memory.get("Pss", 0) / 1024, 2), descriptors, threads,
+        round(memory.get("Rss", 0) / 1024, 2), round(memory.get("Pss", 0) / 1024, 2), descriptors,
+        len(names) - grpc_threads, grpc_threads,
     )  # fmt: skip
+
+
+def thread_names(pid: int) -> Iterator[str]:
+    """As the kernel has them: a Python thread has its program's name. OSError when the process is gone."""
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # it has just ended
+            yield (thread / "comm").read_text().rstrip("\n")
 
 
 def _numbers(text: str) -> Iterator[tuple[str, int]]:
@@ -161,7 +175,8 @@ def beyond_bounds(samples: Iterable[Sample]) -> list[str]:
     worst: dict[tuple[str, str], tuple[float, float, float]] = {}
     for sample in samples:
         for figure, bound in (
-            ("rss_mib", RSS_MIB_MAX[sample.role]), ("descriptors", DESCRIPTORS_MAX), ("threads", THREADS_MAX)
+            ("rss_mib", RSS_MIB_MAX[sample.role]), ("descriptors", DESCRIPTORS_MAX),
+            ("threads", THREADS_MAX), ("grpc_threads", GRPC_THREADS_MAX)
         ):  # fmt: skip
             value = getattr(sample, figure)
             if value > max(bound, worst.get((sample.name, figure), (0, 0, 0))[0]):

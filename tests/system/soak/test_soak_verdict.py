@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,7 +21,7 @@ from tests.system.soak.soak_history import (
     value_of,
 )
 from tests.system.soak.soak_picture import BEGIN, END, draw, write_page
-from tests.system.soak.soak_samples import AGE_MIN_S, Sample, beyond_bounds, compare, windows
+from tests.system.soak.soak_samples import AGE_MIN_S, Process, Sample, beyond_bounds, compare, take, windows
 
 MINUTES = 120.0
 
@@ -162,7 +164,8 @@ def _samples(name: str = "broker-1", *, kept: bool = True, age_s: float = 100, *
     """A sample a minute; ``late``: the figures of the last hour."""
 
     def sample(minute: int) -> Sample:
-        figures = {"rss_mib": 100.0, "descriptors": 50.0, "threads": 20.0} | (late if minute >= 60 else {})
+        figures = {"rss_mib": 100.0, "descriptors": 50.0, "threads": 20.0, "grpc_threads": 8}
+        figures |= late if minute >= 60 else {}
         return Sample(minute, name, name.partition("-")[0], kept, age_s, pss_mib=90.0, **figures)  # type: ignore[arg-type]
 
     return [sample(minute) for minute in range(int(MINUTES))]
@@ -177,6 +180,19 @@ def test_a_process_that_grows_by_more_than_a_twentieth_is_a_miss(figure: str) ->
     (row,) = compare(_samples(**{figure: before * 1.05}), MINUTES)
     assert not row["misses"]
     assert row[figure]["growth"] == 0.05
+
+
+def test_native_threads_of_grpc_are_reported_and_not_judged() -> None:
+    (row,) = compare(_samples(grpc_threads=10), MINUTES)
+    assert row["grpc_threads"] == {"early": 8, "late": 10, "growth": 0.25}
+    assert not row["misses"]
+
+
+def test_a_process_counts_its_threads_and_those_of_grpc_apart() -> None:
+    sample = take(Process("tests", "client", os.getpid(), kept=True), 0)
+    assert sample is not None
+    assert sample.threads >= threading.active_count()
+    assert sample.threads + sample.grpc_threads == len(os.listdir("/proc/self/task"))
 
 
 def test_growth_is_judged_of_processes_that_are_never_killed_only() -> None:
@@ -205,7 +221,7 @@ def test_a_short_run_has_bounds_and_no_verdict_on_growth() -> None:
     assert beyond_bounds(_samples(rss_mib=399)) == []
     (beyond,) = beyond_bounds([*_samples(rss_mib=410), *_samples(rss_mib=450)])
     assert "broker-1: rss_mib 450" in beyond
-    assert len(beyond_bounds(_samples(rss_mib=500, descriptors=2000, threads=300))) == 3
+    assert len(beyond_bounds(_samples(rss_mib=500, descriptors=2000, threads=300, grpc_threads=41))) == 4
 
 
 def test_the_page_takes_the_picture_and_the_table(tmp_path: Path) -> None:

@@ -292,12 +292,16 @@ class DirectoryWriter:
                 return True
         return False
 
-    def _hand_over(self, turn: Turn) -> None:
+    def begin_thread(self) -> None:
+        """Start the directory's thread now; the first turn that needs it does otherwise."""
         if self._thread is None:
             self._thread = threading.Thread(
                 target=self._serve_turns, name=f"log-{self.directory.root.rpartition('/')[2]}", daemon=True
             )
             self._thread.start()
+
+    def _hand_over(self, turn: Turn) -> None:
+        self.begin_thread()
         self._turns.put(turn)
 
     def _end_turn(self, turn: Turn, result: TurnResult) -> None:

@@ -253,6 +253,7 @@ class Broker:
         image = await self._unless_failed(follower.wait_current())
         self.settings.apply(image, registered.broker_id)
         await self.storage.open(lambda topic: self.roles.settings_of(topic, image))
+        self.storage.begin_threads()
         self._acting = True
         self._report_offline_directories()
         image = follower.image

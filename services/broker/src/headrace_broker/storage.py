@@ -16,6 +16,7 @@ import logging
 import random
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Generic, ParamSpec, TypeVar
 
 from headrace_core.clock import Clock
@@ -165,10 +166,11 @@ class Storage:
         if not self._is_identified:
             self.identify()
         usable = [held for held in self._held if held.failure is None]
-        outcomes = await asyncio.gather(
-            *(asyncio.to_thread(self._open_directory, settings_of, held.root) for held in usable),
-            return_exceptions=True,
-        )
+        with ThreadPoolExecutor(max(len(usable), 1), thread_name_prefix="open") as pool:
+            outcomes = await asyncio.gather(
+                *(self._loop.run_in_executor(pool, self._open_directory, settings_of, held.root) for held in usable),
+                return_exceptions=True,
+            )
         fatal: BaseException | None = None
         failures: list[Exception] = [held.start_failure for held in self._held if held.start_failure is not None]
         for held, outcome in zip(usable, outcomes, strict=True):
@@ -320,6 +322,12 @@ class Storage:
     def set_recovery_threads(self, threads: int) -> None:
         """Set ``num.recovery.threads.per.data.dir``, before ``open``."""
         self._recovery_threads = threads
+
+    def begin_threads(self) -> None:
+        """Start all threads now, after ``open``: their number does not depend on the load."""
+        self._threads.begin()
+        for writer in self.writers():
+            writer.begin_thread()
 
     async def until_all_failed(self) -> None:
         """Raise StorageError when the last directory has failed: the broker has nothing left to serve (KIP-112)."""

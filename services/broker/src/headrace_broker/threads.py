@@ -6,8 +6,9 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Hashable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
+
+from headrace_core.rpc.event_loop import StartedThreads
 
 T = TypeVar("T")
 
@@ -46,21 +47,23 @@ class Rests:
 
 
 class WorkThreads:
-    """A few threads, started on first use."""
+    """A few threads for one kind of work, which all start with ``begin``; before it the loop's own do the work."""
 
     __slots__ = ("_loop", "_pool", "_resting", "_rests", "_size")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, size: int = 2) -> None:
         self._loop = loop
         self._size = size
-        self._pool: ThreadPoolExecutor | None = None
+        self._pool: StartedThreads | None = None
         self._rests = Rests()
         self._resting: set[asyncio.Task[Any]] = set()
 
+    def begin(self) -> None:
+        """Start all threads."""
+        self._pool = StartedThreads(self._size, "work")
+
     def run(self, work: Callable[[], T]) -> asyncio.Future[T]:
         """Run ``work`` in one of the threads."""
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(self._size, thread_name_prefix="work")
         return self._loop.run_in_executor(self._pool, work)
 
     def run_rested(self, lane: Hashable, work: Callable[[], T]) -> asyncio.Future[T]:

@@ -52,6 +52,10 @@ class ProducerExpiry:
         self._threads = WorkThreads(loop, size=1)
         self._changed = asyncio.Event()
 
+    def begin(self) -> None:
+        """Start its thread, before ``run``."""
+        self._threads.begin()
+
     async def run(self) -> None:
         """Run until cancelled."""
         unsubscribe = self._settings.subscribe(self._settings_changed)

@@ -68,6 +68,10 @@ class Retention:
         self._changed = asyncio.Event()
         self._is_first = True
 
+    def begin(self) -> None:
+        """Start its thread, before ``run``."""
+        self._threads.begin()
+
     async def run(self) -> None:
         """Run until cancelled."""
         unsubscribe = self._settings.subscribe(self._settings_changed)

@@ -51,6 +51,8 @@ class Upkeep:
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
+        self.retention.begin()
+        self.producers.begin()
         self._tasks = [
             asyncio.create_task(self.retention.run(), name="retention"),
             asyncio.create_task(self.producers.run(), name="producer-expiry"),

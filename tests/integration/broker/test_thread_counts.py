@@ -1,0 +1,102 @@
+"""Real processes: after load a process has the threads that it had after its start. So a soak that counts one more has
+found something. (gRPC's native threads are another matter: docs/soak.md.)"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from headrace import Admin, LocalCluster, NewTopic, TopicPartition
+from headrace_core.rpc.event_loop import BLOCKING_THREADS, StartedThreads, new_event_loop
+from tests.system.soak.soak_samples import GRPC_THREADS, thread_names
+
+PARTITIONS = 8
+#: A program with every kind of client: prints how many threads it has after the first calls, and after its load.
+CLIENT = """
+import json, os, sys
+from headrace import Admin, Consumer, Producer
+from tests.system.soak.soak_samples import GRPC_THREADS, thread_names
+
+def count():
+    return sum(not name.startswith(GRPC_THREADS) for name in thread_names(os.getpid()))
+
+bootstrap, partitions = {"bootstrap.servers": sys.argv[1]}, int(sys.argv[2])
+batches = {"compression.type": "zstd", "linger.ms": 50, "batch.size": 1_000_000}
+group = {"group.id": "threads", "auto.offset.reset": "earliest"}
+with Admin(bootstrap) as admin, Producer(bootstrap | batches) as producer, Consumer(bootstrap | group) as consumer:
+    consumer.subscribe(["orders"])
+    producer.send("orders", b"first").result()
+    while not consumer.poll(1.0):
+        pass
+    started = count()
+    value = bytes(range(256)) * 40
+    for _ in range(3):
+        for partition in range(partitions):
+            for _ in range(100):
+                producer.send("orders", value, partition=partition)
+        producer.flush()
+        admin.list_topics()
+    read = 0
+    while read < 3 * 100 * partitions:
+        read += len(consumer.poll(10.0))
+        consumer.commit()
+    print(json.dumps([started, count()]))
+"""
+
+
+def own_threads(pid: int) -> int:
+    return sum(not name.startswith(GRPC_THREADS) for name in thread_names(pid))
+
+
+def test_a_pool_has_all_its_threads_before_its_first_work_and_no_more_later() -> None:
+    before = threading.active_count()
+    pool = StartedThreads(3, "counted")
+    assert threading.active_count() == before + 3
+    together = threading.Barrier(3)
+    assert sorted(pool.map(lambda number: (together.wait(30), number)[1], range(3))) == [0, 1, 2]
+    assert threading.active_count() == before + 3
+    pool.shutdown()
+    assert threading.active_count() == before
+
+
+def test_a_loop_of_ours_has_its_blocking_threads_from_the_start() -> None:
+    before = threading.active_count()
+    loop = new_event_loop()
+    assert threading.active_count() == before + BLOCKING_THREADS
+    loop.run_until_complete(loop.run_in_executor(None, threading.active_count))
+    assert threading.active_count() == before + BLOCKING_THREADS
+    loop.run_until_complete(loop.shutdown_default_executor())
+    loop.close()
+    assert threading.active_count() == before
+
+
+@pytest.mark.slow
+def test_every_process_has_as_many_threads_after_load_as_after_its_start(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    config = {
+        "metadata.log.max.record.bytes.between.snapshots": "2000",
+        "producer.id.expiration.check.interval.ms": "100",
+        "log.retention.check.interval.ms": "100",
+    }
+    with LocalCluster(brokers=1, controllers=1, coordinators=1, data=tmp_path, config=config) as cluster:
+        pids = {node["role"]: node["pid"] for node in cluster.ps()}
+        with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
+            admin.create_topics([NewTopic("orders", PARTITIONS)])
+            started = {role: own_threads(pid) for role, pid in pids.items()}
+            client = subprocess.run(
+                [sys.executable, "-c", CLIENT, cluster.bootstrap_servers, str(PARTITIONS)],
+                capture_output=True,
+                timeout=120,
+                check=True,
+            )
+            with ThreadPoolExecutor(8) as pool:
+                list(pool.map(lambda number: admin.create_topics([NewTopic(f"topic-{number}", 2)]), range(40)))
+                times = {TopicPartition("orders", partition): 0 for partition in range(PARTITIONS)}
+                list(pool.map(lambda _: admin.list_offsets(times), range(40)))
+            assert {role: own_threads(pid) for role, pid in pids.items()} == started
+        first, last = json.loads(client.stdout)
+        assert last == first
