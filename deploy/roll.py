@@ -345,7 +345,7 @@ class Roll:
             )
 
     def _put_back(self, one: Container, name: str) -> None:
-        """Restore ``one`` under ``name``, whatever its current name, and remove its replacement."""
+        """Restore ``one`` under ``name`` (from its current name), and remove its replacement."""
         tell(f"  {name}: the former container is put back")
         deadline = time.monotonic() + PUT_BACK_S
         while True:

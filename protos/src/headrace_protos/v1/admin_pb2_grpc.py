@@ -130,100 +130,99 @@ class AdminServicer:
     """Missing associated documentation comment in .proto file."""
 
     def CreateTopics(self, request, context):
-        """Each topic is created or refused by itself. Its partitions have leaders when a node has applied metadata_offset.
+        """Creates or refuses each topic separately. A node that has applied metadata_offset knows the partitions' leaders.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DeleteTopics(self, request, context):
-        """Gone for clients at once; the brokers remove the files soon after.
+        """Clients lose the topics at once; brokers remove the files soon after.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CreatePartitions(self, request, context):
-        """Partitions can be added, never taken away: a smaller count is INVALID_PARTITIONS.
+        """The count can only grow: a smaller one is INVALID_PARTITIONS.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DescribeConfigs(self, request, context):
-        """Every key of each resource with its value, and where the value comes from.
+        """Every key of each resource with its value and the value's source.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def AlterConfigs(self, request, context):
-        """Sets and deletes single keys; what is not named stays. All keys of one resource are changed, or none is.
+        """Sets and resets single keys; other keys keep their values. All keys of a resource are changed, or none is.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DescribeLogDirs(self, request, context):
-        """The log directories of the broker that is asked, and what is in them (KIP-113, KIP-827). Only brokers serve it.
+        """The log directories of the receiving broker and their replicas (KIP-113, KIP-827). Only brokers serve it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def AlterReplicaLogDirs(self, request, context):
-        """Move replicas of the broker that is asked to other directories of it (KIP-113). Answered when the moves have begun;
-        DescribeLogDirs shows the copy in the new directory as is_future until it takes over. Only brokers serve it.
+        """Moves replicas of the receiving broker to its other directories (KIP-113). The response comes when the moves have
+        begun; DescribeLogDirs shows the new copy as is_future until it replaces the old one. Only brokers serve it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ElectLeaders(self, request, context):
-        """Have leaders elected (KIP-460): each partition's preferred replica where it is in sync, or, for partitions without
-        a leader, any replica that works, losing what it lacks. A partition is elected for or refused by itself.
+        """Elects leaders (KIP-460): each partition's preferred replica if it is in sync; or, for a partition without leader,
+        any live replica, which loses records that it lacks. Each partition succeeds or fails separately.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DescribeQuorum(self, request, context):
-        """The controllers that vote on the metadata log, and the replicas that follow it, as their leader sees them (KIP-595,
-        KIP-836). Answered by the leader.
+        """Voters and observers of the controller quorum, as its leader sees them (KIP-595, KIP-836). The leader answers.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def AddRaftVoter(self, request, context):
-        """Make a controller that follows the log a voter (KIP-853). It waits until that one has caught up, and is answered
-        when the change is committed. REQUEST_TIMED_OUT: it did not catch up in time, or the change may yet be committed.
-        DUPLICATE_VOTER: it votes already, perhaps with another directory.
+        """Makes an observer controller a voter (KIP-853). The response comes when it has caught up and the change is
+        committed. REQUEST_TIMED_OUT: it did not catch up in time, or the change may still be committed. DUPLICATE_VOTER:
+        it is a voter already, perhaps with another directory.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RemoveRaftVoter(self, request, context):
-        """Take the vote from a controller (KIP-853); answered when that is committed. VOTER_NOT_FOUND; INVALID_REQUEST: it is
-        the only one. A leader that removes itself answers, and another one is elected.
+        """Removes a voter (KIP-853); the response comes when that is committed. VOTER_NOT_FOUND; INVALID_REQUEST: it is the
+        last voter. A leader that removes itself answers, and a new leader is elected.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def TransferLeadership(self, request, context):
-        """Have another voter lead (Raft, thesis 3.10); answered when it does. Kafka has no such call. VOTER_NOT_FOUND;
-        REQUEST_TIMED_OUT: it did not take over in time, and who led before leads on.
+        """Makes another voter the leader (Raft thesis, 3.10); the response comes when it leads. Kafka has no such call.
+        VOTER_NOT_FOUND; REQUEST_TIMED_OUT: it did not take over in time, and the old leader continues.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def AlterPartitionReassignments(self, request, context):
-        """Give partitions other replicas, or cancel that (KIP-455). Answered when it is decided: the replicas that are added
-        are copied then, a few partitions of a broker at a time, and those that leave go when all that is added is in sync.
-        Each partition is taken or refused by itself: INVALID_REPLICA_ASSIGNMENT, NO_REASSIGNMENT_IN_PROGRESS,
+        """Reassigns partitions to other replicas, or cancels that (KIP-455). The response comes when it is decided. Then
+        added replicas are copied, a few partitions per broker at a time, and replicas are removed when all added ones are
+        in sync. Each partition is accepted or refused separately: INVALID_REPLICA_ASSIGNMENT, NO_REASSIGNMENT_IN_PROGRESS,
         INVALID_REPLICATION_FACTOR, UNKNOWN_TOPIC_OR_PARTITION; UNSUPPORTED_VERSION at metadata.version 1.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -231,38 +230,38 @@ class AdminServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListPartitionReassignments(self, request, context):
-        """The reassignments that are under way, and those that wait for their turn (KIP-455).
+        """Running and queued reassignments (KIP-455).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DrainBroker(self, request, context):
-        """Empty a broker: it gets no new replicas, and its own move to others, until it may be stopped and unregistered. Or
-        let it have replicas again. Kafka has no such call. BROKER_ID_NOT_REGISTERED; INVALID_REQUEST: nobody could take
-        its replicas.
+        """Drains a broker: it gets no new replicas, and its replicas move to other brokers, until it can be stopped and
+        unregistered. Or ends the drain. Kafka has no such call. BROKER_ID_NOT_REGISTERED; INVALID_REQUEST: no other broker
+        can take its replicas.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def UnregisterBroker(self, request, context):
-        """Forget a broker that is down and has no replicas (KIP-746). BROKER_ID_NOT_REGISTERED; INVALID_REQUEST: it has
-        replicas, or is alive.
+        """Removes the registration of a broker that is down and has no replicas (KIP-746). BROKER_ID_NOT_REGISTERED;
+        INVALID_REQUEST: it has replicas, or is alive.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DescribeFeatures(self, request, context):
-        """The levels of features that this cluster is at, and those that its controllers understand (KIP-584).
+        """The cluster's feature levels, and those that its controllers support (KIP-584).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def UpdateFeatures(self, request, context):
-        """Raise or lower them (KIP-584). Each feature by itself: INVALID_UPDATE_VERSION says what stands in the way.
+        """Raises or lowers feature levels (KIP-584), each separately: INVALID_UPDATE_VERSION names the obstacle.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -101,41 +101,41 @@ class ClusterServicer:
 
     def RegisterBroker(self, request, context):
         """A broker's first call after each start. Its id belongs to its directory id: the same directories get the same id
-        back, new ones get a new id. The broker stays fenced until it heartbeats with the metadata applied.
+        again, new ones get a new id. The broker stays fenced until it heartbeats with the metadata applied.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def BrokerHeartbeat(self, request_iterator, context):
-        """One stream for the life of the broker. Each request is answered; silence for broker.session.timeout.ms fences.
+        """One stream for the broker's lifetime. Each request has a response; silence for broker.session.timeout.ms fences.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def AssignReplicasToDirs(self, request, context):
-        """Where replicas of the calling broker are, by directory id (KIP-858). What the controller knows already changes
-        nothing, so a call may be repeated. STALE_BROKER_EPOCH refuses the whole call, all else one partition.
+        """The directories of the calling broker's replicas, by directory id (KIP-858). Idempotent, so a call may be repeated.
+        STALE_BROKER_EPOCH refuses the whole call, other errors refuse one partition.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def AlterPartition(self, request, context):
-        """A leader asks for new in-sync sets of the partitions that it leads (KIP-497). It holds what it asked for to be in
-        force for what needs every member, and not for what needs any, until it has the answer. NOT_CONTROLLER and
-        STALE_BROKER_EPOCH refuse the whole call, all else one partition. A call may be repeated: what is so already is
-        answered with the present state.
+        """A leader requests new in-sync sets for its partitions (KIP-497). Until the response, requested members must have a
+        record before it is committed, but do not count as in sync otherwise. NOT_CONTROLLER and STALE_BROKER_EPOCH refuse
+        the whole call, other errors one partition. A call may be repeated: a request that is already fulfilled returns the
+        current state.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def FollowMetadata(self, request, context):
-        """The metadata log from an offset on: everything committed, then what follows as it is committed. Any controller
-        serves it, the leader or not. Before the log's start the newest snapshot comes first. A message follows at least
-        every second. DIVERGING_METADATA: the follower has seen another history.
+        """The metadata log from an offset on: everything committed, then further records as they are committed. Any
+        controller serves it. Below the log's start, the newest snapshot comes first. A message follows at least every
+        second. DIVERGING_METADATA: the follower has another history.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -143,8 +143,8 @@ class ClusterServicer:
 
     def ReadIndex(self, request, context):
         """A ReadIndex barrier (Raft thesis, 6.4): everything committed before the call lies below the response's offset. The
-        leader answers when a majority confirmed, after the call arrived, that it still leads; a follower asks the leader. A
-        node that has applied the metadata log up to that offset knows that its state is not older than its call.
+        leader answers when a majority has confirmed, after the call arrived, that it still leads; a follower asks the
+        leader. A node that has applied the metadata log up to that offset has a state at least as new as its call.
         NOT_CONTROLLER: no leader is known.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -160,7 +160,7 @@ class ClusterServicer:
         raise NotImplementedError('Method not implemented!')
 
     def AllocateProducerIds(self, request, context):
-        """A block of producer ids that were never given out before, nor will be again (KIP-730). STALE_BROKER_EPOCH.
+        """A block of producer ids, each given out only once (KIP-730). STALE_BROKER_EPOCH.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -176,26 +176,26 @@ class ClusterServicer:
         raise NotImplementedError('Method not implemented!')
 
     def RegisterController(self, request, context):
-        """A controller says which feature levels it understands (KIP-919). UNSUPPORTED_VERSION: not the level that holds.
+        """A controller reports the feature levels that it supports (KIP-919). UNSUPPORTED_VERSION: not the cluster's level.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RegisterCoordinator(self, request, context):
-        """A coordinator's first call in its life. It has no directories, so nothing of it outlives its process: its id is a
-        name, the smallest that is free unless an operator set one. INCONSISTENT_CLUSTER_ID, INVALID_REQUEST;
-        DUPLICATE_BROKER_REGISTRATION: a coordinator that lives has the wanted id; ask again when its session is over.
+        """A coordinator's first call. It has no directories, so no state outlives its process: its id is only a name, the
+        smallest free one unless the operator sets it. INCONSISTENT_CLUSTER_ID, INVALID_REQUEST;
+        DUPLICATE_BROKER_REGISTRATION: a live coordinator has the wanted id; ask again when its session has ended.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CoordinatorHeartbeat(self, request_iterator, context):
-        """One stream for the life of a coordinator. Each request is answered. Silence for broker.session.timeout.ms, or a
-        broken stream for broker.session.disconnect.grace.ms, gives its shards to others. STALE_BROKER_EPOCH,
-        BROKER_ID_NOT_REGISTERED end the stream: it owns nothing, and must register anew. Which shards it owns, and by which
-        epochs, stands in the metadata log, which it follows.
+        """One stream for the coordinator's lifetime. Each request has a response. Silence for broker.session.timeout.ms, or a
+        broken stream for broker.session.disconnect.grace.ms, moves its shards to other coordinators. STALE_BROKER_EPOCH
+        and BROKER_ID_NOT_REGISTERED end the stream: it owns nothing and must register again. The metadata log, which it
+        follows, says which shards it owns, with their epochs.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class FetchStub:
-    """Hands out record batches of partitions that this broker leads (or, by rack, replicates).
+    """Returns record batches of partitions that this broker leads (or, by rack, replicates).
     """
 
     def __init__(self, channel):
@@ -43,17 +43,17 @@ class FetchStub:
 
 
 class FetchServicer:
-    """Hands out record batches of partitions that this broker leads (or, by rack, replicates).
+    """Returns record batches of partitions that this broker leads (or, by rack, replicates).
     """
 
     def Fetch(self, request_iterator, context):
-        """The stream is the fetch session. A partition, once named, stays in the session, and its position advances by what
-        was sent: a request names only what changes. An empty request means "go on". Several requests may be in flight; each
-        gets exactly one answer, in order. The simplest client names its partition once, then sends empty requests.
+        """The stream is the fetch session. A named partition stays in the session, and its position advances with the data
+        sent: a request names only changes. An empty request means "continue". Several requests may be in flight; each gets
+        exactly one response, in order. The simplest client names its partition once, then sends empty requests.
 
-        A long poll is answered at once when `min_bytes` are there, else when they arrive or `max_wait_ms` is over,
-        whichever is first. A request that arrives while a long poll waits ends that wait: the older request is answered
-        with what there is, so a seek or a new partition takes effect immediately.
+        A long poll is answered when `min_bytes` are available or `max_wait_ms` is over. Another request ends a waiting
+        long poll: the older one is answered with the available data, so a seek or a new partition takes effect
+        immediately.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -76,7 +76,7 @@ def add_FetchServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Fetch:
-    """Hands out record batches of partitions that this broker leads (or, by rack, replicates).
+    """Returns record batches of partitions that this broker leads (or, by rack, replicates).
     """
 
     @staticmethod

@@ -90,24 +90,24 @@ class GroupsServicer:
     """Missing associated documentation comment in .proto file."""
 
     def Membership(self, request_iterator, context):
-        """Membership of one member in one group (KIP-848, on a stream): the first request joins, every further one is a
-        heartbeat, and new assignments are pushed as soon as there are any. The stream is the connection: when it breaks,
-        the coordinator waits for group.consumer.connection.grace.ms, and then a dynamic member is gone, while a static one
-        has what is left of its session. Another stream of the same member takes the place of the first, which ends.
+        """Membership of one member in one group (KIP-848, on a stream): the first request joins, further ones are heartbeats,
+        and new assignments are pushed at once. When the stream breaks, the coordinator waits for
+        group.consumer.connection.grace.ms; then it removes a dynamic member, while a static one has the rest of its
+        session. A second stream of a member replaces the first, which ends.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CommitOffsets(self, request, context):
-        """Commits offsets: answered when they are on all in-sync replicas of the shard.
+        """Commits offsets; the response comes when they are on all in-sync replicas of the shard.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def FetchOffsets(self, request, context):
-        """What was committed.
+        """Committed offsets.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -121,7 +121,7 @@ class GroupsServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListGroups(self, request, context):
-        """The groups that this coordinator has; all of a cluster are those of all coordinators.
+        """The groups of this coordinator; the cluster's groups are those of all coordinators.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -135,7 +135,7 @@ class GroupsServicer:
         raise NotImplementedError('Method not implemented!')
 
     def RemoveMembers(self, request, context):
-        """Takes members out of a group, as if they had left; those who live will join again.
+        """Removes members from a group, as if they had left; running ones join again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -149,14 +149,14 @@ class GroupsServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ExplainGroup(self, request, context):
-        """The last rebalances of a group: when, why, what moved.
+        """The last rebalances of a group: time, cause, moved partitions.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DescribeLag(self, request, context):
-        """How far groups are behind, in records and in time, and whether they are well.
+        """The lag of groups in records and in time, and a health verdict.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

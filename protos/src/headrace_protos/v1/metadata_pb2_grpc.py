@@ -62,15 +62,15 @@ class MetadataServicer:
         raise NotImplementedError('Method not implemented!')
 
     def WatchMetadata(self, request, context):
-        """The same answer at once, then again after each change that concerns it, until the client goes away.
+        """The same response at once, then again after each relevant change, until the client ends the call.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def FindCoordinator(self, request, context):
-        """Who coordinates groups, or transactional ids (KIP-699). Any broker answers, and makes the topic of their shards at
-        first use; a controller answers as well, and makes nothing.
+        """The coordinators of groups or transactional ids (KIP-699). Any broker answers, and creates the topic of their
+        shards at first use; a controller answers too, and creates nothing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -45,7 +45,7 @@ class NodeServicer:
     """Missing associated documentation comment in .proto file."""
 
     def DescribeNode(self, request, context):
-        """Who answers, which version it is, what its clock says, and how many of its descriptors are used.
+        """The node's identity, version, clock and use of descriptors.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -55,21 +55,21 @@ class OffsetsServicer:
     """Missing associated documentation comment in .proto file."""
 
     def ListOffsets(self, request, context):
-        """The offset of a time, or of one of the special times.
+        """The offset at a time, or at a special time.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def OffsetForLeaderEpoch(self, request, context):
-        """Where a leader epoch ended (KIP-101, KIP-320).
+        """The end of a leader epoch (KIP-101, KIP-320).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DeleteRecords(self, request, context):
-        """Moves the log start: everything below is gone for readers at once, and from the disk soon.
+        """Moves the log start: readers lose the records at once, and the disk space is freed soon after.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -52,19 +52,19 @@ class ProduceServicer:
     """
 
     def Produce(self, request_iterator, context):
-        """A client keeps one stream per broker. Requests are handled in the order of the stream; answers come as soon as their
-        promise is met, for one partition always in order, over several partitions perhaps out of order: match them by
-        correlation id. Requests with acks NONE are never answered.
+        """A client keeps one stream per broker. Requests are handled in order. Responses come when the acks condition is met:
+        for one partition in order, across partitions in any order, so match them by correlation id. Requests with acks
+        NONE have no response.
 
-        A stream that breaks leaves the outcome of its unanswered requests unknown: they may or may not be in the log.
+        When a stream breaks, the outcome of requests without a response is unknown: they may be in the log.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def InitProducerId(self, request, context):
-        """A producer id that nobody has had, with epoch 0 (KIP-98); or, for an idempotent producer that names its present id
-        and epoch, the same id with the next epoch, or a new one (KIP-360). Any broker answers.
+        """A new producer id with epoch 0 (KIP-98); or, for an idempotent producer that names its id and epoch, the same id
+        with the next epoch, or a new id (KIP-360). Any broker answers.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

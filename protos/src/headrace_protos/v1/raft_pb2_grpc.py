@@ -45,11 +45,10 @@ class RaftServicer:
     """Missing associated documentation comment in .proto file."""
 
     def Exchange(self, request_iterator, context):
-        """One stream between two replicas, which both send on it. Each side's first envelope is its hello, and nothing else;
-        all that follows is from the one who said it, to the other. The streams that both sides opened live side by side: a
-        message may come on either, once, late or never, which Raft expects.
-        INCONSISTENT_CLUSTER_ID: a stranger. INVALID_VOTER_KEY: the one who was expected is not here: its disk was
-        replaced, another node has its address, or two nodes have one id.
+        """One stream between two replicas, used in both directions. Each side's first envelope is only its hello, which
+        identifies the sender of all following ones. Both sides may open a stream: a message may come on either, once, late
+        or never, which Raft tolerates. INCONSISTENT_CLUSTER_ID: a node of another cluster. INVALID_VOTER_KEY: another
+        replica than expected: its disk was replaced, another node has its address, or two nodes have one id.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -55,7 +55,7 @@ class NodeLog:
             return
         try:
             line = _formatter.format(record)
-        except Exception as error:  # noqa: BLE001  (whatever a record's arguments do when they are put into words)
+        except Exception as error:  # noqa: BLE001  (formatting a record may raise anything)
             line = f"{record.name}: a line that cannot be worded: {record.msg!r} ({type(error).__name__}: {error})"
         self.say(line)
 
