@@ -152,12 +152,13 @@ class UpkeepChecks:
     # -- compaction --------------------------------------------------------------------------------------------------
 
     def compacted(self, who: object, log: PartitionLog) -> None:
-        """A cleaning is over: all of the log, as far as what is committed goes.
+        """A cleaning is over: all of the log, as far as what is committed goes. A former leader may have a tail that
+        was never committed, until it joins the next one and is cut: the log is compared up to there (``parting``).
 
         A later record of a missing one's key may lie behind this log's end: a replica that catches up copies what its
         leader has compacted further."""
         truth = self.truths[log.topic_partition.partition]
-        end = min(log.segments[-1].base_offset, log.log_end_offset)
+        end = min(log.segments[-1].base_offset, log.log_end_offset, self.parting(truth, log))
         at = log.log_start_offset
         while at < end:
             try:
@@ -169,6 +170,15 @@ class UpkeepChecks:
             self.match_compacted(who, truth, found.records, at, ANYWHERE)
             at = found.next_offset
         self.superseded(who, truth, at, min(end, truth.end), ANYWHERE)
+
+    def parting(self, truth: Truth, log: PartitionLog) -> int:
+        """The first committed batch whose leader epoch is another one in this log; its end, if there is none."""
+        for base_offset, batch in truth.batches.items():
+            if log.log_start_offset <= base_offset < log.log_end_offset:
+                ((_, header),) = iterate_headers(batch)
+                if log.epochs.epoch_of(base_offset) != header.leader_epoch:
+                    return base_offset
+        return log.log_end_offset
 
     def match_compacted(self, who: object, truth: Truth, records: bytes, at: int, end: int) -> None:
         """``end``: of what may have made others superfluous."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from types import SimpleNamespace
 from typing import Any
 
@@ -138,6 +139,25 @@ def test_a_record_is_not_superseded_by_one_behind_what_was_compacted() -> None:
     found = checks("compaction")
     with pytest.raises(Violation, match="at 1 of partition 0, is gone"):
         found.match_compacted("a log", found.truths[0], batch(4) + batch(5), 0, 6)
+
+
+@pytest.mark.parametrize(("epoch", "is_noticed"), [(-1, True), (3, False)])
+def test_a_tail_of_a_former_leader_that_was_not_cut_yet_is_not_compared(epoch: int, is_noticed: bool) -> None:
+    """Seed 20261123950: the tail has another leader epoch. In the same epoch another record is a violation."""
+    found = checks("compaction")
+    truth = found.truths[0]
+    truth.batches = {0: batch(*range(7)), 7: batch(7, 8, 9)}
+    kept = {0: batch(*range(7)), 7: batch(7, 8, 9, changed=8)}
+
+    def read(at: int, max_bytes: int, end: int) -> Any:
+        data = b"".join(each for base, each in kept.items() if at <= base < end)
+        return SimpleNamespace(records=data, next_offset=end)
+
+    epochs = SimpleNamespace(epoch_of=lambda offset: -1 if offset < 7 else epoch)
+    segments = [SimpleNamespace(base_offset=0), SimpleNamespace(base_offset=10)]
+    cleaned = log(log_start_offset=0, log_end_offset=10, segments=segments, epochs=epochs, read=read)
+    with pytest.raises(Violation, match="at 8") if is_noticed else contextlib.nullcontext():
+        found.compacted("a log", cleaned)
 
 
 def test_a_high_watermark_inside_a_batch_is_the_place_of_a_deletion() -> None:

@@ -54,25 +54,27 @@ def own_threads(pid: int) -> int:
 
 
 def test_a_pool_has_all_its_threads_before_its_first_work_and_no_more_later() -> None:
-    before = threading.active_count()
+    before = set(threading.enumerate())
     pool = StartedThreads(3, "counted")
-    assert threading.active_count() == before + 3
+    started = set(threading.enumerate()) - before
+    assert len(started) == 3
     together = threading.Barrier(3)
     assert sorted(pool.map(lambda number: (together.wait(30), number)[1], range(3))) == [0, 1, 2]
-    assert threading.active_count() == before + 3
+    assert set(threading.enumerate()) - before == started
     pool.shutdown()
-    assert threading.active_count() == before
+    assert not any(thread.is_alive() for thread in started)
 
 
 def test_a_loop_of_ours_has_its_blocking_threads_from_the_start() -> None:
-    before = threading.active_count()
+    before = set(threading.enumerate())
     loop = new_event_loop()
-    assert threading.active_count() == before + BLOCKING_THREADS
-    loop.run_until_complete(loop.run_in_executor(None, threading.active_count))
-    assert threading.active_count() == before + BLOCKING_THREADS
+    started = set(threading.enumerate()) - before
+    assert len(started) == BLOCKING_THREADS
+    assert loop.run_until_complete(loop.run_in_executor(None, threading.current_thread)) in started
+    assert set(threading.enumerate()) - before == started
     loop.run_until_complete(loop.shutdown_default_executor())
     loop.close()
-    assert threading.active_count() == before
+    assert not any(thread.is_alive() for thread in started)
 
 
 @pytest.mark.slow
