@@ -1,1 +1,1 @@
-"""What more than one Headrace service needs: types, errors, configuration, record batches, the log, RPC plumbing."""
+"""Shared by Headrace's services: types, errors, configuration, record batches, the log, RPC plumbing."""

@@ -1,11 +1,11 @@
 """Time as an argument. Production code gets SystemClock; tests and the simulator inject their own (core.testing).
 
-Leases and sessions are counted by a clock that goes on while the machine is suspended: CLOCK_BOOTTIME. On
-CLOCK_MONOTONIC a machine that slept for an hour believes that no time has passed, while others have taken over what it
-had. Only Linux has the clock; elsewhere it is the monotonic one, and a suspension is not counted.
+Leases and sessions use a clock that runs while the machine is suspended: CLOCK_BOOTTIME. On CLOCK_MONOTONIC a machine
+that slept for an hour would not notice, while others have taken over its leases. Only Linux has that clock; elsewhere
+it is the monotonic one, and a suspension is not counted.
 
-Timers (asyncio, threads) run on CLOCK_MONOTONIC: after a suspension they are late by its length. So a lease is compared
-with this clock at the moment of use; a timer only makes that moment come soon.
+Timers (asyncio, threads) run on CLOCK_MONOTONIC: a suspension delays them by its length. So a lease is compared with
+this clock at the moment of use; a timer only makes that moment come soon.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ _BOOTTIME: int | None = getattr(time, "CLOCK_BOOTTIME", None)
 
 
 class Clock(Protocol):
-    """Both readings in one place, so that a component can be given a time that a test owns."""
+    """Both readings in one place, so that tests can set the time of a component."""
 
     def now_ms(self) -> int:
         """Wall-clock time in milliseconds since the epoch; may jump."""
 
     def monotonic_ms(self) -> float:
-        """Milliseconds since some fixed point; never goes backwards, and counts the time of a suspension."""
+        """Milliseconds since a fixed point; never goes back, and counts suspensions."""
 
 
 def boottime_ns() -> int:
-    """Nanoseconds since some fixed point; never goes backwards. On Linux the time of a suspension counts."""
+    """Nanoseconds since a fixed point; never goes back. On Linux it counts suspensions."""
     return time.monotonic_ns() if _BOOTTIME is None else time.clock_gettime_ns(_BOOTTIME)
 
 
 def boottime_s() -> float:
-    """``boottime_ns`` in seconds: for leases. Not to be mixed with time.monotonic() or an event loop's time."""
+    """``boottime_ns`` in seconds, for leases. Do not mix it with time.monotonic() or an event loop's time."""
     return boottime_ns() / 1e9
 
 

@@ -1,10 +1,9 @@
-"""The error tree: every failure Headrace reports, in a process or over the wire.
+"""The error tree: every failure that Headrace reports, in a process or over the wire.
 
-Each class has a stable Kafka-style ``code`` (a name that scripts may match on), Kafka's number for it (``number``; the
-same numbers are the values of ``headrace.v1.ErrorCode``, and a test holds the two together), and ``retriable``: may the
-same request succeed later, unchanged?
+Each class has a stable Kafka-style ``code`` (for scripts), Kafka's number for it (``number``, equal to the value in
+``headrace.v1.ErrorCode``; a test compares them), and ``retriable``: whether the same request may succeed later.
 
-Source: the error table of the Kafka protocol guide. Codes of our own start at 1000.
+Source: the error table of the Kafka protocol guide. Our own codes start at 1000.
 """
 
 from __future__ import annotations
@@ -96,7 +95,7 @@ class NetworkError(RetriableError):
 
     code, number = "NETWORK_EXCEPTION", 13
 
-    #: May the server have got the request? False: there was no connection, so it surely had no effect.
+    #: Whether the server may have received the request. False: there was no connection, so it surely had no effect.
     was_sent: bool = True
 
 
@@ -594,7 +593,7 @@ class UnexpectedLogEndError(HeadraceError):
     code, number = "UNEXPECTED_LOG_END", 1010
 
 
-# What happens on this side of the wire only: these have a code, but never travel (number None has no wire value).
+# Errors on the client's side: these have a code, but are never sent (number None).
 
 
 class ClientError(HeadraceError):

@@ -1,17 +1,17 @@
 """Configuration: every key of every component, declared once.
 
-    definition         what a key and the keys of a component are; text to typed values; errors
-    fields             fields of settings objects that take their values from keys
-    topic_keys         TOPIC, and the servers' names for its defaults
-    client_keys        PRODUCER, CONSUMER, ADMIN
-    node_keys          every node: who it is, where it listens, what it refuses
-    controller_keys    the cluster, the metadata quorum
-    broker_keys        the broker, its logs, replication
-    coordinator_keys   groups, offsets, transactions
-    server_keys        the keys of the four files before, together: SERVER
+definition         keys, sets of keys, parsing of text, errors
+fields             fields of settings objects that take their values from keys
+topic_keys         TOPIC, and the servers' names for its defaults
+client_keys        PRODUCER, CONSUMER, ADMIN
+node_keys          every node: identity, listeners, refused keys
+controller_keys    the cluster, the metadata quorum
+broker_keys        the broker, its logs, replication
+coordinator_keys   groups, offsets, transactions
+server_keys        the four before together: SERVER
 
-docs/reference/configuration.md is generated from here. A new key is one declaration; a settings object that wants it
-gets one field (``from_key``).
+docs/reference/configuration.md is generated from here. A new key is one declaration, and one field (``from_key``) in a
+settings object that uses it.
 """
 
 from .definition import (

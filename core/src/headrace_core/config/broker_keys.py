@@ -1,24 +1,24 @@
-"""The keys of a broker: what it serves, the upkeep of its logs, replication, log files.
+"""Keys of a broker: serving, upkeep of its logs, replication, log files.
 
-Those that something else stands in for are accepted, with Kafka's range and default, and a broker that is given
-one logs the note. What gives topics their defaults is declared with the topic's key (``topic_keys``).
+A key that has a replacement is accepted, with Kafka's range and default, and a broker that gets one logs the note.
+Defaults of topics are declared with the topic's key (``topic_keys``).
 """
 
 from __future__ import annotations
 
 from .definition import HEADRACE, INT_MAX, LONG_MAX, Kind, Scope, accepted, honoured
 
-#: A broker that cannot start its threads does not start: a slip of the finger (Kafka has no bound, and takes a dynamic
-#: value of no more than twice the present one) must not become a cluster's setting.
+#: A typing mistake must not stop every broker: one that cannot start its threads does not start. (Kafka has no bound,
+#: and accepts a dynamic value of at most twice the present one.)
 THREADS_MAX = 256
-#: What ``replica.selector.class`` may name to have consumers read from a replica in their rack: Kafka's class, and
-#: shorter names for it.
+#: Values of ``replica.selector.class`` that have consumers read from a replica in their rack: Kafka's class, and
+#: shorter names.
 RACK_AWARE_SELECTORS = (
     "org.apache.kafka.common.replica.RackAwareReplicaSelector",
     "RackAwareReplicaSelector",
     "rack-aware",
 )
-#: ... and to have them read from leaders, which is so without it too.
+#: ... and that have them read from leaders, the default.
 LEADER_SELECTORS = ("org.apache.kafka.common.replica.LeaderSelector", "LeaderSelector", "leader")
 
 _REPLICATION = (

@@ -1,6 +1,6 @@
-"""The keys of the clients: Kafka's names, honoured, accepted with a note, or refused with the reason.
+"""Keys of the clients: Kafka's names, honoured, accepted with a note, or refused with the reason.
 
-Defaults that differ from Kafka's say so where they are declared. ``headrace.settings`` makes values of them.
+Defaults that differ from Kafka's say so at their declaration. ``headrace.settings`` uses the values.
 """
 
 from __future__ import annotations

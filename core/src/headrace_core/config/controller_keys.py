@@ -1,8 +1,7 @@
-"""The keys of the controllers: what they decide about brokers and partitions, and the metadata quorum.
+"""Keys of the controllers: decisions about brokers and partitions, and the metadata quorum.
 
-The quorum (KIP-595, KIP-630): elections, and when the metadata log gives way to a snapshot. Kafka's followers fetch
-from the leader; here the leader sends, on streams that stay open, so that heartbeats and broken connections say what
-time-outs of single calls say there.
+The quorum (KIP-595, KIP-630): elections, and snapshots of the metadata log. Kafka's followers fetch from the leader;
+here the leader sends on streams that stay open, so heartbeats and broken connections replace timeouts of single calls.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Kafka's server keys of groups and offsets, which coordinators honour (the internal topics' are the controllers'), and
-of transactions, which are accepted until they are built. (What a partition remembers of idempotent producers is.)"""
+"""Kafka's server keys of groups and offsets, for coordinators (the internal topics' are the controllers'), and of
+transactions, which are accepted until they are built. (A partition's state of idempotent producers is.)"""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SHARE = "has no effect: share groups (queues) are not built"
 _STREAMS = "has no effect: groups of Kafka Streams are a Java library's own, and not built"
 
 
-#: What Headrace's coordinators can assign by; "sticky" may always be asked for.
+#: Assignors of Headrace's coordinators; members may always request "sticky".
 ASSIGNORS = ("uniform", "range", "sticky")
 
 
@@ -263,7 +263,7 @@ TRANSACTIONS = (
 
 
 def _within(name: str) -> tuple[CrossCheck, CrossCheck]:
-    """group.consumer.<name> lies between its own min and max."""
+    """group.consumer.<name> must lie between its own min and max."""
     value, low, high = f"group.consumer.{name}", f"group.consumer.min.{name}", f"group.consumer.max.{name}"
     return at_most(low, value, "it is the smallest value allowed"), at_most(value, high, "it is the largest allowed")
 

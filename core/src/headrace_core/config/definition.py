@@ -1,11 +1,11 @@
-"""Declared configuration: each key once, with type, range, default, documentation, source and what becomes of it.
+"""Declared configuration: each key once, with type, range, default, documentation, source and effect.
 
-A component declares a frozen ``ConfigDef`` of ``ConfigKey``s; users hand in strings (files, command lines, the wire) or
-Python values (keyword arguments), with Kafka's dotted names or their snake_case twins; what comes out is a dict of
-typed values with every default filled in. Anything unknown is InvalidConfigError with a "did you mean".
+A component declares a frozen ``ConfigDef`` of ``ConfigKey``s. Users pass strings (files, command lines, the wire) or
+Python values (keyword arguments), with Kafka's dotted names or their snake_case twins; the result is a dict of typed
+values with every default filled in. An unknown key is InvalidConfigError with a "did you mean".
 
-A key is *honoured*; or *accepted*, with a note of what stands in its place (whoever sets it is told); or *refused*,
-with the reason, unless it says what holds anyway (its default). docs/reference/configuration.md is generated from here.
+A key is *honoured*; or *accepted*, with a note about its replacement, which is logged; or *refused*, with the reason,
+unless it has its default value. docs/reference/configuration.md is generated from here.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from ..errors import InvalidConfigError
 
 LONG_MAX = 2**63 - 1
 INT_MAX = 2**31 - 1
-#: No key's name is near this long.
+#: Above the length of every key's name.
 NAME_CHARACTERS_MAX = 255
-#: So much of a wrong value is repeated in an error.
+#: Characters of a wrong value that an error repeats.
 VALUE_CHARACTERS_SHOWN = 100
 #: ConfigKey.source of the keys that are not Kafka's.
 HEADRACE = "Headrace"
@@ -53,7 +53,7 @@ class Scope(enum.Enum):
 
 class Status(enum.Enum):
     HONOURED = "honoured"
-    ACCEPTED = "accepted"  # something else stands in its place: see the note
+    ACCEPTED = "accepted"  # replaced by something else: see the note
     REFUSED = "refused"  # see the refusal
 
 
@@ -61,9 +61,9 @@ class Status(enum.Enum):
 class ConfigKey:
     """One key. ``low`` and ``high`` are inclusive; ``choices`` are the legal strings (of each item, for a LIST).
 
-    ``note``: what stands in its place (it is accepted, and the note is logged when somebody sets it). ``refusal``: why
-    no value but the default is taken. ``source``: where the key comes from: "Kafka", the KIP that made it, or
-    "Headrace". A name that ends in ``.*`` declares a family: every key that begins so and is not declared by itself.
+    ``note``: what replaces an accepted key (logged when it is set). ``refusal``: why only the default is accepted.
+    ``source``: "Kafka", the KIP that introduced it, or "Headrace". A name that ends in ``.*`` declares a family: every
+    key with that prefix that is not declared by itself.
     """
 
     name: str
@@ -73,17 +73,17 @@ class ConfigKey:
     low: float | None = None
     high: float | None = None
     choices: tuple[str, ...] | None = None
-    check: Callable[[Any], str | None] | None = None  # returns what is wrong, or None
+    check: Callable[[Any], str | None] | None = None  # returns the error, or None
     note: str | None = None
     refusal: str | None = None
     scope: Scope = Scope.READ_ONLY
     source: str = "Kafka"
-    #: Of a topic's key: the server's key that gives its default to topics that do not set it.
+    #: Of a topic's key: the server's key with the default for topics that do not set it.
     server_key: str | None = None
 
     @property
     def dynamic(self) -> bool:
-        """Can it be changed while brokers run (``headrace configs alter``)?"""
+        """Whether it can be changed while brokers run (``headrace configs alter``)."""
         return self.scope is not Scope.READ_ONLY
 
     @property
@@ -99,7 +99,7 @@ class ConfigKey:
 
     @property
     def documentation(self) -> str:
-        """All there is to say about it, in one text."""
+        """Its whole documentation as one text."""
         parts = [self.doc]
         if self.source == HEADRACE:
             parts.append("Headrace's own key.")
@@ -111,7 +111,7 @@ class ConfigKey:
 
     @property
     def allowed(self) -> str:
-        """The legal values in words; empty when any value of the type will do."""
+        """The legal values in words; empty when all values of the type are legal."""
         if self.choices is not None:
             return ("any of " if self.kind is Kind.LIST else "one of ") + ", ".join(self.choices)
         if self.kind is Kind.BOOLEAN:
@@ -123,13 +123,13 @@ class ConfigKey:
         return "" if self.high is None else f"{_number(self.high)} or less"
 
     def parse(self, raw: Any) -> Any:
-        """The typed value of ``raw``; raises InvalidConfigError naming the key, the value and what would fit."""
+        """The typed value of ``raw``; InvalidConfigError names the key, the value and legal values."""
         if self.refusal is not None:
             return self._parse_refused(raw)
         return self._parse(raw)
 
     def format(self, value: Any) -> str:
-        """``value`` as text, the way Kafka's tools print it; the inverse of parse (of CLASS: a name)."""
+        """``value`` as text, as Kafka's tools print it; inverse of parse (of CLASS: a name)."""
         if isinstance(value, bool):
             return "true" if value else "false"
         if isinstance(value, list | tuple):
@@ -137,7 +137,7 @@ class ConfigKey:
         return "" if value is None else str(value)
 
     def shown(self, raw: Any) -> str:
-        """``key=value`` for an error: never a password, and no more of a long value than helps."""
+        """``key=value`` for an error, without passwords, long values shortened."""
         if self.sensitive:
             return f"{self.name}=[hidden]"
         text = repr(raw)
@@ -162,7 +162,7 @@ class ConfigKey:
         return value
 
     def _parse_refused(self, raw: Any) -> Any:
-        """What holds anyway may be said; the value is not repeated: it may be a secret."""
+        """Accept only the default; the error does not repeat the value, which may be a secret."""
         try:
             value = self._parse(raw)
         except InvalidConfigError:
@@ -181,7 +181,7 @@ _KINDS = {bool: Kind.BOOLEAN, int: Kind.INT, float: Kind.DOUBLE, str: Kind.STRIN
 
 
 def honoured(name: str, default: Any, doc: str, **more: Any) -> ConfigKey:
-    """Declare a key that does what its documentation says.
+    """Declare a key that works as documented.
 
     ``more``: further fields of ConfigKey. ``kind`` follows from the default (None: a string) unless it is given.
     """
@@ -190,12 +190,12 @@ def honoured(name: str, default: Any, doc: str, **more: Any) -> ConfigKey:
 
 
 def accepted(name: str, default: Any, doc: str, note: str, **more: Any) -> ConfigKey:
-    """Declare a key of Kafka's that something else stands in for: ``note``."""
+    """Declare a key of Kafka's that has a replacement: ``note``."""
     return honoured(name, default, doc, note=note, **more)
 
 
 def refused(name: str, default: Any, doc: str, refusal: str, **more: Any) -> ConfigKey:
-    """Declare a key of Kafka's that nothing stands in for: any value but the default is an error with ``refusal``."""
+    """Declare a key of Kafka's without a replacement: any value but the default is an error with ``refusal``."""
     return honoured(name, default, doc, refusal=refusal, **more)
 
 
@@ -282,12 +282,12 @@ _MILLISECONDS = {
 _BYTES = {"b": 1} | {
     unit: 1024**power for power, letter in enumerate("kmgt", start=1) for unit in (letter, f"{letter}b", f"{letter}ib")
 }
-#: What a key's name ends in -> milliseconds in one of its units.
+#: Suffix of a key's name -> milliseconds in its unit.
 _TIME_UNITS = {".ms": 1, ".seconds": 1_000, ".secs": 1_000, ".minutes": 60_000, ".hours": 3_600_000}
 
 
 def _unit_hint(key: ConfigKey, raw: Any) -> str:
-    """``; 7d is 604800000``: Kafka's numbers have no units, but people do."""
+    """``; 7d is 604800000``: Kafka's numbers have no units, but people write them."""
     match = _WITH_UNIT.fullmatch(raw) if isinstance(raw, str) else None
     if match is None:
         return ""
@@ -305,18 +305,18 @@ def _unit_hint(key: ConfigKey, raw: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """Values that are legal each by itself and contradict each other."""
+    """Values that are legal alone and contradict each other."""
 
     keys: tuple[str, ...]
     message: str
 
 
-#: Looks at all values of a component; a key may be missing.
+#: Checks all values of a component; a key may be missing.
 CrossCheck = Callable[[Mapping[str, Any]], Iterable[Conflict]]
 
 
 def at_most(smaller: str, larger: str, why: str, *, strictly: bool = False) -> CrossCheck:
-    """The value of ``smaller`` must not be above that of ``larger`` (``strictly``: must be below it)."""
+    """The value of ``smaller`` must be at most that of ``larger`` (``strictly``: below it)."""
 
     def check(values: Mapping[str, Any]) -> Iterator[Conflict]:
         low, high = values.get(smaller), values.get(larger)
@@ -328,10 +328,10 @@ def at_most(smaller: str, larger: str, why: str, *, strictly: bool = False) -> C
 
 
 class ConfigDef:
-    """The keys that one component understands. ``where`` names it in errors.
+    """The keys of one component. ``where`` names it in errors.
 
-    ``checks``: what several keys together must fulfil. ``hints``: {name: what to say} of names that are unknown here
-    but have a meaning elsewhere.
+    ``checks``: conditions on several keys together. ``hints``: {name: text} for names that are unknown here but have a
+    meaning elsewhere.
     """
 
     def __init__(
@@ -343,7 +343,7 @@ class ConfigDef:
         hints: Mapping[str, str] | None = None,
     ) -> None:
         self.keys: dict[str, ConfigKey] = {}
-        #: By prefix ("ssl."), the longest first.
+        #: By prefix ("ssl."), longest first.
         self.families: dict[str, ConfigKey] = {}
         self.where = where
         self.checks = tuple(checks)
@@ -360,7 +360,7 @@ class ConfigDef:
         """The key of a dotted or snake_case name; raises InvalidConfigError with a "did you mean"."""
         found = self.keys.get(name) or self.keys.get(self._snake.get(name, "")) or self._of_family(name)
         if found is None:
-            shown = name[:NAME_CHARACTERS_MAX]  # a name may come from anybody: comparing a long one takes long
+            shown = name[:NAME_CHARACTERS_MAX]  # names come from clients too: comparing a long one takes long
             dotted = shown.replace("_", ".")
             hint = f"; {self.hints[dotted]}" if dotted in self.hints else _near(dotted, self.keys)
             raise InvalidConfigError(f"unknown {self.where} configuration key {shown!r}{hint}")
@@ -371,7 +371,7 @@ class ConfigDef:
     ) -> dict[str, Any]:
         """Typed values by dotted name: those given and, unless ``defaults`` is False, the default of each other key.
 
-        ``set_in``: {name as given: where it was set}, for the error, which names everything that is wrong at once.
+        ``set_in``: {name as given: where it was set}, for the error, which names all faults at once.
         """
         values: dict[str, Any] = {}
         wrong = []
@@ -380,7 +380,7 @@ class ConfigDef:
                 key = self.key(name)
                 if key.name in values:
                     raise InvalidConfigError(f"{self.where} configuration key {key.name!r} is given twice")
-                values[key.name] = key.default  # given, even if it is wrong
+                values[key.name] = key.default  # given, although it is wrong
                 values[key.name] = key.parse(raw)
             except InvalidConfigError as error:
                 where = (set_in or {}).get(name)
@@ -393,7 +393,7 @@ class ConfigDef:
         return values
 
     def conflicts(self, values: Mapping[str, Any]) -> list[Conflict]:
-        """What contradicts itself among typed values."""
+        """Contradictions among typed values."""
         return [conflict for check in self.checks for conflict in check(values)]
 
     def check_together(self, values: Mapping[str, Any], *, touched: Iterable[str] | None = None) -> None:
@@ -408,7 +408,7 @@ class ConfigDef:
             raise InvalidConfigError("; ".join(found))
 
     def notes(self, given: Iterable[str]) -> list[str]:
-        """One line for each given key that is not honoured: what stands in its place, or why it does nothing."""
+        """One line for each given key that is not honoured: its replacement, or why it has no effect."""
         lines = []
         for key in map(self.key, given):
             if key.note is not None:

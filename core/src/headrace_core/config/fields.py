@@ -31,7 +31,7 @@ def from_key(keys: ConfigDef, name: str, convert: Callable[[Any], Any] | None = 
 
 
 def fields_from(settings: type, values: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a settings class that come from keys, out of typed ``values`` by key: keyword arguments of it."""
+    """The fields of a settings class that come from keys, from typed ``values`` by key: its keyword arguments."""
     found = {}
     for field in dataclasses.fields(settings):
         if _KEY in field.metadata:
@@ -41,5 +41,5 @@ def fields_from(settings: type, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def key_of(field: dataclasses.Field[Any]) -> str:
-    """The key that a field declared with from_key takes its value from."""
+    """The key of a field declared with from_key."""
     return str(field.metadata[_KEY])

@@ -1,8 +1,8 @@
-"""The keys of every node, whatever its role: who it is, where it listens, how much it says; and what it must refuse.
+"""Keys of every node, in any role: identity, listeners, logging; and keys that it refuses.
 
-``NETWORK`` and ``METRICS``: keys that an operator pastes in and that something else stands in for; a node that is given
-one logs the note. ``REFUSED``: security, classes of Java's, ZooKeeper, quotas. Setting one of these asks for protection
-or a bound that would not be there, so it is an error with the reason.
+``NETWORK`` and ``METRICS``: keys of existing files that have a replacement; a node that gets one logs the note.
+``REFUSED``: security, Java classes, ZooKeeper, quotas. Each of these asks for a protection or a bound that would be
+missing, so it is an error with the reason.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ NODE = (
 
 
 def _encrypted_listener(value: Any) -> str | None:
-    """Kafka's default map names each protocol as a listener (SSL:SSL): no listener of ours is called so."""
+    """Kafka's default map names each protocol as a listener (SSL:SSL), which is none of Headrace's listeners."""
     wrong = []
     for item in value:
         name, _, protocol = (part.strip().upper() for part in item.rpartition(":"))

@@ -1,8 +1,8 @@
-"""The keys of a server's properties file, for every role.
+"""Keys of a server's properties file, for every role.
 
-As with Kafka, one file may configure a controller as well as a broker: each role reads its slice of ``SERVER`` and
-ignores the other's, but nobody ignores a key that does not exist. Names, defaults and ranges are Kafka's (4.x); keys of
-our own say so. A key whose scope is not read-only can be changed while brokers run (``headrace configs alter``).
+As with Kafka, one file may configure a controller and a broker: each role reads its part of ``SERVER`` and ignores the
+other's, but every role refuses unknown keys. Names, defaults and ranges are Kafka's (4.x); our own keys say so. A key
+whose scope is not read-only can be changed while brokers run (``headrace configs alter``).
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ SERVER_GROUPS: dict[str, tuple[ConfigKey, ...]] = {
     "Security and what else is refused": node_keys.REFUSED,
 }
 
-#: A cleaner thread needs so much to remember keys (Kafka asks for the same).
+#: Memory that a cleaner thread needs to store keys (as in Kafka).
 CLEANER_BUFFER_BYTES_MIN = 1_048_576
 
 
@@ -79,7 +79,7 @@ _heartbeat_below_session = at_most(
 
 
 def _heartbeats_in_time(values: Mapping[str, Any]) -> Iterable[Conflict]:
-    """A controller needs the session alone, and may be told nothing of heartbeats."""
+    """A controller needs the session alone, and its file may lack heartbeats."""
     return () if values["process.roles"] == ["controller"] else _heartbeat_below_session(values)
 
 
@@ -104,7 +104,7 @@ SERVER = ConfigDef(
 
 
 def effective(values: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """``values`` with the coarser spellings among ``given`` put into the keys in milliseconds that they stand for."""
+    """``values`` with the coarser keys in ``given`` converted to the keys in milliseconds."""
     settled = dict(values)
     fixed = set(given)
     for coarse, (fine, factor) in COARSE_DEFAULT_KEYS.items():  # finer spellings come first
@@ -116,7 +116,7 @@ def effective(values: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, 
 
 
 def topic_defaults(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The topic keys that a server's own settings (typed, only those given, not the defaults) set for its topics.
+    """The topic keys that a server's own settings (typed, without defaults) set for its topics.
 
     ``{"log.retention.hours": 1}`` -> ``{"retention.ms": 3600000}``.
     """

@@ -1,11 +1,10 @@
-"""The keys of a topic, and the names that servers have for their defaults (Kafka's ServerTopicConfigSynonyms).
+"""Keys of a topic, and the servers' names for their defaults (Kafka's ServerTopicConfigSynonyms).
 
-``TOPIC`` is what the controller validates topic configurations with and what the SDK shows; ``log.config.LogConfig`` is
-the slice of it that a log obeys. Names, defaults and ranges are Kafka's (4.x); ``log.flush`` is ours. A key whose
-machinery is not built yet is accepted, kept and described, and carries a note that says so.
+The controller validates topic configurations with ``TOPIC``, and the SDK shows it; ``log.config.LogConfig`` is the part
+that applies to a log. Names, defaults and ranges are Kafka's (4.x); ``log.flush`` is ours. A key without an
+implementation is accepted, kept and described, with a note that says so.
 
-``server_key``: a broker gives a topic key its value when the topic does not: ``log.retention.ms`` stands for
-``retention.ms``.
+``server_key``: a broker's default for topics that do not set the key: ``log.retention.ms`` for ``retention.ms``.
 """
 
 from __future__ import annotations
@@ -316,11 +315,10 @@ _KEYS = (
     ),
 )
 
-#: A topic's key -> the server's key that gives its default for topics that do not set it.
+#: Topic's key -> the server's key with its default.
 TOPIC_DEFAULT_KEYS = {key.name: key.server_key for key in _KEYS if key.server_key is not None}
 
-#: Coarser spellings of a topic default, the finest first: key -> (the key in milliseconds, factor). The finest one
-#: that is given wins.
+#: Coarser keys of a topic default, finest first: key -> (the key in milliseconds, factor). The finest given one wins.
 COARSE_DEFAULT_KEYS: dict[str, tuple[str, int]] = {
     "log.retention.minutes": ("log.retention.ms", 60_000),
     "log.retention.hours": ("log.retention.ms", 3_600_000),
@@ -330,7 +328,7 @@ COARSE_DEFAULT_KEYS: dict[str, tuple[str, int]] = {
 
 
 def _topic_hints() -> dict[str, str]:
-    """What to tell somebody who gives a topic one of the server's keys."""
+    """Hints for a topic with one of the server's keys."""
     topic_keys = {server: topic for topic, server in TOPIC_DEFAULT_KEYS.items()}
     named = topic_keys | {coarse: topic_keys[fine] for coarse, (fine, _) in COARSE_DEFAULT_KEYS.items()}
     return {
@@ -341,7 +339,7 @@ def _topic_hints() -> dict[str, str]:
 
 
 def server_hints() -> dict[str, str]:
-    """What to tell somebody who gives a server one of a topic's keys."""
+    """Hints for a server with one of a topic's keys."""
     return {
         topic: f"for a server it is called {server!r} (the default of topics that do not set {topic})"
         for topic, server in TOPIC_DEFAULT_KEYS.items()

@@ -1,6 +1,6 @@
-"""Who is where in a cluster: sessions with the controllers, the metadata they publish, what a node says of itself.
+"""Cluster membership: sessions with the controllers, the metadata that they publish, descriptions of nodes.
 
-Every service uses it, and the SDK does not. It is built upon ``headrace_core.rpc``, which knows nothing of it.
+Every service uses it, and the SDK does not. It builds on ``headrace_core.rpc``, which does not know it.
 """
 
-from .. import rpc as rpc  # before grpc: it sets what grpc reads when it is imported
+from .. import rpc as rpc  # before grpc: it sets environment variables that grpc reads at its import

@@ -1,15 +1,15 @@
-"""A broker's standing with the controllers: it registers, heartbeats while it lives, and takes its leave.
+"""A broker's session with the controllers: registration, heartbeats, controlled shutdown.
 
     session = BrokerSession(addresses, registration, heartbeat_interval_ms=2_000)
     registered = await session.register()            # the broker's id and epoch
-    task = asyncio.create_task(session.run())        # heartbeats; raises when this life of the broker is over
-    session.applied(follower.image.next_offset)      # after each change; asks to be unfenced as soon as it may be
+    task = asyncio.create_task(session.run())        # heartbeats; raises when this registration is over
+    session.applied(follower.image.next_offset)      # after each change; asks to be unfenced as soon as possible
     await session.wait_unfenced()
     ...
-    await session.shut_down(timeout_s=30)            # leaderships are handed over; then it may stop
+    await session.shut_down(timeout_s=30)            # leaderships move away; then it may stop
 
 Between two heartbeats ``applied`` may send one at once: a broker is unfenced milliseconds after it has caught up, not
-at the next interval. What is a coordinator's as well is in node_session.py.
+at the next interval. node_session.py has the part shared with coordinators.
 """
 
 from __future__ import annotations
@@ -31,10 +31,11 @@ logger = logging.getLogger("headrace.broker.session")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerRegistration:
-    """Who the broker is. Ids have 16 bytes, ``incarnation_id`` is new at each start. Endpoints: name, host, port.
+    """The broker's identity. Ids have 16 bytes, ``incarnation_id`` is new at each start. Endpoints: name, host, port.
 
-    ``previous_broker_epoch``: that of the life that stopped cleanly, None if the last one did not (KIP-966);
-    ``default_log_flush``: the log.flush of its properties file."""
+    ``previous_broker_epoch``: of the last clean stop, None if the last stop was not clean (KIP-966);
+    ``default_log_flush``: the log.flush of its properties file.
+    """
 
     cluster_id: str
     incarnation_id: bytes
@@ -48,9 +49,10 @@ class BrokerRegistration:
 
 @dataclass(frozen=True, slots=True)
 class CannotLead:
-    """The broker's replicas in a directory (its 16-byte id; b"": in all of them) are not to lead for now.
+    """The broker's replicas in a directory (its 16-byte id; b"": in all of them) must not lead now.
 
-    ``reason`` is a stable code, for people: DISK_FULL, NO_DESCRIPTORS."""
+    ``reason`` is a stable code: DISK_FULL, NO_DESCRIPTORS.
+    """
 
     reason: str
     directory_id: bytes = b""
@@ -58,7 +60,7 @@ class CannotLead:
 
 @dataclass(frozen=True, slots=True)
 class RegisteredBroker:
-    """What the controller answered. Apply the metadata log up to ``metadata_offset`` before serving."""
+    """The controller's answer. Apply the metadata log up to ``metadata_offset`` before serving."""
 
     broker_id: int
     broker_epoch: int
@@ -66,7 +68,7 @@ class RegisteredBroker:
 
 
 class BrokerSession(NodeSession[RegisteredBroker]):
-    """One life of a broker. Not thread-safe; lives in one event loop."""
+    """One registration of a broker. Not thread-safe; lives in one event loop."""
 
     def __init__(
         self,
@@ -79,9 +81,9 @@ class BrokerSession(NodeSession[RegisteredBroker]):
         lag_ms: Callable[[], float | None] = lambda: None,
         cannot_lead: Callable[[], Iterable[CannotLead]] = tuple,
     ) -> None:
-        """``on_fenced`` is told each time the controllers' view changes. ``lag_ms``: how old this broker's metadata may
-        be; ``cannot_lead``: where its replicas are not to lead (call ``hurry`` when that changes). Every heartbeat says
-        both. The others are NodeSession's."""
+        """``on_fenced`` is called each time the controllers' view changes. Every heartbeat carries ``lag_ms``, the age
+        of this broker's metadata, and ``cannot_lead``, where its replicas must not lead (call ``hurry`` when that
+        changes). The others are NodeSession's."""
         super().__init__(
             controllers, logger, heartbeat_interval_ms=heartbeat_interval_ms, answer_timeout_ms=answer_timeout_ms
         )
@@ -102,16 +104,16 @@ class BrokerSession(NodeSession[RegisteredBroker]):
             self._nudge.set()
 
     def hurry(self) -> None:
-        """Somebody waits to hear how far this broker is: the next heartbeat goes at once."""
+        """Send the next heartbeat at once: the controllers wait for this broker's state."""
         self._nudge.set()
 
     def hold_fenced(self, hold: bool) -> None:
-        """While True, stay registered and fenced however far the metadata is applied: logs are being recovered."""
+        """While True, stay registered and fenced, because logs are being recovered."""
         self._want_fence = hold
         self._nudge.set()
 
     def directories_failed(self, directory_ids: Iterable[bytes]) -> None:
-        """Log directories (16 bytes each) have failed: every heartbeat says so from here on, the next one goes at once.
+        """Report failed log directories (16 bytes each) in every heartbeat from here on; the next one is sent at once.
         The controllers move leadership away from the replicas in them."""
         self._offline_directories = tuple(dict.fromkeys((*self._offline_directories, *directory_ids)))
         self._nudge.set()

@@ -1,4 +1,4 @@
-"""Descriptions of configurations as messages: what every role's Admin service answers DescribeConfigs with."""
+"""Descriptions of configurations as protobuf, for DescribeConfigs in every role."""
 
 from __future__ import annotations
 

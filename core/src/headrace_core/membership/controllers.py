@@ -1,8 +1,8 @@
-"""Which controllers there are, where, and who of them leads: one per node, shared by all that speak with them.
+"""Addresses of the controllers, and their leader: one per node, shared by all callers of controllers.
 
 At first only the configured addresses are known (``controller.quorum.bootstrap.servers``); the metadata stream names
-all voters, so a broker that was given one address survives the loss of that controller. Who leads is learnt from the
-stream, and from every NOT_CONTROLLER that names the leader; what an older epoch says counts no more.
+all voters, so a broker with one configured address survives the loss of that controller. The leader comes from the
+stream, and from every NOT_CONTROLLER that names it; an older epoch is ignored.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ class Controllers:
         self._bootstrap = tuple(dict.fromkeys(bootstrap))
         self._known: dict[int, str] = {}
         self._changed: list[Callable[[], None]] = []
-        #: The leading controller, and the epoch (term) in which it leads.
+        #: The leading controller, and its epoch (term).
         self.leader_id = NOBODY
         self.leader_epoch = -1
 
     @property
     def known(self) -> Mapping[int, str]:
-        """Controllers by id, as far as they have been named."""
+        """Known controllers by id."""
         return self._known
 
     @property
@@ -38,23 +38,23 @@ class Controllers:
         return self._known.get(self.leader_id)
 
     def candidates(self) -> list[str]:
-        """Where to try, best first: who leads, then the others."""
+        """Addresses to try, best first: the leader, then the others."""
         leader = self.leader_address
         return list(dict.fromkeys([*([leader] if leader else []), *self._known.values(), *self._bootstrap]))
 
     def after(self, address: str | None) -> str:
-        """Whom to try after ``address`` was tried in vain, whoever leads: round and round."""
+        """The address to try after ``address`` failed, in rotation."""
         around = list(dict.fromkeys([*self._bootstrap, *self._known.values()]))
         return around[(around.index(address) + 1) % len(around)] if address in around else around[0]
 
     def named(self, addresses: Mapping[int, str]) -> None:
-        """These are all the voters."""
+        """Set the addresses of all voters."""
         if addresses and addresses != self._known:
             self._known = dict(addresses)
             self._tell()
 
     def led_by(self, leader_id: int, epoch: int) -> None:
-        """Somebody says that ``leader_id`` (-1: nobody yet) leads in ``epoch``. Who follows an older leader is late."""
+        """``leader_id`` (-1: unknown) leads in ``epoch``, unless a later epoch is known."""
         if epoch < self.leader_epoch or (epoch == self.leader_epoch and self.leader_id != NOBODY):
             return
         if (leader_id, epoch) != (self.leader_id, self.leader_epoch):
@@ -62,8 +62,8 @@ class Controllers:
             self._tell()
 
     def refused(self, error: NotControllerError) -> bool:
-        """A controller said that it does not lead. True: it named who does, and that is news or was known already, so
-        that there is somebody else to ask at once."""
+        """A controller refused because it does not lead. True: it named the leader, so that one can be asked at
+        once."""
         if error.leader is None:
             return False
         leader_id, epoch, address = error.leader
@@ -74,7 +74,7 @@ class Controllers:
         return self.leader_address is not None
 
     def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]:
-        """Call ``changed`` when the leader or the addresses change; returns what ends that."""
+        """Call ``changed`` when the leader or the addresses change; returns a function that ends this."""
         self._changed.append(changed)
 
         def unsubscribe() -> None:
@@ -84,7 +84,7 @@ class Controllers:
         return unsubscribe
 
     async def wait_changed(self, timeout_s: float) -> bool:
-        """Until the leader or an address changes: True; False after ``timeout_s``."""
+        """Wait until the leader or an address changes: True; False after ``timeout_s``."""
         changed = asyncio.Event()
         unsubscribe = self.subscribe(changed.set)
         try:

@@ -1,13 +1,13 @@
-"""A coordinator's standing with the controllers: it registers, heartbeats while it lives, and takes its leave.
+"""A coordinator's session with the controllers: registration, heartbeats, shutdown.
 
     session = CoordinatorSession(controllers, registration, heartbeat_interval_ms=2_000)
     registered = await session.register()            # the coordinator's id and epoch
-    task = asyncio.create_task(session.run())        # heartbeats; raises when this life of the coordinator is over
+    task = asyncio.create_task(session.run())        # heartbeats; raises when this registration is over
     ...
-    await session.shut_down(timeout_s=10)            # its shards are given to others; then it may stop
+    await session.shut_down(timeout_s=10)            # its shards go to others; then it may stop
 
-As a broker's (both are node_session.py), but nothing of a coordinator outlives its process: it is never fenced, only
-gone. What it owns stands in the metadata log.
+Like a broker's (both are node_session.py), but nothing of a coordinator outlives its process: it is never fenced, only
+removed. Its shards are in the metadata log.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ logger = logging.getLogger("headrace.coordinator.session")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatorRegistration:
-    """Who the coordinator is. ``incarnation_id``: 16 bytes, new at each start. Endpoints: name, host, port."""
+    """The coordinator's identity. ``incarnation_id``: 16 bytes, new at each start. Endpoints: name, host, port."""
 
     cluster_id: str
     incarnation_id: bytes
@@ -38,7 +38,7 @@ class CoordinatorRegistration:
 
 @dataclass(frozen=True, slots=True)
 class RegisteredCoordinator:
-    """What the controller answered. Apply the metadata log up to ``metadata_offset`` before serving."""
+    """The controller's answer. Apply the metadata log up to ``metadata_offset`` before serving."""
 
     coordinator_id: int
     coordinator_epoch: int
@@ -46,7 +46,7 @@ class RegisteredCoordinator:
 
 
 class CoordinatorSession(NodeSession[RegisteredCoordinator]):
-    """One life of a coordinator. Not thread-safe; lives in one event loop."""
+    """One registration of a coordinator. Not thread-safe; lives in one event loop."""
 
     def __init__(
         self,

@@ -1,10 +1,9 @@
-"""An observer's own snapshot of the metadata, so that its next start need not read the whole history.
+"""An observer's own snapshot of the metadata, which saves its next start the whole history.
 
-One file in the root of its first log directory, named and built as Kafka's (and the controllers') snapshots are, but
-without voters: ``00000000000000001234-0000000007.checkpoint``. It is only ever a shortcut: what cannot be believed is
-left out, with a line in the log, and the metadata is read from the controllers.
-
-The snapshot only shortens the start: no node acts on an image older than one that was current when it started.
+One file in the root of its first log directory, in the name and format of Kafka's (and the controllers') snapshots, but
+without voters: ``00000000000000001234-0000000007.checkpoint``. It only shortens the start: a damaged one is ignored
+with a line in the log, and the metadata is read from the controllers. No node acts on an image older than one that was
+current when it started.
 """
 
 from __future__ import annotations
@@ -38,8 +37,8 @@ class ImageStore:
         self._clock = clock
 
     def load(self) -> LoadedImage | None:
-        """The newest one that is whole and of this cluster; None when there is none. Never raises: a disk that cannot
-        be read has other ways to say so."""
+        """The newest sound one of this cluster; None when there is none. Never raises: others report an unreadable
+        disk."""
         for place in sorted(self._places(), reverse=True):
             path = f"{self._directory}/{snapshot_name(*place)}"
             try:
@@ -63,8 +62,8 @@ class ImageStore:
         return None
 
     def save(self, image: MetadataImage) -> LoadedImage | None:
-        """Write ``image`` and remove older ones; durable when this returns. None: nothing was written, since the
-        directory is not the one that was formatted (a disk that is not mounted looks so). OSError."""
+        """Write ``image`` and remove older ones, durably. None: nothing was written, because the directory is not the
+        formatted one (as with an unmounted disk). OSError."""
         if not self._fs.exists(f"{self._directory}/{META_PROPERTIES}"):
             return None
         place = (image.next_offset, max(image.epoch, 0))

@@ -1,10 +1,9 @@
-"""What a client asked for, passed on to the leading controller by a broker or by another controller.
+"""Forward a client's request from a broker or a controller to the leading controller.
 
-When the connection breaks after the request was sent, nobody knows whether it was carried out, and a change is not
-sent again: a topic created a second time would be told to exist already, by its own creation. (Kafka's brokers do, and
-give that answer.) REQUEST_TIMED_OUT says so, and the caller may look, and choose. What only reads is repeated. The same
-holds for a controller that stands still with the request: when another is known to lead, its answer is waited for a
-second.
+When the connection breaks after the request was sent, its outcome is unknown, and a change is not sent again: a
+repeated creation would report that the topic exists already. (Kafka's brokers do so.) REQUEST_TIMED_OUT says it, and
+the caller may check, and choose. Reads are repeated. The same applies to a controller that freezes with the request:
+when another is known to lead, the answer is awaited for a second.
 """
 
 from __future__ import annotations
@@ -18,19 +17,19 @@ import grpc.aio
 from ..errors import NetworkError, RequestTimedOutError
 from ..rpc.status import error_from_rpc
 
-#: How long an answer is waited for once another controller than the one that was asked leads.
+#: How long to wait for an answer once another controller leads.
 LEFT_BEHIND_S = 1.0
-#: Who asks again hears the same, or what has become of it since.
+#: Repeating these is harmless.
 _READS = ("Describe", "List")
 
 
 def is_repeatable(method: str, request: Any) -> bool:
-    """Is it as good to carry out this Admin call twice as once?"""
+    """Whether this Admin call may be carried out twice."""
     return method.startswith(_READS) or bool(getattr(request, "validate_only", False))
 
 
 def outcome_unknown(method: str, failure: NetworkError) -> RequestTimedOutError:
-    """``method`` was sent, and ``failure`` is all that was heard of it."""
+    """The error after ``method`` was sent and ended with ``failure``."""
     return RequestTimedOutError(
         f"{method}: the controller did not answer ({failure}); whether the request was carried out is unknown: "
         "check before you retry"
@@ -46,11 +45,11 @@ async def ask_while_it_leads(
     leader_address: Callable[[], str | None],
     subscribe: Callable[[Callable[[], None]], Callable[[], None]],
 ) -> Any:
-    """The answer of the controller at ``address``, or the HeadraceError that it is. NetworkError also when another one
-    leads by now, and this one does not answer.
+    """The answer of the controller at ``address``, or its HeadraceError. NetworkError also when another one leads by
+    now, and this one does not answer.
 
-    ``method``: of a stub. ``leader_address``: of whoever is known to lead; ``subscribe``: has a callback called
-    whenever that may have changed, and returns what ends it.
+    ``method``: of a stub. ``leader_address``: of the known leader; ``subscribe``: has a callback called when that may
+    have changed, and returns a function that ends it.
     """
     asked = asyncio.ensure_future(_answer(method, request, address, timeout_s))
     changed = asyncio.Event()

@@ -1,4 +1,4 @@
-"""Find the leading controller: which address to ask next, and after which pause."""
+"""Find the leading controller: the next address to ask, and the pause before it."""
 
 from __future__ import annotations
 

@@ -1,23 +1,22 @@
-"""An observer of the metadata log: every role but the controllers themselves keeps its image this way.
+"""An observer of the metadata log: keeps the image of every role but the controllers.
 
     follower = MetadataFollower(addresses, cluster_id, on_change=broker.on_metadata)
     task = asyncio.create_task(follower.run())
     await follower.wait_applied(offset)
-    follower.lag                                  # how old ``follower.image`` may be at this moment
+    follower.lag                                  # the age of ``follower.image``
 
-It connects to one of the controllers, whether that leads or not, reads committed batches from where it is, applies them
-and hands on each new image with what changed. Beside that it asks the same controller for a barrier every 800 ms, and
-so knows at any time how old its image can be at most (metadata/freshness.py). A barrier of some hundred milliseconds
-ago will do for that; ``wait_current`` asks for one that begins now.
+It connects to a controller, leading or not, reads committed batches from its position, applies them and passes on each
+new image with the changes. It also asks the same controller for a barrier every 800 ms, which bounds the image's age
+(metadata/freshness.py). A barrier of some hundred milliseconds ago suffices; ``wait_current`` asks for a new one.
 
-A connection that breaks, falls silent, or leads to a controller that cannot reach the leader is left for the next
-controller, at once; only when all were tried in vain there is a pause. Where they are the stream itself tells.
+When a connection breaks, is silent, or leads to a controller that cannot reach the leader, it tries the next controller
+at once; after all have failed there is a pause. The stream itself has the controllers' addresses.
 
-With an ``ImageStore`` it begins with the snapshot of its own last life, and writes one now and then. What is written
-was acted upon before: ``on_change`` has returned.
+With an ``ImageStore`` it begins with its own last snapshot, and writes one at intervals. A written image was acted on:
+``on_change`` has returned.
 
-A follower may be ahead of the controller that it asks, by what the leader has committed since. Only when a barrier that
-began after it came ends below it has it seen another history; then its process ends.
+A follower may be ahead of its controller, by later commits of the leader. Only a barrier that began after the
+follower's arrival and ends below its offset proves another history; then its process ends.
 """
 
 from __future__ import annotations
@@ -64,33 +63,33 @@ logger = logging.getLogger("headrace.metadata")
 #: Called with each new image, in order, and awaited before the next one is read. ``delta`` may be empty.
 OnChange = Callable[[MetadataImage, MetadataDelta], Awaitable[None]]
 
-#: How often the age of the image is asked for, how soon again when there was no answer, how long one may take.
+#: Interval of queries for the image's age, pause after one without an answer, timeout of one.
 READ_INDEX_EVERY_S = 0.8
 _READ_INDEX_AGAIN_S = 0.25
 _READ_INDEX_TIMEOUT_S = 2.5
-#: Who waits for the answer of a controller that knows no leader asks again so soon.
+#: Pause before repeating a query while the controller knows no leader.
 _ASK_AGAIN_S = 0.05
-#: A controller sends something every second, and answers in between: one that has done neither for so long stands
-#: still, or cannot be reached. Of one that only answers, the stream must be broken when it is silent for twice as long.
+#: A controller sends something every second, and answers in between: after so long without either it is frozen or
+#: unreachable. If it only answers, the stream counts as broken after twice as long.
 _SILENCE_S = 2.0
-#: A controller that gets neither a barrier nor records for so long may be cut off: perhaps another one is not. (Idle
-#: copies show up to two seconds, and an election takes one to two.)
+#: A controller without barriers and records for so long may be cut off: try another one. (Idle copies show up to two
+#: seconds, and an election takes one to two.)
 _UNCONFIRMED_S = 5.0
-#: A connection that lasted so long was none in vain.
+#: A connection that lasted so long was successful.
 _WORKED_MS = 1_000
 #: Kafka's metadata.log.max.record.bytes.between.snapshots and metadata.log.max.snapshot.interval.ms.
 SAVE_AFTER_BYTES = 20 * 1024 * 1024
 SAVE_AFTER_MS = 3_600_000
 
-#: A slice of the log (1 MiB) takes 50 to 150 ms to apply: as often others get a turn meanwhile, each some 5 ms.
+#: A part of the log (1 MiB) takes 50 to 150 ms to apply: other tasks run in between, every 5 ms or so.
 REPLAY_STEP_RECORDS = 500
 
-#: Trying again does not help: the cluster is another one, or its history, or its version.
+#: Final errors: another cluster, another history, or an unsupported version.
 _FATAL = (InconsistentClusterIdError, DivergingMetadataError, UnsupportedVersionError)
 
 
 class MetadataFollower:
-    """``image`` is what has been applied, ``on_change`` included; ``controllers`` who leads, and where they all are."""
+    """``image`` is what has been applied, ``on_change`` included; ``controllers`` has their addresses and leader."""
 
     def __init__(
         self,
@@ -103,10 +102,10 @@ class MetadataFollower:
         events: Emitter | None = None,
         metrics: Metrics | None = None,
     ) -> None:
-        """``controllers``: or ``host:port`` of some controllers' internal listeners; ``image``: where to go on from."""
+        """``controllers``: or ``host:port`` of some controllers' internal listeners; ``image``: the start."""
         self.image = image
         self.controllers = controllers if isinstance(controllers, Controllers) else Controllers(controllers)
-        #: Of the log, in this life: what a snapshot of one's own spares.
+        #: Records read from the log since the start, which an own snapshot saves.
         self.records_read = 0
         self._cluster_id = cluster_id
         self._on_change = on_change
@@ -134,20 +133,20 @@ class MetadataFollower:
 
     @property
     def leader_id(self) -> int:
-        """The leading controller, as far as is known; -1: nobody is."""
+        """The known leading controller; -1: none."""
         return self.controllers.leader_id
 
     @property
     def lag(self) -> MetadataLag:
-        """How far ``image`` is behind at this moment: an upper bound of its age, by this node's own clock."""
+        """Lag of ``image``: an upper bound of its age, by this node's own clock."""
         return self._freshness.lag(self._clock.monotonic_ms())
 
     async def run(self) -> None:
-        """Follow until cancelled. Raises what trying again cannot cure: InconsistentClusterIdError (another cluster),
+        """Follow until cancelled. Raises errors that a retry cannot cure: InconsistentClusterIdError (another cluster),
         DivergingMetadataError (the controllers have lost history that this node has seen), UnsupportedVersionError (the
-        log was written by a newer Headrace), CorruptLogError, and whatever ``on_change`` raises."""
+        log was written by a newer Headrace), CorruptLogError, and the errors of ``on_change``."""
         backoff, outage, in_vain = Backoff(), Outage(logger, "following the metadata log"), 0
-        address = random.choice(self.controllers.candidates())  # so that followers spread
+        address = random.choice(self.controllers.candidates())  # spreads followers over the controllers
         while True:
             channel = open_channel(address, ChannelPurpose.CONTROL)
             self._connected_ms = self._answered_ms = 0.0
@@ -192,7 +191,7 @@ class MetadataFollower:
         return self.image
 
     async def wait_current(self) -> MetadataImage:
-        """The image once it shows everything that was committed when this was called: caught up and confirmed."""
+        """The image once it contains everything committed before this call."""
         now_ms = self._clock.monotonic_ms()
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         entry = (now_ms, waiter)
@@ -208,8 +207,8 @@ class MetadataFollower:
     # -- a snapshot of one's own --------------------------------------------------------------------------------------
 
     async def load(self, store: ImageStore) -> None:
-        """Begin with the snapshot of an earlier life, if there is one; before ``run``. Nobody is told of a change: who
-        begins anew acts on the whole image anyway."""
+        """Begin with an earlier snapshot, if there is one; before ``run``. Without a change event: a start acts on the
+        whole image anyway."""
         assert self.image is EMPTY_IMAGE, "a snapshot is loaded first"
         began_ms = self._clock.monotonic_ms()
         loaded = await asyncio.to_thread(store.load)
@@ -219,7 +218,7 @@ class MetadataFollower:
             self._tell_loaded(loaded.path, loaded.image, loaded.size_bytes, began_ms)
 
     def keep(self, store: ImageStore, *, after_bytes: int = SAVE_AFTER_BYTES, after_ms: float = SAVE_AFTER_MS) -> None:
-        """Write snapshots from here on: after so many bytes of records, or after so long when there were any (0: not by
+        """Write snapshots from here on: after so many bytes of records, or after so long with any records (0: not by
         time)."""
         self._store = store
         self._save_after = (after_bytes, after_ms)
@@ -244,7 +243,7 @@ class MetadataFollower:
         self._bytes_since_save, self._saved_ms = 0, began_ms
         try:
             saved = await asyncio.to_thread(store.save, image)
-        except OSError as error:  # it only spares the next start some reading
+        except OSError as error:  # it only saves the next start some reading
             logger.warning("cannot write a snapshot of the metadata, trying again later: %s", error)
             return
         finally:
@@ -296,7 +295,7 @@ class MetadataFollower:
                 read.exception()
 
     async def _heard(self, read: asyncio.Future[Any]) -> Any:
-        """What ``read`` reads. NetworkError: the controller is silent."""
+        """Await ``read``. NetworkError: the controller is silent."""
         began_ms = self._clock.monotonic_ms()
         silent_s = 0.0
         while silent_s < _SILENCE_S:
@@ -333,7 +332,7 @@ class MetadataFollower:
                 await asyncio.sleep(_ASK_AGAIN_S)
 
     async def _confirm(self, stub: Any, *, is_deferred: bool) -> bool:
-        """Ask how old the image is; False when there was no answer."""
+        """Query the image's age; False when there was no answer."""
         request = cluster_pb2.ReadIndexRequest(cluster_id=self._cluster_id, is_deferred=is_deferred)
         began_ms = self._clock.monotonic_ms()
         try:
@@ -391,7 +390,7 @@ class MetadataFollower:
         return new, await asyncio.to_thread(MetadataDelta.between, old, new)
 
     async def _replayed(self, records: bytes) -> tuple[MetadataImage, MetadataDelta]:
-        """What ``records`` make of the image. Everybody else has a turn after each REPLAY_STEP_RECORDS."""
+        """Apply ``records`` to the image. Other tasks run after each REPLAY_STEP_RECORDS."""
         image = self.image
         builder = ImageBuilder(image)
         next_offset, epoch, read = image.next_offset, image.epoch, 0
@@ -450,7 +449,7 @@ class MetadataFollower:
 
 
 def _check_level(image: MetadataImage, address: str) -> None:
-    """UnsupportedVersionError: at this level, records may say what this version would pass over."""
+    """UnsupportedVersionError: at this level, records may have fields that this version would ignore."""
     if image.metadata_version > METADATA_VERSION:
         raise UnsupportedVersionError(
             f"the metadata from {address} has feature level {image.metadata_version}, this version knows "
@@ -459,14 +458,14 @@ def _check_level(image: MetadataImage, address: str) -> None:
 
 
 class _SnapshotParts:
-    """The parts of a snapshot that has not arrived as a whole yet."""
+    """The parts of a snapshot received so far."""
 
     def __init__(self) -> None:
         self._offset = -1
         self._data = bytearray()
 
     def add(self, part: cluster_pb2.MetadataSnapshotPart) -> bytes | None:
-        """All of it, with the last part."""
+        """The whole snapshot, with the last part."""
         if part.position == 0:
             self._offset, self._data = part.offset, bytearray()
         if part.offset != self._offset or part.position != len(self._data):

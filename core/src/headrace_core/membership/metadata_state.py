@@ -1,7 +1,7 @@
-"""The cluster's state as far as this node has applied it, and those who wait for more.
+"""The metadata that this node has applied, and waiters for later offsets.
 
-"Applied" means acted upon: when the image says that this broker leads a partition, its log is open. So who waits for an
-admin answer's metadata offset here finds the topic ready to be written to.
+"Applied" means acted on: when the image says that this broker leads a partition, its log is open. So after waiting for
+the metadata offset of an admin answer, a topic can be written to.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from ..metadata import MetadataDelta, MetadataImage
 from ..metadata.freshness import MetadataLag
 from .controllers import NOBODY, Controllers
 
-#: Told after each change, with the new image and what changed.
+#: Called after each change, with the new image and the changes.
 Watcher = Callable[[MetadataImage, MetadataDelta], None]
 
 
 class MetadataState:
-    """Owned by the event loop. ``advance`` is called by the one who applies; everybody else reads and waits."""
+    """Owned by the event loop. The applying task calls ``advance``; all others read and wait."""
 
     __slots__ = ("_lag", "_waiting", "_watchers", "controllers", "image")
 
     def __init__(self, controllers: Controllers | None = None) -> None:
-        """``controllers``: who leads, and where they all are; None: nobody knows."""
+        """``controllers``: addresses and leader; None: unknown."""
         self.image = MetadataImage()
         self.controllers = controllers
         self._lag: Callable[[], MetadataLag] = lambda: MetadataLag(0, None)
@@ -43,11 +43,11 @@ class MetadataState:
 
     @property
     def lag(self) -> MetadataLag:
-        """How old ``image`` may be at this moment."""
+        """Lag of ``image``."""
         return self._lag()
 
     def measured_by(self, lag: Callable[[], MetadataLag]) -> None:
-        """``lag`` tells how old what was handed to ``advance`` last may be."""
+        """``lag`` returns the lag of the image last passed to ``advance``."""
         self._lag = lag
 
     def advance(self, image: MetadataImage, delta: MetadataDelta) -> None:
@@ -65,7 +65,7 @@ class MetadataState:
             watcher(image, delta)
 
     async def wait_for(self, offset: int, timeout_ms: int) -> None:
-        """Return when everything below ``offset`` is applied; RequestTimedOutError when that takes too long."""
+        """Wait until everything below ``offset`` is applied; RequestTimedOutError."""
         if offset <= self.applied_offset:
             return
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -84,7 +84,7 @@ class MetadataState:
                 self._waiting.remove(entry)
 
     def watch(self, watcher: Watcher) -> Callable[[], None]:
-        """Call ``watcher`` after each change; returns what ends that."""
+        """Call ``watcher`` after each change; returns a function that ends this."""
         self._watchers[watcher] = None
         return lambda: self.unwatch(watcher)
 

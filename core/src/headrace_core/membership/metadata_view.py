@@ -1,8 +1,8 @@
-"""The metadata image as clients see it: headrace.v1.MetadataResponse. The same on controllers and brokers.
+"""The metadata image for clients: headrace.v1.MetadataResponse. The same on controllers and brokers.
 
 Building a topic's message costs some microseconds per partition, and clients of a large cluster ask for all topics at
-once, so messages are kept until the topic, the brokers or the configuration have changed: with 5,000 topics a change of
-one of them rebuilds one.
+once. So messages are cached until the topic, the brokers or the configuration change: with 5,000 topics a change of one
+of them rebuilds one.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from ..rpc.status import error_to_proto
 from ..rpc.turns import Turns
 from ..types import NO_LEADER, check_topic_name, split_address
 
-#: Of a shard that nobody has ever owned; real epochs begin with 1.
+#: Of a shard that never had an owner; real epochs begin with 1.
 _NO_OWNER = ShardImage(coordinator_id=-1, shard_epoch=0)
 _SHARDS_OF: dict[int, str] = {
     metadata_pb2.COORDINATOR_TYPE_GROUP: OFFSETS_TOPIC,
@@ -39,8 +39,8 @@ _SHARDS_OF: dict[int, str] = {
 
 
 class MetadataView:
-    """One per node. ``listener``: whose addresses clients are told; ``topic_defaults``: NodeConfig.topic_defaults();
-    ``request_bytes_max``: what a Produce request may have here (socket.request.max.bytes), so no batch has more."""
+    """One per node. ``listener``: clients get its addresses; ``topic_defaults``: NodeConfig.topic_defaults();
+    ``request_bytes_max``: limit of a Produce request here (socket.request.max.bytes), and so of a batch."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class MetadataView:
         self._image: MetadataImage | None = None
         self._brokers: list[metadata_pb2.BrokerMetadata] = []
         self._coordinators: list[metadata_pb2.CoordinatorMetadata] = []
-        self._offline: list[tuple[int, bool, tuple[bytes, ...]]] = []  # brokers, of whom some replicas do not work
+        self._offline: list[tuple[int, bool, tuple[bytes, ...]]] = []  # brokers with replicas that do not work
         self._topics: dict[bytes, tuple[TopicImage, metadata_pb2.TopicMetadata]] = {}
 
     def response(
@@ -69,8 +69,8 @@ class MetadataView:
         lag_ms: float | None = None,
         controllers: Mapping[int, str] | None = None,
     ) -> metadata_pb2.MetadataResponse:
-        """The answer to ``request`` at ``image``. A topic that does not exist gets an error of its own. ``lag_ms``: how
-        old the image may be at this moment; None: not known. ``controllers``: ``host:port`` by id."""
+        """The answer to ``request`` at ``image``. A missing topic gets its own error. ``lag_ms``: age of the image;
+        None: unknown. ``controllers``: ``host:port`` by id."""
         *_, answer = self._building(image, request, controller_id, lag_ms, controllers)
         return answer
 
@@ -83,7 +83,7 @@ class MetadataView:
         lag_ms: float | None = None,
         controllers: Mapping[int, str] | None = None,
     ) -> metadata_pb2.MetadataResponse:
-        """``response``, for a request of any length: the event loop goes on every few milliseconds."""
+        """``response`` for a request of any length: other tasks run every few milliseconds."""
         topics = len(image.topic_ids) if request.all_topics else len(request.topics)
         async with Turns(topics) as turns:
             parts = self._building(image, request, controller_id, lag_ms, controllers)
@@ -101,7 +101,7 @@ class MetadataView:
         lag_ms: float | None,
         controllers: Mapping[int, str] | None,
     ) -> Iterator[metadata_pb2.MetadataResponse]:
-        """The one answer, handed out when it is begun and after each topic; complete at the end."""
+        """Yield the answer at its beginning and after each topic; complete at the end."""
         self._refresh(image)
         answer = metadata_pb2.MetadataResponse(
             cluster_id=image.cluster_id,
@@ -111,7 +111,7 @@ class MetadataView:
             coordinators=self._coordinators,
         )
         if lag_ms is not None:
-            answer.metadata_lag_ms = int(lag_ms) + 1  # an upper bound stays one
+            answer.metadata_lag_ms = int(lag_ms) + 1  # keeps it an upper bound
         for node_id, address in sorted((controllers or {}).items()):
             host, port = split_address(address)
             answer.controllers.add(controller_id=node_id, host=host, port=port)
@@ -121,7 +121,7 @@ class MetadataView:
             yield answer
 
     def _refresh(self, image: MetadataImage) -> None:
-        """Drop what ``image`` has made stale. Tables that did not change are the same objects in the next image."""
+        """Drop messages that ``image`` made stale. Unchanged tables are the same objects in the next image."""
         old, self._image = self._image, image
         if old is image:
             return
@@ -168,7 +168,7 @@ class MetadataView:
         topic = image.topic(name)
         if topic is None:
             return metadata_pb2.TopicMetadata(name=name, error=error_to_proto(_unknown(name)))
-        if image is not self._image:  # another request has brought a newer one meanwhile: what is kept is of that
+        if image is not self._image:  # another request has brought a newer one, which the cache belongs to
             return self._topic_message(image, topic)
         kept = self._topics.get(topic.topic_id)
         if kept is None or kept[0] is not topic:
@@ -176,7 +176,7 @@ class MetadataView:
         return kept[1]
 
     def _topic_message(self, image: MetadataImage, topic: TopicImage) -> metadata_pb2.TopicMetadata:
-        # A batch must fit into a segment too: whoever makes segments small, to see old ones go, still gets records.
+        # A batch must also fit into a segment: topics with small segments still get records.
         limits = [
             topic_value(image, topic.name, key, broker_id=self._broker_id, static=self._topic_defaults)
             for key in ("max.message.bytes", "segment.bytes")
@@ -226,8 +226,8 @@ class MetadataView:
     def find_coordinators(
         self, image: MetadataImage, request: metadata_pb2.FindCoordinatorRequest, lag_ms: float | None = None
     ) -> metadata_pb2.FindCoordinatorResponse:
-        """The answer to ``request`` at ``image``; what is wrong with one key is said of that key alone. ``lag_ms``: how
-        old the image may be; None: that is not known."""
+        """The answer to ``request`` at ``image``; the error of a key is in its own result. ``lag_ms``: age of the
+        image; None: unknown."""
         topic = shard_topic(request)
         return metadata_pb2.FindCoordinatorResponse(
             coordinators=[self._coordinator_of(image, topic, key) for key in request.keys],
@@ -261,7 +261,7 @@ class MetadataView:
 
 
 def shard_topic(request: metadata_pb2.FindCoordinatorRequest) -> str:
-    """The topic whose partitions are the shards that are asked for. InvalidRequestError: there is no such type."""
+    """The topic whose partitions are the requested shards. InvalidRequestError: an unknown type."""
     topic = _SHARDS_OF.get(request.type)
     if topic is None:
         raise InvalidRequestError(f"coordinator type {request.type}: must be 0 (group) or 1 (transaction)")
@@ -274,8 +274,8 @@ def concerns(
     delta: MetadataDelta,
     topics: frozenset[str] | None = None,
 ) -> bool:
-    """Would the answer to ``request`` differ after ``delta`` (which led to ``image``), apart from the offset?
-    ``topics``: the request's, when the caller keeps them as a set; then the cost is that of the delta."""
+    """Whether the answer to ``request`` differs after ``delta`` (which led to ``image``), apart from the offset.
+    ``topics``: the request's, if the caller has them as a set; then the cost is that of the delta."""
     if delta.brokers or delta.coordinators:
         return True
     if not request.all_topics and not request.topics:
@@ -293,7 +293,7 @@ def concerns(
 def _partition_message(
     number: int, partition: PartitionImage, image: MetadataImage | None, shard: ShardImage | None
 ) -> metadata_pb2.PartitionMetadata:
-    """``image`` None: every replica works. ``shard`` None: it is none."""
+    """``image`` None: every replica works. ``shard`` None: not a shard."""
     error = None
     if partition.leader == NO_LEADER:
         error = LeaderNotAvailableError(f"partition {number} has no leader: it waits for {_awaited(partition)}")
@@ -315,7 +315,7 @@ def _partition_message(
 
 
 def _awaited(partition: PartitionImage) -> str:
-    """For whom a partition without a leader waits."""
+    """The replicas that a partition without a leader waits for."""
     brokers = partition.elr or partition.isr or partition.last_known_elr
     return f"broker {' or '.join(map(str, brokers))}" if brokers else "an unclean election (no replica has all records)"
 

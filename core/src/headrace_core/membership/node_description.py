@@ -1,4 +1,4 @@
-"""The Node service: what a process knows of itself alone. `headrace doctor` asks every node, whatever its role."""
+"""The Node service: facts that only the process itself knows. `headrace doctor` asks every node, in any role."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from ..metadata import METADATA_VERSION_FEATURE
 from ..metadata.features import SUPPORTED_FEATURES
 from ..rpc.server import Listener
 
-#: Where Linux lists the descriptors of the process that looks.
+#: Linux's list of the process's own descriptors.
 _DESCRIPTORS = "/proc/self/fd"
-#: For how long a count of them is told again.
+#: How long the descriptor count is cached.
 DESCRIPTORS_KEPT_MS = 1_000.0
 
 
 class NodeService(node_pb2_grpc.NodeServicer):
-    """headrace.v1.Node of one process. It answers at once, also while the process is not ready to serve."""
+    """headrace.v1.Node of one process. It also answers while the process is not ready to serve."""
 
     def __init__(self, role: str, node_id: Callable[[], int], cluster_id: Callable[[], str], clock: Clock) -> None:
-        """``node_id``: -1 while the process has not registered; ``cluster_id``: "" as long as that is not known."""
+        """``node_id``: -1 before the registration; ``cluster_id``: "" while unknown."""
         self._role = role
         self._node_id = node_id
         self._cluster_id = cluster_id
@@ -52,11 +52,11 @@ class NodeService(node_pb2_grpc.NodeServicer):
             open_descriptors=self._open_descriptors(),
             descriptors_max=descriptors_max(),
             started_at_ms=self._started_at_ms,
-            time_ms=self._clock.now_ms(),  # last: as near to the answer as can be
+            time_ms=self._clock.now_ms(),  # last: as late as possible
         )
 
     def _open_descriptors(self) -> int:
-        """Counted once in DESCRIPTORS_KEPT_MS: of 50,000 it takes tens of milliseconds, in which nobody is served."""
+        """Cached for DESCRIPTORS_KEPT_MS: counting 50,000 takes tens of milliseconds, which blocks the loop."""
         now_ms = self._clock.monotonic_ms()
         if now_ms >= self._descriptors_until_ms:
             self._descriptors, self._descriptors_until_ms = open_descriptors(), now_ms + DESCRIPTORS_KEPT_MS
@@ -65,7 +65,7 @@ class NodeService(node_pb2_grpc.NodeServicer):
 
 @cache
 def software_version() -> str:
-    """Of the installed core, which all services share; "unknown" when it is not installed as a package."""
+    """Version of the installed core, which all services share; "unknown" without an installed package."""
     try:
         return importlib.metadata.version("headrace-core")
     except importlib.metadata.PackageNotFoundError:
@@ -73,14 +73,14 @@ def software_version() -> str:
 
 
 def open_descriptors() -> int:
-    """-1 where the system does not tell."""
+    """-1 where the system does not report it."""
     try:
-        return len(os.listdir(_DESCRIPTORS)) - 1  # not the one that lists
+        return len(os.listdir(_DESCRIPTORS)) - 1  # without the listing's own
     except OSError:
         return -1
 
 
 def descriptors_max() -> int:
-    """The soft limit of the process; -1: there is none."""
+    """The soft limit of the process; -1: none."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return -1 if soft == resource.RLIM_INFINITY else soft

@@ -1,12 +1,12 @@
-"""A node's standing with the controllers, whichever its role: it registers, heartbeats while it lives, takes its leave.
+"""A node's session with the controllers, in any role: registration, heartbeats, shutdown.
 
-``BrokerSession`` and ``CoordinatorSession`` say what is sent and what an answer means. Heartbeats are a stream
-(rpc/duplex.py) with a connection of its own, so that nothing large can delay them. The session reads while no answer is
-due, too: a connection that breaks between two heartbeats is noticed at once, and the controllers wait for a node whose
-connection broke for a quarter of an interval only (broker.session.disconnect.grace.ms).
+``BrokerSession`` and ``CoordinatorSession`` define the messages. Heartbeats are a stream (rpc/duplex.py) with its own
+connection, so that nothing large can delay them. The session also reads while no answer is due. So it notices at once a
+connection that breaks between two heartbeats; the controllers wait for such a node for a quarter of an interval only
+(broker.session.disconnect.grace.ms).
 
-Only the leading controller answers. Who leads is in ``Controllers``, which the metadata stream keeps: when another one
-is elected, the heartbeats move over at once, also from a controller that stands still or does not know yet.
+Only the leading controller answers. ``Controllers`` has the leader, from the metadata stream: after an election the
+heartbeats switch at once, also from a controller that is frozen or does not know yet.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from ..rpc.status import error_from_rpc
 from .controllers import Controllers
 from .leader_discovery import LeaderDiscovery
 
-#: How often a node that wants to stop asks whether it may.
+#: How often a stopping node asks whether it may stop.
 _SHUTDOWN_INTERVAL_S = 0.05
-#: How long one registration may take before it is sent again.
+#: Timeout of one registration, which is then repeated.
 _REGISTER_TIMEOUT_S = 5.0
 
 Registered = TypeVar("Registered")
@@ -51,7 +51,7 @@ class _SilentControllerError(NetworkError):
 
 
 class NodeSession(abc.ABC, Generic[Registered]):
-    """One life of a node. Not thread-safe; lives in one event loop."""
+    """One registration of a node. Not thread-safe; lives in one event loop."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class NodeSession(abc.ABC, Generic[Registered]):
         self._answer_timeout_s = answer_timeout_ms / 1_000
         self._registered: Registered | None = None
         self._want_shutdown = False
-        #: When the last request that the controllers answered was sent (boottime_s()).
+        #: Send time of the last answered request (boottime_s()).
         self._heard_s = float("-inf")
         self._may_stop = asyncio.Event()
         self._nudge = asyncio.Event()
@@ -79,7 +79,7 @@ class NodeSession(abc.ABC, Generic[Registered]):
 
     @abc.abstractmethod
     async def _ask_to_register(self, stub: cluster_pb2_grpc.ClusterStub, timeout_s: float) -> Registered:
-        """One attempt; grpc's own errors are translated by who calls."""
+        """One attempt; the caller translates grpc's own errors."""
 
     @abc.abstractmethod
     def _open_heartbeats(self, stub: cluster_pb2_grpc.ClusterStub) -> Any:
@@ -98,20 +98,21 @@ class NodeSession(abc.ABC, Generic[Registered]):
 
     @property
     def registered(self) -> Registered:
-        """What the controller answered; ``register`` comes first."""
+        """The controller's answer to ``register``."""
         assert self._registered is not None, "register() comes first"
         return self._registered
 
     def heard_within(self, session_timeout_ms: float) -> bool:
-        """May the controllers still believe that this life goes on? Not when the last heartbeat that was answered was
-        sent so long ago: then what it had may have been given to others, whoever was frozen, suspended, or cut off."""
+        """Whether the controllers may still consider this registration alive. Not if the last answered heartbeat was
+        sent so long ago: others may have its partitions or shards, after a freeze, a suspension, or a lost
+        connection."""
         return boottime_s() - self._heard_s < session_timeout_ms / 1_000
 
     async def register(self) -> Registered:
-        """Register, trying again until a controller answers. An earlier life that still counts as alive is waited for.
+        """Register, retrying until a controller answers. Waits for an earlier registration that still counts as alive.
 
-        Raises what trying again cannot cure: InconsistentClusterIdError, InvalidRequestError (a broker's directories of
-        several brokers, or another id wanted), UnsupportedVersionError.
+        Raises errors that a retry cannot cure: InconsistentClusterIdError, InvalidRequestError (directories of several
+        brokers, or another wanted id), UnsupportedVersionError.
         """
         discovery, told, outage = LeaderDiscovery(self._controllers), False, Outage(self._logger, "registering")
         backoff = Backoff()
@@ -139,7 +140,7 @@ class NodeSession(abc.ABC, Generic[Registered]):
         """Heartbeat until cancelled, or until the controllers say that the node may stop.
 
         Raises StaleBrokerEpochError (another process has registered under this id) and BrokerIdNotRegisteredError (it
-        was silent for too long, or was unregistered): this life of the node is over.
+        was silent for too long, or was unregistered): this registration is over.
         """
         discovery, outage = LeaderDiscovery(self._controllers), Outage(self._logger, "heartbeats")
         while not self._may_stop.is_set():
@@ -163,8 +164,8 @@ class NodeSession(abc.ABC, Generic[Registered]):
             await discovery.pause(pause_s)
 
     async def shut_down(self, timeout_s: float) -> bool:
-        """Ask for what the node leads or owns to be given to others, wait until it may stop. False after ``timeout_s``:
-        stop anyway; the controllers will notice. ``run`` must be going on; it returns once this is done."""
+        """Have the node's leaderships or shards moved to others, and wait until it may stop. False after ``timeout_s``:
+        stop anyway; the controllers will notice. ``run`` must be running; it returns once this is done."""
         self._want_shutdown = True
         self._nudge.set()
         try:
@@ -207,7 +208,7 @@ class NodeSession(abc.ABC, Generic[Registered]):
 
         def leader_changed() -> None:
             if target.has_lost_the_lead():
-                stream.cancel()  # a heartbeat under way may wait for a process that stands still
+                stream.cancel()  # a heartbeat may wait for a frozen process
 
         unsubscribe = self._controllers.subscribe(leader_changed)
         try:
@@ -218,7 +219,7 @@ class NodeSession(abc.ABC, Generic[Registered]):
     async def _beat(
         self, stream: Duplex[Any, Any], answers: asyncio.Queue[Any], answered: Callable[[Any], None]
     ) -> None:
-        """One heartbeat after the other; returns when the node may stop."""
+        """Send one heartbeat after the other; returns when the node may stop."""
         limit = self._limit(stream)
         try:
             await stream.connected()
@@ -227,7 +228,7 @@ class NodeSession(abc.ABC, Generic[Registered]):
                 number, sent_s = next(self._correlation), boottime_s()
                 await stream.write(self._heartbeat(number))
                 while (answer := await answers.get()).correlation_id != number:
-                    pass  # an answer that came twice says nothing of this heartbeat
+                    pass  # a repeated answer says nothing about this heartbeat
                 limit.cancel()
                 self._heard_s = sent_s
                 answered(answer)
@@ -240,7 +241,7 @@ class NodeSession(abc.ABC, Generic[Registered]):
             limit.cancel()
 
     def _limit(self, stream: Duplex[Any, Any]) -> asyncio.TimerHandle:
-        """End the stream unless the heartbeat is answered in time, also while it waits for a connection."""
+        """End the stream unless the heartbeat is answered in time, including the wait for a connection."""
 
         def give_up() -> None:
             limit_s = self._answer_timeout_s
@@ -252,16 +253,16 @@ class NodeSession(abc.ABC, Generic[Registered]):
 
 
 class _Target:
-    """The controller that a stream of heartbeats goes to. Until it answers, any leader that becomes known during the
-    stream takes its place (the leader known before did not answer, so it is not asked again). A controller that has
-    answered led then; only a leader of a later epoch takes its place, for a connection that is broken needlessly looks
-    like a broker that died."""
+    """The controller of a stream of heartbeats. Until it answers, any leader that becomes known during the stream
+    replaces it (the leader known before did not answer, so it is not asked again). A controller that has answered led
+    then; only a leader of a later epoch replaces it, because a connection broken needlessly looks like a dead
+    broker."""
 
     def __init__(self, controllers: Controllers, address: str) -> None:
         self.address = address
         self._controllers = controllers
         self._known = controllers.leader_epoch, controllers.leader_id
-        #: In which it led.
+        #: Its epoch as leader.
         self._epoch: int | None = None
 
     def answered(self) -> None:
@@ -276,7 +277,7 @@ class _Target:
 
 
 async def wait_for_event(event: asyncio.Event, timeout_s: float) -> None:
-    """Until the event is set, or the time is over."""
+    """Wait until the event is set, or for ``timeout_s``."""
     try:
         async with asyncio.timeout(timeout_s):
             await event.wait()

@@ -1,6 +1,6 @@
-"""The cluster's metadata: its records, their bytes, the immutable image of what they add up to, and what changed.
+"""The cluster's metadata: records, their bytes, the immutable image that they make, and its changes.
 
-Services only: this room needs msgspec, which the SDK does not install. ``codec`` is imported from its own module.
+Services only: this package needs msgspec, which the SDK does not install. Import ``codec`` from its own module.
 """
 
 from .entities import BrokerImage, BrokerLoad, ConfigResource, PartitionImage, TopicImage

@@ -1,14 +1,13 @@
-"""Metadata records to and from the bytes of the metadata log.
+"""Encode and decode the records of the metadata log.
 
-The log is an ordinary log of record batches (headrace_core.records), so that the tools that read any log read this one
-too. **One decision is one batch**: a batch is written and read whole or not at all, and so is a decision. Each record's
-value is
+The log is an ordinary log of record batches (headrace_core.records), which all log tools read. **One decision is one
+batch**: both are written and read whole or not at all. Each record's value is
 
     byte 0      framing version, 1
     byte 1...   msgpack array: the kind's tag, then the fields of the struct in records.py
 
-The batch's leader epoch is the controller's term, its timestamp the time of the decision. A control batch (the note
-that a new leader writes first) takes up offsets and decides nothing.
+The batch's leader epoch is the controller's term, its timestamp the time of the decision. A control batch (the first
+entry of a new leader) takes offsets and decides nothing.
 """
 
 from __future__ import annotations
@@ -38,7 +37,6 @@ class MetadataBatch(msgspec.Struct, frozen=True):
 
 
 def encode_record(record: MetadataRecord) -> bytes:
-    """One record's value."""
     return _FRAMING + _encoder.encode(record)
 
 
@@ -59,7 +57,7 @@ def decode_record(value: bytes | memoryview | None) -> MetadataRecord:
 
 
 def encode_decision(records: Sequence[MetadataRecord], *, timestamp_ms: int, base_offset: int, epoch: int) -> bytes:
-    """The one batch of one decision (at least one record)."""
+    """The batch of one decision (at least one record)."""
     assert records, "a decision without records is not written"
     return encode_batch(
         [(timestamp_ms, None, encode_record(record), ()) for record in records],
@@ -73,7 +71,7 @@ def decode_batches(data: bytes | memoryview) -> Iterator[MetadataBatch]:
     position = 0
     while position < len(data):
         header = read_header(data, position)
-        decoded = decode_batch(data, position)  # control batches too: their CRC vouches for the bit that says so
+        decoded = decode_batch(data, position)  # control batches too: their CRC covers the bit that says so
         records = () if header.is_control else tuple(decode_record(record.value) for record in decoded)
         yield MetadataBatch(header.base_offset, header.next_offset, header.leader_epoch, records)
         position += header.size

@@ -1,4 +1,4 @@
-"""Which value of a configuration key holds, and where it came from.
+"""The effective value of a configuration key, and its source.
 
 For a topic's key, the first of these that is set (Kafka's order):
 
@@ -32,7 +32,7 @@ _BROKER_ID_DIGITS_MAX = 10
 
 
 class ConfigSource(enum.IntEnum):
-    """Where a value comes from (the numbers of headrace.v1.ConfigSource)."""
+    """Source of a value (the numbers of headrace.v1.ConfigSource)."""
 
     DEFAULT = 1
     STATIC_BROKER = 2
@@ -43,7 +43,7 @@ class ConfigSource(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class ConfigSynonym:
-    """A value that is set for a key, under the name that it has there (``log.retention.ms`` for ``retention.ms``)."""
+    """A value that is set for a key, under the name used there (``log.retention.ms`` for ``retention.ms``)."""
 
     name: str
     value: str
@@ -52,9 +52,9 @@ class ConfigSynonym:
 
 @dataclass(frozen=True, slots=True)
 class ConfigDescription:
-    """One key of a resource: its value as text, where that comes from, whether it can be altered while running.
+    """One key of a resource: its value as text, its source, whether it can be altered at run time.
 
-    ``value`` is empty when the key is ``sensitive``. ``synonyms``: every value that is set, the one that holds first,
+    ``value`` is empty when the key is ``sensitive``. ``synonyms``: every value that is set, the effective one first,
     the default last (Kafka's DescribeConfigs).
     """
 
@@ -70,19 +70,19 @@ class ConfigDescription:
 
 
 def parse_broker_id(name: str) -> int:
-    """The broker that a configuration resource names, written as a plain number; InvalidRequestError."""
+    """The broker of a configuration resource, written as a plain number; InvalidRequestError."""
     if name.isascii() and name.isdigit() and len(name) <= _BROKER_ID_DIGITS_MAX and str(int(name)) == name:
         return int(name)
     raise InvalidRequestError(f"broker {name[:60]!r}: must be a broker's id, or empty for all brokers")
 
 
 def topic_given(image: MetadataImage, topic: str) -> dict[str, Any]:
-    """The typed values that are set on the topic itself: what LogConfig.from_topic takes as ``given``."""
+    """The typed values set on the topic itself: ``given`` of LogConfig.from_topic."""
     return _legal(TOPIC, image.config(ConfigResourceType.TOPIC, topic), f"topic {topic}")
 
 
 def broker_topic_defaults(image: MetadataImage, broker_id: int, static: Mapping[str, Any]) -> dict[str, Any]:
-    """The topic keys that a broker sets for topics that do not: what LogConfig.from_topic takes as broker_defaults.
+    """A broker's defaults for topic keys: broker_defaults of LogConfig.from_topic.
 
     ``static``: those of its properties file (NodeConfig.topic_defaults()); ``broker_id`` -1: all brokers' only.
     """
@@ -97,7 +97,7 @@ _SERVER_DEFAULTS = {name: key.default for name, key in SERVER.keys.items()}
 
 
 def broker_values(image: MetadataImage, broker_id: int, static: Mapping[str, Any]) -> dict[str, Any]:
-    """Every server key with the typed value that holds on a broker (-1: one for which nothing is set by itself).
+    """Every server key with its typed effective value on a broker (-1: one without values of its own).
 
     ``static``: what its properties file sets (NodeConfig.given).
     """
@@ -109,13 +109,13 @@ def broker_values(image: MetadataImage, broker_id: int, static: Mapping[str, Any
 def topic_config(
     image: MetadataImage, topic: str, *, broker_id: int = -1, static: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Every key of a topic with the typed value that holds on a broker (-1: on any)."""
+    """Every key of a topic with its typed effective value on a broker (-1: on any)."""
     given = broker_topic_defaults(image, broker_id, static or {})
     return TOPIC.parse({**given, **topic_given(image, topic)})
 
 
 def _dynamic(image: MetadataImage, broker_id: int) -> dict[str, Any]:
-    """The server keys that were altered for a broker, or for all of them, typed."""
+    """The altered server keys of a broker, or of all of them, typed."""
     values: dict[str, Any] = {}
     for name in ("", str(broker_id)) if broker_id >= 0 else ("",):
         texts = image.config(ConfigResourceType.BROKER, name)
@@ -125,7 +125,7 @@ def _dynamic(image: MetadataImage, broker_id: int) -> dict[str, Any]:
 
 
 def _legal(declared: ConfigDef, texts: Mapping[str, str], where: str) -> dict[str, Any]:
-    """Typed values. One that is not legal (any more) counts as not set and is logged: no old record may stop a node."""
+    """Typed values. One that is no longer legal counts as not set and is logged: no old record may stop a node."""
     values = {}
     for name, text in texts.items():
         try:
@@ -141,7 +141,7 @@ def _parsed(declared: ConfigDef, name: str, text: str) -> Any:
 
 
 def _typed(declared: ConfigDef, name: str, text: str) -> Any:
-    """The value of a text; InvalidConfigError. A cluster has few, and looks at them with each decision."""
+    """The value of a text; InvalidConfigError. Cached: a cluster has few, and reads them with each decision."""
     value = _parsed(declared, name, text)
     return list(value) if type(value) is list else value
 
@@ -160,10 +160,11 @@ def topic_value(
 
 
 def min_insync_replicas(image: MetadataImage, topic: str) -> int:
-    """How many in-sync replicas of a topic commit a record: its own value, else that of all brokers, else the default.
+    """In-sync replicas needed to commit a record of a topic: its own value, else that of all brokers, else the default.
 
-    Nobody's properties file counts: controllers and brokers must use the same value, at the same metadata offset, or an
-    eligible leader replica may lack what was committed without it (KIP-966)."""
+    Properties files do not count: controllers and brokers must use the same value, at the same metadata offset, or an
+    eligible leader replica may lack what was committed without it (KIP-966).
+    """
     value: int = topic_value(image, topic, "min.insync.replicas")
     return value
 
@@ -179,7 +180,7 @@ def describe_topic(
     """Every key of a topic, by name, with the source of its value.
 
     ``static``: the topic keys that a properties file sets (NodeConfig.topic_defaults()); ``given``: all that it sets
-    (NodeConfig.given), which tells under which name; one of the two is enough.
+    (NodeConfig.given), which shows the names used; one of the two is enough.
     """
     described = []
     for name in sorted(TOPIC.keys):
@@ -197,7 +198,7 @@ def describe_topic(
 def describe_broker(
     image: MetadataImage, broker_id: int | None, *, static: Mapping[str, Any] | None = None
 ) -> list[ConfigDescription]:
-    """Every server key for one broker. None: the dynamic values of all brokers, and nothing else (as Kafka has it).
+    """Every server key for one broker. None: only the dynamic values of all brokers (as in Kafka).
 
     ``static``: the values its properties file sets, which only that broker knows (NodeConfig.given).
     """
@@ -226,7 +227,7 @@ _Set = tuple[str, Any, ConfigSource]
 
 
 def _declared(name: str) -> ConfigKey | None:
-    """None: a later or earlier release had such a key."""
+    """None: a key of a later or earlier release."""
     try:
         return SERVER.key(name)
     except InvalidConfigError:
@@ -234,7 +235,7 @@ def _declared(name: str) -> ConfigKey | None:
 
 
 def _static(name: str, given: Mapping[str, Any]) -> list[_Set]:
-    """What a properties file says about a server key, its coarser spellings included; the one that holds first."""
+    """A properties file's values of a server key, including its coarser keys; the effective one first."""
     found = [(name, given[name])] if name in given else []
     for coarse, (fine, _) in COARSE_DEFAULT_KEYS.items():
         if fine == name and given.get(coarse) is not None:
@@ -245,7 +246,7 @@ def _static(name: str, given: Mapping[str, Any]) -> list[_Set]:
 def _topic_layers(
     image: MetadataImage, topic: str, key: ConfigKey, broker_id: int, static: Mapping[str, Any]
 ) -> Iterator[tuple[Any, ConfigSource]]:
-    """The values that are set for a topic's key, the one that holds first."""
+    """The values that are set for a topic's key, the effective one first."""
     own = image.config(ConfigResourceType.TOPIC, topic)
     if key.name in own:
         yield own[key.name], ConfigSource.DYNAMIC_TOPIC
@@ -282,7 +283,7 @@ def _description(
 
 
 def _text(key: ConfigKey, raw: Any) -> str:
-    """Canonical text; a value that is not legal any more is shown as it stands, and a secret not at all."""
+    """Canonical text; a value that is no longer legal as it is, and a secret not at all."""
     if key.sensitive:
         return ""
     if not isinstance(raw, str):  # typed already

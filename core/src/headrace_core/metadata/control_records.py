@@ -1,4 +1,4 @@
-"""The control records of the metadata log and of its snapshots, in Kafka's own bytes, so that its tools read ours.
+"""Control records of the metadata log and of its snapshots, in Kafka's own bytes, so that its tools read ours.
 
     type  record                 where                                      source
     ----  ---------------------  -----------------------------------------  ------------------------
@@ -10,8 +10,8 @@
 
 A control record's key is (version: int16, type: int16), its value a message of Kafka's "flexible" encoding: fixed-size
 integers are big-endian, lengths are unsigned varints of length + 1, and every struct ends with its tagged fields
-(KIP-482). Tagged fields that we do not know are skipped, as Kafka skips ours: they are numbered from 10,000. One is
-the directory of a voter in a LeaderChangeMessage: version 1 has a field for it, but Kafka's tools (4.3) read version 0.
+(KIP-482). Unknown tagged fields are skipped, as Kafka skips ours: they are numbered from 10,000. One is the directory
+of a voter in a LeaderChangeMessage: version 1 has a field for it, but Kafka's tools (4.3) read version 0.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _HEADER = struct.Struct(">hq")
 _FOOTER = struct.Struct(">h")
 _VERSION = struct.Struct(">hh")
 _PLACE = struct.Struct(">q")
-#: In a snapshot's header: which offset the image has seen everything below.
+#: In a snapshot's header: the end offset of the image.
 _PLACE_TAG = 10_000
 #: In a voter of a LeaderChangeMessage: the directory's id.
 _DIRECTORY_TAG = 10_000
@@ -46,7 +46,7 @@ _ITEMS_MAX = 1_000
 
 
 class ControlType(enum.IntEnum):
-    """Kafka's ControlRecordType, as far as metadata goes."""
+    """Kafka's ControlRecordType, for metadata."""
 
     LEADER_CHANGE = 2
     SNAPSHOT_HEADER = 3
@@ -57,7 +57,7 @@ class ControlType(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class SnapshotVoter:
-    """A voter: a node on its disk, and where it is reached ("host:port"; "" when nobody said so)."""
+    """A voter: a node on its disk, and its address ("host:port"; "" if unknown)."""
 
     node_id: int
     directory_id: bytes
@@ -65,14 +65,14 @@ class SnapshotVoter:
 
 
 class LeaderChange(NamedTuple):
-    """Who leads the term, and the (node id, directory id) of those that vote in it."""
+    """Leader of a term, and the (node id, directory id) of its voters."""
 
     leader_id: int
     voters: tuple[tuple[int, bytes], ...]
 
 
 class SnapshotHeader(NamedTuple):
-    """``next_offset``: the image has seen everything below it; ``timestamp_ms``: of the last record below it."""
+    """``next_offset``: the image contains everything below it; ``timestamp_ms``: of the last record below it."""
 
     next_offset: int
     timestamp_ms: int
@@ -87,7 +87,6 @@ class ControlRecord(NamedTuple):
 
 
 def encode_control_batch(records: Iterable[ControlRecord], *, base_offset: int, epoch: int, timestamp_ms: int) -> bytes:
-    """A control batch of these records."""
     return encode_batch(
         [(timestamp_ms, _KEY.pack(0, record.type), record.value, ()) for record in records],
         base_offset=base_offset,
@@ -98,7 +97,7 @@ def encode_control_batch(records: Iterable[ControlRecord], *, base_offset: int, 
 
 def decode_control_batch(data: bytes | memoryview, position: int = 0) -> list[ControlRecord]:
     """The records of the control batch at ``position``. CorruptMessageError: the batch is damaged. CorruptLogError: its
-    records are none of ours. UnsupportedVersionError: a kind of record that this version does not know."""
+    records are not ours. UnsupportedVersionError: an unknown kind of record."""
     found = []
     for record in decode_batch(data, position):
         key = record.key
@@ -120,14 +119,14 @@ def decode_control_batch(data: bytes | memoryview, position: int = 0) -> list[Co
 
 
 def leader_change(leader_id: int, voters: Sequence[tuple[int, bytes]]) -> ControlRecord:
-    """The note that a new leader writes first. Who granted their vote is not said, but for the leader itself."""
+    """The first entry of a new leader. It names no granted votes but the leader's own."""
     granting = [(node_id, directory_id) for node_id, directory_id in voters if node_id == leader_id]
     value = struct.pack(">hi", 0, leader_id) + _array(voters, _voter_key) + _array(granting, _voter_key) + b"\0"
     return ControlRecord(ControlType.LEADER_CHANGE, value)
 
 
 def parse_leader_change(value: bytes) -> LeaderChange:
-    """CorruptLogError when it is none."""
+    """CorruptLogError for an invalid value."""
 
     def parse(reader: _Reader) -> LeaderChange:
         has_directories = reader.integer(2) >= 1
@@ -145,7 +144,7 @@ def kraft_voters(voters: Iterable[SnapshotVoter]) -> ControlRecord:
 
 
 def parse_kraft_voters(value: bytes) -> tuple[SnapshotVoter, ...]:
-    """CorruptLogError when it is none."""
+    """CorruptLogError for an invalid value."""
 
     def parse(reader: _Reader) -> tuple[SnapshotVoter, ...]:
         reader.integer(2)
@@ -160,7 +159,7 @@ def kraft_version() -> ControlRecord:
 
 
 def parse_kraft_version(value: bytes) -> int:
-    """CorruptLogError when it is none; UnsupportedVersionError when it is newer than this Headrace."""
+    """CorruptLogError for an invalid value; UnsupportedVersionError when it is newer than this Headrace."""
     version = _parsed("KRaftVersionRecord", value, lambda reader: (reader.integer(2), reader.integer(2))[1])
     if version > _KRAFT_VERSION:
         raise UnsupportedVersionError(
@@ -176,7 +175,7 @@ def snapshot_header(header: SnapshotHeader) -> ControlRecord:
 
 
 def parse_snapshot_header(value: bytes) -> SnapshotHeader:
-    """CorruptLogError when it is none."""
+    """CorruptLogError for an invalid value."""
 
     def parse(reader: _Reader) -> SnapshotHeader:
         reader.integer(2)
@@ -190,7 +189,7 @@ def parse_snapshot_header(value: bytes) -> SnapshotHeader:
 
 
 def snapshot_footer() -> ControlRecord:
-    """What a snapshot ends with; one without it is not whole."""
+    """The end of a snapshot; one without it is not whole."""
     return ControlRecord(ControlType.SNAPSHOT_FOOTER, _FOOTER.pack(0) + b"\0")
 
 
@@ -281,7 +280,6 @@ class _Reader:
         return found
 
     def integer(self, size: int) -> int:
-        """Signed, of ``size`` bytes."""
         return int.from_bytes(self.raw(size), "big", signed=True)
 
     def uvarint(self) -> int:

@@ -1,4 +1,4 @@
-"""What an image consists of: brokers, partitions and topics, as immutable values."""
+"""Parts of an image: brokers, partitions and topics, as immutable values."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ import msgspec
 
 from .records import UNASSIGNED_DIRECTORY, BrokerEndpoint, ConfigResourceType, FeatureRange
 
-#: What a configuration entry belongs to: (type, name).
+#: Owner of a configuration entry: (type, name).
 ConfigResource = tuple[ConfigResourceType, str]
 
 
 class BrokerImage(msgspec.Struct, frozen=True):
     """A registered broker. It is *active*, may lead and take new replicas, when neither fenced nor shutting down.
 
-    ``directory_ids``: what it registered with; ``offline_directories``: those of them, and of earlier lives, that have
-    failed or are gone. ``draining``: it is being emptied, so it gets no new replicas. ``default_log_flush`` and
-    ``unsettled`` are said at RegisterBrokerRecord."""
+    ``directory_ids``: of its registration; ``offline_directories``: those of them, and of earlier registrations, that
+    have failed or are gone. ``draining``: it is being emptied, so it gets no new replicas. For ``default_log_flush``
+    and ``unsettled`` see RegisterBrokerRecord.
+    """
 
     broker_id: int
     broker_epoch: int
@@ -40,21 +41,22 @@ class BrokerImage(msgspec.Struct, frozen=True):
         return tuple(each for each in self.directory_ids if each not in self.offline_directories)
 
     def has_online(self, directory: bytes) -> bool:
-        """Can a replica in ``directory`` be used? One that is not assigned yet is believed to be well (KIP-858)."""
+        """Whether a replica in ``directory`` can be used. An unassigned one is assumed healthy (KIP-858)."""
         if directory == UNASSIGNED_DIRECTORY:
             return True
         return directory in self.directory_ids and directory not in self.offline_directories
 
     def endpoint(self, listener: str) -> BrokerEndpoint | None:
-        """Where the broker listens under this name, or None."""
+        """The broker's endpoint of this name, or None."""
         return next((endpoint for endpoint in self.endpoints if endpoint.listener == listener), None)
 
 
 class PartitionImage(msgspec.Struct, frozen=True, gc=False):
     """A partition's state. ``replicas[0]`` is the preferred leader; ``leader`` is -1 while there is none.
 
-    ``directories`` is parallel to ``replicas``: each one's directory id, or UNASSIGNED_DIRECTORY. What the last five
-    fields mean is said at PartitionRecord."""
+    ``directories`` is parallel to ``replicas``: each one's directory id, or UNASSIGNED_DIRECTORY. For the last five
+    fields see PartitionRecord.
+    """
 
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
@@ -69,15 +71,15 @@ class PartitionImage(msgspec.Struct, frozen=True, gc=False):
     recovering: bool = False
 
     def directory_of(self, broker_id: int) -> bytes:
-        """The directory of a broker's replica; UNASSIGNED_DIRECTORY also when it has none of this partition."""
+        """The directory of a broker's replica; UNASSIGNED_DIRECTORY also without one."""
         if broker_id not in self.replicas:
             return UNASSIGNED_DIRECTORY
         return self.directories[self.replicas.index(broker_id)]
 
 
 class TopicImage(msgspec.Struct, frozen=True, gc=False):
-    """A topic; ``partitions`` is indexed by partition number. ``flush_weakened``: its own log.flush was ever another
-    one than ``commit``, so what was acknowledged may not be on the disk (KIP-966)."""
+    """A topic; ``partitions`` is indexed by partition number. ``flush_weakened``: its own log.flush ever differed from
+    ``commit``, so what was acknowledged may not be on the disk (KIP-966)."""
 
     name: str
     topic_id: bytes
@@ -86,12 +88,12 @@ class TopicImage(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def replication_factor(self) -> int:
-        """Of its first partition, once a reassignment that is under way is done."""
+        """Of its first partition, after a reassignment in progress."""
         return len(self.partitions[0].replicas) - len(self.partitions[0].removing) if self.partitions else 0
 
 
 class BrokerLoad(msgspec.Struct, frozen=True):
-    """How much a broker has been given: what placement balances."""
+    """A broker's replicas and leaderships, which placement balances."""
 
     replicas: int = 0
     preferred_leaders: int = 0

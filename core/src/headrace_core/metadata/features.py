@@ -1,12 +1,11 @@
-"""Feature levels (KIP-584): which level of ``metadata.version`` each record needs, and which levels this version knows.
+"""Feature levels (KIP-584): the level of ``metadata.version`` that each record needs, and the supported levels.
 
     1   tags 1 to 8, partitions without eligible leader replicas and without reassignments
     2   everything else
 
 A cluster is formatted at the newest level; an older log stays at its level until an operator raises it
-(UpdateFeatures), and until then nothing is written that a node of that level could not read. A record whose tag an
-old node does not know would stop it; a trailing field that it does not know it would skip, and then believe something
-else than the others, which is worse.
+(UpdateFeatures), and until then nothing is written that a node of that level could not read. An unknown tag would stop
+an old node; an unknown trailing field it would skip, and then differ from the others, which is worse.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from .records import (
     PartitionRecord,
 )
 
-#: What this version of Headrace understands.
+#: Features supported by this version of Headrace.
 SUPPORTED_FEATURES = (FeatureRange(METADATA_VERSION_FEATURE, METADATA_VERSION_MIN, METADATA_VERSION),)
 
 _FIRST_TAGS_MAX = 8
@@ -36,7 +35,7 @@ _PARTITION_FIELDS = ("elr", "last_known_elr", "adding", "removing", "recovering"
 
 
 def range_of(features: Iterable[FeatureRange], name: str = METADATA_VERSION_FEATURE) -> FeatureRange:
-    """What a node understands of a feature; one that does not say knows metadata.version 1 only, and nothing else."""
+    """The supported levels of a feature; a node without them supports only metadata.version 1."""
     for each in features:
         if each.name == name:
             return each
@@ -44,14 +43,14 @@ def range_of(features: Iterable[FeatureRange], name: str = METADATA_VERSION_FEAT
 
 
 def understands(features: Iterable[FeatureRange], level: int) -> bool:
-    """Can a node with these features read and write a log at this level of metadata.version?"""
+    """Whether a node with these features can read and write a log at this level of metadata.version."""
     found = range_of(features)
     return found.min_level <= level <= found.max_level
 
 
 def level_needed(record: MetadataRecord) -> int:
-    """The level of metadata.version that a record may be written from on. The record that raises the level needs none
-    itself: all nodes know the new level by then."""
+    """The least level of metadata.version for a record. The record that raises the level needs none: all nodes know the
+    new level by then."""
     if isinstance(record, FeatureLevelRecord):
         return METADATA_VERSION_MIN
     if type(record).__struct_config__.tag > _FIRST_TAGS_MAX:  # type: ignore[operator]
@@ -64,8 +63,8 @@ def level_needed(record: MetadataRecord) -> int:
 
 
 def without_newer_fields(record: MetadataRecord) -> MetadataRecord:
-    """What an old log takes of a partition's record: eligible leader replicas are a second chance, which a cluster at
-    level 1 does without. A reassignment is never left out: it is refused before it begins."""
+    """A partition's record for an old log, without eligible leader replicas, which are optional. A reassignment is
+    never left out: it is refused before it begins."""
     if isinstance(record, PartitionRecord):
         return msgspec.structs.replace(record, elr=(), last_known_elr=(), recovering=False)
     if isinstance(record, PartitionChangeRecord):
@@ -74,7 +73,7 @@ def without_newer_fields(record: MetadataRecord) -> MetadataRecord:
 
 
 def what_needs(image: MetadataImage, level: int) -> list[str]:
-    """What in the image could not be kept below ``level`` of metadata.version, for people; none: nothing."""
+    """Parts of the image that need ``level`` of metadata.version, for people."""
     if level < 2:
         return []
     ledger = image.ledger

@@ -1,10 +1,10 @@
-"""How old a copy of the metadata may be: an upper bound.
+"""Upper bound of the age of a copy of the metadata.
 
-A *confirmation* says: everything that was committed at ``began_ms`` lies below ``offset``. It comes from a ReadIndex
+A *confirmation*: everything that was committed at ``began_ms`` lies below ``offset``. It comes from a ReadIndex
 barrier: the leader has committed up to ``offset``, and a majority confirmed after the request that it still led.
-``began_ms`` is when the copy's owner sent the request, so neither the way of the answer nor a suspended process makes
-the copy look younger than it is. A copy that has applied everything below ``offset`` is as of ``began_ms`` at least.
-From then on it ages until it reaches a later confirmation.
+``began_ms`` is when the copy's owner sent the request, so neither a slow answer nor a suspended process makes the copy
+look younger. A copy that has applied everything below ``offset`` is as of ``began_ms`` at least. From then on it ages
+until it reaches a later confirmation.
 
 A request for the age alone gets a controller's recent barrier, and subtracts that barrier's age from ``began_ms``. The
 age is by the controller's clock, which counts the suspensions of its machine (core/clock.py; on Linux only). A request
@@ -21,15 +21,15 @@ _WAITING_MAX = 64
 
 
 class MetadataLag(NamedTuple):
-    """How far a copy is behind. ``records``: known to be committed and not applied. ``ms``: the copy shows everything
-    that was committed so long ago; None: not confirmed so far."""
+    """Lag of a copy. ``records``: known to be committed and not applied. ``ms``: the copy contains everything committed
+    so long ago; None: not confirmed so far."""
 
     records: int
     ms: float | None
 
 
 class Freshness:
-    """Of one copy. Times are milliseconds of its owner's monotonic clock; offsets are exclusive ends."""
+    """Freshness of one copy. Times are milliseconds of its owner's monotonic clock; offsets are exclusive ends."""
 
     def __init__(self, applied: int = 0) -> None:
         self._applied = applied
@@ -39,20 +39,20 @@ class Freshness:
 
     @property
     def known_offset(self) -> int:
-        """Up to here the log is known to be committed."""
+        """The log is known to be committed up to here."""
         return self._known
 
     @property
     def as_of_ms(self) -> float | None:
-        """The copy shows all that was committed at this moment; None: of no moment is that known."""
+        """The copy contains everything committed at this time; None: unknown."""
         return self._as_of_ms
 
     def committed(self, offset: int) -> None:
-        """Everything below ``offset`` is committed, since whenever."""
+        """Everything below ``offset`` is committed."""
         self._known = max(self._known, offset)
 
     def confirmed(self, offset: int, began_ms: float) -> None:
-        """All that was committed at ``began_ms`` lies below ``offset``."""
+        """Everything committed at ``began_ms`` lies below ``offset``."""
         self.committed(offset)
         if offset <= self._applied:
             self._reached(began_ms)
@@ -66,7 +66,7 @@ class Freshness:
             self._waiting[-1] = (offset, began_ms)
 
     def applied(self, offset: int) -> None:
-        """The copy has seen everything below ``offset``."""
+        """The copy contains everything below ``offset``."""
         self._applied = max(self._applied, offset)
         self.committed(offset)
         while self._waiting and self._waiting[0][0] <= self._applied:

@@ -1,15 +1,15 @@
 """The cluster's state at one offset of the metadata log, as an immutable value.
 
-Everybody reads images: the controller decides on one, brokers serve from one. A new image shares with the old one
-whatever did not change: the large tables are ``SortedMap``s, so that a decision costs microseconds whatever their
-size. Changes are collected in an ``ImageBuilder``, which copies a topic's partitions when it first touches the topic
-(6 us per thousand), so that catching up over a whole log copies nothing twice. ``finish`` gives the image and the
-``MetadataDelta``: what changed, so that a broker with 5,000 partitions reacts to the three that matter.
+The controller decides on an image, brokers serve from one. A new image shares its unchanged parts with the old one: the
+large tables are ``SortedMap``s, so a decision costs microseconds at any size. An ``ImageBuilder`` collects changes and
+copies a topic's partitions when it first changes the topic (6 us per thousand), so that a replay of a whole log copies
+nothing twice. ``finish`` returns the image and the ``MetadataDelta`` with the changes, so that a broker with 5,000
+partitions reacts to the three that changed.
 
-Topics are in the order of their ids, configurations in that of their resources: the same in every process, however the
-image came about.
+Topics are in the order of their ids, configurations in that of their resources: the same in every process, whether from
+a log or a snapshot.
 
-Offsets: ``next_offset`` is the first offset that the image has *not* seen; "applied up to N" always means this one.
+Offsets: ``next_offset`` is the first offset that the image does *not* contain; "applied up to N" always means this one.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ _NO_CONFIG: Mapping[str, str] = {}
 class MetadataImage(msgspec.Struct, frozen=True):
     """The state after all records below ``next_offset``; ``epoch`` is the leader epoch of the last of them.
 
-    ``flush_weakened``: as that of a topic, for the dynamic defaults of the brokers."""
+    ``flush_weakened``: as that of a topic, for the dynamic defaults of the brokers.
+    """
 
     next_offset: int = 0
     epoch: int = -1
@@ -75,7 +76,7 @@ class MetadataImage(msgspec.Struct, frozen=True):
         return topic.partitions[partition]
 
     def config(self, resource_type: ConfigResourceType, name: str) -> Mapping[str, str]:
-        """The entries set on a resource itself, as text; defaults are not in here (see configs.py)."""
+        """The entries set on a resource itself, as text, without defaults (see configs.py)."""
         return self.configs.get((resource_type, name), _NO_CONFIG)
 
     def active_epoch(self, broker_id: int) -> int | None:
@@ -88,19 +89,20 @@ class MetadataImage(msgspec.Struct, frozen=True):
         return [self.brokers[broker_id] for broker_id in sorted(self.brokers) if self.brokers[broker_id].active]
 
     def placeable_brokers(self) -> list[BrokerImage]:
-        """Those of the active brokers that new replicas may go to: not those that are being emptied."""
+        """Active brokers for new replicas: without draining ones."""
         return [broker for broker in self.active_brokers() if not broker.draining]
 
     def is_available(self, partition: PartitionImage, broker_id: int) -> bool:
-        """Does this broker's replica of ``partition`` work: is the broker active, the replica's directory online?"""
+        """Whether this broker's replica of ``partition`` works: the broker is active, the replica's directory
+        online."""
         broker = self.brokers.get(broker_id)
         return broker is not None and broker.active and broker.has_online(partition.directory_of(broker_id))
 
     def partitions_on(self, broker_id: int) -> Iterator[tuple[TopicImage, int, PartitionImage]]:
-        """The partitions that have a replica on a broker: (topic, partition number, partition), by topic id and number.
+        """The partitions with a replica on a broker: (topic, partition number, partition), by topic id and number.
 
-        It looks at all of them until it has found as many as ``loads`` counts: 100,000 take 6 ms in 1,000 topics, 60 ms
-        in 100,000. An index would cost each change of replicas a few microseconds, and 100 bytes for each replica.
+        Scans until it has found as many as ``loads`` counts: 100,000 take 6 ms in 1,000 topics, 60 ms in 100,000. An
+        index would cost each change of replicas a few microseconds, and 100 bytes for each replica.
         """
         load = self.loads.get(broker_id)
         left = 0 if load is None else load.replicas
@@ -134,12 +136,12 @@ EMPTY_IMAGE = MetadataImage()
 
 
 class MetadataDelta(msgspec.Struct, frozen=True):
-    """What changed between two images.
+    """Changes between two images.
 
-    ``partitions``: those new or changed, by topic id. ``removed_topics``: topics as they were, by id; a topic deleted
-    and created anew under its name is in both. ``configs``: resources with any entry set or removed.
-    ``coordinators``: those that came, changed or went. ``shards``: (topic id, partition) of those with a new owner or
-    epoch, and of those that went with their topic.
+    ``partitions``: new or changed ones, by topic id. ``removed_topics``: topics as they were, by id; a topic deleted
+    and recreated under its name is in both. ``configs``: resources with any entry set or removed. ``coordinators``:
+    added, changed or removed ones. ``shards``: (topic id, partition) of those with a new owner or epoch, and of those
+    removed with their topic.
     """
 
     from_offset: int
@@ -154,15 +156,15 @@ class MetadataDelta(msgspec.Struct, frozen=True):
 
     @property
     def empty(self) -> bool:
-        """Nothing that anybody could react to; the offset may have moved."""
+        """No changes; the offset may differ."""
         return not (
             self.brokers or self.partitions or self.removed_topics or self.configs or self.coordinators or self.shards
         )
 
     @classmethod
     def between(cls, old: MetadataImage, new: MetadataImage) -> MetadataDelta:
-        """What differs between two images of one cluster that were not made from each other by records: one of them was
-        loaded from a snapshot. Only what really differs is named; tables that both share cost nothing."""
+        """Differences between two images of one cluster, one of them from a snapshot. Only real differences are named;
+        tables that both share cost nothing."""
         partitions: dict[bytes, frozenset[int]] = {}
         created: set[bytes] = set()
         removed: dict[bytes, TopicImage] = {}
@@ -192,12 +194,12 @@ class MetadataDelta(msgspec.Struct, frozen=True):
 
 
 def _changed_coordinators(old: Ledger, new: Ledger) -> frozenset[int]:
-    """Who came, changed or went."""
+    """Added, changed or removed coordinators."""
     return frozenset(_differing(old.coordinators, new.coordinators))
 
 
 def _changed_shards(old: Ledger, new: Ledger) -> frozenset[tuple[bytes, int]]:
-    """Shards that came, changed hands or went."""
+    """Added or removed shards, and those with a new owner."""
     return frozenset(_differing(old.shards, new.shards))
 
 
@@ -220,7 +222,7 @@ def _differing(old: Mapping[K, V], new: Mapping[K, V]) -> set[K]:
 
 
 class ImageBuilder:
-    """Collects changes on top of an image. Not shared; used once: ``finish`` ends its life."""
+    """Collects changes of an image. Not shared; used once: ``finish`` ends its use."""
 
     def __init__(self, base: MetadataImage) -> None:
         self._base = base
@@ -242,11 +244,11 @@ class ImageBuilder:
         self._same: dict[tuple[bytes, ...], tuple[bytes, ...]] = {}  # thousands of partitions have equal directories
 
     def replay(self, record: MetadataRecord) -> None:
-        """Take one record in. CorruptLogError when it speaks of something that does not exist: the log has a hole."""
+        """Apply one record. CorruptLogError when it names something that does not exist: the log has a hole."""
         _REPLAY[type(record)](self, record)
 
     def finish(self, next_offset: int, epoch: int = -1) -> tuple[MetadataImage, MetadataDelta]:
-        """The new image and what changed since the base. ``epoch`` -1 keeps the base's."""
+        """The new image and its changes since the base. ``epoch`` -1 keeps the base's."""
         base = self._base
         for topic_id, partitions in self._open_topics.items():
             self._topics[topic_id] = msgspec.structs.replace(self._topics[topic_id], partitions=tuple(partitions))
@@ -462,7 +464,7 @@ class ImageBuilder:
     def _directories(
         self, record: MetadataRecord, directories: tuple[bytes, ...], replicas: tuple[int, ...]
     ) -> tuple[bytes, ...]:
-        """One for each replica; equal ones are one object. A record of before there were any has none."""
+        """One for each replica; equal ones are one object. A record from before directories has none."""
         directories = directories or (UNASSIGNED_DIRECTORY,) * len(replicas)
         if len(directories) != len(replicas):
             raise _impossible(record, f"{len(replicas)} replicas are in {len(directories)} directories")
@@ -483,7 +485,7 @@ class ImageBuilder:
             self._changed_configs.add(resource)
         self._changed_partitions.pop(record.topic_id, None)
         if record.topic_id in self._created:
-            self._created.discard(record.topic_id)  # came and went: nobody saw it
+            self._created.discard(record.topic_id)  # added and removed: never published
         else:
             self._removed[record.topic_id] = self._base.topics[record.topic_id]
 
@@ -509,7 +511,7 @@ class ImageBuilder:
             self._weaken_flush(resource)
 
     def _weaken_flush(self, resource: ConfigResource) -> None:
-        """For good: what was acknowledged meanwhile may stay off the disk for long after the setting is undone."""
+        """Permanently: what was acknowledged meanwhile may stay off the disk long after the setting is undone."""
         resource_type, name = resource
         if resource_type is ConfigResourceType.BROKER:
             self._flush_weakened = True

@@ -1,8 +1,8 @@
-"""What the controller has promised, besides topics, brokers and configuration: producer ids, who owns which shard,
-which partitions move and which wait for their turn; and who has registered besides brokers.
+"""The rest of the controller's state: producer ids, owners of shards, reassignments in progress and queued, and
+registrations of controllers and coordinators.
 
-One frozen value, a part of the image (``image.ledger``). It is small (a few hundred entries) but for the queue of
-reassignments, which may hold thousands and is a SortedMap, as the large tables of the image are.
+One frozen value, a part of the image (``image.ledger``). It is small (a few hundred entries) except for the queue of
+reassignments, which may hold thousands and is a SortedMap, like the large tables of the image.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PartitionKey = tuple[bytes, int]
 
 
 class ControllerImage(msgspec.Struct, frozen=True):
-    """A controller that has said who it is."""
+    """A registered controller."""
 
     controller_id: int
     directory_id: bytes
@@ -40,7 +40,7 @@ class ControllerImage(msgspec.Struct, frozen=True):
 
 
 class CoordinatorImage(msgspec.Struct, frozen=True):
-    """A coordinator that is believed to live; one that is gone is not in the image."""
+    """A coordinator that counts as alive; a removed one is not in the image."""
 
     coordinator_id: int
     coordinator_epoch: int
@@ -51,21 +51,21 @@ class CoordinatorImage(msgspec.Struct, frozen=True):
 
 
 class ShardImage(msgspec.Struct, frozen=True):
-    """Who owns a shard: coordinator -1 means nobody. The epoch has grown with each change."""
+    """Owner of a shard, -1: none. The epoch has grown with each change."""
 
     coordinator_id: int
     shard_epoch: int
 
 
 class QueuedReassignment(msgspec.Struct, frozen=True):
-    """Where a partition is to go when its turn comes. ``automatic``: nobody asked for it by name."""
+    """A partition's queued targets. ``automatic``: planned by the cluster."""
 
     targets: tuple[int, ...]
     automatic: bool
 
 
 class Throttle(msgspec.Struct, frozen=True):
-    """The rate that reassignments asked for, in bytes per second (0: none), and the brokers that it was set on."""
+    """The rate of reassignments, in bytes per second (0: none), and the brokers that have it."""
 
     bytes_per_s: int = 0
     broker_ids: tuple[int, ...] = ()
@@ -76,8 +76,8 @@ NO_THROTTLE = Throttle()
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """See the module. ``reassigning``: the partitions that a reassignment is changing (their ``adding`` and
-    ``removing`` say how); ``queued``: those that wait."""
+    """See the module. ``reassigning``: partitions with a reassignment in progress (their ``adding`` and ``removing``
+    have it); ``queued``: those that wait."""
 
     next_producer_id: int = 0
     controllers: Mapping[int, ControllerImage] = field(default_factory=dict)
@@ -92,7 +92,7 @@ EMPTY_LEDGER = Ledger()
 
 
 class LedgerBuilder:
-    """Changes on top of a ledger, as ImageBuilder makes them. Used once."""
+    """Changes of a ledger, for ImageBuilder. Used once."""
 
     def __init__(self, base: Ledger) -> None:
         self._base = base
@@ -106,12 +106,12 @@ class LedgerBuilder:
         self._throttle = base.throttle
 
     def replay(self, record: Any) -> bool:
-        """Take a record in; False: it speaks of something that the ledger does not have."""
+        """Apply a record; False: it names something that the ledger does not have."""
         self._changed = True
         return _REPLAY[type(record)](self, record)
 
     def partition_moves(self, topic_id: bytes, partition: int, *, moving: bool) -> None:
-        """A partition has, or has no, reassignment under way."""
+        """A partition's reassignment is, or is not, in progress."""
         key = (topic_id, partition)
         if moving is (key in self._reassigning):
             return
@@ -122,7 +122,7 @@ class LedgerBuilder:
             del self._reassigning[key]
 
     def topic_removed(self, topic_id: bytes, partitions: int) -> None:
-        """What was promised about its partitions is void."""
+        """Drop everything about the topic's partitions."""
         base = self._base
         if not (self._changed or base.shards or base.reassigning or base.queued):
             return
@@ -213,14 +213,14 @@ _REPLAY: dict[type, Callable[[LedgerBuilder, Any], bool]] = {
     ReassignmentThrottleRecord: LedgerBuilder._throttled,
 }
 
-#: The kinds of records that belong here.
+#: Kinds of records of the ledger.
 LEDGER_RECORDS = tuple(_REPLAY)
 
 
 def ledger_records(ledger: Ledger, metadata_version: int) -> list[Any]:
-    """The records that make this ledger out of an empty one, in a log of this level; what is moving is in the records
-    of the partitions. For snapshots: they come after topics and brokers."""
-    if metadata_version < 2:  # lowering the level was refused as long as anything depended on it
+    """The records that make this ledger from an empty one, in a log of this level; records of the partitions have the
+    reassignments in progress. For snapshots: they come after topics and brokers."""
+    if metadata_version < 2:  # lowering the level was refused while anything depended on it
         return []
     records: list[Any] = []
     if ledger.next_producer_id:

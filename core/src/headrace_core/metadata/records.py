@@ -1,11 +1,11 @@
-"""The records of the metadata log: what the controller decided, one frozen struct per kind of decision.
+"""The records of the metadata log: the controller's decisions, one frozen struct for each kind.
 
-A record is stored as a msgpack array whose first item is the kind's number (the struct's tag), behind one byte that
-says which framing follows (codec.py). Rules of evolution, since old logs are read for ever:
+A record is stored as a msgpack array whose first item is the kind's number (the struct's tag), behind one byte for the
+framing version (codec.py). Rules of evolution, because old logs are read forever:
 
 * a tag is never reused, a field is never removed or reordered;
 * a new field goes to the end and has a default that means "as before";
-* a reader skips trailing fields that it does not know, and refuses a tag that it does not know.
+* a reader skips unknown trailing fields, and refuses an unknown tag.
 
 Everything that a decision depended on (epochs, leaders, ids) is in the record, so that replay needs no clock, no
 randomness and no rule: replaying is assignment. Source: the shape of KIP-631's records, with our own encoding.
@@ -17,28 +17,28 @@ import enum
 
 import msgspec
 
-#: The newest level of metadata.version that this version of Headrace writes and reads; the cluster's own is in its
-#: image. Level 1: tags 1 to 8. Level 2: the quorum of several, and all that followed (features.py has what needs it).
+#: The newest supported level of metadata.version; the cluster's own is in its image. Level 1: tags 1 to 8. Level 2: the
+#: quorum of several voters, and all that followed (features.py has what needs it).
 METADATA_VERSION = 2
 METADATA_VERSION_MIN = 1
 METADATA_VERSION_FEATURE = "metadata.version"
 
-#: The directory of a replica whose broker has not said yet where it is (KIP-858's reserved id, as all small ones are).
+#: Directory of a replica that its broker has not reported yet (KIP-858's reserved id, as all small ones are).
 UNASSIGNED_DIRECTORY = bytes(16)
 
-#: The directory of a replica that its broker cannot find, while some of its directories are away; never online.
+#: Directory of a replica that its broker cannot find while some of its directories are offline; never online.
 LOST_DIRECTORY = bytes(15) + b"\x01"
 
 
 class ConfigResourceType(enum.IntEnum):
-    """What a configuration entry belongs to (the numbers of headrace.v1.ConfigResourceType)."""
+    """Owner type of a configuration entry (the numbers of headrace.v1.ConfigResourceType)."""
 
     TOPIC = 1
     BROKER = 2
 
 
 class BrokerEndpoint(msgspec.Struct, frozen=True, array_like=True):
-    """Where a broker is reached on one of its listeners."""
+    """Address of one of a broker's listeners."""
 
     listener: str
     host: str
@@ -46,7 +46,7 @@ class BrokerEndpoint(msgspec.Struct, frozen=True, array_like=True):
 
 
 class FeatureRange(msgspec.Struct, frozen=True, array_like=True):
-    """The levels of a feature that a node understands, both ends included (KIP-584)."""
+    """Supported levels of a feature, both ends included (KIP-584)."""
 
     name: str
     min_level: int
@@ -54,9 +54,10 @@ class FeatureRange(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ClusterRecord(msgspec.Struct, frozen=True, array_like=True, tag=1):
-    """The first decision of a cluster: who it is, and the feature level that its log is written in.
+    """The first decision of a cluster: its id, and the feature level of its log.
 
-    ``flush_weakened`` (in snapshots): a dynamic default of the brokers has had a log.flush other than ``commit``."""
+    ``flush_weakened`` (in snapshots): a dynamic default of the brokers has had a log.flush other than ``commit``.
+    """
 
     cluster_id: str
     metadata_version: int
@@ -64,13 +65,13 @@ class ClusterRecord(msgspec.Struct, frozen=True, array_like=True, tag=1):
 
 
 class RegisterBrokerRecord(msgspec.Struct, frozen=True, array_like=True, tag=2):
-    """A broker process came up. It replaces the broker's earlier registration, and the broker starts out fenced.
+    """A broker process registered. It replaces the broker's earlier registration, and the broker starts fenced.
 
-    ``broker_epoch`` is the offset of this record: it grows with each registration. ``directory_ids`` (16 bytes each)
-    are what the broker's id belongs to. ``offline_directories``: those that it had before and did not name this time.
-    ``features``: what it understands; none: it knows of no features, so of level 1 only. A drain outlives it.
-    ``default_log_flush``: the log.flush of its properties file, "" if it did not say. ``unsettled``: its former life
-    ended uncleanly, and it is still an eligible leader of partitions whose last records it may have lost (KIP-966).
+    ``broker_epoch`` is the offset of this record: it grows with each registration. The broker's id belongs to its
+    ``directory_ids`` (16 bytes each). ``offline_directories``: earlier ones that it did not name. ``features``:
+    supported levels; none: only level 1. A drain outlives it. ``default_log_flush``: the log.flush of its properties
+    file, "" without one. ``unsettled``: it stopped uncleanly, and is still an eligible leader of partitions whose last
+    records it may have lost (KIP-966).
     """
 
     broker_id: int
@@ -87,7 +88,7 @@ class RegisterBrokerRecord(msgspec.Struct, frozen=True, array_like=True, tag=2):
 
 class BrokerChangeRecord(msgspec.Struct, frozen=True, array_like=True, tag=3):
     """A broker was fenced, unfenced, settled (see RegisterBrokerRecord), began its controlled shutdown, or lost
-    directories (all that are offline from here on). None leaves a field as it is."""
+    directories (all that are offline from here on). None leaves a field unchanged."""
 
     broker_id: int
     broker_epoch: int
@@ -98,9 +99,10 @@ class BrokerChangeRecord(msgspec.Struct, frozen=True, array_like=True, tag=3):
 
 
 class TopicRecord(msgspec.Struct, frozen=True, array_like=True, tag=4):
-    """A topic exists from here on; its partitions follow in the same batch.
+    """A new topic; its partitions follow in the same batch.
 
-    ``flush_weakened`` (in snapshots): it has had a log.flush other than ``commit`` of its own."""
+    ``flush_weakened`` (in snapshots): it has had a log.flush other than ``commit`` of its own.
+    """
 
     name: str
     topic_id: bytes
@@ -111,9 +113,9 @@ class PartitionRecord(msgspec.Struct, frozen=True, array_like=True, tag=5):
     """A new partition, or a partition's whole state. ``replicas[0]`` is the preferred leader; leader -1 means none.
 
     ``directories``: the id of each replica's directory, parallel to ``replicas``; none: all UNASSIGNED_DIRECTORY.
-    ``elr``, ``last_known_elr``: the eligible leader replicas and who was one last (KIP-966). ``adding``, ``removing``:
-    the replicas that a reassignment brings and takes (KIP-455), all of them in ``replicas``. ``recovering``: the leader
-    was elected uncleanly and has not said yet that it has recovered (KIP-704).
+    ``elr``, ``last_known_elr``: the eligible leader replicas, and the last one (KIP-966). ``adding``, ``removing``: the
+    replicas that a reassignment adds and removes (KIP-455), all of them in ``replicas``. ``recovering``: the leader was
+    elected uncleanly and has not reported its recovery (KIP-704).
     """
 
     topic_id: bytes
@@ -132,10 +134,10 @@ class PartitionRecord(msgspec.Struct, frozen=True, array_like=True, tag=5):
 
 
 class PartitionChangeRecord(msgspec.Struct, frozen=True, array_like=True, tag=6):
-    """A partition's leader, in-sync or eligible replicas, replicas or directories changed. None leaves a field as it
-    is; replicas without directories keep the directory of each replica that stays.
+    """A partition's leader, in-sync or eligible replicas, replicas or directories changed. None leaves a field
+    unchanged; replicas without directories keep the directory of each replica that stays.
 
-    ``partition_epoch`` is the epoch after the change; ``leader_epoch`` is given whenever the leader is.
+    ``partition_epoch`` is the epoch after the change; ``leader_epoch`` is set whenever the leader is.
     """
 
     topic_id: bytes
@@ -154,7 +156,7 @@ class PartitionChangeRecord(msgspec.Struct, frozen=True, array_like=True, tag=6)
 
 
 class RemoveTopicRecord(msgspec.Struct, frozen=True, array_like=True, tag=7):
-    """The topic, its partitions and its configuration are gone."""
+    """The topic, its partitions and its configuration are removed."""
 
     topic_id: bytes
 
@@ -169,7 +171,7 @@ class ConfigRecord(msgspec.Struct, frozen=True, array_like=True, tag=8):
 
 
 class ProducerIdsRecord(msgspec.Struct, frozen=True, array_like=True, tag=15):
-    """A broker was given the producer ids from the last ``next_producer_id`` up to this one (exclusive)."""
+    """A broker got the producer ids from the last ``next_producer_id`` up to this one (exclusive)."""
 
     broker_id: int
     broker_epoch: int
@@ -184,21 +186,21 @@ class FeatureLevelRecord(msgspec.Struct, frozen=True, array_like=True, tag=16):
 
 
 class BrokerDrainRecord(msgspec.Struct, frozen=True, array_like=True, tag=17):
-    """A broker is to be emptied, or is so no longer: it gets no new replicas, and its own move to others."""
+    """A broker's drain begins or ends: while it lasts, it gets no new replicas, and its own move to others."""
 
     broker_id: int
     draining: bool
 
 
 class UnregisterBrokerRecord(msgspec.Struct, frozen=True, array_like=True, tag=18):
-    """The broker of this epoch is gone for good; it has no replicas."""
+    """The broker of this epoch is unregistered; it has no replicas."""
 
     broker_id: int
     broker_epoch: int
 
 
 class RegisterControllerRecord(msgspec.Struct, frozen=True, array_like=True, tag=19):
-    """A controller of the quorum, and which levels it understands (KIP-919)."""
+    """A controller of the quorum, and its supported levels (KIP-919)."""
 
     controller_id: int
     directory_id: bytes
@@ -206,9 +208,11 @@ class RegisterControllerRecord(msgspec.Struct, frozen=True, array_like=True, tag
 
 
 class RegisterCoordinatorRecord(msgspec.Struct, frozen=True, array_like=True, tag=20):
-    """A coordinator process came up, in place of an earlier one of its id. ``coordinator_epoch``: this record's offset.
+    """A coordinator process registered, replacing an earlier one of its id. ``coordinator_epoch``: this record's
+    offset.
 
-    It has no directories, so it is who its incarnation says; the id is only a name."""
+    It has no directories, so its incarnation is its identity; the id is only a name.
+    """
 
     coordinator_id: int
     coordinator_epoch: int
@@ -218,7 +222,7 @@ class RegisterCoordinatorRecord(msgspec.Struct, frozen=True, array_like=True, ta
 
 
 class CoordinatorState(enum.IntEnum):
-    """ACTIVE: gets shards. DRAINING: has said that it will stop, gets no more. GONE: not registered any more."""
+    """ACTIVE: gets shards. DRAINING: will stop, gets no more. GONE: not registered any more."""
 
     ACTIVE = 0
     DRAINING = 1
@@ -234,8 +238,8 @@ class CoordinatorChangeRecord(msgspec.Struct, frozen=True, array_like=True, tag=
 
 
 class ShardRecord(msgspec.Struct, frozen=True, array_like=True, tag=22):
-    """A shard, which is a partition of __consumer_offsets or __transaction_state, belongs to a coordinator from here
-    on. ``shard_epoch`` grows with each such record, and fences earlier owners; coordinator -1: nobody's."""
+    """A shard, a partition of __consumer_offsets or __transaction_state, belongs to a coordinator from here on.
+    ``shard_epoch`` grows with each such record, and fences earlier owners; coordinator -1: none."""
 
     topic_id: bytes
     partition: int
@@ -244,9 +248,10 @@ class ShardRecord(msgspec.Struct, frozen=True, array_like=True, tag=22):
 
 
 class QueuedReassignmentRecord(msgspec.Struct, frozen=True, array_like=True, tag=23):
-    """A reassignment that waits for its turn; ``targets`` None: it waits no longer, having begun or been cancelled.
+    """A queued reassignment; ``targets`` None: it was begun or cancelled.
 
-    ``automatic``: planned here, not asked for, so it is dropped when it no longer fits."""
+    ``automatic``: planned by the cluster, so it is dropped when it no longer fits.
+    """
 
     topic_id: bytes
     partition: int
@@ -255,7 +260,7 @@ class QueuedReassignmentRecord(msgspec.Struct, frozen=True, array_like=True, tag
 
 
 class ReassignmentThrottleRecord(msgspec.Struct, frozen=True, array_like=True, tag=24):
-    """Reassignments are throttled, and the rate was set on these brokers for it; 0 and none: no longer."""
+    """The reassignments' throttle, and the brokers that have it; 0 and none: removed."""
 
     bytes_per_s: int
     broker_ids: tuple[int, ...] = ()

@@ -1,8 +1,8 @@
-"""Which shard a group or a transactional id belongs to, and who coordinates that. Pure.
+"""The shard of a group or a transactional id, and its coordinator. Pure.
 
 A shard is a partition of an internal topic. As in Kafka, so that its tools look in the right place: the partition is
-``abs(key.hashCode()) % partitions``, with Java's hash of a string and Kafka's ``Utils.abs``, for which the smallest
-int is 0.
+``abs(key.hashCode()) % partitions``, with Java's hash of a string and Kafka's ``Utils.abs``, for which the smallest int
+is 0.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ OFFSETS_TOPIC = "__consumer_offsets"
 TRANSACTIONS_TOPIC = "__transaction_state"
 #: Shards of groups are partitions of the first, those of transactions of the second.
 SHARD_TOPICS = (OFFSETS_TOPIC, TRANSACTIONS_TOPIC)
-#: Topics that belong to the cluster: it creates them, and clients only read them. Clients may not create, delete,
-#: truncate or produce to them, nor change their cleanup.policy; other settings are altered as those of any topic.
+#: Topics of the cluster itself, which clients only read: they may not create, delete, truncate or produce to them, nor
+#: change their cleanup.policy; other settings are altered as those of any topic.
 INTERNAL_TOPICS = SHARD_TOPICS
 
 
 class ShardOwner(NamedTuple):
-    """Who coordinates a shard, and under which epoch."""
+    """Coordinator of a shard, and the shard epoch."""
 
     shard: int
     shard_epoch: int
@@ -40,14 +40,14 @@ def java_hash(text: str) -> int:
 
 
 def shard_of(key: str, partitions: int) -> int:
-    """The shard of a group id or a transactional id, of so many."""
+    """The shard of a group id or a transactional id, among so many."""
     hashed = java_hash(key)
     return (0 if hashed == -0x8000_0000 else abs(hashed)) % partitions
 
 
 def owner_of(image: MetadataImage, topic: str, key: str) -> ShardOwner:
-    """Who coordinates ``key``, whose shards are the partitions of ``topic``. CoordinatorNotAvailableError, which says
-    what is missing."""
+    """The coordinator of ``key``, whose shards are the partitions of ``topic``. CoordinatorNotAvailableError names what
+    is missing."""
     shards = image.topic(topic)
     if shards is None:
         raise CoordinatorNotAvailableError(

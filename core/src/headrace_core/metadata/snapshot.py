@@ -1,4 +1,4 @@
-"""Snapshots of the image (KIP-630): what all records below one offset add up to, as the fewest records that make it.
+"""Snapshots of the image (KIP-630): the fewest records that make the state below one offset.
 
     batch    offsets     holds
     -------  ----------  ------------------------------------------------------------------------------------------
@@ -6,12 +6,12 @@
     ...      3 ...       metadata records, a few thousand to a batch
     last     the last    control record: SnapshotFooter, without which it is not whole
 
-It is a log of its own, whose offsets begin at 0 and whose leader epoch is the term of the last record that it stands
-for, in ordinary record batches: each with its CRC, and Kafka's tools read it. The name of its file says the place, and
-so does its header, so that neither can be mistaken for another's.
+It is a log of its own in ordinary record batches, each with its CRC; Kafka's tools read it. Offsets begin at 0, and the
+leader epoch is the term of the last record that it replaces. Its file name and its header name the place, so that
+neither can be mistaken for another's.
 
-``image_records`` is the one place that knows how an image becomes records again. A new kind of record, or a new field
-of an image, belongs there: ``tests/unit/metadata/test_metadata_snapshot.py`` fails until it is.
+Only ``image_records`` converts an image back to records. A new kind of record, or a new field of an image, belongs
+there: ``tests/unit/metadata/test_metadata_snapshot.py`` fails until it is.
 """
 
 from __future__ import annotations
@@ -73,12 +73,12 @@ _BATCH_RECORDS = 4_000
 
 
 def snapshot_name(offset: int, term: int) -> str:
-    """The file of the snapshot of everything below ``offset``, the last of it of ``term``; as Kafka names it."""
+    """File name of the snapshot of everything below ``offset``, which ends in ``term``; as in Kafka."""
     return f"{offset:020d}-{term:010d}{SNAPSHOT_SUFFIX}"
 
 
 def parse_snapshot_name(name: str) -> tuple[int, int] | None:
-    """(offset, term) of a snapshot's file; None: it is none."""
+    """(offset, term) of a snapshot's file name; None for others."""
     match = _NAME.match(name)
     return None if match is None else (int(match[1]), int(match[2]))
 
@@ -87,7 +87,7 @@ def parse_snapshot_name(name: str) -> tuple[int, int] | None:
 
 
 def image_records(image: MetadataImage) -> Iterator[MetadataRecord]:
-    """Records that make ``image`` out of the empty one: topics by id, brokers by id, the same for equal images."""
+    """Records that make ``image`` from an empty one: topics by id, brokers by id, the same for equal images."""
     if image.cluster_id or image.metadata_version:
         yield ClusterRecord(image.cluster_id, image.metadata_version, image.flush_weakened)
     for broker_id in sorted(image.brokers):
@@ -149,8 +149,8 @@ def _topic_records(topic: TopicImage) -> Iterator[MetadataRecord]:
 
 
 def encode_snapshot(image: MetadataImage, *, voters: Iterable[SnapshotVoter], timestamp_ms: int) -> Iterator[bytes]:
-    """The bytes of a snapshot, batch by batch (about 1 MiB each). ``voters``: those of the image's offset;
-    ``timestamp_ms``: when the last record below that was written. Equal arguments give equal bytes. Any thread."""
+    """The bytes of a snapshot, batch by batch (about 1 MiB each). ``voters``: those at the image's offset;
+    ``timestamp_ms``: of the last record below that. Equal arguments give equal bytes. Any thread."""
     epoch = max(image.epoch, 0)
     header = SnapshotHeader(image.next_offset, timestamp_ms)
     first = [snapshot_header(header), kraft_version(), kraft_voters(sorted(voters, key=lambda each: each.node_id))]
@@ -182,8 +182,8 @@ def _batches(records: Iterable[MetadataRecord]) -> Iterator[list[bytes]]:
 
 
 class CheckedSnapshot(NamedTuple):
-    """What the ends of a snapshot say, all of whose bytes are sound. ``epoch``: the term of the last record that it
-    stands for; ``batches``: where its data batches are."""
+    """A snapshot whose bytes are all sound. ``epoch``: the term of the last record that it replaces; ``batches``:
+    positions of its data batches."""
 
     next_offset: int
     epoch: int
@@ -193,7 +193,7 @@ class CheckedSnapshot(NamedTuple):
 
 
 def check_snapshot(data: bytes | memoryview) -> CheckedSnapshot:
-    """Reads every byte, and decodes nothing but the ends. CorruptLogError: damaged, or not whole.
+    """Read every byte, and decode only the first and last batch. CorruptLogError: damaged, or not whole.
     UnsupportedVersionError: written by a newer Headrace."""
     try:
         return _checked(data)
@@ -237,7 +237,7 @@ def _opening_records(records: Sequence[ControlRecord]) -> tuple[SnapshotHeader, 
 
 @contextlib.contextmanager
 def _collector_paused() -> Iterator[None]:
-    """What is made in here has no cycles, and lives: looking through all of it again and again would take as long."""
+    """Pause the garbage collector: the new objects have no cycles and stay, and repeated passes would take as long."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

@@ -1,15 +1,15 @@
-"""An immutable map in the order of its keys, whose next version costs microseconds whatever its size.
+"""An immutable map in the order of its keys, whose next version costs microseconds at any size.
 
     bounds    [      k1      ,      k2      ,  ...  ]      where each chunk but the first begins
     chunks    [ {...} ,  { k1: ... } ,  { k2: ... } ]      about 128 entries each, in order
 
-A version shares all chunks with the one before it but for those that changed, and copies the list of chunks (one
-pointer each). So with 100,000 entries a change costs 3 us instead of the 900 us that copying a dict takes, a lookup
-0.4 us, and what differs between two versions is found by comparing chunks, not entries.
+A version shares unchanged chunks with the one before it, and copies the list of chunks (one pointer each). So with
+100,000 entries a change costs 3 us instead of the 900 us of a copied dict, a lookup 0.4 us, and differences between two
+versions are found by comparing chunks, not entries.
 
-Why not a hash trie (``immutables``, ``rpds``): their order follows Python's hashes, which are salted, so the same log
-would be decided on in another order by every process; and they cannot tell cheaply what differs. A change costs the
-same in them, a lookup 0.1 us (0.3 us).
+Not a hash trie (``immutables``, ``rpds``): their order follows Python's hashes, which are salted, so every process
+would decide on the same log in another order; and they cannot compare versions cheaply. A change costs the same in
+them, a lookup 0.1 us (0.3 us).
 
 There is no index of a broker's partitions: it would cost each change of replicas some microseconds, and 100 bytes a
 replica.
@@ -33,9 +33,9 @@ V = TypeVar("V")
 
 _CHUNK = 128
 _CHUNK_MAX = 2 * _CHUNK
-#: A smaller chunk joins its neighbour, else a map that shrank would consist of crumbs.
+#: A smaller chunk joins its neighbour; otherwise a map that shrank would consist of tiny ones.
 _CHUNK_MIN = _CHUNK // 4
-#: So many changes at once (a log that is replayed, a snapshot) are merged with everything instead of chunk by chunk.
+#: So many changes at once (a replayed log, a snapshot) are merged with everything instead of chunk by chunk.
 _REBUILD_SHARE = 4
 
 
@@ -97,7 +97,7 @@ class SortedMap(Mapping[K, V]):
         return f"SortedMap({dict(self.items())!r})"
 
     def edit(self) -> SortedMapEditor[K, V]:
-        """Changes to be made together."""
+        """An editor for several changes."""
         return SortedMapEditor(self)
 
     def differing(self, other: SortedMap[K, V]) -> Iterator[K]:
@@ -133,7 +133,7 @@ class SortedMap(Mapping[K, V]):
                 uneven.append(at)
         if uneven:
             bounds = list(bounds)
-            for at in sorted(uneven, reverse=True):  # from the end: what comes before keeps its number
+            for at in sorted(uneven, reverse=True):  # from the end: earlier ones keep their numbers
                 _even_out(bounds, chunks, at)
         return SortedMap._made(bounds, chunks, size)
 
@@ -145,7 +145,7 @@ class SortedMap(Mapping[K, V]):
 
 
 class SortedMapEditor(Generic[K, V]):
-    """A map and what changes in it: the changes are seen here at once, and by others in what ``finish`` returns."""
+    """A map and its changes: reads here see them at once; ``finish`` returns a map with them."""
 
     __slots__ = ("_base", "_changes")
 
@@ -182,7 +182,7 @@ class SortedMapEditor(Generic[K, V]):
             del self._changes[key]
 
     def finish(self) -> SortedMap[K, V]:
-        """The map with the changes; the one before is as it was."""
+        """The map with the changes; the original is unchanged."""
         return self._base._changed(self._changes) if self._changes else self._base
 
 
@@ -231,7 +231,7 @@ def _chunked(entries: dict[K, V]) -> tuple[list[K], list[dict[K, V]]]:
 
 
 def _even_out(bounds: list[K], chunks: list[dict[K, V]], at: int) -> None:
-    """Chunk ``at`` is cut in two or more if it is too large, or joined with its neighbours if it is too small."""
+    """Split chunk ``at`` if it is too large, or join it with its neighbours if it is too small."""
     while len(chunks[at]) < _CHUNK_MIN and len(chunks) > 1:
         at = min(at, len(chunks) - 2)
         chunks[at : at + 2] = [{**chunks[at], **chunks[at + 1]}]
