@@ -1,4 +1,4 @@
-"""A count and its noun, so that they agree: ``counted(1, "partition")`` is "1 partition"."""
+"""A count and its noun in agreement: ``counted(1, "partition")`` is "1 partition"."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""What happened, said once: frozen events, counters, and an emitter that logs, metrics and traces subscribe to.
+"""Frozen events, counters, and an emitter that logs, metrics and traces subscribe to.
 
-An event is a frozen value, emitted once, by the one who made it happen; its ``severity`` says how loudly a log should
-repeat it.
+An event is a frozen value, emitted once at its source; its ``severity`` is its level in a log.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ Subscriber = Callable[[Event], None]
 
 
 class Emitter:
-    """Hands each event to every subscriber, in the order of subscription, at once and in the caller's thread.
+    """Passes each event to every subscriber, in the order of subscription, at once and in the caller's thread.
 
     A subscriber that raises is logged and kept: telemetry must never stop the work that it watches.
     """
@@ -39,7 +38,7 @@ class Emitter:
         self._subscribers: tuple[Subscriber, ...] = ()
 
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
-        """Call ``subscriber`` with each event from now on; returns what ends the subscription."""
+        """Call ``subscriber`` with each event from now on; returns a function that ends this."""
         self._subscribers = (*self._subscribers, subscriber)
 
         def unsubscribe() -> None:
@@ -56,7 +55,7 @@ class Emitter:
 
 
 def log_events(logger: logging.Logger) -> Subscriber:
-    """A subscriber that writes each event to ``logger`` at the event's own severity: its name, then its fields as
+    """A subscriber that writes each event to ``logger`` at the event's severity: its name, then its fields as
     key=value."""
 
     def log(event: Event) -> None:
@@ -82,7 +81,7 @@ class Counter:
 
 
 class Metrics:
-    """Counters by name, made on first use, and gauges; Kafka's names with dashes."""
+    """Counters by name, created on first use, and gauges; Kafka's names with dashes."""
 
     __slots__ = ("_counters", "_gauges")
 
@@ -91,7 +90,7 @@ class Metrics:
         self._gauges: dict[str, Callable[[], int]] = {}
 
     def gauge(self, name: str, read: Callable[[], int]) -> None:
-        """What ``read`` says whenever somebody looks: a number that grows and shrinks."""
+        """A number that grows and shrinks; ``read`` returns its present value."""
         self._gauges[name] = read
 
     def counter(self, name: str) -> Counter:
@@ -111,7 +110,7 @@ class Metrics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeStarted(Event):
-    """A process serves. ``seconds``: from its start to here."""
+    """A process serves. ``seconds``: since its start."""
 
     role: str
     node_id: int
@@ -147,7 +146,7 @@ class BrokerFenced(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerDirectoriesOffline(Event):
-    """A broker has lost these log directories (ids as Kafka writes them): nobody leads from the replicas in them."""
+    """A broker has lost these log directories (ids as Kafka writes them): replicas in them lead nothing."""
 
     severity: ClassVar[int] = logging.ERROR
     broker_id: int
@@ -163,7 +162,7 @@ class BrokerUnfenced(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerDraining(Event):
-    """This broker is being emptied: it gets no new replicas, and the ``replicas`` that it has move to others."""
+    """This broker is being drained: it gets no new replicas, and its ``replicas`` move to others."""
 
     broker_id: int
     replicas: int
@@ -178,14 +177,14 @@ class BrokerDrained(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerUnregistered(Event):
-    """This broker is gone for good."""
+    """This broker is unregistered."""
 
     broker_id: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeatureLevelChanged(Event):
-    """The cluster is at another level of a feature from here on (KIP-584)."""
+    """A feature of the cluster has another level from here on (KIP-584)."""
 
     feature: str
     level: int
@@ -200,8 +199,8 @@ class BrokerSettingsChanged(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataImageLoaded(Event):
-    """The metadata up to ``next_offset`` came from a snapshot: this node's own (``source``: its file), or one that a
-    controller sent (``source``: its address). What follows is read from the log."""
+    """The metadata up to ``next_offset`` came from a snapshot: this node's own (``source``: its file), or a
+    controller's (``source``: its address). Later records are read from the log."""
 
     source: str
     next_offset: int
@@ -214,7 +213,7 @@ class MetadataImageLoaded(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataImageSaved(Event):
-    """This node's own snapshot of the metadata is on its disk, so that its next start begins there."""
+    """This node's own snapshot of the metadata is on its disk; its next start begins there."""
 
     path: str
     next_offset: int
@@ -243,7 +242,7 @@ class PartitionOpened(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionFollowed(Event):
-    """This broker follows the partition's leader (-1: nobody leads) under ``leader_epoch``."""
+    """This broker follows the partition's leader (-1: none) under ``leader_epoch``."""
 
     severity: ClassVar[int] = logging.DEBUG
     partition: TopicPartition
@@ -254,7 +253,7 @@ class PartitionFollowed(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaTruncated(Event):
-    """A follower's log ended at ``from_offset`` and ends at ``to_offset`` now: what lay there is not its leader's."""
+    """A follower's log ended at ``from_offset`` and ends at ``to_offset`` now: the rest differed from its leader's."""
 
     partition: TopicPartition
     leader_id: int
@@ -265,8 +264,7 @@ class ReplicaTruncated(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaBeginsAnew(Event):
-    """A replica that was lost or damaged is made anew, empty, and copied from ``leader_id`` (-1: once somebody
-    leads)."""
+    """A lost or damaged replica starts over, empty, and is copied from ``leader_id`` (-1: once there is a leader)."""
 
     severity: ClassVar[int] = logging.WARNING
     partition: TopicPartition
@@ -276,7 +274,7 @@ class ReplicaBeginsAnew(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PushRefused(Event):
-    """What a leader pushed was damaged on its way, or cannot follow the log: it is asked for anew."""
+    """A leader's push was damaged on its way, or cannot follow the log: it is requested again."""
 
     severity: ClassVar[int] = logging.WARNING
     partition: TopicPartition
@@ -286,7 +284,7 @@ class PushRefused(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IsrShrunk(Event):
-    """The controllers have taken replicas out of a partition's in-sync set, as its leader here asked."""
+    """The controllers have removed replicas from a partition's in-sync set, as its leader here proposed."""
 
     severity: ClassVar[int] = logging.WARNING
     partition: TopicPartition
@@ -296,7 +294,8 @@ class IsrShrunk(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IsrExpanded(Event):
-    """Replicas have caught up, and the controllers hold them for in sync, as their leader here asked."""
+    """Replicas have caught up, and the controllers have added them to the in-sync set, as their leader here
+    proposed."""
 
     partition: TopicPartition
     added: tuple[int, ...]
@@ -305,7 +304,7 @@ class IsrExpanded(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionClosed(Event):
-    """This broker has let go of a partition; ``deleted`` when its topic is gone."""
+    """This broker has closed a partition; ``deleted`` when its topic is gone."""
 
     severity: ClassVar[int] = logging.DEBUG
     partition: TopicPartition
@@ -335,7 +334,7 @@ class LogDirectoryOpening(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogDirectoryOpened(Event):
-    """A log directory is locked, its logs are open; not ``clean``: what lay beyond recovery points was scanned."""
+    """A log directory is locked, its logs are open; not ``clean``: logs were scanned beyond their recovery points."""
 
     path: str
     logs: int
@@ -345,7 +344,7 @@ class LogDirectoryOpened(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogDirectoryFailed(Event):
-    """A write or fsync failed: the directory is offline until the broker starts anew (never retried)."""
+    """A write or fsync failed: the directory is offline until the broker restarts (never retried)."""
 
     severity: ClassVar[int] = logging.CRITICAL
     path: str
@@ -364,7 +363,7 @@ class DescriptorsShort(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogDirectoryFull(Event):
-    """A log directory refuses appends for want of space; or, not ``full``, takes them again."""
+    """A log directory refuses appends for lack of space; or, not ``full``, accepts them again."""
 
     severity: ClassVar[int] = logging.WARNING
     path: str
@@ -375,8 +374,8 @@ class LogDirectoryFull(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CorruptionFound(Event):
-    """Bytes of a log are not what was written: its partition is quarantined on this broker. ``position``: byte in the
-    file; ``offset``: the record offset that should lie there; -1: not known."""
+    """Bytes of a log differ from what was written: its partition is quarantined on this broker. ``position``: byte in
+    the file; ``offset``: the record offset that should lie there; -1: unknown."""
 
     severity: ClassVar[int] = logging.ERROR
     partition: TopicPartition
@@ -388,7 +387,7 @@ class CorruptionFound(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexRebuilt(Event):
-    """A segment's index was damaged, and was made anew from its log, which is sound."""
+    """A segment's index was damaged, and was rebuilt from its log, which is sound."""
 
     severity: ClassVar[int] = logging.WARNING
     partition: TopicPartition
@@ -398,7 +397,7 @@ class IndexRebuilt(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScrubEnded(Event):
-    """Every segment of this broker was read through for damage; what was found has events of its own."""
+    """Every segment of this broker was read through for damage; findings have events of their own."""
 
     segments: int
     bytes: int
@@ -416,7 +415,7 @@ class ReplicaMoved(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordsDeleted(Event):
-    """A client moved a log's start."""
+    """A client advanced a log's start."""
 
     partition: TopicPartition
     log_start_offset: int
@@ -424,7 +423,7 @@ class RecordsDeleted(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentsDeleted(Event):
-    """Retention let the oldest segments of a log go. ``why``: the rule (retention.ms, retention.bytes, log start)."""
+    """Retention removed the oldest segments of a log. ``why``: the rule (retention.ms, retention.bytes, log start)."""
 
     partition: TopicPartition
     count: int
@@ -435,7 +434,7 @@ class SegmentsDeleted(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogCleaned(Event):
-    """A log was compacted up to ``clean_offset``; ``partial``: there is more than the map held, it goes on."""
+    """A log was compacted up to ``clean_offset``; ``partial``: the map was full, and compaction continues."""
 
     partition: TopicPartition
     clean_offset: int
@@ -451,7 +450,7 @@ class LogCleaned(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogUncleanable(Event):
-    """A log cannot be compacted, and is left alone until its topic's or the cleaner's settings change, or a restart."""
+    """A log cannot be compacted, and is skipped until its topic's or the cleaner's settings change, or a restart."""
 
     severity: ClassVar[int] = logging.ERROR
     partition: TopicPartition

@@ -1,4 +1,4 @@
-"""Small value types that every room shares. No behaviour beyond formatting and checking."""
+"""Small shared value types. No behaviour beyond formatting and checking."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class TimestampType(enum.IntEnum):
 class FlushPolicy(enum.StrEnum):
     """When written bytes are forced to the disk (``log.flush``).
 
-    COMMIT: before the acknowledgement (group commit), the default. INTERVAL: every ``log.flush.interval.ms``.
-    OS: when the operating system likes (Kafka's default).
+    COMMIT: before the acknowledgement (group commit), the default. INTERVAL: every ``log.flush.interval.ms``. OS: by
+    the operating system (Kafka's default).
     """
 
     COMMIT = "commit"
@@ -47,7 +47,7 @@ class FlushPolicy(enum.StrEnum):
 
 
 def check_topic_name(name: str) -> str:
-    """Return ``name`` when it is legal; raises InvalidTopicError otherwise (it becomes a directory's name)."""
+    """Return a legal ``name``; raises InvalidTopicError otherwise (it becomes a directory's name)."""
     if name in (".", "..") or not _TOPIC_NAME.match(name):
         shown = name if len(name) <= 60 else name[:57] + "..."
         raise InvalidTopicError(
@@ -65,5 +65,5 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 def join_address(host: str, port: int) -> str:
-    """The inverse of ``split_address``."""
+    """Inverse of ``split_address``."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,1 +1,1 @@
-"""What every server process needs to come up: configuration, formatted directories, listeners, logging, signals."""
+"""Start of every server process: configuration, formatted directories, listeners, logging, signals."""

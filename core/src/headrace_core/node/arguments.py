@@ -1,9 +1,9 @@
-"""The command line that both servers share.
+"""The command line shared by the servers.
 
 python -m headrace_controller [--config FILE] [--environment] [-o key=value]...     one of the first two at least
 python -m headrace_controller format --cluster-id ID (--config FILE [-o ...] | --log-dirs A,B [--node-id N])
-                                     [--ignore-formatted]
-                                     [--standalone | --initial-controllers LIST | --no-initial-controllers]
+    [--ignore-formatted]
+    [--standalone | --initial-controllers LIST | --no-initial-controllers]
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .properties import Properties, parse_overrides, read_properties
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartCommand:
-    """``slot``: what the node claimed, with slots.dir."""
+    """``slot``: the claimed one, with slots.dir."""
 
     config: NodeConfig
     slot: slots.Slot | None = None
@@ -43,8 +43,8 @@ class FormatCommand:
     first: FirstVoters | None = None
 
     def run(self, write_voters: WriteVoters | None = None) -> list[FormattedDirectory]:
-        """Format, and print one JSON line per directory. ``write_voters``: for a controller's first voters. Raises what
-        format_directories raises."""
+        """Format, and print one JSON line per directory. ``write_voters``: for a controller's first voters. Raises the
+        errors of format_directories."""
         results = format_directories(
             self.log_dirs,
             cluster_id=self.cluster_id,
@@ -73,8 +73,8 @@ def parse_command(
     environment: Mapping[str, str] | None = None,
     write_voters: Callable[[], WriteVoters] | None = None,
 ) -> StartCommand | FormatCommand:
-    """What the command line asks for; a slot is claimed, and formatted if it is new (``write_voters``: a controller's).
-    ``environment``: os.environ. SystemExit on a wrong line (argparse); InvalidConfigError on wrong values."""
+    """Parse the command line; claims a slot, and formats a new one (``write_voters``: a controller's). ``environment``:
+    os.environ. SystemExit on a wrong line (argparse); InvalidConfigError on wrong values."""
     if argv and argv[0] == "format":
         return _parse_format(argv[1:], program=program, role=role)
     parser = argparse.ArgumentParser(
@@ -138,8 +138,8 @@ def format_of_config(
     initial: str | None = None,
     none: bool = False,
 ) -> FormatCommand:
-    """What is to be formatted for a node with this configuration. InvalidConfigError: see ``first_voters``; and when
-    a controller is told of others, and not how they begin together."""
+    """The format command for a node with this configuration. InvalidConfigError: see ``first_voters``; and when a
+    controller has other voters in its configuration without an option for how they begin."""
     first = None
     if config.role == "controller":
         address = own_address(config)
@@ -167,7 +167,7 @@ def format_of_config(
 
 
 def own_address(config: NodeConfig) -> str | None:
-    """Where others reach a node's internal listener; None while its port is any free one."""
+    """Address of a node's internal listener; None while its port is any free one."""
     (internal,) = (each for each in advertised(config.listeners, config.advertised) if each.name == INTERNAL)
     return internal.address if internal.port else None
 

@@ -1,4 +1,4 @@
-"""What a node is started with: its properties file, ``-o`` overrides, and what they add up to."""
+"""A node's configuration: its properties file with ``-o`` overrides."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from .properties import Properties
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeConfig:
-    """The slice that every role needs, checked, plus all values by name.
+    """The checked values that every role needs, and all values by name.
 
-    ``node_id`` -1: not configured (brokers only). ``given``: the typed values that somebody set, without defaults.
+    ``node_id`` -1: not configured (brokers only). ``given``: the typed values that were set, without defaults.
     """
 
     role: str
@@ -41,7 +41,7 @@ class NodeConfig:
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, str], *, role: str) -> NodeConfig:
-        """Raises InvalidConfigError: an unknown key (with "did you mean"), a bad value, keys that contradict."""
+        """Raises InvalidConfigError: an unknown key (with "did you mean"), a bad value, contradicting keys."""
         given = SERVER.parse(
             properties,
             defaults=False,
@@ -85,11 +85,11 @@ class NodeConfig:
         return next((listener for listener in self.listeners if listener.name == name), None)
 
     def topic_defaults(self) -> dict[str, Any]:
-        """Topic keys that this node's own settings give to topics that do not set them (typed values)."""
+        """This node's defaults for topic keys (typed values)."""
         return topic_defaults(dict(self.given))
 
     def notes(self) -> list[str]:
-        """One line for each key that was set but that something else stands in for."""
+        """One line for each key that was set but has a replacement."""
         return SERVER.notes(self.given)
 
 

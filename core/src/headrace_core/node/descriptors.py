@@ -1,12 +1,12 @@
-"""File descriptors of a node: how many connections there is room for, and a watch that sees the shortage coming.
+"""File descriptors of a node: a limit of connections, and a watch that detects a shortage early.
 
-A process without descriptors accepts no connection, opens no log and reaches no controller. It goes on leading.
-So connections are limited to what the process has left over (``connections_with_room``), a few descriptors are held
-in reserve, and the watch says when fewer than ``FLOOR`` are left: the reserve is given up then, so that the broker can
-still tell the controllers, and hand its leaderships over.
+A process without descriptors accepts no connection, opens no log and reaches no controller, but still leads. So
+connections are limited to the descriptors that are left (``connections_with_room``), a few descriptors are held in
+reserve, and the watch reports when fewer than ``FLOOR`` are left. It then closes the reserve, so that the broker can
+still tell the controllers, and move its leaderships away.
 
-Whether enough are free is found out by opening so many for a moment: 32 cost some 30 µs, and a count of /proc/self/fd
-costs milliseconds on a node with thousands of files.
+The watch opens so many descriptors for a moment: 32 cost some 30 µs, and counting /proc/self/fd costs milliseconds on a
+node with thousands of files.
 """
 
 from __future__ import annotations
@@ -18,33 +18,33 @@ from collections.abc import Callable
 
 #: Fewer free descriptors than this are a shortage; twice as many end it.
 FLOOR = 32
-#: Held, to be given up in a shortage.
+#: Held, and closed in a shortage.
 RESERVE = 16
-#: For what is neither a log file nor a client's connection: other nodes, listeners, pollers, libraries.
+#: For everything but log files and clients' connections: other nodes, listeners, pollers, libraries.
 OWN = 128
-#: A listener takes so many connections however few descriptors there are.
+#: Connections that a listener accepts with any number of descriptors.
 CONNECTIONS_MIN = 16
 
 
 def connections_with_room(wanted: int, files: int, limit: int | None = None) -> int:
-    """How many connections of clients a process may take: ``wanted`` (max.connections), but no more than its limit
-    leaves beside ``files`` open log files. ``limit``: of descriptors; None: this process's."""
+    """Limit of clients' connections: ``wanted`` (max.connections), but at most what is left beside ``files`` open log
+    files. ``limit``: of descriptors; None: this process's."""
     if limit is None:
         limit = descriptor_limit()
     room = limit - files - OWN - FLOOR - RESERVE
-    if room < CONNECTIONS_MIN:  # the files' cache gives descriptors up when there are none (log/descriptors.py)
+    if room < CONNECTIONS_MIN:  # the files' cache frees descriptors when there are none (log/descriptors.py)
         room = (limit - OWN) // 2
     return max(min(wanted, room), CONNECTIONS_MIN)
 
 
 def descriptor_limit() -> int:
-    """The soft limit of this process; very many when there is none."""
+    """The soft limit of this process; a very large number without one."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return 1 << 30 if soft == resource.RLIM_INFINITY else soft
 
 
 class DescriptorWatch:
-    """``check`` now and then; ``is_short`` tells what it found, ``changed(is_short)`` is called when that changes."""
+    """Call ``check`` at intervals; ``is_short`` has its result, ``changed(is_short)`` is called when that changes."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class DescriptorWatch:
         self.is_short = False
 
     def check(self) -> None:
-        """Are as many free as there should be?"""
+        """Check whether enough are free."""
         is_short = not self._are_free(2 * FLOOR + RESERVE if self.is_short else FLOOR)
         if is_short:
             self._close_all(self._held)
@@ -70,7 +70,7 @@ class DescriptorWatch:
             self._changed(is_short)
 
     def close(self) -> None:
-        """Give the reserve back; the node stops."""
+        """Close the reserve; the node stops."""
         self._close_all(self._held)
 
     def _are_free(self, count: int) -> bool:

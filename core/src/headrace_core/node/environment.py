@@ -1,8 +1,8 @@
-"""A node's configuration from its environment, as containers are configured: ``HEADRACE_LOG_FLUSH=os`` is log.flush.
+"""A node's configuration from its environment, for containers: ``HEADRACE_LOG_FLUSH=os`` is log.flush.
 
-The name of a key in capitals, ``_`` for ``.``, behind ``HEADRACE_``. Read only when the node is started with
-``--environment``: the variables of somebody's shell change no node that ``headrace up`` starts. An empty value is none
-(compose files pass on what is not set as ""). They override the file, and ``-o`` overrides them.
+A variable is ``HEADRACE_`` and the key in capitals, with ``_`` for ``.``. Read only with ``--environment``, so that the
+variables of a user's shell do not affect the nodes of ``headrace up``. An empty value counts as unset (compose files
+pass unset variables as ""). They override the file, and ``-o`` overrides them.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from .properties import Properties
 
 PREFIX = "HEADRACE_"
-#: Variables of other parts, which a container may well have: clients' servers and profiles, where `headrace up` keeps a
-#: cluster, the pure-Python codec, stack traces.
+#: Variables of other parts that a container may have: clients' servers and profiles, the cluster directory of `headrace
+#: up`, the pure-Python codec, stack traces.
 NOT_KEYS = frozenset(
     {
         "HEADRACE_BOOTSTRAP_SERVERS",
@@ -27,7 +27,7 @@ NOT_KEYS = frozenset(
 
 
 def environment_properties(environment: Mapping[str, str]) -> Properties:
-    """The keys that ``environment`` sets; whether they exist is for who parses them, as with a file's."""
+    """The keys that ``environment`` sets, unchecked as in a file."""
     values = Properties()
     for name, value in sorted(environment.items()):
         if name.startswith(PREFIX) and name not in NOT_KEYS and value.strip():

@@ -1,12 +1,12 @@
-"""Who votes first: what ``format`` puts into a controller's directory, beside ``meta.properties`` (KIP-853).
+"""First voters: what ``format`` writes into a controller's directory, beside ``meta.properties`` (KIP-853).
 
-Nothing forms a quorum by itself on empty disks. Formatting says which one of three lives a controller begins:
+Empty disks never form a quorum by themselves. Formatting chooses how a controller begins:
 
     --standalone                                it is the only voter; others may join later
     --initial-controllers ID@HOST:PORT:DIR,...  these begin together; DIR is the id of each one's directory
     --no-initial-controllers                    it waits until `headrace quorum add` makes it a voter
 
-DIR makes a voter a node *on its disk*: one that lost its disk cannot pass for itself and vote a second time.
+DIR makes a voter a node *on its disk*: after a lost disk it cannot vote a second time.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from .listeners import parse_addresses
 STANDALONE = "--standalone"
 INITIAL = "--initial-controllers"
 NONE = "--no-initial-controllers"
-#: The directory of the metadata log within a controller's directory.
+#: Directory of the metadata log in a controller's directory.
 METADATA_DIRECTORY = "__cluster_metadata-0"
-#: The snapshot of nothing that says who votes first.
+#: The empty snapshot with the first voters.
 FILE_NAME = "00000000000000000000-0000000000.checkpoint"
 
 _EXAMPLE = "1@127.0.0.1:19093:JEXY6aqzQY-32P5TStzaFg"
 _INITIAL = re.compile(r"(?P<id>\d{1,10})@(?P<address>.+:\d+):(?P<directory>[^:@]+)\Z")
 _NODE_ID_MAX = 2**31 - 1
-#: KIP-858 keeps the first ids for itself: unassigned, lost, migrating ...
+#: KIP-858 reserves the first ids: unassigned, lost, migrating ...
 _RESERVED_IDS = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InitialVoter:
-    """A controller, where others reach it (host:port of its internal listener), and its directory's 16 bytes."""
+    """A controller: its internal listener's host:port, and its directory's 16 bytes."""
 
     node_id: int
     address: str
@@ -47,31 +47,31 @@ class InitialVoter:
         return f"{self.node_id}@{self.address}:{id_to_text(self.directory_id)}"
 
 
-#: Puts the first voters into a controller's directory, durably: (file system, root, voters).
+#: Writes the first voters into a controller's directory, durably: (file system, root, voters).
 WriteVoters = Callable[[FileSystem, str, Sequence[InitialVoter]], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FirstVoters:
-    """What is asked of ``format``: ``flag`` is the option it was asked with, ``voters`` are empty for ``NONE``."""
+    """The request to ``format``: ``flag`` is the option used, ``voters`` are empty for ``NONE``."""
 
     flag: str
     voters: tuple[InitialVoter, ...]
 
     def directory_id_of(self, node_id: int) -> bytes | None:
-        """The id that the node's directory must have; None where any new one will do."""
+        """The required id of the node's directory; None: any new one."""
         return next((voter.directory_id for voter in self.voters if voter.node_id == node_id), None)
 
     @property
     def ids_are_given(self) -> bool:
-        """Did the user name the directories' ids? Those of ``--standalone`` are drawn."""
+        """Whether the user named the directories' ids; those of ``--standalone`` are random."""
         return self.flag == INITIAL
 
 
 def first_voters(
     *, node_id: int, address: str | None, standalone: bool, initial: str | None, none: bool
 ) -> FirstVoters | None:
-    """What the three options ask for; None: none was given. ``address``: where the node itself is reached.
+    """The choice of the three options; None: none was given. ``address``: of the node itself.
 
     InvalidConfigError: more than one, no node id or address, or a list that is wrong or does not name the node.
     """
@@ -106,7 +106,7 @@ def first_voters(
 
 
 def parse_initial_controllers(text: str, *, key: str = INITIAL) -> tuple[InitialVoter, ...]:
-    """``ID@HOST:PORT:DIRECTORY_ID,...``, ascending by id. InvalidConfigError names the item and what would fit."""
+    """``ID@HOST:PORT:DIRECTORY_ID,...``, ascending by id. InvalidConfigError names the item and the legal form."""
     items = [item.strip() for item in text.split(",") if item.strip()]
     if not items:
         raise InvalidConfigError(f"{key}: name at least one controller, such as {_EXAMPLE}")
@@ -126,7 +126,7 @@ def _initial(item: str, key: str) -> InitialVoter:
 
 
 def parse_directory_id(text: str, *, key: str) -> bytes:
-    """A directory's id, 16 bytes; InvalidConfigError when it is none, or a reserved one."""
+    """A directory's id, 16 bytes; InvalidConfigError for other text, or a reserved id."""
     try:
         raw = id_from_text(text)
     except InvalidConfigError as error:
@@ -155,8 +155,8 @@ def _twice(values: Iterable[object]) -> object | None:
 
 
 def refuse_leftovers(fs: FileSystem, root: str) -> None:
-    """A directory that is to be formatted must not hold a metadata log: under a new id its controller would be a
-    stranger with somebody else's memory. InvalidConfigError."""
+    """Refuse to format a directory with a metadata log: under a new id its controller would be another voter with an
+    old log. InvalidConfigError."""
     directory = f"{root}/{METADATA_DIRECTORY}"
     names = fs.listdir(directory) if fs.exists(directory) else []
     found = sorted(
@@ -172,7 +172,7 @@ def refuse_leftovers(fs: FileSystem, root: str) -> None:
 
 
 def clear_unfinished(fs: FileSystem, root: str) -> None:
-    """What a ``format`` that was cut short left of its first voters: the directory never counted as formatted."""
+    """Remove the first voters of an interrupted ``format``: the directory never counted as formatted."""
     directory = f"{root}/{METADATA_DIRECTORY}"
     if fs.exists(f"{directory}/{FILE_NAME}"):
         fs.unlink(f"{directory}/{FILE_NAME}")

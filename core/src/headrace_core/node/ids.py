@@ -28,7 +28,7 @@ def id_to_text(raw: bytes) -> str:
 
 
 def id_from_text(text: str) -> bytes:
-    """The inverse of id_to_text; InvalidConfigError when ``text`` is no such id."""
+    """Inverse of id_to_text; InvalidConfigError for other text."""
     try:
         raw = base64.b64decode(text + "==", altchars=b"-_", validate=True)
     except (binascii.Error, ValueError):

@@ -1,9 +1,8 @@
 """Listeners: ``client://127.0.0.1:9095,internal://127.0.0.1:19095``.
 
-A node has up to three. *client*: what clients call. *internal*: what nodes call on each other, and only there.
-*external*: for clients that reach the nodes by other addresses, from outside of a network of containers, say: who asks
-there where the nodes are is told those (brokers and coordinators have it). Port 0 takes any free port; the node then
-advertises the one it got.
+A node has up to three. *client*: for clients. *internal*: for other nodes only. *external*: for clients that reach the
+nodes by other addresses, for example from outside a network of containers; metadata served there has those addresses
+(brokers and coordinators have it). Port 0 takes any free port, which the node then advertises.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ class Voter:
 
 
 def parse_listeners(items: Iterable[str], *, key: str = "listeners") -> tuple[ListenerAddress, ...]:
-    """The listeners of a config value; InvalidConfigError names the item and what would fit."""
+    """The listeners of a config value; InvalidConfigError names the item and the legal form."""
     found: list[ListenerAddress] = []
     for item in items:
         match = _ADDRESS.match(item)
@@ -105,10 +104,10 @@ def parse_voters(items: Iterable[str], *, key: str = "controller.quorum.voters")
 
 
 def advertised(bound: Sequence[ListenerAddress], wanted: Sequence[ListenerAddress]) -> tuple[ListenerAddress, ...]:
-    """What to tell others, given what was bound (real ports) and ``advertised.listeners``.
+    """The addresses to publish, from the bound ones (real ports) and ``advertised.listeners``.
 
-    Unless advertised otherwise, a listener is reached where it is bound; one bound to all addresses, by the machine's
-    host name. An advertised port 0 stands for the bound port.
+    Unless advertised otherwise, a listener has the address that it is bound to; one bound to all addresses, the
+    machine's host name. An advertised port 0 means the bound port.
     """
     by_name = {listener.name: listener for listener in wanted}
     told = []
@@ -124,7 +123,7 @@ def advertised(bound: Sequence[ListenerAddress], wanted: Sequence[ListenerAddres
 
 
 def check_advertised(listeners: Sequence[ListenerAddress], wanted: Sequence[ListenerAddress]) -> None:
-    """Each advertised listener exists and can be connected to; raises InvalidConfigError."""
+    """Raise InvalidConfigError unless each advertised listener exists and can be connected to."""
     names = {listener.name for listener in listeners}
     for listener in wanted:
         if listener.name not in names:

@@ -1,4 +1,4 @@
-"""A node's log: lines on stderr, which whoever started the node keeps.
+"""A node's log: lines on stderr, kept by the process that started the node.
 
 2026-01-02 03:04:05,678 INFO  headrace.controller  broker 1 unfenced
 """
@@ -9,7 +9,6 @@ import logging
 import sys
 from typing import TextIO
 
-#: A line.
 FORMAT = "%(asctime)s %(levelname)-7s %(name)s  %(message)s"
 
 

@@ -1,12 +1,12 @@
-"""``meta.properties``: what makes a directory a log directory of a cluster (KIP-631, KIP-858).
+"""``meta.properties``: marks a directory as a log directory of a cluster (KIP-631, KIP-858).
 
     version=1
-    cluster.id=...      which cluster it belongs to
+    cluster.id=...      its cluster
     directory.id=...    16 random bytes for this directory alone; a broker's id belongs to its directories' ids
-    node.id=1           who it belongs to; -1 for brokers that get their id from the controller
+    node.id=1           its node; -1 for brokers that get their id from the controller
 
-Only ``format`` writes it. A node never does: a start with a wrong path, or an unmounted disk, must fail, and not begin
-a new life as an empty node.
+Only ``format`` writes it, never a node: a start with a wrong path, or an unmounted disk, must fail instead of starting
+an empty node.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FILE_NAME = checkpoints.META_PROPERTIES
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetaProperties:
-    """The content of one directory's file; ``node_id`` -1: not set. ``directory_id`` is 16 bytes."""
+    """Content of one directory's file; ``node_id`` -1: not set. ``directory_id`` is 16 bytes."""
 
     cluster_id: str
     directory_id: bytes
@@ -36,7 +36,7 @@ class MetaProperties:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormattedDirectory:
-    """What format_directories did with one directory; ``created`` False: it had been formatted before."""
+    """Result of format_directories for one directory; ``created`` False: it was formatted already."""
 
     path: str
     meta: MetaProperties
@@ -53,8 +53,8 @@ def check_cluster_id(cluster_id: str) -> str:
 def read_meta(
     directory: str, *, node_id: int = -1, fs: FileSystem | None = None, is_controller: bool = False
 ) -> MetaProperties:
-    """The file of one directory. InvalidConfigError when it was not formatted (it says with which command that is done,
-    for ``node_id``), or is damaged."""
+    """The file of one directory. InvalidConfigError when it is damaged or not formatted (with the command to format it,
+    for ``node_id``)."""
     found = checkpoints.read_meta(fs or RealFileSystem(), directory)
     if found is None:
         node = "" if node_id < 0 else f" --node-id {node_id}"
@@ -87,7 +87,7 @@ def read_all_meta(
 
 
 def check_agreement(directories: Sequence[str], metas: Sequence[MetaProperties], *, node_id: int = -1) -> None:
-    """Do these directories belong to one node? Raises as ``read_all_meta``."""
+    """Check that these directories belong to one node. Raises as ``read_all_meta``."""
     for directory, meta in zip(directories, metas, strict=True):
         if meta.cluster_id != metas[0].cluster_id:
             raise InconsistentClusterIdError(
@@ -115,10 +115,10 @@ def format_directories(
 ) -> list[FormattedDirectory]:
     """Make ``directories`` (created when missing) log directories of a cluster, durably.
 
-    Refuses when one of them is formatted already, before any of them is touched; with ``ignore_formatted`` those are
-    left as they are, provided that they belong to the same cluster and node. ``first``: of a controller, whose first
-    directory gets the voters that it begins with, by ``write_voters``, before it counts as formatted: whatever a crash
-    interrupts can be done again. Raises InvalidConfigError, InconsistentClusterIdError, OSError.
+    Refuses when one of them is formatted already, before any is changed. With ``ignore_formatted`` those are left as
+    they are, if they belong to the same cluster and node. ``first``: of a controller, whose first directory gets its
+    first voters by ``write_voters`` before it counts as formatted: after a crash it can be repeated. Raises
+    InvalidConfigError, InconsistentClusterIdError, OSError.
     """
     fs = fs or RealFileSystem()
     check_cluster_id(cluster_id)

@@ -1,9 +1,8 @@
 """Properties files as Kafka's operators write them, and ``-o key=value`` on top.
 
 The useful part of Java's format: ``key=value``, ``key: value`` or ``key value``; ``#`` and ``!`` begin a comment line;
-a backslash at the end of a line joins the next one; white space before a line does not count, white space after a value
-is cut (Java keeps it, and operators are bitten by it). A key given twice is an error: Java would silently take
-the last one.
+a backslash at the end of a line joins the next one; white space before a line is ignored, white space after a value is
+cut (Java keeps it, a common mistake). A key given twice is an error: Java would silently take the last one.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ _SEPARATOR = re.compile(r"\s*[=:]\s*|\s+")
 
 
 class Properties(dict[str, str]):
-    """Keys and values that remember where each was set: ``set_in["num.partitions"] == "f.properties, line 3"``."""
+    """Keys and values with the place where each was set: ``set_in["num.partitions"] == "f.properties, line 3"``."""
 
     def __init__(self, values: Mapping[str, str] | None = None, *, set_in: Mapping[str, str] | None = None) -> None:
         super().__init__(values or {})
@@ -53,7 +52,7 @@ def read_properties(path: Path) -> Properties:
 
 
 def parse_overrides(overrides: Iterable[str]) -> Properties:
-    """``["key=value", ...]`` of a command line; the last one of a key wins, as on any command line."""
+    """``["key=value", ...]`` of a command line; the last one of a key wins."""
     values = Properties()
     for override in overrides:
         key, equals, value = override.partition("=")
@@ -72,7 +71,7 @@ def format_properties(values: dict[str, str], *, comment: str = "") -> str:
 
 
 def _logical_lines(text: str) -> Iterable[tuple[int, str]]:
-    """(number of its first line, text) of each line that says something, continuations joined."""
+    """(number of its first line, text) of each line with content, continuations joined."""
     joined, first = "", 0
     for number, raw in enumerate(text.splitlines(), start=1):
         line = raw.strip()

@@ -1,7 +1,7 @@
-"""The life of a server process: start, serve until SIGTERM or SIGINT, stop; a second signal cuts the stop short.
+"""Life of a server process: start, serve until SIGTERM or SIGINT, stop; a second signal interrupts the stop.
 
 Exit codes: 0 stopped cleanly; 1 could not start, or failed (the reason is the last line of the log); 2 wrong command
-line; 130 the stop was cut short.
+line; 130 the stop was interrupted.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .log_output import log_to_stderr
 
 logger = logging.getLogger("headrace.node")
 
-#: Whether this process is the node's own; else it is that of a program which has nodes within it, for its tests.
+#: Whether this is the node's own process; False in a program with nodes inside it, such as a test.
 _owns_process = False
 
 #: Serves until the event is set, then stops cleanly and returns.
@@ -40,7 +40,7 @@ def main(
     write_voters: Callable[[], WriteVoters] | None = None,
 ) -> int:
     """Run the command line of a server; returns the exit code. ``serve`` and ``write_voters`` (a controller's, for
-    ``format``) are loaders, so that mistakes in the configuration do not pay for the server's imports."""
+    ``format``) are loaders, so that configuration errors do not wait for the server's imports."""
     global _owns_process
     _owns_process = True
     log_to_stderr("info")
@@ -93,21 +93,20 @@ async def _run(serve: Serve, config: NodeConfig) -> int:
 
 
 def raise_descriptor_limit() -> None:
-    """As many descriptors as this process may have: the usual soft limit of 1,024 is what old programs with select()
-    need, and log.open.files.max alone would use it up, so that no connection could be accepted any more."""
+    """Raise the soft limit of descriptors to the hard one: the usual 1,024 is for old programs with select(), and
+    log.open.files.max alone would use it up, leaving none for connections."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == hard:
         return
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    except (OSError, ValueError) as error:  # a hard limit without end, above what the kernel allows
+    except (OSError, ValueError) as error:  # an infinite hard limit, above what the kernel allows
         logger.warning("the limit of %d file descriptors could not be raised to %d: %s", soft, hard, error)
 
 
 def settle_memory(*thresholds: int) -> None:
-    """Call once everything is imported and loaded: what lives for ever is taken out of the garbage collector's sight,
-    so that its passes stay short; ``thresholds``: of ``gc.set_threshold``. The collector of a process that is somebody
-    else's is left alone."""
+    """Call once everything is imported and loaded: moves permanent objects out of the garbage collector's passes, which
+    keeps them short; ``thresholds``: of ``gc.set_threshold``. Does nothing in a process that is not the node's own."""
     if not _owns_process:
         return
     gc.collect()

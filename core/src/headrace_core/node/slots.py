@@ -1,16 +1,16 @@
 """Slots: nodes of one kind, all with the same configuration and the same volume, each with a directory of its own.
 
-    <slots.dir>/cluster.id       the cluster that the slots belong to; written once, by who makes the cluster
+    <slots.dir>/cluster.id       the cluster of the slots; written once, when the cluster is created
     <slots.dir>/slot-3/          one node's log directory; 3 is its node.id
-    <slots.dir>/slot-3.claim     locked (flock) by the process that has the slot, for as long as it lives
+    <slots.dir>/slot-3.claim     locked (flock) by the process that has the slot
 
-Containers that a service is scaled to are alike: what tells them apart, and what one that is started again is known by,
-is the slot. The kernel lets the lock go when the process ends, however it ends, so nothing has to be cleaned up, and
-who comes next finds the slot free, with all that is in it.
+Containers of a scaled service are alike: the slot distinguishes them, and identifies one after a restart. The kernel
+releases the lock at any end of the process, so nothing has to be cleaned up, and the next process finds the slot free,
+with its data.
 
-A node takes the lowest slot that is free. With ``slots.host`` (a host name with ``{slot}`` in it) it takes the slot
-whose name is its own: then a name leads to the same data for ever, which is what controllers need, who know each other
-by name. ``cluster.id`` also tells an empty volume from one that is not mounted: without it no slot is made.
+A node takes the lowest free slot. With ``slots.host`` (a host name with ``{slot}`` in it) it takes the slot with its
+own name. A name then always leads to the same data, as controllers need, because they know each other by name.
+``cluster.id`` also distinguishes an empty volume from one that is not mounted: without it no slot is created.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from .properties import Properties
 
 CLUSTER_ID = "cluster.id"
 PLACEHOLDER = "{slot}"
-#: How long a slot that is a node's by name is waited for (its last process may be stopping), and its name looked up.
+#: How long to wait for a node's slot by name (its last process may be stopping), and for its name.
 WAIT_S = 60.0
 LOOKUP_S = 60.0
 _POLL_S = 0.1
@@ -42,7 +42,7 @@ _ANY_PORT = 9
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A claimed slot; ``descriptor`` holds the lock, and is never closed while the process lives."""
+    """A claimed slot; ``descriptor`` holds the lock, and stays open while the process lives."""
 
     number: int
     path: Path
@@ -56,8 +56,9 @@ def claim_configured(
     write_voters: Callable[[], WriteVoters] | None = None,
     wait_s: float = WAIT_S,
 ) -> tuple[Properties, Slot] | None:
-    """Claim a slot if ``properties`` say slots.dir: the properties with ``{slot}`` filled in, node.id and log.dirs of
-    the slot, which is formatted if it is new. Raises InvalidConfigError, and what format_directories raises."""
+    """Claim a slot if ``properties`` has slots.dir: returns the properties with ``{slot}`` filled in, and node.id and
+    log.dirs of the slot, which is formatted if it is new. Raises InvalidConfigError, and the errors of
+    format_directories."""
     root = properties.get("slots.dir")
     if not root:
         return None
@@ -79,7 +80,7 @@ def claim_configured(
 
 
 def filled_in(properties: Properties, slot: Slot) -> Properties:
-    """``properties`` as they are for ``slot``."""
+    """``properties`` for ``slot``."""
     values = {key: value.replace(PLACEHOLDER, str(slot.number)) for key, value in properties.items()}
     where = f"slot {slot.number} of slots.dir={properties['slots.dir']}"
     own = {"node.id": str(slot.number), "log.dirs": str(slot.path)}
@@ -87,7 +88,7 @@ def filled_in(properties: Properties, slot: Slot) -> Properties:
 
 
 def read_cluster_id(root: Path) -> str:
-    """Whose slots these are; InvalidConfigError: nobody has said it yet, or the volume is not there."""
+    """The cluster of these slots; InvalidConfigError: not written yet, or the volume is missing."""
     try:
         text = (root / CLUSTER_ID).read_text(encoding="ascii")
     except (OSError, UnicodeDecodeError) as error:
@@ -105,7 +106,7 @@ def read_cluster_id(root: Path) -> str:
 
 
 def claim(root: Path, *, number: int, wait_s: float = WAIT_S) -> Slot:
-    """Slot ``number``, once no living process has it; InvalidConfigError after ``wait_s`` seconds."""
+    """Slot ``number``, once no process has it; InvalidConfigError after ``wait_s`` seconds."""
     deadline = time.monotonic() + wait_s
     while True:
         slot = _try(root, number)
@@ -120,7 +121,7 @@ def claim(root: Path, *, number: int, wait_s: float = WAIT_S) -> Slot:
 
 
 def claim_any(root: Path, *, most: int) -> Slot:
-    """The lowest slot that nobody holds. InvalidConfigError: all ``most`` of them are held."""
+    """The lowest free slot. InvalidConfigError: all ``most`` of them are taken."""
     for number in range(1, most + 1):
         slot = _try(root, number)
         if slot is not None:
@@ -142,8 +143,8 @@ def _try(root: Path, number: int) -> Slot | None:
 
 
 def prepare(slot: Slot, cluster_id: str, *, role: str, write_voters: Callable[[], WriteVoters] | None = None) -> None:
-    """Format a new slot. A controller's waits until `headrace quorum add`: only who makes the cluster may say that
-    some vote from the beginning, and has formatted their slots before."""
+    """Format a new slot. A controller's waits until `headrace quorum add`: only the creation of the cluster may name
+    first voters, and has formatted their slots before."""
     if (slot.path / FILE_NAME).exists():
         return
     joins = role == "controller"
@@ -170,8 +171,8 @@ def own_number(
 ) -> int:
     """The number N of 1 to ``most`` for which ``host``, with N for ``{slot}``, leads to this machine.
 
-    All names are looked up at the same time, again and again for ``wait_s`` seconds: some are of nodes that are not
-    there, and name servers take their time to say so. InvalidConfigError: no such name.
+    All names are looked up at the same time, repeatedly for ``wait_s`` seconds: some nodes may be missing, and name
+    servers answer late then. InvalidConfigError: no such name.
     """
     if PLACEHOLDER not in host:
         raise InvalidConfigError(
@@ -202,13 +203,13 @@ def own_number(
 def _addresses_of(name: str) -> set[str]:
     try:
         return {str(each[4][0]) for each in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)}
-    except (OSError, ValueError):  # ValueError: no name at all (a part of more than 63 letters)
+    except (OSError, ValueError):  # ValueError: an invalid name (a part of more than 63 letters)
         return set()
 
 
 def _is_mine(address: str) -> bool:
-    """Whether this machine has ``address``: then what it sends there comes from there. (It can be bound to strangers'
-    addresses, too, where net.ipv4.ip_nonlocal_bind is set.) No machine has that of all, nor a group's."""
+    """Whether this machine has ``address``: then packets to it have it as source. (Binding also works with foreign
+    addresses, where net.ipv4.ip_nonlocal_bind is set.) False for the address of all, and for a group's."""
     there = ipaddress.ip_address(address.partition("%")[0])
     if there.is_unspecified or there.is_multicast:
         return False

@@ -1,10 +1,10 @@
-"""The runtime state file: what a serving node is, for whoever started it (pid, id, the ports it really got).
+"""The runtime state file: a serving node's pid, id and real ports, for the process that started it.
 
     {"role": "controller", "node_id": 1, "pid": 4711, "started_at_ms": 1700000000000,
      "listeners": {"client": "127.0.0.1:9094", "internal": "127.0.0.1:19094"}}
 
-Written when the node serves, removed when it stops cleanly; a file that stays behind tells of a node that was killed,
-so compare the pid before believing it. It is a convenience, not state: nobody reads it to decide anything.
+Written when the node serves, removed when it stops cleanly. After a kill it stays, so compare the pid. It is a
+convenience: no decision depends on it.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ class RuntimeState:
 
 
 def write_state(path: str, state: RuntimeState) -> None:
-    """Write it whole or not at all (rename); no fsync: after a power loss it would be wrong anyhow."""
+    """Write it atomically (rename); no fsync: after a power loss it would be wrong anyhow."""
     temporary = Path(f"{path}.tmp")
     temporary.write_text(json.dumps(asdict(state)) + "\n")
     temporary.replace(path)
 
 
 def read_state(path: str) -> RuntimeState | None:
-    """The state, or None when there is none (or half of an older format)."""
+    """The state, or None when it is missing or incomplete."""
     try:
         return RuntimeState(**json.loads(Path(path).read_text()))
     except (OSError, ValueError, TypeError):

@@ -1,8 +1,8 @@
 """Record batch v2: Kafka's format for records in the log and on the wire.
 
-This module picks the backend, once: the compiled codec where it is built, else the pure-Python reference, which
-``HEADRACE_PURE_PYTHON=1`` forces. ``BACKEND`` says which one it is; both export the same names and behave alike.
-Arrow lives in ``headrace_core.records.arrow``, imported by those who have pyarrow.
+This module selects the backend: the compiled codec where it is built, else the pure-Python reference, which
+``HEADRACE_PURE_PYTHON=1`` forces. ``BACKEND`` names it; both export the same names and behave alike. Import
+``headrace_core.records.arrow`` separately, with pyarrow.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The plain Python twin of _arrow_native: slow, short, and the oracle for it. Same names, simpler arguments."""
+"""The plain Python twin of _arrow_native: slow, short, and its oracle in tests. Same names, simpler arguments."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TIMESTAMP_US_MAX = 2**63 - 1
 
 
 class Encoder:
-    """Packs the rows of several chunks, one after the other, into batches of at most ``max_batch_bytes``."""
+    """Packs the rows of several chunks into batches of at most ``max_batch_bytes``."""
 
     def __init__(self, max_batch_bytes: int, fields: dict[str, Any]) -> None:
         self._max_batch_bytes = max_batch_bytes
@@ -89,7 +89,8 @@ class Decoder:
         start_offset, end_offset = self._range
         while position < len(data):
             header = read_whole_header(data, position)
-            if self._check_crc and header.base_offset < end_offset:  # a flipped bit must not make one be left out
+            # also those left out: a flipped bit must not make a batch look like one of them
+            if self._check_crc and header.base_offset < end_offset:
                 check_batch(data, position)
             if not (header.is_control or header.last_offset < start_offset or header.base_offset >= end_offset):
                 records = decode_batch(data, position, limits=self._limits, check_crc=False)

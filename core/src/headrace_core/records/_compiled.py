@@ -1,4 +1,4 @@
-"""The compiled backend, whole: the same names as _pure, from the modules that hold them."""
+"""The compiled backend: the same names as _pure, from the modules that hold them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sentences for what compiled code finds wrong with a record: it walks without the GIL and returns a number."""
+"""Texts of the faults that compiled code finds in a record: it walks without the GIL and returns a number."""
 
 from __future__ import annotations
 
@@ -26,6 +26,6 @@ FAULTS = {
 
 
 def invalid_record(fault: int, index: int, base_offset: int) -> InvalidRecordError:
-    """The error for record ``index`` of a batch; for the batch itself where the fault is one of the batch."""
+    """The error for record ``index`` of a batch, or for the whole batch."""
     where = "" if fault in (_BYTES_AFTER_LAST, _COUNT) else f"record {index} of "
     return InvalidRecordError(f"{where}the batch with base offset {base_offset}: {FAULTS[fault]}")

@@ -1,6 +1,6 @@
-"""Record batch v2 in plain Python: the readable reference, the tests' oracle, and the codec where nothing is compiled.
+"""Record batch v2 in plain Python: the readable reference, the tests' oracle, and the fallback without compiled code.
 
-``_native`` does the same, faster; one test suite runs on both. The format is drawn in ``types``.
+``_native`` does the same, faster; one test suite runs on both. ``types`` shows the format.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _RECORD_BYTES_LIMIT = 2**31 - 1 - HEADER_BYTES
 def record_bytes_max(
     key: Buffer | None, value: Buffer | None, headers: Iterable[tuple[str, Buffer | None]] | None = None
 ) -> int:
-    """No encoding of this record, at whatever place in a batch, takes more bytes."""
+    """Upper bound of this record's encoded size, at any place in a batch."""
     size = 5 + 1 + 10 + 5 + 5 + 5 + 5
     size += (0 if key is None else memoryview(key).nbytes) + (0 if value is None else memoryview(value).nbytes)
     for name, content in headers or ():
@@ -66,7 +66,7 @@ class BatchBuilder:
         self.clear()
 
     def clear(self) -> None:
-        """Forget what was appended."""
+        """Drop the appended records."""
         self._records = bytearray()
         self.count = 0
         self._base_timestamp_ms = self._max_timestamp_ms = NO_TIMESTAMP
@@ -83,12 +83,13 @@ class BatchBuilder:
         value: Buffer | None,
         headers: Iterable[tuple[str, Buffer | None]] | None = None,
     ) -> int:
-        """The record's index in the batch, or -1 when the batch would pass ``max_bytes``: build it, then append again.
+        """The record's index in the batch, or -1 when the batch would exceed ``max_bytes``: build it, then append
+        again.
 
-        The first record always fits. InvalidTimestampError for a negative time other than -1 (none); TypeError for
-        what is not bytes-like; RecordTooLargeError above 2 GiB, where no batch can hold it.
+        The first record always fits. InvalidTimestampError for a negative time other than -1 (none); TypeError for what
+        is not bytes-like; RecordTooLargeError above 2 GiB, where no batch can hold it.
         """
-        headers = None if headers is None else list(headers)  # may run anything, so it comes before all else
+        headers = None if headers is None else list(headers)  # may run any code, so it comes first
         check_timestamp(timestamp_ms)
         base = self._base_timestamp_ms if self.count else timestamp_ms
         if timestamp_ms - base > INT64_MAX:
@@ -160,13 +161,13 @@ class BatchBuilder:
 
 
 def check_timestamp(timestamp_ms: int) -> None:
-    """InvalidTimestampError unless it is a time at or after the epoch, or -1 for none (as Kafka's clients have it)."""
+    """InvalidTimestampError unless it is a time at or after the epoch, or -1 for none (as in Kafka's clients)."""
     if not NO_TIMESTAMP <= timestamp_ms <= INT64_MAX:
         raise InvalidTimestampError(f"timestamp {timestamp_ms} is not one: milliseconds since 1970, or -1 for none")
 
 
 def encode_batch(records: Iterable[RecordTuple], **fields: Any) -> bytes:
-    """One batch of (timestamp_ms, key, value, headers), however large; ``fields`` as in ``BatchBuilder.build``."""
+    """One batch of (timestamp_ms, key, value, headers), of any size; ``fields`` as in ``BatchBuilder.build``."""
     builder = BatchBuilder(2**31 - 1)
     for timestamp_ms, key, value, headers in records:
         if builder.append(timestamp_ms, key, value, headers) < 0:
@@ -189,7 +190,7 @@ def decode_batch(
 ) -> list[Record]:
     """The records at ``start_offset`` and above of the batch at ``position``, control records included.
 
-    CorruptMessageError for a damaged batch, InvalidRecordError for one that is malformed or passes the limits.
+    CorruptMessageError for a damaged batch, InvalidRecordError for one that is malformed or exceeds the limits.
     """
     header = check_batch(data, position) if check_crc else read_whole_header(data, position)
     return [
@@ -227,11 +228,11 @@ def _records_of(
 
 
 class RecordIterator:
-    """The records of many batches, one by one, as a consumer wants them: from an offset on, without control records.
+    """Iterates over the records of many batches from an offset on, without control records.
 
-    ``slices`` are buffers of whole batches, back to back; batches are checked and decompressed as their turn comes.
-    ``position`` is the offset after the record handed out last (or after what was skipped behind it): where to go on.
-    After an error the iterator stays where it is, and its next step raises again.
+    ``slices`` are buffers of whole batches, back to back; batches are checked and decompressed when they are reached.
+    ``position`` is the offset after the last returned record (or after skipped ones behind it). After an error the
+    iterator does not advance, and its next step raises again.
     """
 
     def __init__(
@@ -267,7 +268,7 @@ class RecordIterator:
                         return record
             except InvalidRecordError:
                 self._header, self._records = None, iter(())
-                self._is_stuck = True  # the next step enters this batch again, though all its offsets may be handed out
+                self._is_stuck = True  # the next step enters this batch again, even if all its offsets were returned
                 raise
             self._leave_batch()
             if not self._enter_batch():
@@ -284,7 +285,7 @@ class RecordIterator:
             except (CorruptMessageError, InvalidRecordError):
                 if not taken:
                     raise
-                break  # what is sound is handed out first; the next call meets the error again
+                break  # sound records are returned first; the next call raises
         return taken
 
     def _leave_batch(self) -> None:
@@ -301,7 +302,7 @@ class RecordIterator:
                 self._slice, self._at = self._slice + 1, 0
                 continue
             header = read_whole_header(data, self._at)
-            if check_crc:  # of those that are left out too: a flipped bit must not make one look like them
+            if check_crc:  # also those left out: a flipped bit must not make a batch look like one of them
                 check_batch(data, self._at)
             is_wanted = header.last_offset >= self.position or self._is_stuck
             if is_wanted and (include_control or not header.is_control):
@@ -327,7 +328,7 @@ def validate_batches(
     timestamp_ms_min: int = INT64_MIN,
     timestamp_ms_max: int = INT64_MAX,
 ) -> list[BatchHeader]:
-    """What a broker demands of a producer's batches; their headers, in order.
+    """Check what a broker demands of a producer's batches; returns their headers, in order.
 
     Whole batches back to back with the right CRC; offset deltas exactly 0..n-1, n > 0; every record sound to its last
     byte, under the limits; create time; no control batch, transaction or producer id unless allowed. The max timestamp

@@ -1,4 +1,4 @@
-"""One record in plain Python: its bytes, and the object that a consumer hands out. Part of the reference, _pure."""
+"""One record in plain Python: its bytes, and a consumer's object. Part of the reference, _pure."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _ASSIGNABLE = frozenset(("key", "value"))
 
 
 class Record:
-    """One record as a consumer hands it out.
+    """One record for a consumer.
 
-    ``key`` and ``value`` are bytes or None, ``headers`` a list of (str, bytes or None), ``leader_epoch`` is -1 where it
-    is not known. ``key`` and ``value`` may be assigned, as deserializers do; the rest is read-only. Records are equal
-    when all their fields are. Nothing in one refers to the batch it came from.
+    ``key`` and ``value`` are bytes or None, ``headers`` a list of (str, bytes or None), ``leader_epoch`` is -1 if
+    unknown. ``key`` and ``value`` may be assigned, as deserializers do; the rest is read-only. Records are equal when
+    all their fields are. A record holds no reference to its batch.
     """
 
     __slots__ = (
@@ -72,7 +72,7 @@ class Record:
 
     @property
     def headers(self) -> Headers:
-        if self._headers is None:  # most records have none: their list is made when somebody looks
+        if self._headers is None:  # most records have none: their list is created on first use
             super().__setattr__("_headers", [])
         return self._headers  # type: ignore[return-value]
 
@@ -165,7 +165,7 @@ def encode_record(
     headers: Iterable[tuple[str, Buffer | None]] | None,
 ) -> bytes:
     """One record with its length in front."""
-    body = bytearray(1)  # attributes: no bit has a meaning
+    body = bytearray(1)  # attributes: no bit is defined
     append_varint(body, timestamp_delta)
     append_varint(body, offset_delta)
     _append_nullable(body, key)
@@ -226,7 +226,7 @@ def _read_record(data: Buffer, position: int, end: int, limits: DecodeLimits) ->
 
 
 def read_records(body: Buffer, header: BatchHeader, limits: DecodeLimits) -> Iterator[_RawRecord]:
-    """The records of a batch, each checked before it is yielded, the end of ``body`` checked with the last."""
+    """Yield the records of a batch, each checked before; the end of ``body`` is checked with the last."""
     if header.record_count > min(limits.max_records, len(body) // RECORD_BYTES_MIN):
         raise bad_record(
             header, None, f"{header.record_count} records cannot be in {len(body)} bytes (or pass the limit)"

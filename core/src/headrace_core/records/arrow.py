@@ -1,7 +1,7 @@
-"""Arrow tables to record batches and back: no Python object per record where the codec is compiled.
+"""Arrow tables to record batches and back: no Python object per record with the compiled codec.
 
-Out comes the schema of Spark's Kafka source (``arrow_schema``); in go the columns of its sink: ``value``, and
-optionally ``key``, ``headers`` and ``timestamp``. This module needs pyarrow.
+The result has the schema of Spark's Kafka source (``arrow_schema``); the input has the columns of its sink: ``value``,
+and optionally ``key``, ``headers`` and ``timestamp``. This module needs pyarrow.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ else:
     from ._arrow_decode import Decoder
     from ._arrow_encode import Encoder
 
-#: The columns of Spark's Kafka source, in its order; headers come on request.
+#: The columns of Spark's Kafka source, in its order; headers are optional.
 COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
 
 _HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
@@ -43,7 +43,7 @@ _TYPES = {
     "timestampType": pa.int32(),
     "headers": pa.list_(_HEADER),
 }
-#: Columns of binary have offsets of 32 bits, so one RecordBatch holds at most this many bytes of values.
+#: Columns of binary have 32-bit offsets, so one RecordBatch holds at most this many bytes of values.
 BYTES_MAX = 2**31 - 1
 _OFFSET_MAX = 2**63 - 1
 _UNITS_PER_MS = {"ms": 1, "us": 1_000, "ns": 1_000_000}
@@ -111,7 +111,7 @@ def encode_arrow(
 
 
 def _canonical(table: pa.Table | pa.RecordBatch) -> pa.Table:
-    """The columns that are encoded, in types that the encoder reads; copies only what has to be cast."""
+    """The columns to encode, in types that the encoder reads; copies only what has to be cast."""
     found = {}
     converters = {"value": binary_column, "key": binary_column, "headers": _headers, "timestamp": _timestamps}
     for name, convert in converters.items():
@@ -134,7 +134,7 @@ def _cast(name: str, column: pa.ChunkedArray, to: pa.DataType, wanted: str) -> p
 
 
 def binary_column(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """``column`` as binary or text that is no dictionary and no view. InvalidArgumentError names the column."""
+    """``column`` as binary or text, neither dictionary nor view. InvalidArgumentError names the column."""
     kind = column.type
     if pa.types.is_dictionary(kind):
         column = _cast(name, column, kind.value_type, "binary or string")
@@ -147,7 +147,7 @@ def binary_column(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
         or pa.types.is_fixed_size_binary(kind)
         or pa.types.is_null(kind)
     ):
-        if pa.types.is_decimal(kind):  # a fixed width too, but no bytes that anybody meant
+        if pa.types.is_decimal(kind):  # a fixed width too, but not meant as bytes
             raise InvalidArgumentError(f"column {name!r} has type {kind}, not binary or string")
         return column
     if kind in (pa.binary_view(), pa.string_view()):
@@ -252,7 +252,7 @@ def _address(buffer: pa.Buffer | None) -> int:
 
 
 def _data_bytes(column: pa.Array | None) -> int:
-    """At most so many bytes lie in the column's rows."""
+    """Upper bound of the bytes in the column's rows."""
     if column is None or pa.types.is_null(column.type):
         return 0
     if pa.types.is_fixed_size_binary(column.type):
@@ -303,11 +303,11 @@ def decode_arrow(
 ) -> pa.RecordBatch:
     """The records of whole batches of one partition, from ``start_offset`` on and below ``end_offset``.
 
-    ``columns``: those wanted, in that order ("headers" is one of them, too); what is not asked for costs nothing. Where
-    a record has no headers its list is null, as in Spark's Kafka source. Control records are left out.
+    ``columns``: the wanted ones, in that order ("headers" is one of them, too); others cost nothing. A record without
+    headers has a null list, as in Spark's Kafka source. Control records are left out.
 
-    Raises CorruptMessageError, InvalidRecordError, and InvalidArgumentError where keys and values would not fit into
-    one RecordBatch (2 GiB): decode_arrow_split makes several.
+    Raises CorruptMessageError, InvalidRecordError, and InvalidArgumentError where keys and values exceed one
+    RecordBatch (2 GiB): decode_arrow_split makes several.
     """
     batches = decode_arrow_split(
         slices,
@@ -341,7 +341,7 @@ def decode_arrow_split(
     check_crc: bool = True,
     max_bytes: int = BYTES_MAX,
 ) -> list[pa.RecordBatch]:
-    """As ``decode_arrow``, in as many RecordBatches as it takes to keep each below ``max_bytes``; at least one."""
+    """``decode_arrow`` in as many RecordBatches as keep each below ``max_bytes``; at least one."""
     schema = arrow_schema(None if columns is None else tuple(columns), include_headers)
     wanted = frozenset(schema.names)
     decoder: Any = Decoder(start_offset, _OFFSET_MAX if end_offset is None else end_offset, limits, check_crc)
@@ -394,7 +394,7 @@ def _header_lists(column: tuple[Any, ...], rows: int) -> pa.Array:
     if not ascii_names:
         try:
             keys.validate(full=True)
-        except pa.ArrowInvalid:  # not UTF-8: readable all the same, as Kafka's clients have it
+        except pa.ArrowInvalid:  # not UTF-8: readable all the same, as in Kafka's clients
             raw = keys.cast(pa.binary()).to_pylist()
             keys = pa.array([name.decode(errors="replace") for name in raw], pa.string())
     pairs = pa.StructArray.from_arrays([keys, _binary_array(pa.binary(), contents, count)], fields=list(_HEADER))
@@ -403,7 +403,7 @@ def _header_lists(column: tuple[Any, ...], rows: int) -> pa.Array:
 
 
 def _repeated(value: str | int, rows: int) -> pa.Array:
-    """An array of equal values: a view of one that is built once for each value and order of magnitude."""
+    """An array of equal values: a view of one cached for each value and order of magnitude."""
     if rows > 1 << 20:
         return _build_repeated(value, rows)
     return _cached_repeated(value, max(1 << (rows - 1).bit_length(), 1024) if rows else 0)[:rows]

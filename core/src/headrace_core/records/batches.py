@@ -1,4 +1,4 @@
-"""Whole batches: what can be said of them, and changed in them, without looking at their records.
+"""Whole batches: read and change them without reading their records.
 
 Every function takes a buffer and a position in it; none copies more than it returns. Damage is CorruptMessageError and
 names the position.
@@ -32,7 +32,7 @@ from .types import (
     DecodeLimits,
 )
 
-#: What ``check_slice`` answers of a sound slice: its offsets go on without a gap to its end; or there are gaps.
+#: Results of ``check_slice`` for a sound slice: its offsets run without a gap to its end; or there are gaps.
 SLICE_EXACT, SLICE_HAS_GAPS = -1, -2
 
 _OFFSET_MAX = 2**63 - 1
@@ -79,7 +79,7 @@ def _what_is_wrong(header: BatchHeader) -> str | None:
 
 
 def check_batch(data: Buffer, position: int = 0) -> BatchHeader:
-    """The header at ``position`` of a batch that is there in full and whose CRC is right; else CorruptMessageError."""
+    """The header at ``position`` of a complete batch with the right CRC; else CorruptMessageError."""
     header = read_whole_header(data, position)
     found = crc32c(memoryview(data)[position + CRC_START : position + header.size])
     if found != header.crc:
@@ -91,7 +91,7 @@ def check_batch(data: Buffer, position: int = 0) -> BatchHeader:
 
 
 def read_whole_header(data: Buffer, position: int = 0) -> BatchHeader:
-    """The header at ``position`` of a batch that is there in full, its CRC unchecked; else CorruptMessageError."""
+    """The header at ``position`` of a complete batch, its CRC unchecked; else CorruptMessageError."""
     header = read_header(data, position)
     if header.size > len(data) - position:
         raise CorruptMessageError(
@@ -110,7 +110,7 @@ def iterate_headers(data: Buffer) -> Iterator[tuple[int, BatchHeader]]:
 
 
 def split_batches(data: Buffer) -> list[BatchSpan]:
-    """Where each batch lies; headers only, no CRC. CorruptMessageError when ``data`` is not whole batches."""
+    """The place of each batch; headers only, no CRC. CorruptMessageError when ``data`` is not whole batches."""
     return [
         BatchSpan(position, header.size, header.base_offset, header.last_offset)
         for position, header in iterate_headers(data)
@@ -118,14 +118,14 @@ def split_batches(data: Buffer) -> list[BatchSpan]:
 
 
 def check_slice(data: Buffer, offset: int, end_offset: int, epochs: Sequence[tuple[int, int]] | None = None) -> int:
-    """Is ``data`` what a log may hand out for ``offset``: sound batches back to back, of which the first reaches to
-    ``offset`` and none to ``end_offset``, in ascending order, each under the leader epoch that holds for its offsets?
+    """Check that a log may return ``data`` for ``offset``: sound batches back to back, in ascending order, of which the
+    first reaches to ``offset`` and none to ``end_offset``, each with the leader epoch of its offsets.
 
-    ``epochs``: (epoch, start offset) of each, ascending; None: not asked. Offset, length, magic and epoch of a batch
-    lie outside of its CRC, so nothing but the neighbours and the epochs speaks for them. SLICE_EXACT: the offsets run
-    without a gap up to ``end_offset``, so a batch that claims other offsets than its own would stand out wherever it
-    lies. SLICE_HAS_GAPS: they do not, and the neighbours on both sides must be asked. Else the position of the first
-    batch that is not sound; ``slice_fault`` says what is wrong with it.
+    ``epochs``: (epoch, start offset) of each, ascending; None: unchecked. The CRC does not cover a batch's offset,
+    length, magic and epoch, so only the neighbours and the epochs confirm them. SLICE_EXACT: the offsets run without a
+    gap up to ``end_offset``, so a batch with wrong offsets would be found anywhere. SLICE_HAS_GAPS: they do not, and
+    the neighbours on both sides must be checked. Else the position of the first faulty batch; ``slice_fault`` describes
+    it.
     """
     position, expected, is_exact = 0, offset, True
     while position < len(data):
@@ -150,8 +150,8 @@ def check_slice(data: Buffer, offset: int, end_offset: int, epochs: Sequence[tup
 
 def epoch_range(epochs: Sequence[tuple[int, int]], offset: int) -> tuple[int, int, int, int]:
     """(from, to, least, most): the batches that end at ``from`` <= offset < ``to`` have a leader epoch of ``least`` to
-    ``most``. What lies before the first known epoch has none (-1), an earlier one, or the first one itself: where a
-    log's start was moved, the first epoch is said to start there."""
+    ``most``. Batches before the first known epoch have none (-1), an earlier one, or the first one itself: where a
+    log's start was advanced, the first epoch starts there."""
     at = bisect_right(epochs, offset, key=_start_offset) - 1
     end = epochs[at + 1][1] if at + 1 < len(epochs) else _OFFSET_MAX
     if at < 0:
@@ -171,7 +171,7 @@ def slice_fault(
     end_offset: int,
     epochs: Sequence[tuple[int, int]] | None = None,
 ) -> str:
-    """What is wrong with the batch at ``position``, where a batch with offsets from ``expected`` on should lie."""
+    """The fault of the batch at ``position``, where a batch with offsets from ``expected`` on should lie."""
     try:
         header = check_batch(data, position)
     except CorruptMessageError as error:
@@ -190,12 +190,12 @@ def slice_fault(
 
 
 def without_position(message: str) -> str:
-    """What an error says of a batch, for who knows its place in the file and not only in the bytes that were read."""
+    """An error's text without its position in the bytes read, for callers that know the place in the file."""
     return _PLACE.sub("the batch", message, count=1)
 
 
 def whole_batches_end(data: Buffer, position: int = 0) -> int:
-    """Where the last whole batch ends, counting from ``position``, a batch's start; part of one more may follow."""
+    """End of the last whole batch, from ``position``, a batch's start; a part of one more may follow."""
     size = len(data)
     while size - position >= HEADER_BYTES:
         end = position + read_header(data, position).size
@@ -208,7 +208,7 @@ def whole_batches_end(data: Buffer, position: int = 0) -> int:
 def check_producer_fields(
     header: BatchHeader, allow_control: bool, allow_transactional: bool, allow_producer_id: bool
 ) -> None:
-    """Raise what ``validate_batches`` says about a producer's header; the records are not looked at."""
+    """Raise the errors of ``validate_batches`` about a producer's header, without reading records."""
     where = f"the batch with base offset {header.base_offset}"
     if header.record_count != header.last_offset_delta + 1:
         raise InvalidRecordError(
@@ -239,7 +239,7 @@ def with_base(data: Buffer, position: int, base_offset: int, leader_epoch: int) 
 
 
 def with_log_append_time(batch: Buffer, now_ms: int) -> bytes:
-    """A copy of one whole batch whose records all have the time ``now_ms``, given by the log (LogAppendTime)."""
+    """A copy of one whole batch whose records all have the log's time ``now_ms`` (LogAppendTime)."""
     header = read_header(batch)
     out = bytearray(memoryview(batch)[: header.size])
     _ATTRIBUTES.pack_into(out, _ATTRIBUTES_AT, header.attributes | TIMESTAMP_TYPE_BIT)
@@ -250,8 +250,8 @@ def with_log_append_time(batch: Buffer, now_ms: int) -> bytes:
 def with_max_timestamps(data: Buffer, headers: Sequence[BatchHeader]) -> Buffer:
     """``data`` with each batch's max timestamp as in ``headers``, which ``validate_batches`` returned for it.
 
-    Kafka's brokers correct a wrong max timestamp instead of refusing the batch. Where all are right, and with a sane
-    client they are, ``data`` itself comes back.
+    Kafka's brokers correct a wrong max timestamp instead of refusing the batch. Returns ``data`` itself if all are
+    right, as with correct clients.
     """
     out: bytearray | None = None
     position = 0
@@ -267,7 +267,7 @@ def with_max_timestamps(data: Buffer, headers: Sequence[BatchHeader]) -> Buffer:
 def recompress(
     batch: Buffer, compression: Compression, level: int | None = None, *, limits: DecodeLimits = DEFAULT_LIMITS
 ) -> bytes:
-    """A copy of one whole batch with its records under another codec; all else stays as it is."""
+    """A copy of one whole batch with its records under another codec; all else is unchanged."""
     header = read_header(batch)
     view = memoryview(batch)[: header.size]
     records = decompress(header.compression, view[HEADER_BYTES:], limits.max_decompressed_bytes)

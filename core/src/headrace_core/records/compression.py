@@ -1,8 +1,8 @@
-"""The codecs of record batches, in the framings that Kafka's clients use, with bounded decompression.
+"""The codecs of record batches, in the framings of Kafka's clients, with bounded decompression.
 
-``decompress`` never holds more than its limit (and the codec's own window): output is produced in steps and the step
-that would pass the limit is an error. zlib comes with Python and lz4 with the core; cramjam (snappy) and zstandard are
-imported on first use.
+``decompress`` never holds more than its limit (and the codec's own window): output is produced in steps, and the step
+that would exceed the limit is an error. zlib comes with Python and lz4 with the core; cramjam (snappy) and zstandard
+are imported on first use.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ..errors import InvalidArgumentError, InvalidRecordError, MissingDependency
 from .types import Buffer, Compression
 
 _INT = struct.Struct(">i")
-#: First output step where the size is not known beforehand; it doubles from there.
+#: First output step for an unknown size; it doubles from there.
 _STEP_BYTES = 64 * 1024
 
 # Xerial's framing of snappy: magic, version 1, compatible with 1; then blocks, each after its length.
@@ -28,8 +28,8 @@ _XERIAL_HEADER_AS_LENGTH = _INT.unpack(_XERIAL_MAGIC[:4])[0]
 #: A snappy copy element of three bytes yields at most 64; no input grows by more than this.
 _SNAPPY_GROWTH_MAX = 22
 
-#: Levels that may be asked for (KIP-390), and what stands for "no level": Kafka's defaults. For lz4, Kafka's default
-#: of 9 means the fast compressor, and any other level the high one.
+#: Allowed levels (KIP-390), and the default: Kafka's. For lz4, Kafka's default of 9 means the fast compressor, and any
+#: other level the high one.
 LEVELS: dict[Compression, tuple[int, int, int]] = {
     Compression.GZIP: (1, 9, 6),
     Compression.LZ4: (1, 17, 9),
@@ -38,7 +38,7 @@ LEVELS: dict[Compression, tuple[int, int, int]] = {
 
 
 def check_level(compression: Compression, level: int | None) -> None:
-    """InvalidArgumentError unless ``level`` is None or one that the codec has."""
+    """InvalidArgumentError unless ``level`` is None or valid for the codec."""
     if level is None:
         return
     if compression not in LEVELS:
@@ -49,7 +49,7 @@ def check_level(compression: Compression, level: int | None) -> None:
 
 
 def require(compression: Compression) -> None:
-    """MissingDependencyError, now rather than at the first batch, if the codec's package is not installed."""
+    """MissingDependencyError if the codec's package is not installed: now, not at the first batch."""
     if compression in _PACKAGES:
         _package(*_PACKAGES[compression])
 
@@ -61,7 +61,7 @@ def compress(compression: Compression, data: Buffer, level: int | None = None) -
 
 
 def decompress(compression: Compression, data: Buffer, max_bytes: int) -> Buffer:
-    """The records of a batch; InvalidRecordError when the block is damaged or holds more than ``max_bytes``."""
+    """The records of a batch; InvalidRecordError when the block is damaged or exceeds ``max_bytes``."""
     return _DECOMPRESS[compression](data, max_bytes)
 
 
@@ -96,7 +96,7 @@ def _damaged(codec: str, why: object) -> InvalidRecordError:
 
 
 def _in_steps(codec: str, read: Callable[[int], bytes], first_bytes: int, max_bytes: int) -> Buffer:
-    """What ``read(size)`` yields until it yields nothing, in steps that double, never more than ``max_bytes``."""
+    """All output of ``read(size)``, in steps that double, at most ``max_bytes``."""
     parts: list[bytes] = []
     total, step = 0, first_bytes
     while True:
@@ -165,7 +165,7 @@ def _snappy_back(data: Buffer, max_bytes: int) -> Buffer:
         return _snappy_block(view, max_bytes, max_bytes)
     if len(view) < len(_XERIAL_HEADER):
         raise _damaged("snappy", "its header is cut short")
-    # Version and compatibility are not looked at: some clients wrote them little-endian.
+    # Version and compatibility are ignored: some clients wrote them little-endian.
     out = bytearray()
     position = len(_XERIAL_HEADER)
     while position < len(view):

@@ -34,16 +34,16 @@ from ..types import TimestampType
 
 Buffer = bytes | bytearray | memoryview
 
-#: A record's headers as they are handed out; on the way in any iterable of such pairs will do.
+#: A record's headers as returned; as input, any iterable of such pairs.
 Headers = list[tuple[str, bytes | None]]
 
-#: What is written: (timestamp_ms, key, value, headers).
+#: Input of encoders: (timestamp_ms, key, value, headers).
 RecordTuple = tuple[int, Buffer | None, Buffer | None, Iterable[tuple[str, Buffer | None]] | None]
 
 HEADER_BYTES = 61
-#: The part of a batch that ``batch_length`` does not count: base offset and the length itself.
+#: The part of a batch outside of ``batch_length``: base offset and the length itself.
 LENGTH_PREFIX_BYTES = 12
-#: Where the bytes that the CRC covers begin.
+#: Start of the bytes that the CRC covers.
 CRC_START = 21
 #: The smallest record: one byte each for length, attributes, the two deltas, two null lengths, no headers.
 RECORD_BYTES_MIN = 7
@@ -128,9 +128,9 @@ class BatchHeader(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodeLimits:
-    """What a decoder accepts of one batch, so that a few hostile bytes cannot claim the machine's memory.
+    """Limits of a decoder for one batch, so that a few hostile bytes cannot claim the machine's memory.
 
-    The defaults lie far above what any client writes: a batch of 128 MiB once decompressed, 4 Mi records in it.
+    The defaults lie far above what clients write: a batch of 128 MiB once decompressed, 4 Mi records in it.
     """
 
     max_decompressed_bytes: int = 128 * 1024 * 1024
@@ -142,7 +142,7 @@ DEFAULT_LIMITS = DecodeLimits()
 
 
 class BatchSpan(NamedTuple):
-    """Where a batch lies in a slice, and which offsets it covers (both inclusive)."""
+    """A batch's place in a slice, and its offsets (both inclusive)."""
 
     position: int
     size: int

@@ -1,9 +1,9 @@
-"""gRPC plumbing, the same for every service and client. Import this package before ``grpc`` (see environment.py).
+"""gRPC plumbing for every service and client. Import this package before ``grpc`` (see environment.py).
 
-The server side lives in ``headrace_core.rpc.server`` and is imported from there: a client needs none of it.
+The server side is ``headrace_core.rpc.server``, imported separately: clients do not need it.
 """
 
-from . import environment as environment  # first: it sets what grpc reads at import time
+from . import environment as environment  # first: it sets environment variables that grpc reads at its import
 from .channel import ChannelPurpose, open_channel
 from .status import error_from_rpc, error_to_proto, raise_proto_error, status_of
 

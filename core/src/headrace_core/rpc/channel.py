@@ -1,7 +1,7 @@
-"""Channels: where they lead, what they are for, how large a message may be.
+"""Channels: targets, purposes, message sizes.
 
 gRPC shares one TCP connection among channels whose target and options are equal. Bulk data on a connection delays
-whatever else is on it, so each *purpose* gets an option value of its own, and with it a connection of its own.
+everything else on it, so each *purpose* gets an option value of its own, and with it a connection of its own.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import itertools
 import grpc
 import grpc.aio
 
-#: Above every limit that Headrace enforces by itself (socket.request.max.bytes is 100 MiB), so that a record too large
-#: is answered with a typed error and never with gRPC's RESOURCE_EXHAUSTED.
+#: Above every limit that Headrace enforces (socket.request.max.bytes is 100 MiB), so that a record too large gets a
+#: typed error and never gRPC's RESOURCE_EXHAUSTED.
 MAX_MESSAGE_BYTES = 112 * 1024 * 1024
 
 COMMON_OPTIONS: tuple[tuple[str, int], ...] = (
@@ -26,7 +26,7 @@ COMMON_OPTIONS: tuple[tuple[str, int], ...] = (
 
 
 class ChannelPurpose(enum.StrEnum):
-    """What a channel is for; channels of different purposes never share a connection."""
+    """Purpose of a channel; channels of different purposes never share a connection."""
 
     PRODUCE = "produce"
     FETCH = "fetch"
@@ -34,16 +34,16 @@ class ChannelPurpose(enum.StrEnum):
     HEARTBEAT = "heartbeat"
     RAFT = "raft"
     REPLICATION = "replication"
-    CATCH_UP = "catch-up"  # replication of what is far behind
+    CATCH_UP = "catch-up"  # replication of replicas far behind
 
 
-#: gRPC makes its keepalive time-out the kernel's TCP_USER_TIMEOUT: when a machine vanishes, the heartbeats that it no
-#: longer acknowledges end its connections so soon. One connection for each channel: who made it, closes it.
+#: gRPC sets the kernel's TCP_USER_TIMEOUT to its keepalive timeout: when a machine vanishes, unacknowledged heartbeats
+#: end its connections so soon. One connection for each channel: its creator closes it.
 _PEER_OPTIONS: dict[str, int | str] = {"grpc.keepalive_timeout_ms": 2_000, "grpc.use_local_subchannel_pool": 1}
 
-#: Of connections that carry little, and seldom much at a time. gRPC measures the way (bandwidth times delay) with pings
-#: whenever something has arrived, to find out how much to let the other side send ahead; each of them sets timers and
-#: wakes threads on both sides, and that was a third of what an idle broker cost. Instead the window is large at once.
+#: For connections with little traffic. gRPC measures bandwidth times delay with pings whenever data has arrived, to
+#: size the flow-control window. Each ping sets timers and wakes threads on both sides: a third of the cost of an idle
+#: broker. A large initial window replaces the measurement.
 UNMEASURED_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.http2.bdp_probe", 0),
     ("grpc.http2.lookahead_bytes", 4 * 1024 * 1024),
@@ -53,14 +53,14 @@ _UNMEASURED = (ChannelPurpose.CONTROL, ChannelPurpose.HEARTBEAT, ChannelPurpose.
 _BETWEEN_PEERS = (ChannelPurpose.RAFT, ChannelPurpose.REPLICATION, ChannelPurpose.CATCH_UP)
 
 
-#: So many channels of a process, made one after the other, share a connection where gRPC lets them. Each has one or two
-#: lasting calls, and a broker takes 100 on a connection: gRPC would keep the next one waiting for ever.
+#: So many channels of a process, created one after the other, share a connection where gRPC allows it. Each has one or
+#: two lasting calls, and a broker accepts 100 on a connection: gRPC would keep the next one waiting forever.
 CHANNELS_PER_CONNECTION = 40
 _channels = itertools.count()
 
 
 def open_channel(address: str, purpose: ChannelPurpose) -> grpc.aio.Channel:
-    """A channel to ``host:port``. It connects lazily and again by itself; the caller closes it."""
+    """A channel to ``host:port``. It connects lazily and reconnects by itself; the caller closes it."""
     options: dict[str, int | str] = {
         **dict(COMMON_OPTIONS),
         "headrace.purpose": purpose.value,

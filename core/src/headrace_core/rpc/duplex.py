@@ -1,5 +1,5 @@
-"""The client's side of a bidirectional call, the twin of streams.py: one task reads, one task writes, none is cancelled
-while gRPC holds what it awaits.
+"""The client's side of a bidirectional call, the twin of streams.py: one task reads, one task writes, and neither is
+cancelled while gRPC holds what it awaits.
 
     stream = Duplex(address, ChannelPurpose.PRODUCE, lambda channel: ProduceStub(channel).Produce())
     await stream.run(read_answers(stream), write_requests(stream))      # until the stream ends; raises why
@@ -8,24 +8,25 @@ while gRPC holds what it awaits.
 call. A part that reads or writes then ends with the call; any other part is cancelled where it waits. ``run`` returns
 when no task, call or connection is left, so the caller may start the next stream at once.
 
-A stream has a connection of its own, and it ends with the stream. A channel that was kept would answer from memory for
+A stream has a connection of its own, which ends with the stream. A channel that was kept would answer from memory for
 up to a second after failed attempts, though the server may be back.
 
-What grpc.aio (1.85) does, and what this class makes of it:
+Behaviour of grpc.aio (1.85), and what this class does about it:
 
-* It leaks the native memory of an operation whose awaiter is cancelled (gRPC issue 43360). Hence the rule above.
+* It leaks the native memory of an operation whose awaiter is cancelled (gRPC issue 43360): the reason for the rule
+  above.
 * A write that waits for a connection does not learn that its call was cancelled. ``connected`` waits instead: it holds
   nothing of gRPC's, so ``run`` may cancel it.
-* ``wait_for_connection`` may return after an attempt that failed. ``connected`` looks at the channel's state, too.
-* A write that meets the end of the stream puts INTERNAL in place of the server's status. When the status came first,
-  it is noted in the call's done callback. When it comes after the write has failed, gRPC tells no one, so ``read`` and
-  ``write`` look for it until it is there. Either way they raise what the server said.
+* ``wait_for_connection`` may return after a failed attempt. ``connected`` checks the channel's state, too.
+* A write that meets the end of the stream replaces the server's status by INTERNAL. When the status came first, the
+  call's done callback records it. When it comes after the write has failed, gRPC does not report it, so ``read`` and
+  ``write`` poll for it. Either way they raise the server's error.
 * A cancelled call raises CancelledError in the tasks that read or write, though they were not cancelled; so does a
-  channel that is closed. Here this is a NetworkError; a CancelledError always means that the task was cancelled.
+  closed channel. Here this is a NetworkError; a CancelledError always means that the task was cancelled.
 * A message that is no valid protobuf message is read as None. Here this is a NetworkError, and ends the call.
 
-Order and matching of answers are the parts' business. A write returns when gRPC has taken the message, and waits while
-the server does not read (flow control), so what waits to be sent waits in the writing part.
+The parts order and match the answers. A write returns when gRPC has taken the message, and waits while the server does
+not read (flow control), so unsent messages wait in the writing part.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ Response = TypeVar("Response")
 _ENDED = (grpc.aio.AioRpcError, asyncio.InvalidStateError)
 
 #: The status details after a failed write. gRPC fails a write when the stream has ended, so the server's own status is
-#: on its way. The stream looks for it every so many seconds, so many times.
+#: on its way. The stream polls for it every so many seconds, so many times.
 _FAILED_WRITE = "Internal error from Core"
 _LOOK_S, _LOOKS = 0.01, 100
 
@@ -63,7 +64,7 @@ class Duplex(Generic[Request, Response]):
     ) -> None:
         """Dial ``address`` (``host:port``) and begin the call that ``open_call`` makes on the channel."""
         self.address = address
-        #: The call is over: what is written from now on is surely not sent.
+        #: The call is over: later writes are surely not sent.
         self.ended = False
         self._channel = open_channel(address, purpose)
         self._call = open_call(self._channel)
@@ -71,11 +72,11 @@ class Duplex(Generic[Request, Response]):
         self._status: grpc.aio.AioRpcError | None = None
         self._why: HeadraceError | None = None
         self._cancelled = asyncio.get_running_loop().create_future()
-        #: Tasks whose await belongs to gRPC.
+        #: Tasks that await a gRPC operation.
         self._busy: set[asyncio.Task[Any] | None] = set()
 
     def cancel(self, why: HeadraceError | None = None) -> None:
-        """End the call; ``run`` raises ``why`` (default: a NetworkError). Nothing when it has ended already."""
+        """End the call; ``run`` raises ``why`` (default: a NetworkError). No effect after its end."""
         if not self._cancelled.done():
             self.ended = True
             self._why = why or self._given_up()
@@ -83,15 +84,15 @@ class Duplex(Generic[Request, Response]):
             self._call.cancel()
 
     async def run(self, *parts: Coroutine[Any, Any, None]) -> None:
-        """Run the parts until one of them ends; returns when it returned, raises what it raised."""
+        """Run the parts until one of them ends; returns when it returned, raises its error."""
         tasks = [asyncio.create_task(part) for part in parts]
         try:
             await asyncio.wait([*tasks, self._cancelled], return_when=asyncio.FIRST_COMPLETED)
             first = next((task for task in tasks if task.done()), None)
             why, self._why = self._why, None
-        finally:  # in a task of its own: a caller that is cancelled again leaves nothing behind
+        finally:  # in a task of its own, so that a second cancellation leaves nothing behind
             await asyncio.shield(asyncio.create_task(self._end(tasks)))
-        # The traceback of what is raised here keeps this frame, which would keep the tasks and their exceptions.
+        # The traceback of an error raised here keeps this frame, which would keep the tasks and their exceptions.
         del tasks
         if why is not None:
             raise why
@@ -116,7 +117,7 @@ class Duplex(Generic[Request, Response]):
     # -- for the parts -----------------------------------------------------------------------------------------------
 
     async def connected(self) -> None:
-        """Wait for the connection; to be awaited before the first write. What fails here had no effect."""
+        """Wait for the connection; await it before the first write. A failure here had no effect."""
         try:
             await self._call.wait_for_connection()
         except _ENDED:
@@ -143,7 +144,7 @@ class Duplex(Generic[Request, Response]):
         return message  # type: ignore[no-any-return]
 
     async def done_writing(self) -> None:
-        """Tell the server that nothing more is sent. The server's end of the stream still has to be read."""
+        """Tell the server that no more requests follow. The server's end of the stream still has to be read."""
         await self._unless_ended(self._call.done_writing())
 
     async def _unless_ended(self, operation: Coroutine[Any, Any, Any]) -> Any:
@@ -168,7 +169,7 @@ class Duplex(Generic[Request, Response]):
     # -- the end -----------------------------------------------------------------------------------------------------
 
     def _note_status(self, call: grpc.aio.Call) -> None:
-        """The call is over, and its status is there: what gRPC offers as coroutines returns at once."""
+        """The call is over, and its status is known: gRPC's coroutines return at once."""
         self.ended = True
         self._status = grpc.aio.AioRpcError(
             _now(call.code()), grpc.aio.Metadata(), _now(call.trailing_metadata()), _now(call.details())
@@ -193,13 +194,13 @@ class Duplex(Generic[Request, Response]):
 
 
 def _is_cancelled() -> bool:
-    """What a CancelledError means: this task was cancelled, or only the call."""
+    """Whether a CancelledError means that this task was cancelled, not only the call."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 
 
 def _now(coroutine: Coroutine[Any, Any, Any]) -> Any:
-    """The result of a coroutine that has nothing to wait for."""
+    """The result of a coroutine that does not wait."""
     try:
         coroutine.send(None)
     except StopIteration as end:

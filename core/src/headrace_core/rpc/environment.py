@@ -1,19 +1,18 @@
-"""Process-wide switches that must be thrown early, each in this one place.
+"""Process-wide settings that must be made early.
 
 ``GRPC_EXPERIMENTS``: on grpcio 1.85 the event engine's client and listener cost a third of the requests per second and
-0.2 ms of latency; measured again at each upgrade of grpcio. It works only before grpc is imported.
+0.2 ms of latency; measure again at each upgrade of grpcio. Effective only before grpc is imported.
 
-``GRPC_ENABLE_FORK_SUPPORT``: gRPC's handlers of forks take its pollers apart in the child, and one fork in ten beside
-an open client ended there (SIGABRT) before it became another program: ``subprocess`` with a ``preexec_fn``, which is
-how PySpark starts Java. Without them such a child lives, and a child that stays Python is looked after by the SDK
-(engine/io_thread.py). It works only before gRPC is first used.
+``GRPC_ENABLE_FORK_SUPPORT``: gRPC's fork handlers take its pollers apart in the child. One fork in ten beside an open
+client aborted there (SIGABRT) before it became another program: ``subprocess`` with a ``preexec_fn``, which is how
+PySpark starts Java. Without them such a child works, and the SDK handles a child that stays Python
+(engine/io_thread.py). Effective only before gRPC is first used.
 
-``tune_malloc``: record batches are large buffers that come and go. By default glibc maps and unmaps each, and the
-kernel zeroes its pages every time. Only our own processes call it; a library must not change its host's allocator
-unasked.
+``tune_malloc``: record batches are large short-lived buffers. By default glibc maps and unmaps each, and the kernel
+zeroes its pages every time. Only our own processes call it; a library must not change its host's allocator.
 
-``tune_interpreter``: a thread that comes back from a flush waits for the GIL until the event loop lets go of it, which
-a busy loop does every switch interval: 5 ms by default, many times what the flush took.
+``tune_interpreter``: a thread that returns from a flush waits for the GIL until the event loop releases it, which a
+busy loop does every switch interval: 5 ms by default, many times the flush.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -2, -3, -8
 
 
 def tune_malloc(*, mmap_threshold: int = 32 << 20, trim_threshold: int = 1 << 30, top_pad: int = 64 << 20) -> bool:
-    """Keep large buffers in the heap instead of mapping each anew (sizes in bytes). False where libc has no mallopt."""
+    """Keep large buffers in the heap instead of mapping each (sizes in bytes). False where libc has no mallopt."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):
@@ -45,5 +44,5 @@ def tune_malloc(*, mmap_threshold: int = 32 << 20, trim_threshold: int = 1 << 30
 
 
 def tune_interpreter(*, switch_interval_s: float = 0.0005) -> None:
-    """Have threads that return from the disk soon get the interpreter. For a server's process."""
+    """Give threads that return from the disk the interpreter soon. For a server's process."""
     sys.setswitchinterval(switch_interval_s)

@@ -1,7 +1,7 @@
-"""Which event loop our own threads turn: uvloop's (libuv) where there is one, else asyncio's.
+"""Event loop of our own threads: uvloop's (libuv) where available, else asyncio's.
 
-Measured with one record in flight at three replicas, everything forced to the disk: 16 % less from send to received and
-18 % less CPU on the nodes (docs/performance/replicas.md). A user's own loop is never touched.
+Measured with one record in flight at three replicas, everything flushed: 16 % less from send to receive and 18 % less
+CPU on the nodes (docs/performance/replicas.md). A user's own loop is never changed.
 
 What differs, and is allowed for: timers are of whole milliseconds, and ``loop.time()`` is the time at which the loop's
 pass began. So no deadline of less than a millisecond is set on a loop, and nothing is measured by its clock.

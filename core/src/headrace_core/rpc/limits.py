@@ -1,11 +1,11 @@
-"""How much one request may hold: the table of every call, and the check of a request's bytes against it.
+"""Size limits of requests: a table of every call, and the check of a request's bytes against it.
 
-A listener runs the check before it parses a request (see receiving.py): 14 MiB of unknown topic names would cost the
-event loop seconds, and two bytes on the wire become an object of a hundred. A repeated field without a line here fails
-a test, and docs/reference/limits.md holds this table in words.
+A listener checks a request before it parses it (see receiving.py): 14 MiB of unknown topic names would cost the event
+loop seconds, and two bytes on the wire become an object of a hundred. A repeated field without a line here fails a
+test, and docs/reference/limits.md has this table in words.
 
 The check reads field headers only (https://protobuf.dev/programming-guides/encoding/) and stops at the first excess, so
-that its cost is bounded by the limits and not by the request.
+the limits bound its cost, not the request.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ ITEMS_MAX = 10_000
 NAME_BYTES_MAX = 32_767
 #: Bytes of one request, unless the table says otherwise.
 REQUEST_BYTES_MAX = 8 * MIB
-#: Partitions in a request whose handling is not interrupted: Produce, Fetch, DeleteRecords. Kafka bounds only their
-#: bytes. 2,000 is what Kafka answers at a time to DescribeTopicPartitions (max.request.partition.size.limit, KIP-966).
+#: Partitions in a request that is handled without interruption: Produce, Fetch, DeleteRecords. Kafka bounds only their
+#: bytes. 2,000 is Kafka's limit of one answer to DescribeTopicPartitions (max.request.partition.size.limit, KIP-966).
 PARTITIONS_MAX = 2_000
-#: Bytes of records in one Produce request: the default of socket.request.max.bytes. A producer puts no more batches
-#: together, whatever its max.request.size; one larger batch goes alone.
+#: Bytes of records in one Produce request: the default of socket.request.max.bytes. A producer combines no more batches
+#: at any max.request.size; one larger batch goes alone.
 REQUEST_RECORDS_BYTES = 16 * MIB
 #: A batch may have up to socket.request.max.bytes; the listener's own limit applies (see server.py).
 _BULK = 1 << 31
@@ -37,7 +37,7 @@ _BULK = 1 << 31
 
 @dataclass(frozen=True, slots=True)
 class RequestLimits:
-    """Of one call. ``items``: dotted path of a repeated field -> how many a request may have of it in all."""
+    """Limits of one call. ``items``: dotted path of a repeated field -> its items in a request."""
 
     items: Mapping[str, int] = field(default_factory=dict)
     bytes_max: int = REQUEST_BYTES_MAX
@@ -136,21 +136,21 @@ LIMITS: Mapping[str, RequestLimits] = {
 
 
 def limit_of(method: str, path: str) -> int:
-    """How many items at ``path`` one request of ``method`` may have."""
+    """Items at ``path`` that one request of ``method`` may have."""
     return LIMITS[method].items[path]
 
 
 def pages(items: Sequence[Item], most: int = ITEMS_MAX) -> Iterator[Sequence[Item]]:
-    """``items`` in parts that one request may have; one empty part when there are none."""
+    """``items`` in parts that fit into a request; one empty part for none."""
     for start in range(0, max(len(items), 1), most):
         yield items[start : start + most]
 
 
 class RequestCheck:
-    """The limits of one call, ready for its requests' bytes. ``descriptor``: of its request message."""
+    """The limits of one call, compiled for its requests' bytes. ``descriptor``: of its request message."""
 
     def __init__(self, method: str, descriptor: Any) -> None:
-        """``method``: "Service/Method". LookupError: the table has no such call, which must not be served so."""
+        """``method``: "Service/Method". LookupError: the table has no such call, so it must not be served."""
         if method not in LIMITS:
             raise LookupError(f"{method} has no limits: add its row to LIMITS, run tools/limits_docs.py generate")
         self._method = method
@@ -161,20 +161,20 @@ class RequestCheck:
         self._smallest = min(self._most, default=_BULK)
 
     def __call__(self, data: bytes) -> HeadraceError | None:
-        """What is wrong with a request of these bytes; None: nothing that can be seen without parsing it."""
+        """The error of a request with these bytes; None: none that is visible without parsing."""
         limits, size = self._limits, len(data)
         if size > limits.bytes_max:
             return InvalidRequestError(
                 f"{self._method}: the request has {size} bytes, at most {limits.bytes_max} are accepted; "
                 "split the request"
             )
-        if size <= min(self._smallest, NAME_BYTES_MAX):  # each item has a byte at least
+        if size <= min(self._smallest, NAME_BYTES_MAX):  # each item has at least one byte
             return None
         counts = [0] * len(self._most)
         try:
             return self._walk(data, 0, size, self._plan, counts)
         except (IndexError, RecursionError):
-            return None  # torn bytes: the parser says what is wrong with them
+            return None  # truncated bytes: the parser reports them
 
     def _walk(
         self, data: bytes, at: int, end: int, plan: Mapping[int, _Step], counts: list[int]
@@ -220,7 +220,7 @@ class RequestCheck:
                 at += 4
             elif kind == 1:
                 at += 8
-            else:  # groups: no client of ours, nor of proto3, sends one, and items behind it could not be counted
+            else:  # groups: neither our clients nor proto3 send one, and items behind it could not be counted
                 return InvalidRequestError(
                     f"{self._method}: the request is not a valid protobuf message: a field of wire type {kind}"
                 )
@@ -234,7 +234,7 @@ class RequestCheck:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """What to do at a field: ``count`` is the index of its limit, or -1; ``inner`` the plan of a message in it."""
+    """Action at a field: ``count`` is the index of its limit, or -1; ``inner`` the plan of a message in it."""
 
     name: str
     count: int
@@ -251,8 +251,8 @@ _TYPE_STRING, _TYPE_BYTES = 9, 12
 
 
 def _plan_of(descriptor: Any, prefix: str, paths: Mapping[str, int]) -> dict[int, _Step]:
-    """Fields of a message that are counted or are names. A message inside is looked into where something in it counts:
-    names elsewhere are as long as ``bytes_max`` allows, and cost a look at every field of every item."""
+    """Fields of a message that are counted or are names. Inner messages are included where they have counted fields:
+    other names may be as long as ``bytes_max`` allows, and checking them would visit every field of every item."""
     plan: dict[int, _Step] = {}
     for each in descriptor.fields:
         path = f"{prefix}{each.name}"
@@ -268,7 +268,7 @@ def _plan_of(descriptor: Any, prefix: str, paths: Mapping[str, int]) -> dict[int
 
 
 def _varint(data: bytes, at: int, first: int) -> tuple[int, int]:
-    """(value, where it ends) of a varint whose first byte, at ``at - 1``, is ``first``."""
+    """(value, end position) of a varint whose first byte, at ``at - 1``, is ``first``."""
     value, shift = first & 127, 7
     while True:
         byte = data[at]

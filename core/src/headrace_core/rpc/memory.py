@@ -1,8 +1,8 @@
-"""Memory given back to the operating system after large requests were refused.
+"""Return memory to the operating system after large refused requests.
 
-Our processes keep freed buffers in the heap (``tune_malloc``), because record batches need them again at once. After a
-flood of large refused requests nothing needs them again, so the heap is trimmed then, on a thread: when none has come
-for ``QUIET_S``, and every ``PAUSE_S`` while they do. (Pages given back cost a fault each when the next one comes.)
+Our processes keep freed buffers in the heap (``tune_malloc``), because record batches need them again at once. After
+large refused requests they are not needed, so a thread trims the heap: when none has come for ``QUIET_S``, and every
+``PAUSE_S`` while they do. (Returned pages cost a fault each when the next one comes.)
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _first_s = 0.0
 
 
 def give_memory_back() -> None:
-    """Have the heap trimmed soon. In an event loop; calls before that put it off."""
+    """Have the heap trimmed soon. In an event loop; repeated calls delay it."""
     global _due, _first_s
     loop = asyncio.get_running_loop()
     now_s = loop.time()
-    if _due is None or _due.when() < now_s - PAUSE_S:  # a loop that has ended takes its timer along
+    if _due is None or _due.when() < now_s - PAUSE_S:  # the timer of a loop that has ended never fires
         _first_s = now_s
     else:
         _due.cancel()

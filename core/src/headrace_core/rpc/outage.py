@@ -1,9 +1,5 @@
-"""While a node cannot reach another: how long it waits between attempts, and what it says.
-
-One warning soon, one every ten seconds, one line when it is over.
-
-Whoever tries again and again is silent by nature, and a node that waits silently looks as if it hung.
-"""
+"""Retries and log lines while a node cannot reach another: one warning soon, one every ten seconds, one line at the
+end."""
 
 from __future__ import annotations
 
@@ -12,14 +8,14 @@ import random
 import time
 from collections.abc import Callable
 
-#: A peer that starts at the same time, or anew, is given so long before anything is said ...
+#: Time for a peer that starts at the same time, before the first warning ...
 _GRACE_S = 1.0
-#: ... and how often it is said again.
+#: ... and interval of the warnings.
 _EVERY_S = 10.0
 
 
 class Outage:
-    """``failed`` after each attempt in vain, ``over`` after each that did not fail: it costs one comparison."""
+    """Call ``failed`` or ``over`` after each attempt; ``over`` costs one comparison."""
 
     def __init__(
         self,
@@ -29,7 +25,7 @@ class Outage:
         whom: str = "the controller",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``what`` begins the lines: what is tried. ``clock``: seconds."""
+        """``what`` begins the lines: the attempted action. ``clock``: seconds."""
         self._logger = logger
         self._what = what
         self._whom = whom
@@ -65,9 +61,10 @@ class Outage:
 
 
 class Backoff:
-    """How long to wait before trying again: doubling, with jitter, bounded (Kafka's retry.backoff.ms, KIP-580).
+    """Pauses between retries: doubling, with jitter, bounded (Kafka's retry.backoff.ms, KIP-580).
 
-    ``next_s()`` seconds now; ``reset()`` after a success. The jitter keeps a crowd from coming back in step."""
+    ``next_s()`` is the next one in seconds; call ``reset()`` after a success. The jitter spreads many clients' retries.
+    """
 
     def __init__(self, *, first_ms: float = 50, most_ms: float = 1_000, rng: random.Random | None = None) -> None:
         self._first_ms = first_ms

@@ -1,8 +1,8 @@
-"""Requests as they arrive: checked against the limits before they are parsed, with their size, never an exception.
+"""Receive requests: check them against the limits before parsing, with their size, never an exception.
 
 gRPC calls a deserializer with a message's bytes. When it raises, grpc.aio ends a unary call with UNKNOWN and a stack
-trace; on a client's side it hands out None. So ours returns an ``Arrival`` in every case, and the call's own code ends
-the call with the typed error in it.
+trace; on a client's side it returns None. So ours always returns an ``Arrival``, and the call's own code ends the call
+with the typed error in it.
 """
 
 from __future__ import annotations
@@ -20,34 +20,35 @@ from ..errors import HeadraceError, InvalidRequestError
 from .limits import RequestCheck
 from .memory import give_memory_back
 
-#: Bytes of refused requests that a listener receives a second, over all connections. To receive a MiB holds the event
-#: loop for one to two milliseconds, so requests that are refused over and over cost it less than one percent.
+#: Bytes of refused requests that a listener receives a second, over all connections. Receiving a MiB holds the event
+#: loop for one to two milliseconds, so repeated refused requests cost it less than one percent.
 REFUSED_BYTES_PER_S = 4 * 1024 * 1024
-#: Smaller requests cost nothing that is worth a penalty. The longest penalty.
+#: Smaller requests need no penalty. The longest penalty.
 PENALIZED_BYTES_MIN, PENALTY_S_MAX = 64 * 1024, 30.0
-#: A refused request of this size has its memory given back (memory.py).
+#: Memory of a refused request of this size is returned (memory.py).
 LARGE_REFUSED_BYTES = 1024 * 1024
-#: An answer to a refused request waits no longer.
+#: Longest delay of an answer to a refused request.
 ANSWER_PAUSE_S_MAX = 2.0
 
 
 class Penalties:
-    """Connections of one listener that sent large requests to be refused: their next requests are read late.
+    """Connections of one listener that sent large refused requests: their next requests are read late.
 
-    The penalties of all connections follow one another, so many such connections cost no more than one does. What is
-    not read stays in gRPC's flow-control window, and then with the client."""
+    The penalties of all connections follow one another, so many such connections cost no more than one. Unread bytes
+    stay in gRPC's flow-control window, and then with the client.
+    """
 
     def __init__(
         self, clock: Callable[[], float] = time.monotonic, give_back: Callable[[], object] = give_memory_back
     ) -> None:
-        """``give_back``: called when a request was so large that its memory should be returned."""
+        """``give_back``: called after a request so large that its memory should be returned."""
         self._clock = clock
         self._give_back = give_back
         self._until_s: dict[str, float] = {}
         self._free_s = 0.0
 
     def add(self, peer: str, size: int) -> float:
-        """``peer``, a connection, sent ``size`` bytes in vain; returns for how many seconds it is not read."""
+        """``peer``, a connection, sent ``size`` refused bytes; returns for how many seconds it is not read."""
         if size < PENALIZED_BYTES_MIN:
             return 0.0
         if size >= LARGE_REFUSED_BYTES:
@@ -59,18 +60,18 @@ class Penalties:
         return self._free_s - now
 
     def left_s(self, peer: str) -> float:
-        """For how many seconds nothing of ``peer`` is read."""
+        """Seconds for which ``peer`` is not read."""
         return max(self._until_s.get(peer, 0.0) - self._clock(), 0.0)
 
     async def over(self, context: Any) -> None:
-        """Wait until requests of the call's connection may be read: mostly not at all."""
+        """Wait until requests of the call's connection may be read; normally returns at once."""
         if self._until_s and (left_s := self.left_s(context.peer())) > 0:
             await asyncio.sleep(left_s)
 
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """One request of ``size`` bytes: the ``message``, or the ``error`` that it is answered with."""
+    """A request of ``size`` bytes: the ``message``, or the ``error`` for its answer."""
 
     message: Any
     size: int
@@ -78,7 +79,7 @@ class Arrival:
     error: HeadraceError | None = None
 
     async def punish(self, context: Any) -> None:
-        """The request is refused: note it of the call's connection, and have the answer wait."""
+        """The request is refused: add a penalty to the call's connection, and delay the answer."""
         await asyncio.sleep(min(self.penalties.add(context.peer(), self.size), ANSWER_PAUSE_S_MAX))
 
 
@@ -90,7 +91,7 @@ def arrivals_of(
     parse = handler.request_deserializer
     package, _, method = path.rpartition("/headrace.v1.")
     check: Callable[[bytes], HeadraceError | None] = lambda data: None  # noqa: E731
-    if package == "" and method != path:  # (others' services, such as health, have no limits of ours)
+    if package == "" and method != path:  # (libraries' services, such as health, have no limits here)
         check = RequestCheck(method, parse.__self__.DESCRIPTOR)
 
     def arrive(data: bytes) -> Arrival:

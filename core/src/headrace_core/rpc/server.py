@@ -1,10 +1,9 @@
 """A listener: one gRPC server on one port, with health checking and reflection, errors mapped, a clean stop.
 
-What is clean about it. gRPC's own stop says good-bye (GOAWAY) at once and closes a connection as soon as its last call
-has ended. A client that is still sending then has its connection reset, for there are bytes that nobody will read, and
-a reset takes what the client has not read yet: the status that says why its call was ended. So ``stop`` waits for the
-calls first. Their statuses are on their way then, and the good-bye, which gRPC sends with a ping, comes behind them:
-the ping's answer, upon which the connection is closed, says that the client has read them.
+gRPC's own stop sends GOAWAY at once and closes a connection as soon as its last call has ended. The connection of a
+client that is still sending is then reset, because of unread bytes. A reset discards what the client has not read yet:
+the status with the reason. So ``stop`` waits for the calls first. Their statuses are sent before the GOAWAY and its
+ping; the ping's answer, after which the connection is closed, shows that the client has read them.
 """
 
 from __future__ import annotations
@@ -31,21 +30,21 @@ logger = logging.getLogger(__name__)
 #: Bytes of single requests that one listener holds at once; see RequestBytes.
 UNARY_BYTES_MAX = 64 * 1024 * 1024
 SMALL_REQUEST_BYTES = 16 * 1024
-#: What a message may have beside the bytes that its limit counts, so that the excess gets a typed error.
+#: Bytes of a message beside those of its limit, so that an excess gets a typed error.
 OVERHEAD_BYTES = 1024 * 1024
-#: Connections of one listener (max.connections), and calls of one connection. Where strangers call, a connection has
-#: fewer: of a connection that begins and resets calls without end, gRPC hands us up to twice as many.
+#: Connections of one listener (max.connections), and calls of one connection. On public listeners a connection has
+#: fewer: if it begins and resets calls without end, gRPC passes on up to twice as many.
 CONNECTIONS_MAX = 10_000
 STREAMS_PER_CONNECTION_MAX = 1_000
 STREAMS_PER_CLIENT_CONNECTION_MAX = 100
-#: Stopping a listener waits so long for the clean-up of handlers that it cut.
+#: How long stopping a listener waits for the clean-up of its cancelled handlers.
 CLEAN_UP_S = 1.0
 #: Bytes of a call's headers: above the first gRPC may refuse the call, above the second it does.
 HEADER_BYTES_MAX, HEADER_BYTES_REFUSED = 8 * 1024, 16 * 1024
 
 
 class CallsUnderWay:
-    """How many calls of our own handlers have not sent their status yet."""
+    """Number of calls of our own handlers that have not sent their status yet."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -62,16 +61,16 @@ class CallsUnderWay:
             self._over.set()
 
     async def over(self, within_s: float) -> None:
-        """Until there are none, or ``within_s`` have passed."""
+        """Wait until there are none, at most ``within_s``."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within_s):
                 await self._over.wait()
 
 
 class RequestBytes:
-    """Bytes of single requests (calls that are no streams of requests) under way on a listener, over all connections.
-    Streams count theirs where they are handled. Calls whose answer is a stream have a budget of their own: they last
-    for as long as the client likes, and single calls are served beside them."""
+    """Bytes of single requests (of calls without a request stream) in progress on a listener, over all connections.
+    Streams count theirs where they are handled. Calls with a response stream have a budget of their own: they last as
+    long as the client likes, beside single calls."""
 
     def __init__(self, most: int = UNARY_BYTES_MAX) -> None:
         self._most = most
@@ -79,7 +78,7 @@ class RequestBytes:
 
     @contextlib.contextmanager
     def held(self, size: int, method: str) -> Iterator[None]:
-        """ServerBusyError: too many bytes are under way already. Small requests always pass."""
+        """ServerBusyError: too many bytes are in progress already. Small requests always pass."""
         if size > SMALL_REQUEST_BYTES and self.used + size > self._most:
             raise ServerBusyError(
                 f"{method}: requests of {self.used} bytes are in progress, at most {self._most} are accepted; retry"
@@ -92,7 +91,7 @@ class RequestBytes:
 
 
 class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
-    """Turns a HeadraceError that leaves a handler into its status; anything else is logged: UNKNOWN_SERVER_ERROR."""
+    """Converts a handler's HeadraceError to its status; other exceptions are logged: UNKNOWN_SERVER_ERROR."""
 
     def __init__(self, calls: CallsUnderWay, requests: RequestBytes, watches: RequestBytes) -> None:
         self._calls = calls
@@ -108,7 +107,7 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         handler = self._handlers.get(details.method)
         if handler is None:
             handler = await continuation(details)
-            if handler is not None:  # a method that is served: there are few
+            if handler is not None:  # a served method: there are few
                 handler = self._handlers[details.method] = self._guarded(handler, details.method)
         return handler
 
@@ -120,7 +119,7 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         )
         if not inspect.iscoroutinefunction(behaviour):  # health and reflection come from libraries: they yield
             return handler
-        # All are served as streams of requests: what is a single request is read here, and not before its time.
+        # All are served as streams of requests: a single request is read here, when its turn comes.
         make = (
             grpc.stream_stream_rpc_method_handler
             if handler.response_streaming
@@ -135,12 +134,12 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
 def _guard(
     behaviour: Any, method: str, calls: CallsUnderWay, penalties: Penalties, requests: RequestBytes | None
 ) -> Any:
-    """``behaviour`` counted, and with errors mapped. ``requests``: where the call's single request counts; None: the
+    """``behaviour`` counted, with errors mapped. ``requests``: where the call's single request counts; None: the
     handler reads its requests (streams.py)."""
 
     async def single(arrival: Any, context: Any) -> Any:
         if arrival is grpc.aio.EOF:
-            await asyncio.sleep(0)  # a cancelled call looks like this too, and its cancellation arrives now
+            await asyncio.sleep(0)  # a cancelled call looks the same, and its cancellation arrives now
             raise InvalidRequestError(f"{method}: the client ended the call without a request")
         if arrival.error is not None:
             await arrival.punish(context)
@@ -174,10 +173,10 @@ def _guard(
 
 
 class Listener:
-    """One port. ``add(registrar, servicer)`` before ``start``; ``serving`` flips the health answer.
+    """One port. ``add(registrar, servicer)`` before ``start``; ``serving`` sets the health status.
 
-    ``registrar`` is a generated ``add_XServicer_to_server``; service names for reflection are read from the servers'
-    own tables, so that nothing has to be listed twice.
+    ``registrar`` is a generated ``add_XServicer_to_server``; service names for reflection come from the server's own
+    tables.
     """
 
     def __init__(
@@ -191,10 +190,10 @@ class Listener:
         connections_max: int = CONNECTIONS_MAX,
         streams_max: int = STREAMS_PER_CONNECTION_MAX,
     ) -> None:
-        """``takes_bulk``: False when those who call here send little; see ``UNMEASURED_OPTIONS``.
-        ``message_bytes_max``: a larger message is refused by its length, before it is received.
-        ``connections_max``: one more is closed as soon as it is accepted. ``streams_max``: calls of one connection; a
-        gRPC client keeps further ones back until there is room."""
+        """``takes_bulk``: False when callers send little; see ``UNMEASURED_OPTIONS``. ``message_bytes_max``: a larger
+        message is refused by its length, before it is received. ``connections_max``: further ones are closed when
+        accepted. ``streams_max``: calls of one connection; a gRPC client keeps further ones back until there is
+        room."""
         self.name = name
         self.host = host
         self.port = port
@@ -202,7 +201,7 @@ class Listener:
         self._message_bytes_max = message_bytes_max
         self._connections_max = connections_max
         self._streams_max = streams_max
-        #: Of single requests under way, and of those that a stream answers.
+        #: Of single requests, and of those with a response stream.
         self.requests, self.watches = RequestBytes(), RequestBytes()
         self._services: list[str] = []
         self._server: grpc.aio.Server | None = None
@@ -234,8 +233,8 @@ class Listener:
                 ("grpc.absolute_max_metadata_size", HEADER_BYTES_REFUSED),
                 *(() if self._takes_bulk else UNMEASURED_OPTIONS),
                 # Ping connections without calls, too. gRPC's poller misses a reset that arrives together with data (it
-                # reads the data, sees no more, and waits for an event that has passed), and only a write finds out.
-                # A machine that vanished sends no reset at all. Either connection keeps its descriptor until then.
+                # reads the data and waits for an event that has passed), and only a write detects it. A vanished
+                # machine sends no reset at all. Such a connection keeps its descriptor until then.
                 ("grpc.keepalive_permit_without_calls", 1),
                 ("grpc.so_reuseport", 0),
                 ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
@@ -260,15 +259,15 @@ class Listener:
         return self.port
 
     async def serving(self, yes: bool) -> None:
-        """What health checks answer, for the whole server ("") and for each service."""
+        """Set the health status, for the whole server ("") and for each service."""
         state = health_pb2.HealthCheckResponse.SERVING if yes else health_pb2.HealthCheckResponse.NOT_SERVING
         for service in ("", *self._services):
             await self._health.set(service, state)
 
     async def stop(self, grace_s: float = 5.0) -> None:
-        """Let calls under way end within ``grace_s``; then take no new ones and have clients read, within ``grace_s``,
-        what they were told. What is not over then is cut. ``grace_s`` 0: all is cut at once. Handlers that are cut have
-        ended when this returns, unless their clean-up takes longer than ``CLEAN_UP_S``."""
+        """Let calls in progress end within ``grace_s``; then refuse new ones and let clients read their statuses within
+        ``grace_s``; then cancel the rest. ``grace_s`` 0: cancel all at once. Cancelled handlers have ended when this
+        returns, unless their clean-up takes longer than ``CLEAN_UP_S``."""
         if self._server is not None:
             await self._health.enter_graceful_shutdown()
             await self._calls.over(grace_s)

@@ -1,7 +1,7 @@
-"""Errors across the wire, both ways, both kinds.
+"""Translate errors to and from the wire.
 
 An item's failure is an ``Error`` message. A call's failure is a gRPC status: details "CODE: message", and the code's
-number in the trailing metadata, so that a client in any language can match on it.
+number in the trailing metadata, so that clients in any language can read it.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from ..errors import (
 )
 
 ERROR_CODE_KEY = "headrace-error-code"
-#: Of an error's message on the wire. A call's goes into trailing metadata, of which clients take 8 KiB.
+#: Of an error's message on the wire. A call's goes into trailing metadata, of which clients accept 8 KiB.
 MESSAGE_CHARS_MAX = 2_000
-#: With NOT_CONTROLLER: who is, as "id epoch host:port".
+#: With NOT_CONTROLLER: the leader as "id epoch host:port".
 LEADER_KEY = "headrace-controller-leader"
-#: How gRPC says that a connection was never there, so that nothing was sent.
+#: gRPC's text for a connection that never existed, so that nothing was sent.
 _NO_CONNECTION = "failed to connect to all addresses"
-#: How gRPC refuses a message by its announced length, before it is received.
+#: gRPC's text when it refuses a message by its announced length, before it is received.
 _TOO_LARGE = "SERVER: Received message larger than max"
-#: How grpc.aio says, of its own accord and as INTERNAL, that a stream broke while something was written to it.
+#: grpc.aio's own text, with INTERNAL, for a stream that broke during a write.
 _BROKE_INSIDE = "Internal error from Core"
 
 _STATUS = {
@@ -60,7 +60,7 @@ def error_to_proto(error: HeadraceError | None) -> common_pb2.Error | None:
 
 
 def _shortened(message: str) -> str:
-    """An error names what the request named; a name of a megabyte is not repeated in full."""
+    """Shorten an error's text, which may repeat long names of the request."""
     return message if len(message) <= MESSAGE_CHARS_MAX else message[: MESSAGE_CHARS_MAX - 3] + "..."
 
 
@@ -77,7 +77,7 @@ def raise_proto_error(message: common_pb2.Error) -> None:
 
 def status_of(error: HeadraceError) -> tuple[grpc.StatusCode, str, tuple[tuple[str, str], ...]]:
     """gRPC status, details and trailing metadata of a call-level failure."""
-    if isinstance(error, ClientError):  # a client's error inside a server is our bug, and must not pass for an answer
+    if isinstance(error, ClientError):  # a client's error inside a server is a bug, and must not look like an answer
         error = UnknownServerError(f"{error.code}: {error.message}")
     default = grpc.StatusCode.UNAVAILABLE if error.retriable else grpc.StatusCode.FAILED_PRECONDITION
     status = _STATUS.get(error.code, default)
@@ -88,12 +88,12 @@ def status_of(error: HeadraceError) -> tuple[grpc.StatusCode, str, tuple[tuple[s
 
 
 def was_never_sent(failure: grpc.RpcError) -> bool:
-    """Did a call fail before anything of it left this process, so that it surely had no effect?"""
+    """Whether a call failed before it left this process, so that it surely had no effect."""
     return failure.code() is grpc.StatusCode.UNAVAILABLE and (failure.details() or "").startswith(_NO_CONNECTION)
 
 
 def error_from_rpc(failure: grpc.RpcError, address: str) -> HeadraceError:
-    """What a failed call means to the caller; ``address`` goes into the message."""
+    """The error of a failed call; ``address`` goes into the message."""
     details = failure.details() or ""
     code, _, message = details.partition(": ")
     cls = BY_CODE.get(code)
@@ -119,7 +119,7 @@ def error_from_rpc(failure: grpc.RpcError, address: str) -> HeadraceError:
 
 
 def _leader_in(failure: grpc.RpcError) -> tuple[int, int, str] | None:
-    """What the trailing metadata say; None when they say nothing, or nothing that can be read."""
+    """The leader in the trailing metadata; None when missing or unreadable."""
     told = [value for key, value in failure.trailing_metadata() or () if key == LEADER_KEY]
     try:
         node_id, epoch, address = str(told[0]).split(" ")

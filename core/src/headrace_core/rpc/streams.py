@@ -2,15 +2,15 @@
 
 ``ServerStream`` is a bidirectional call, ``ServerPush`` one that only the server writes to.
 
-Why three. grpc.aio (1.85) leaks the native memory of a batch whose awaiter is cancelled, and of a write that starts on
-a call the client has cancelled already (gRPC issue 43360; measured: 0.12 KiB for each dropped stream that waited in
-``read()``, and 75 KiB on average for each stream dropped in the midst of 1-MiB writes). gRPC cancels exactly one task,
-the one that runs the handler. So that task awaits a plain future; reads and writes live in tasks of their own, which
-nobody cancels: the pending read ends by itself when the call does, and before a large write the loop turns once, so
-that a cancellation that has already arrived is seen.
+The reason for three tasks: grpc.aio (1.85) leaks the native memory of a batch whose awaiter is cancelled, and of a
+write that starts on a call the client has cancelled already (gRPC issue 43360; measured: 0.12 KiB for each dropped
+stream that waited in ``read()``, and 75 KiB on average for each stream dropped during 1-MiB writes). gRPC cancels
+exactly one task, the one that runs the handler. So that task awaits a plain future; reads and writes have tasks of
+their own, which are never cancelled. The pending read ends with the call, and before a large write the loop turns once,
+to see a cancellation that has already arrived.
 
-Requests are handled by a plain callback, so that a request costs no task; answers are queued by ``send`` and written in
-order. Back-pressure is ``pause``/``resume`` for reading and ``queued_bytes`` for writing.
+A callback handles requests, so that a request needs no task; ``send`` queues answers, which are written in order.
+Back-pressure is ``pause``/``resume`` for reading and ``queued_bytes`` for writing.
 """
 
 from __future__ import annotations
@@ -38,29 +38,29 @@ LARGE_WRITE_BYTES = 16 * 1024
 
 
 class StreamHandler(Generic[Request]):
-    """What a stream does with its requests. All methods are called in the event loop and must not block."""
+    """Handles a stream's requests. All methods are called in the event loop and must not block."""
 
     def on_request(self, request: Request) -> None:
         """A request has arrived. An exception ends the call with it."""
         raise NotImplementedError
 
     def is_idle(self) -> bool:
-        """Is every request answered? Once the client has closed its side, the call ends when this is true."""
+        """Whether every request is answered. Once the client has closed its side, the call ends when this is true."""
         return True
 
     def on_sending(self) -> None:
-        """An answer is about to be handed to gRPC: what is scheduled with ``call_soon`` here runs after that."""
+        """An answer is about to be passed to gRPC: ``call_soon`` here runs after that."""
 
     def on_written(self) -> None:
         """An answer has left the queue: there may be room for more."""
 
     def on_closed(self) -> None:
-        """The call is over, whatever the reason; let go of everything. Called exactly once."""
+        """The call has ended for any reason; release everything. Called exactly once."""
 
 
 async def read_message(call: Any) -> Any:
-    """A client's side of a stream: its next message, or grpc.aio.EOF. NetworkError: the server sent bytes that are no
-    valid message, for which gRPC hands out None; the call is cancelled."""
+    """The next message on a client's side of a stream, or grpc.aio.EOF. NetworkError: the server sent an invalid
+    message, for which gRPC returns None; the call is cancelled."""
     message = await call.read()
     if message is None:
         call.cancel()
@@ -100,17 +100,17 @@ class ServerStream(Generic[Request, Response]):
         self._failure: BaseException | None = None
         self._handler: StreamHandler[Request] = StreamHandler()
         self._penalties: Penalties | None = None
-        #: True once the call is over; ``send`` does nothing from then on.
+        #: True once the call has ended; ``send`` has no effect from then on.
         self.closed = False
-        #: Bytes of the answers that wait to be written or are being written.
+        #: Bytes of unwritten answers.
         self.queued_bytes = 0
-        #: Bytes of the request that ``on_request`` is being called with, as it was received.
+        #: Received bytes of the request in ``on_request``.
         self.request_bytes = 0
 
     # -- for the handler ---------------------------------------------------------------------------------------------
 
     def send(self, response: Response, size: int = 0) -> None:
-        """Queue an answer of about ``size`` bytes. Answers leave in the order of the calls."""
+        """Queue an answer of about ``size`` bytes. Answers are sent in the order of the calls."""
         if self.closed:
             return
         self._out.append((response, size))
@@ -118,12 +118,12 @@ class ServerStream(Generic[Request, Response]):
         self._wake_writer()
 
     def punish(self, size: int) -> None:
-        """A request of ``size`` bytes was worth nothing: the next one of this connection is read late."""
+        """A request of ``size`` bytes was worthless: delay the next one of this connection."""
         if self._penalties is not None and not self.closed:
             self._penalties.add(self._context.peer(), size)
 
     def pause(self) -> None:
-        """Read no further request until ``resume``; what the client sends stays in gRPC's flow-control window."""
+        """Stop reading requests until ``resume``; further ones stay in gRPC's flow-control window."""
         if self._resumed is None:
             self._resumed = self._loop.create_future()
 
@@ -138,21 +138,22 @@ class ServerStream(Generic[Request, Response]):
         return self._resumed is not None
 
     def finish(self, error: BaseException | None = None) -> None:
-        """Write what is queued, then end the call: with OK, or with ``error``."""
+        """Write the queue, then end the call: with OK, or with ``error``."""
         if not self._ending:
             self._ending, self._failure = True, error
             self.resume()
             self._wake_writer()
 
     def check_idle(self) -> None:
-        """Something ended without an answer: look again whether a half-closed call is over."""
+        """A request ended without an answer: check whether a half-closed call is over."""
         if self._half_closed:
             self._wake_writer()
 
     # -- the call ----------------------------------------------------------------------------------------------------
 
     async def run(self, handler: StreamHandler[Request]) -> None:
-        """Serve until the client has closed its side and has its answers, or is gone; raises ``finish``'s error."""
+        """Serve until the client has closed its side and has its answers, or has disconnected; raises ``finish``'s
+        error."""
         self._handler = handler
         reader = self._loop.create_task(self._read())
         writer = self._loop.create_task(self._write())
@@ -183,8 +184,8 @@ class ServerStream(Generic[Request, Response]):
             while not (self.closed or self._ending):
                 request = await read()
                 if request is grpc.aio.EOF:
-                    # Also what a cancelled call looks like; its cancellation reaches the call's own task about now, and
-                    # must win (a status sent on a cancelled call leaks).
+                    # A cancelled call looks the same; its cancellation reaches the call's own task about now, and must
+                    # win (a status sent on a cancelled call leaks).
                     await asyncio.sleep(0)
                     break
                 if isinstance(request, Arrival):
@@ -201,7 +202,7 @@ class ServerStream(Generic[Request, Response]):
                     await self._resumed
                 if self._penalties is not None:
                     await self._penalties.over(self._context)
-        except grpc.aio.BaseError:  # the call ended under our hands
+        except grpc.aio.BaseError:  # the call has ended meanwhile
             pass
         except DecodeError as error:
             self.finish(InvalidRequestError(f"the request is not a valid protobuf message: {error}"))
@@ -231,7 +232,7 @@ class ServerStream(Generic[Request, Response]):
                 del response
                 self.queued_bytes -= size
                 handler.on_written()
-        except grpc.aio.BaseError:  # the client is gone; gRPC cancels the call's own task
+        except grpc.aio.BaseError:  # the client has disconnected; gRPC cancels the call's own task
             return
         except Exception as error:  # noqa: BLE001  (handed to the call's own task, which reports it)
             self._failure = error
@@ -240,21 +241,21 @@ class ServerStream(Generic[Request, Response]):
 
 
 class PushHandler(Generic[Response]):
-    """Where the messages of a ``ServerPush`` come from. Called in the event loop; must not block."""
+    """Source of a ``ServerPush``'s messages. Called in the event loop; must not block."""
 
     def next(self, is_due: bool) -> tuple[Response, int] | Awaitable[tuple[Response, int]] | None:
-        """The next message and its size in bytes, about, or an awaitable of them when they take long to make; None:
-        nothing now, ask again after ``wake``. ``is_due``: so long was nothing written that something should be. An
+        """The next message and its approximate size in bytes, or an awaitable of them if they take long; None: nothing
+        now, call again after ``wake``. ``is_due``: nothing was written for so long that something should be. An
         exception ends the call with it."""
         raise NotImplementedError
 
     def on_closed(self) -> None:
-        """The call is over, whatever the reason; let go of everything. Called exactly once."""
+        """The call has ended for any reason; release everything. Called exactly once."""
 
 
 class ServerPush(Generic[Response]):
     """One call that only the server writes to. ``await push.run(handler)`` is the whole body of a servicer's
-    unary-stream method. A message is asked for when the one before it was written, so nothing queues up here."""
+    unary-stream method. It requests a message after the one before was written, so nothing queues up."""
 
     __slots__ = ("_context", "_ending", "_failure", "_loop", "_over", "_wake", "closed")
 
@@ -265,22 +266,22 @@ class ServerPush(Generic[Response]):
         self._wake: asyncio.Future[None] | None = None
         self._ending = False
         self._failure: BaseException | None = None
-        #: True once the call is over.
+        #: True once the call has ended.
         self.closed = False
 
     def wake(self, *_: object) -> None:
-        """There may be something to write. It takes arguments, and ignores them, to be a subscriber."""
+        """There may be something to write. Ignores its arguments, so that it can be a subscriber."""
         if self._wake is not None and not self._wake.done():
             self._wake.set_result(None)
 
     def finish(self, error: BaseException | None = None) -> None:
-        """End the call after the message that is being written: with OK, or with ``error``."""
+        """End the call after the present message: with OK, or with ``error``."""
         if not self._ending:
             self._ending, self._failure = True, error
             self.wake()
 
     async def run(self, handler: PushHandler[Response], *, idle_s: float | None = None) -> None:
-        """Serve until the client is gone or ``finish``; raises its error. ``idle_s``: something is due then."""
+        """Serve until the client disconnects or ``finish``; raises its error. ``idle_s``: a message is due then."""
         writer = self._loop.create_task(self._write(handler, idle_s))
         try:
             await self._over
@@ -311,7 +312,7 @@ class ServerPush(Generic[Response]):
                 await write(response)
                 del response, message
                 last_s = self._loop.time()
-        except grpc.aio.BaseError:  # the client is gone; gRPC cancels the call's own task
+        except grpc.aio.BaseError:  # the client has disconnected; gRPC cancels the call's own task
             return
         except Exception as error:  # noqa: BLE001  (handed to the call's own task, which reports it)
             self._failure = error

@@ -1,12 +1,12 @@
-"""Long work in the event loop, in turns: others go on every few milliseconds, and work for a cancelled call stops.
+"""Long work in the event loop, in turns: other tasks run every few milliseconds, and work for a cancelled call stops.
 
-All long work of a loop shares its turns: one piece is at work, the others queue, and after each turn the loop is free
-of long work for a while. So ten long requests delay a short one as much as one long request does.
+All long work of a loop shares its turns: one piece runs, the others queue, and after each turn the loop is free of long
+work for a while. So ten long requests delay a short one as much as one long request does.
 
-**Who is next.** Pieces of similar size (within a factor of four) form a class. Within a class the first come is served
-first, to its end; the classes take turns. So of 50 equal pieces the first is done after a fiftieth of the time that all
-take, and their mean time is half of what it is when all share every turn. A piece waits for larger ones at most one
-turn of each larger class between two of its own, and no class waits for ever.
+**Order.** Pieces of similar size (within a factor of four) form a class. A class serves its pieces in order of arrival,
+each to its end; the classes take turns. So of 50 equal pieces the first is done after a fiftieth of the total time, and
+their mean time is half of what it is when all share every turn. A piece waits for larger ones at most one turn of each
+larger class between two of its own, and no class waits forever.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ from weakref import WeakKeyDictionary
 Result = TypeVar("Result")
 Piece = TypeVar("Piece")
 
-#: How long one turn may take, and how long all others have the loop after it: long work takes a quarter of the loop.
+#: Length of one turn, and of the pause after it: long work takes a quarter of the loop.
 TURN_S = 0.003
 PAUSE_S = 0.009
-#: So few items are no long work.
+#: So few items are not long work.
 SHORT_ITEMS = 200
-#: Items that the description of one configuration stands for.
+#: Items for the description of one configuration.
 DESCRIPTION_ITEMS = 20
 
 
 class TurnOrder(Generic[Piece]):
-    """The pieces that wait for a turn, and which of them is next. Pure."""
+    """Pieces that wait for a turn, in order. Pure."""
 
     def __init__(self) -> None:
         self._classes: dict[int, list[tuple[int, Piece]]] = {}
         self._served = -1
 
     def add(self, items: int, arrival: int, piece: Piece) -> None:
-        """``arrival``: a number of its own, larger for those that came later, and kept for all turns of a piece."""
+        """``arrival``: a unique number, larger for later ones, and kept for all turns of a piece."""
         heapq.heappush(self._classes.setdefault(items.bit_length() // 2, []), (arrival, piece))
 
     def next(self) -> Piece | None:
-        """Remove and return the piece whose turn it is; None: none waits."""
+        """Remove and return the next piece; None: none waits."""
         if not self._classes:
             return None
         larger = [each for each in self._classes if each > self._served]
@@ -66,7 +66,7 @@ class _Desk:
         self._holder: asyncio.Task[Any] | None = None
 
     async def turn(self, items: int, arrival: int, *, keeps_place: bool) -> None:
-        """Wait in line for a turn. ``keeps_place``: the piece ends its turn with that. CancelledError: it gets none.
+        """Wait for a turn. ``keeps_place``: the piece ends its turn with that. CancelledError: it gets none.
         RuntimeError: this task has a turn, and would wait for itself."""
         task = asyncio.current_task()
         if task is not None and self._holder is task and not keeps_place:
@@ -79,12 +79,12 @@ class _Desk:
             await turn
             self._holder = task
         except asyncio.CancelledError:
-            if not turn.cancelled():  # it was given the turn, and is cancelled at the same time
+            if not turn.cancelled():  # it got the turn, and was cancelled at the same time
                 self.hand_over()
             raise
 
     def hand_over(self) -> None:
-        """A turn is over, or can begin: the next in line has it."""
+        """Give the turn to the next in line."""
         self._holder = None
         while (turn := self._order.next()) is not None:
             if not turn.done():
@@ -98,9 +98,8 @@ _desks: WeakKeyDictionary[asyncio.AbstractEventLoop, _Desk] = WeakKeyDictionary(
 
 class Turns:
     """The turns of one piece of work on ``items`` items; not reentrant, see ``outside``. ``async with Turns(n) as
-    turns``, and in its loop ``if turns.is_over(): await turns.next()``. CancelledError, at either: the call for
-    which it is done was cancelled.
-    """
+    turns``, and in its loop ``if turns.is_over(): await turns.next()``. CancelledError, at either: its call was
+    cancelled."""
 
     __slots__ = ("_arrival", "_desk", "_has_turn", "_items", "_until_s")
 
@@ -121,23 +120,23 @@ class Turns:
         self._end()
 
     def is_over(self) -> bool:
-        """Has this turn taken its time? Never for short work, which does not look at the clock."""
+        """Whether this turn is used up. Never for short work, which does not read the clock."""
         return self._desk is not None and time.perf_counter() >= self._until_s
 
     async def next(self) -> None:
-        """Let the event loop do what waits, and other long work have a turn."""
+        """Let other tasks run, and other long work have a turn."""
         if self._desk is not None:
             await asyncio.sleep(PAUSE_S)  # with the turn: other long work pauses too
         await self._begin()
 
     async def outside(self, work: Awaitable[Result]) -> Result:
-        """The result of ``work``, which waits for a thread or a disk, or is long work with turns of its own. Others
-        have their turns meanwhile."""
+        """The result of ``work``, which waits for a thread or a disk, or is long work with its own turns. Others have
+        their turns meanwhile."""
         self._end()
         try:
             return await work
         except asyncio.CancelledError:
-            self._desk = None  # there is no more work to come
+            self._desk = None  # no more work follows
             raise
         finally:
             await self._begin()

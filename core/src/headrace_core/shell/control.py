@@ -1,4 +1,4 @@
-"""Control records for people: what Raft writes between the decisions."""
+"""Control records for people: Raft's records between the decisions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Metadata values as JSON has them: ids as text, structs and tables as objects."""
+"""Metadata values for JSON: ids as text, structs and tables as objects."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..node.ids import ID_BYTES, id_to_text
 
 
 def plain(value: Any) -> Any:
-    """``value`` out of dicts, lists, text and numbers. Bytes: 16 of them are an id, others are hexadecimal."""
+    """``value`` as dicts, lists, text and numbers. Bytes: 16 of them are an id, others are hexadecimal."""
     if isinstance(value, enum.Enum):
         return value.name.lower()
     if value is None or isinstance(value, bool | int | float | str):

@@ -1,7 +1,6 @@
-"""The files of a metadata log, record by record. See the package.
+"""Reads the files of a metadata log, record by record. See the package.
 
-What is read is what lies there: the end of a controller's log may hold entries that no majority has yet, and that a
-later leader may cut off.
+The end of a controller's log may hold entries without a majority, which a later leader may truncate.
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ from ..records import BatchHeader, Record, check_batch, decode_batch
 CHECKPOINT_SUFFIX = ".checkpoint"
 _CHECKPOINT = re.compile(r"(\d{20})-(\d{10})\.checkpoint\Z")
 _SEGMENT = re.compile(r"(\d{20})\.log\Z")
-#: What is said of the end of a log that a controller may be writing at this moment.
+#: Note on the end of a log that a controller may be writing.
 _UNDER_WAY = "an append is under way, or a crash cut it short; a controller cuts it off when it starts"
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """One record: in which file, in the batch at which byte, and as bytes."""
+    """One record: its file, its batch's position, and its bytes."""
 
     path: str
     position: int
@@ -37,7 +36,7 @@ class Found:
     record: Record
 
     def decoded(self) -> MetadataRecord:
-        """What was decided. CorruptLogError, UnsupportedVersionError."""
+        """The decision. CorruptLogError, UnsupportedVersionError."""
         value = self.record.value
         return decode_record(bytes(value) if value is not None else None)
 
@@ -60,7 +59,7 @@ class MetadataFiles:
 def find(fs: FileSystem, path: str) -> MetadataFiles:
     """The metadata log in ``path``: its own directory, a node's, or a node's metadata.log.dir.
 
-    InvalidArgumentError: there is none, with what there is.
+    InvalidArgumentError: there is none; lists what is there.
     """
     path = path.rstrip("/") or "/"
     if not fs.exists(path):
@@ -81,8 +80,8 @@ def find(fs: FileSystem, path: str) -> MetadataFiles:
 
 
 def read(fs: FileSystem, path: str) -> Iterator[Found | Problem]:
-    """Every record of all snapshots, then of all segments; or of the one file that ``path`` names. Problems where
-    something does not hold (a Note: no damage). InvalidArgumentError as ``find``."""
+    """Every record of all snapshots, then of all segments; or of the one file ``path``. A Problem for each fault (a
+    Note: no damage). InvalidArgumentError as ``find``."""
     if path.endswith((CHECKPOINT_SUFFIX, LOG_SUFFIX)) and fs.exists(path) and not fs.is_directory(path):
         yield from read_snapshot(fs, path) if path.endswith(CHECKPOINT_SUFFIX) else read_segment(fs, path)
         return
@@ -93,7 +92,7 @@ def read(fs: FileSystem, path: str) -> Iterator[Found | Problem]:
 
 
 def read_log(fs: FileSystem, files: MetadataFiles, start_offset: int = 0) -> Iterator[Found | Problem]:
-    """The segments that reach beyond ``start_offset``, and whether each goes on where the one before it ended."""
+    """Segments that reach beyond ``start_offset``, checking that each begins where the one before it ended."""
     end: int | None = None
     for number, base_offset in enumerate(files.segments):
         if files.segments[number + 1 : number + 2] and files.segments[number + 1] <= start_offset:
@@ -111,7 +110,6 @@ def read_log(fs: FileSystem, files: MetadataFiles, start_offset: int = 0) -> Ite
 
 
 def read_segment(fs: FileSystem, path: str) -> Iterator[Found | Problem]:
-    """One segment of the log."""
     header: BatchHeader | None = None
     for line in dump(path, deep=True, fs=fs):
         if isinstance(line, BatchLine):

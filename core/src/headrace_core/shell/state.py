@@ -1,4 +1,4 @@
-"""The cluster's state, put together from the newest sound snapshot and the log behind it. See the package."""
+"""The cluster's state, from the newest sound snapshot and the log behind it. See the package."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _QUORUM_STATE = "quorum-state"
 
 @dataclass(slots=True, kw_only=True)
 class LoadedState:
-    """What a directory adds up to. ``voters``: as KRaftVoters records have them; None: none was ever written down.
-    ``snapshot``: (offset, term) of the one that was read. ``problems``: what is damaged; ``notes``: what is not."""
+    """The state in a directory. ``voters``: as in KRaftVoters records; None: never written. ``snapshot``: (offset,
+    term) of the one used. ``problems``: damage; ``notes``: other irregularities."""
 
     files: MetadataFiles
     image: MetadataImage = EMPTY_IMAGE
@@ -33,8 +33,8 @@ class LoadedState:
 
 
 def load(fs: FileSystem, path: str) -> LoadedState:
-    """Read the metadata log in ``path``. Damage ends what is read of the file that has it, and is a problem of the
-    answer; InvalidArgumentError: there is no metadata log."""
+    """Read the metadata log in ``path``. Damage ends the reading of its file, and is one of ``problems``;
+    InvalidArgumentError: there is no metadata log."""
     state = LoadedState(files=find(fs, path))
     for snapshot in reversed(state.files.snapshots):
         if _take_snapshot(fs, state, snapshot):
@@ -82,7 +82,7 @@ def _take_log(fs: FileSystem, state: LoadedState) -> None:
             state.notes.append(found)
         elif isinstance(found, Problem):
             state.problems.append(found)
-            break  # what comes behind a hole cannot be believed
+            break  # records behind a hole cannot be trusted
         elif found.record.offset >= start:
             try:
                 _replay(state, builder, found)
@@ -109,7 +109,7 @@ def _control(found: Found) -> tuple[str, dict[str, Any]]:
 
 
 def _quorum_state(fs: FileSystem, state: LoadedState) -> dict[str, Any] | None:
-    """Term and vote, as the voter last wrote them; None where it never did (an observer, a new voter)."""
+    """Term and vote, as last written; None if never written (an observer, a new voter)."""
     path = f"{state.files.directory}/{_QUORUM_STATE}"
     try:
         outer = json.loads(read_file(fs, path))
@@ -125,8 +125,7 @@ def _quorum_state(fs: FileSystem, state: LoadedState) -> dict[str, Any] | None:
 
 
 def document(found: Found) -> dict[str, Any]:
-    """One record for people: where it lies, when and in which term it was written, what it says. CorruptLogError,
-    UnsupportedVersionError."""
+    """One record for people: its place, time, term and content. CorruptLogError, UnsupportedVersionError."""
     from .plain import plain
 
     if found.header.is_control:

@@ -5,8 +5,8 @@
     /image/cluster/id                /image/configs/TOPIC:orders/retention.ms         /image/provenance
     /local/quorum                    /local/files
 
-What Kafka has not (shards, reassignments ...) is there under its own name. ``/topics/orders/0`` and ``/brokers/1`` are
-short for what lies under ``/image``. Directories are made when somebody looks into them, however many partitions.
+Headrace's own state (shards, reassignments ...) is there under its own name. ``/topics/orders/0`` and ``/brokers/1``
+are short for paths under ``/image``. Directories are created on first use, for any number of partitions.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from .state import LoadedState
 
 
 class File:
-    """A leaf: what ``cat`` prints, out of dicts, lists, text and numbers."""
+    """A leaf: the output of ``cat``, as dicts, lists, text and numbers."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
 
 
 class Directory:
-    """``names()`` in order; ``child`` makes one when it is asked for."""
+    """``names()`` in order; ``child`` creates one on request."""
 
     def __init__(self, names: Callable[[], Iterable[str]], child: Callable[[str], Node | None]) -> None:
         self._names, self._child = names, child
@@ -39,7 +39,7 @@ class Directory:
         return list(self._names())
 
     def child(self, name: str) -> Node | None:
-        """None: there is no such thing in here."""
+        """The child, or None."""
         return self._child(name)
 
     @classmethod
@@ -55,7 +55,7 @@ class Directory:
 
 Node = File | Directory
 
-#: The first names that are short for a place under /image.
+#: First names of short paths, and their place under /image.
 _SHORT = {"brokers": ("cluster", "brokers"), "controllers": ("cluster", "controllers")}
 _TOPIC_VIEWS = ("byName", "byId")
 
@@ -66,7 +66,7 @@ def tree(state: LoadedState) -> Directory:
 
 
 def resolve(root: Directory, path: str) -> Node:
-    """The node at ``path``. InvalidArgumentError names the first part that is not there, and what is."""
+    """The node at ``path``. InvalidArgumentError names the first missing part, and lists what is there."""
     here: Node = root
     walked = ""
     for name in _long(path):
@@ -161,7 +161,7 @@ def _configs(image: MetadataImage) -> Directory:
 
 
 def _local(state: LoadedState) -> Directory:
-    """What this node alone remembers."""
+    """This node's own state."""
     quorum = {"voters": state.voters, "latest_leader": state.leader, "hard_state": state.vote}
     names = [state.files.snapshot_path(each).rpartition("/")[2] for each in state.files.snapshots]
     segments = [state.files.segment_path(each).rpartition("/")[2] for each in state.files.segments]

@@ -1,1 +1,1 @@
-"""Test doubles shipped as a product: a manual clock, a file system that crashes. Nothing here runs in production."""
+"""Test doubles shipped with the product: a manual clock, a file system that crashes. Not for production."""

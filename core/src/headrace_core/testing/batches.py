@@ -1,4 +1,4 @@
-"""Batches that no encoder writes: offset gaps, wrong counts, damaged bytes under a CRC that is right again."""
+"""Batches that no encoder writes: offset gaps, wrong counts, damaged bytes under a valid CRC."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..records.batches import assemble_batch
 
 
 def resealed(batch: bytes | bytearray) -> bytes:
-    """The bytes with the length and the CRC that fit them."""
+    """The bytes with matching length and CRC."""
     out = bytearray(batch)
     struct.pack_into(">i", out, 8, len(out) - 12)
     struct.pack_into(">I", out, 17, crc32c(memoryview(out)[21:]))

@@ -1,4 +1,4 @@
-"""Clocks: one that moves only when told, and that of a simulated machine."""
+"""Clocks: a manual one, and that of a simulated machine."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ EPOCH_MS = 1_700_000_000_000
 
 
 class NodeClock:
-    """Implements headrace_core.clock.Clock on virtual time. The monotonic reading never goes back, whatever happens."""
+    """Implements headrace_core.clock.Clock on virtual time. The monotonic reading never goes back."""
 
     __slots__ = ("_base_ms", "_now_offset_ms", "_rate", "_scheduler", "_since_ms")
 
     def __init__(self, scheduler: Scheduler, *, started_ms: float = 0.0) -> None:
-        """``started_ms``: what the monotonic reading begins with; each machine's is another."""
+        """``started_ms``: the first monotonic reading, different on each machine."""
         self._scheduler = scheduler
         self._base_ms = started_ms
         self._since_ms = scheduler.now_ms
@@ -53,27 +53,27 @@ class NodeClock:
         return self._base_ms + (self._scheduler.now_ms - self._since_ms) * self._rate
 
     def drift(self, rate: float) -> None:
-        """From now on ``rate`` of its milliseconds pass in each one that passes."""
+        """From now on the clock runs at ``rate``."""
         if rate <= 0:
             raise ValueError(f"a clock goes forwards, not at {rate} times the time's pace")
         self._base_ms, self._since_ms, self._rate = self.monotonic_ms(), self._scheduler.now_ms, rate
 
     def jump(self, ms: float) -> None:
-        """Somebody sets the wall time."""
+        """Set the wall time."""
         self._now_offset_ms += ms
 
     def leap(self, ms: float) -> None:
-        """The monotonic reading moves ahead at once, as after a virtual machine was suspended."""
+        """Advance the monotonic reading at once, as after the suspension of a virtual machine."""
         if ms < 0:
             raise ValueError(f"a monotonic clock does not go back, by {ms} ms")
         self._base_ms += ms
 
     @property
     def rate(self) -> float:
-        """How many of its milliseconds pass in each one that passes."""
+        """Its milliseconds per virtual millisecond."""
         return self._rate
 
     def due_in_ms(self, monotonic_ms: float) -> float:
-        """How much virtual time passes until this clock reads ``monotonic_ms``; 0 when it does already."""
+        """Virtual time until this clock reads ``monotonic_ms``; 0 when it does already."""
         now_ms = self._base_ms + (self._scheduler.now_ms - self._since_ms) * self._rate
         return (monotonic_ms - now_ms) / self._rate if monotonic_ms > now_ms else 0.0

@@ -1,22 +1,21 @@
-"""A file system in memory that crashes honestly.
+"""A file system in memory with realistic crashes.
 
-It keeps apart what was written and what is durable, for bytes and for names:
+It separates what was written from what is durable, for bytes and for names:
 
-* a write changes what everybody sees; it survives a power loss only if the file was synced afterwards;
+* a write is visible at once; it survives a power loss only if the file was synced afterwards;
 * a created, renamed or unlinked name survives only if its directory was synced afterwards;
-* a process that is killed loses nothing of either (the page cache stays);
+* a killed process loses nothing of either (the page cache stays);
 * a flush that fails leaves its pages in the cache, clean, and not on the disk, as Linux does (``memory_disk``). Every
-  handle that was open learns of the failure at its next flush, once. ``evict`` drops such pages from the cache.
+  open handle reports the failure at its next flush, once. ``evict`` drops such pages from the cache.
 
-``crash_clone`` gives what a machine finds after a power loss at this moment, in one of several ways that real disks
-choose from (``Loss``); the original goes on, so that one run can be crashed at many places and in many ways. ``crash``
-does the same in place. Old handles and locks are dead afterwards.
+``crash_clone`` returns what a machine finds after a power loss at this moment, in one of several ways of real disks
+(``Loss``); the original continues, so that one run can be crashed at many places and in many ways. ``crash`` does the
+same in place. Old handles and locks are dead afterwards.
 
 Faults are planned with ``fail`` (ENOSPC, EIO, at the nth operation of a kind), ``crash_at`` (nth operation of all) and
 ``capacity_bytes``; ``flip`` damages durable bytes. ``mount`` makes a directory a disk of its own size; ``break_disk``
 makes everything below a directory read-only, or dead, until ``mend_disk``. ``trace`` lists every operation, and
-``note`` puts one's own events (such as an acknowledgement) between them, so that a test can prove what came before
-what.
+``note`` adds the test's own events (such as an acknowledgement), so that a test can prove their order.
 
 Production code runs on it unchanged: it has the protocol of ``headrace_core.log.files``.
 """
@@ -47,7 +46,7 @@ from .memory_disk import (
 T = TypeVar("T")
 
 _UNCHANGING = frozenset({"open", "read", "listdir", "lock"})
-#: What a disk that only refuses changes still answers.
+#: Operations that a disk without writes still serves.
 _LOOKS = frozenset({"open", "read", "listdir", "stat", "statvfs"})
 _MAKE_DURABLE = frozenset({"sync", "sync_directory"})
 
@@ -57,7 +56,7 @@ class SimulatedCrash(BaseException):
 
 
 class TraceEntry(NamedTuple):
-    """One operation, before its effect. ``position`` and ``size`` are of bytes, -1 where there are none."""
+    """One operation, before its effect. ``position`` and ``size`` are of bytes, -1 without any."""
 
     number: int
     operation: str
@@ -73,18 +72,18 @@ class Fault:
     operation: str
     error: int
     nth: int = 1
-    #: How often it strikes, from the nth on.
+    #: Number of failures, from the nth on.
     times: int = 1
     path_ends: str = ""
     path_contains: str = ""
-    #: Of a failing write: how many of its bytes get in.
+    #: Of a failing write: how many of its bytes are written.
     partial_bytes: int = 0
-    #: Of a failing flush: which of its pages reached the disk all the same; None: none of them.
+    #: Of a failing flush: chooses pages that reached the disk all the same; None: none.
     rng: random.Random | None = None
     seen: int = 0
 
     def strikes(self, operation: str, path: str) -> bool:
-        """Counts a matching operation; is it one that fails?"""
+        """Count a matching operation; returns whether it fails."""
         if operation != self.operation or not path.endswith(self.path_ends) or self.path_contains not in path:
             return False
         self.seen += 1
@@ -101,16 +100,16 @@ class CrashingFileSystem:
         self.capacity_bytes = capacity_bytes
         self.trace: list[TraceEntry] = []
         self.faults: list[Fault] = []
-        #: Crash when this many operations were done (as ``operations`` counts them); None: never.
+        #: Crash after this many operations (as in ``operations``); None: never.
         self.crash_after: int | None = None
         #: Operations so far that change something (all but open, read, listdir and lock).
         self.operations = 0
         #: Called before each operation; may raise.
         self.on_operation: Callable[[TraceEntry], None] | None = None
-        #: Whose time files are written at; None: 1970.
+        #: For the times of writes; None: 1970.
         self.clock: Clock | None = None
         self._keep_trace = keep_trace
-        #: Operations of several threads come one after the other, and a clone is of a moment between two.
+        #: Operations of several threads run one after the other, and a clone is taken between two.
         self._lock = threading.RLock()
         self._root = Directory()
         self._locks: set[str] = set()
@@ -134,36 +133,36 @@ class CrashingFileSystem:
         partial_bytes: int = 0,
         rng: random.Random | None = None,
     ) -> Fault:
-        """Plans a failure. Operations: open, create, write, read, truncate, sync, sync_directory, rename, unlink,
-        mkdir, rmdir, listdir, lock."""
+        """Plan a failure. Operations: open, create, write, read, truncate, sync, sync_directory, rename, unlink, mkdir,
+        rmdir, listdir, lock."""
         fault = Fault(operation, error, nth, times, path_ends, path_contains, partial_bytes, rng)
         self.faults.append(fault)
         return fault
 
     def mount(self, path: str, capacity_bytes: int) -> None:
-        """The directory is a disk of this size (again: of another size); its files count against nothing else."""
+        """Make the directory a disk of this size (again: of another size); its files count against nothing else."""
         self._disks[path] = capacity_bytes
 
     def break_disk(self, path: str, error: int = errno.EROFS, *, reads: bool = False) -> None:
-        """Every change below ``path`` fails with ``error`` until ``mend_disk``; with ``reads``, every look too."""
+        """Let every change below ``path`` fail with ``error`` until ``mend_disk``; with ``reads``, also reads."""
         self._broken[path] = (error, reads)
 
     def mend_disk(self, path: str) -> None:
-        """What is below ``path`` works again."""
+        """End ``break_disk`` of ``path``."""
         del self._broken[path]
 
     def crash_at(self, number: int) -> None:
-        """The machine loses power at the operation with this number (from 0), after its effect was seen by nobody but
-        the page cache: SimulatedCrash there, and from every later operation until ``crash``."""
+        """Lose power at the operation with this number (from 0), after its effect reached only the page cache:
+        SimulatedCrash there, and from every later operation until ``crash``."""
         self.crash_after = number
 
     def note(self, what: str, path: str = "", position: int = -1) -> None:
-        """Puts an event of the test's own into the trace."""
+        """Add an event of the test's own to the trace."""
         if self._keep_trace:
             self.trace.append(TraceEntry(self.operations, what, path, position, -1))
 
     def files(self) -> dict[str, bytes]:
-        """Every file with the bytes that everybody sees now."""
+        """Every file with its visible bytes."""
         found: dict[str, bytes] = {}
 
         def walk(directory: Directory, prefix: str) -> None:
@@ -177,8 +176,8 @@ class CrashingFileSystem:
         return found
 
     def evict(self, path: str = "/") -> int:
-        """The page cache drops what it calls clean below ``path``; returns how many files had pages that the disk does
-        not have."""
+        """Drop clean pages below ``path`` from the page cache; returns the number of files with pages that the disk
+        lacks."""
 
         def walk(entry: Inode | Directory) -> int:
             if isinstance(entry, Directory):
@@ -193,23 +192,23 @@ class CrashingFileSystem:
             return 0 if found is None else walk(found)
 
     def lost_pages(self, path: str) -> frozenset[int]:
-        """The file's pages that a failed flush left clean in the cache: what the disk has there is older."""
+        """The file's pages that a failed flush left clean in the cache: the disk has older ones."""
         return frozenset(self._file(path).lost)
 
     def is_durable(self, path: str) -> bool:
-        """Does the disk have every byte of the file that everybody sees?"""
+        """Whether the disk has all visible bytes of the file."""
         inode = self._file(path)
         return inode.live == inode.durable
 
     def flip(self, path: str, position: int, mask: int = 0xFF) -> None:
-        """Damages a byte, on the disk and in the cache."""
+        """Damage a byte, on the disk and in the cache."""
         inode = self._file(path)
         inode.live[position] ^= mask
         if position < len(inode.durable):
             inode.durable[position] ^= mask
 
     def replace(self, path: str, data: bytes) -> None:
-        """Sets a file's bytes, durably and untraced: for planting what a test wants to be found."""
+        """Set a file's bytes, durably and untraced, for a test to find."""
         directory, name = self._parent(path)
         inode = Inode(bytearray(data), bytearray(data))
         directory.live[name] = directory.durable[name] = inode
@@ -217,8 +216,8 @@ class CrashingFileSystem:
     # ---------------------------------------------------------------- losing power
 
     def crash(self, rng: random.Random | None = None, loss: Loss = Loss.ALL) -> None:
-        """Power loss and reboot, in place: unsynced changes are lost as ``loss`` says, handles and locks are dead, the
-        plan of faults is empty."""
+        """Power loss and reboot, in place: unsynced changes are lost by ``loss``, handles and locks are dead, planned
+        faults are cleared."""
         self._root = self.crash_clone(rng, loss)._root
         self._locks.clear()
         self._generation += 1
@@ -228,7 +227,7 @@ class CrashingFileSystem:
         self._used_bytes = self._count_bytes()
 
     def crash_clone(self, rng: random.Random | None = None, loss: Loss = Loss.ALL) -> CrashingFileSystem:
-        """What the machine finds after a power loss at this moment; this file system stays as it is."""
+        """The file system after a power loss at this moment; this one is unchanged."""
         if loss in (Loss.PREFIX, Loss.BLOCKS) and rng is None:
             raise ValueError(f"{loss} needs a random source")
         clone = CrashingFileSystem(capacity_bytes=self.capacity_bytes, keep_trace=self._keep_trace)
@@ -384,7 +383,7 @@ class CrashingFileSystem:
         size: int = -1,
         before_fault: Callable[[Fault | None], object] | None = None,
     ) -> T:
-        """One operation: traced, counted if it changes anything, failed or crashed if that was planned."""
+        """Run one operation: traced, counted if it changes anything, failed or crashed if planned."""
         if self._is_down:
             raise SimulatedCrash(f"{operation} {path}: the machine is down; call crash() to reboot it")
         if self._keep_trace or self.on_operation is not None:

@@ -1,10 +1,10 @@
-"""What clients saw, held against what was committed.
+"""Compare what clients saw with what was committed.
 
-Every write has a mark that nobody else's has. Afterwards
+Every write has a unique mark. Afterwards
 
-* what was acknowledged is in the committed history, exactly once;
-* what was refused is not in it;
-* of what got no answer nobody knows: it is in it once, or not at all.
+* an acknowledged write is in the committed history, exactly once;
+* a refused write is not in it;
+* a write without an answer is in it once, or not at all.
 
 A read that began after a write was acknowledged, or after another read had shown it, sees it.
 """
@@ -19,29 +19,29 @@ from .verdicts import SafetyViolation
 
 
 class Outcome(enum.Enum):
-    #: No answer: it may have happened, or happen yet.
+    #: No answer: it may have happened, or happen later.
     UNKNOWN = "unknown"
     ACKNOWLEDGED = "acknowledged"
     REFUSED = "refused"
 
 
 class HistoryViolation(SafetyViolation):
-    """Somebody was told what is not so."""
+    """An answer contradicts the committed history."""
 
 
 @dataclass(slots=True)
 class Write:
     mark: Hashable
     outcome: Outcome = Outcome.UNKNOWN
-    #: The place in the log that the acknowledgement named (exclusive end).
+    #: The place in the log in the acknowledgement (exclusive end).
     offset: int = -1
-    #: Where the committed history has it.
+    #: Its place in the committed history.
     found: int = -1
 
 
 class WriteHistory:
-    """Fed while things happen, so that what is wrong is found at once: ``committed`` for every mark in the committed
-    log, in its order; ``finish`` when nothing will be committed any more."""
+    """Called while things happen, so that faults are found at once: ``committed`` for every mark in the committed log,
+    in its order; ``finish`` when nothing more will be committed."""
 
     def __init__(self) -> None:
         self._writes: dict[Hashable, Write] = {}
@@ -60,7 +60,7 @@ class WriteHistory:
         return mark in self._writes
 
     def acknowledge(self, mark: Hashable, offset: int) -> None:
-        """The writer was told that everything below ``offset`` holds its write."""
+        """The writer's acknowledgement: everything below ``offset`` contains its write."""
         write = self._answered(mark, Outcome.ACKNOWLEDGED)
         write.offset = offset
         self.acknowledged += 1
@@ -70,7 +70,7 @@ class WriteHistory:
             raise HistoryViolation(f"{mark} is at {write.found}, and was acknowledged as being below {offset}")
 
     def refuse(self, mark: Hashable) -> None:
-        """The writer was told that its write did not happen, and never will."""
+        """The writer's final refusal."""
         write = self._answered(mark, Outcome.REFUSED)
         self.refused += 1
         if write.found >= 0:
@@ -84,7 +84,7 @@ class WriteHistory:
         return write
 
     def committed(self, mark: Hashable, offset: int) -> None:
-        """The committed log holds this write at ``offset``; marks of nobody's are no matter of ours."""
+        """The committed log holds this write at ``offset``; unknown marks are ignored."""
         write = self._writes.get(mark)
         if write is None:
             return
@@ -95,7 +95,7 @@ class WriteHistory:
             raise HistoryViolation(f"{mark} was refused, and then committed at {offset}")
 
     def finish(self) -> None:
-        """Everything acknowledged is there (said when it was acknowledged; once more, in case somebody forgot)."""
+        """Check that everything acknowledged is there."""
         for write in self._writes.values():
             if write.outcome is Outcome.ACKNOWLEDGED and write.found < 0:
                 raise HistoryViolation(f"{write.mark} was acknowledged, and is lost")
@@ -108,15 +108,15 @@ class ReadHistory:
         self._known = 0
 
     def acknowledged(self, offset: int) -> None:
-        """Somebody was told of everything below ``offset``: a write was acknowledged, or a read has shown it."""
+        """A client knows everything below ``offset``: a write was acknowledged, or a read has shown it."""
         self._known = max(self._known, offset)
 
     def begin(self) -> int:
-        """A read is asked for; what it must see at least."""
+        """A read begins; returns what it must see at least."""
         return self._known
 
     def served(self, must_see: int, saw: int, who: str) -> None:
-        """A read that was asked for when ``must_see`` held is served by a state that has applied up to ``saw``."""
+        """A read that began at ``must_see`` is served by a state that has applied up to ``saw``."""
         if saw < must_see:
             raise HistoryViolation(f"{who} served a read from {saw}, and {must_see} was known when it was asked for")
         self.acknowledged(saw)

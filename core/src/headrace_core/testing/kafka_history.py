@@ -1,12 +1,12 @@
-"""What producers were told and consumers saw of a log, judged: the anomalies of Jepsen's Kafka workload.
+"""Judge what producers and consumers saw of a log: the anomalies of Jepsen's Kafka workload.
 
-Every record has a mark of its own, ``Mark(producer, sequence)``. While a test runs it tells the history what was sent,
-what came of it, and what was polled; at the end, what the log holds. ``anomalies`` then finds
+Every record has a mark of its own, ``Mark(producer, sequence)``. A running test records what was sent, its outcome, and
+what was polled; at the end, the contents of the log. ``anomalies`` then finds
 
-    lost                  acknowledged, or read by somebody, and the log (or who read beyond it) does not have it
-    unseen                acknowledged, and nobody has read that far
+    lost                  acknowledged, or read by a consumer, and missing in the log (or for a consumer beyond it)
+    unseen                acknowledged, and no consumer has read that far
     duplicate             at two offsets
-    phantom               seen, and nobody sent it, or it was refused for certain
+    phantom               seen, and never sent, or surely refused
     misplaced             seen in a partition that it was not sent to
     inconsistent-offset   two records at one offset, or a record elsewhere than its acknowledgement said
     skip                  a consumer went past a record that is there
@@ -15,16 +15,16 @@ what came of it, and what was polled; at the end, what the log holds. ``anomalie
     reorder               a producer's records stand in the log in another order than it sent them (see below)
     gap                   an offset without a record in the log
 
-A time-out is no refusal: of what is *unknown* nobody knows whether it happened; it is in the log once, or not at all.
-It takes part in no judgement but duplicate, phantom, misplaced, skip and reorder; and once it was read, it must stay.
+A timeout is no refusal: an *unknown* record is in the log once, or not at all. It is judged only for duplicate,
+phantom, misplaced, skip and reorder; and once it was read, it must stay.
 
 Order: an idempotent producer's records stand in the order of their sequences. One without idempotence may be reordered
 by a retry, and repeated; ``History(idempotent=False)`` judges neither.
 
-With acks below "all", and after an unclean election, acknowledged records may be gone by design: ``may_lose`` says
-which. What somebody has read must stay even then, unless ``unclean``; everything else is judged as ever.
+With acks below "all", and after an unclean election, acknowledged records may be lost by design: ``may_lose`` names
+them. Records that a consumer has read must stay even then, unless ``unclean``; everything else is judged as usual.
 
-Pure: no threads, no clock. Whoever feeds it from several threads locks.
+Pure: no threads, no clock. Callers in several threads need a lock.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from typing import NamedTuple
 
 
 class Mark(NamedTuple):
-    """Of one record. A producer that starts anew has another name."""
+    """Identity of a record. A restarted producer has another name."""
 
     producer: str
     sequence: int
@@ -48,8 +48,6 @@ class Mark(NamedTuple):
 
 
 class Kind(enum.Enum):
-    """What is wrong."""
-
     LOST = "lost"
     UNSEEN = "unseen"
     DUPLICATE = "duplicate"
@@ -64,7 +62,7 @@ class Kind(enum.Enum):
 
 
 class Anomaly(NamedTuple):
-    """One finding; ``text`` has everything that is known of it."""
+    """One finding; ``text`` has everything known about it."""
 
     kind: Kind
     partition: int
@@ -91,13 +89,13 @@ class _Fate(enum.Enum):
 class _Sent:
     partition: int
     fate: _Fate = _Fate.UNKNOWN
-    #: Where the acknowledgement said it is; -1: it did not say (acks=0).
+    #: Offset in the acknowledgement; -1: without one (acks=0).
     offset: int = -1
 
 
 @dataclass(slots=True)
 class _Reader:
-    """One consumer's way through one partition, in stretches that a seek ends."""
+    """One consumer's reads of one partition, in stretches that a seek ends."""
 
     stretches: list[list[Seen]] = field(default_factory=list)
 
@@ -110,24 +108,24 @@ class History:
         self._sent: dict[Mark, _Sent] = {}
         self._readers: dict[tuple[str, int], _Reader] = defaultdict(_Reader)
         self._logs: dict[int, tuple[list[Seen], int, int]] = {}
-        #: Acknowledgements that came after the fate was settled already.
+        #: Acknowledgements after a final outcome.
         self._contradictions: list[Anomaly] = []
 
     # -- while it happens
 
     def sent(self, mark: Mark, partition: int) -> None:
-        """A producer hands the record over. Until it is told otherwise, what came of it is unknown."""
+        """A producer sends the record. Its outcome is unknown until it is reported."""
         if mark in self._sent:
             raise ValueError(f"{mark} is sent twice")
         self._sent[mark] = _Sent(partition)
 
     def acknowledged(self, mark: Mark, offset: int = -1) -> None:
-        """The producer was told that it is in the log, at ``offset`` (-1: no offset was told)."""
+        """The producer's acknowledgement, at ``offset`` (-1: without one)."""
         self._settle(mark, _Fate.ACKNOWLEDGED)
         self._sent[mark].offset = offset
 
     def refused(self, mark: Mark) -> None:
-        """The producer was told that it is not in the log and never will be."""
+        """The producer's final refusal."""
         self._settle(mark, _Fate.REFUSED)
 
     def _settle(self, mark: Mark, fate: _Fate) -> None:
@@ -137,7 +135,7 @@ class History:
         sent.fate = fate
 
     def positioned(self, consumer: str, partition: int) -> None:
-        """A consumer begins, or seeks: what it polls next need not go on where it was."""
+        """A consumer starts, or seeks: its next poll need not continue the last."""
         self._readers[consumer, partition].stretches.append([])
 
     def polled(self, consumer: str, partition: int, records: Iterable[Seen]) -> None:
@@ -148,7 +146,7 @@ class History:
         reader.stretches[-1].extend(records)
 
     def log(self, partition: int, records: Sequence[Seen], *, log_start: int = 0, end: int | None = None) -> None:
-        """What the log holds when all is over, read from ``log_start`` to ``end`` (by default: to the last record)."""
+        """The final contents of the log, read from ``log_start`` to ``end`` (by default: to the last record)."""
         self._logs[partition] = list(records), log_start, end if end is not None else _end(records, log_start)
 
     @property
@@ -172,8 +170,8 @@ class History:
     def anomalies(
         self, *, may_lose: Callable[[Mark], bool] = lambda mark: False, unclean: bool = False
     ) -> list[Anomaly]:
-        """Everything that is wrong; empty: nothing is. ``may_lose``: the marks that may be missing though they were
-        acknowledged; with ``unclean`` also though they were read, and then others may stand at their offsets."""
+        """All anomalies. ``may_lose``: acknowledged marks that may be missing; with ``unclean`` also marks that were
+        read, and then others may stand at their offsets."""
         if unclean:
             self._forget({mark for mark in self._sent if may_lose(mark)} - self._in_logs())
         everybody: dict[int, list[tuple[str, Sequence[Seen]]]] = defaultdict(list)
@@ -207,7 +205,7 @@ class History:
         return {seen.mark for records, _, _ in self._logs.values() for seen in records}
 
     def _forget(self, marks: set[Mark]) -> None:
-        """As if they had never been: an unclean election has cut them off. Who had read them begins anew there."""
+        """Drop marks that an unclean election has truncated. Consumers that had read them start again there."""
         for reader in self._readers.values():
             stretches: list[list[Seen]] = []
             for stretch in reader.stretches:

@@ -1,12 +1,12 @@
-"""A disk in memory: what everybody sees, what is durable, and what a power loss makes of the difference.
+"""A disk in memory: visible and durable content, and the result of a power loss.
 
 The data behind ``crashing_fs``: files and directories that remember every unsynced change in order, and ``Survivors``,
 which copies a tree as a machine finds it after a power loss.
 
-A flush that fails does what Linux does. The pages stay in the cache and count as clean, although the disk does not
-have them (``Inode.lost``). A later flush writes nothing of them and succeeds. A write to such a page makes the whole
-page dirty again. When the page is evicted, or the machine loses power, the disk's content comes back. Names and file
-sizes that shrink are metadata: a journal keeps them pending until a flush succeeds.
+A flush that fails does what Linux does. The pages stay in the cache and count as clean, although the disk does not have
+them (``Inode.lost``). A later flush writes nothing of them and succeeds. A write to such a page makes the whole page
+dirty again. When the page is evicted, or the machine loses power, the disk's content comes back. Names and file sizes
+that shrink are metadata: a journal keeps them pending until a flush succeeds.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ BLOCK_BYTES = 4096
 
 
 class Loss(enum.Enum):
-    """What becomes of unsynced changes in a power loss."""
+    """Fate of unsynced changes in a power loss."""
 
-    #: All of them are gone.
+    #: All are lost.
     ALL = "all"
-    #: None is gone: the process was killed, the machine lives.
+    #: None is lost: the process was killed, the machine lives.
     NONE = "none"
     #: Of each file and directory, the first few changes arrived, the last of these perhaps in part.
     PREFIX = "prefix"
-    #: Each block arrived or not, independently; what is missing in a longer file reads as zeros. Names as PREFIX.
+    #: Each block arrived or not, independently; missing ones in a longer file read as zeros. Names as PREFIX.
     BLOCKS = "blocks"
 
 
@@ -45,13 +45,13 @@ class Inode:
     durable: bytearray = field(default_factory=bytearray)
     pending: list[Change] = field(default_factory=list)
     modified_ms: int = 0
-    #: Pages that a failed flush left clean in the cache, and that the disk does not have.
+    #: Pages that a failed flush left clean in the cache, and that the disk lacks.
     lost: set[int] = field(default_factory=set)
-    #: How many flushes have failed. Linux reports each to every descriptor that was open then, once.
+    #: Number of failed flushes. Linux reports each to every descriptor that was open then, once.
     failures: int = 0
 
     def change(self, change: Change) -> None:
-        """Changes what everybody sees; durable after ``make_durable``. Lost pages that it touches are dirty again."""
+        """Change the visible content; durable after ``make_durable``. Lost pages that it touches are dirty again."""
         before = len(self.live)
         apply_change(self.live, change)
         self.pending.append(change)
@@ -85,7 +85,7 @@ class Inode:
         self.pending = cuts
         pages = {page for page in pages if page * BLOCK_BYTES < len(self.live)}
         if rng is not None:
-            self.make_durable()  # the journal got there before the data
+            self.make_durable()  # the journal was written before the data
             for page in sorted(pages):
                 if rng.random() < 0.5:
                     at = page * BLOCK_BYTES
@@ -95,7 +95,7 @@ class Inode:
         self.failures += 1
 
     def evict(self) -> None:
-        """The cache drops its clean pages: what a failed flush lost reads as the disk has it (zeros beyond its end)."""
+        """Drop the cache's clean pages: what a failed flush lost reads as on the disk (zeros beyond its end)."""
         for page in self.lost:
             at = page * BLOCK_BYTES
             size = min(BLOCK_BYTES, len(self.live) - at)
@@ -108,7 +108,7 @@ def _pages(position: int, size: int) -> range:
 
 
 class NameChange(NamedTuple):
-    """An unsynced change of a directory: names that go, and names that come, at once."""
+    """An unsynced change of a directory: removed and added names, at once."""
 
     gone: tuple[str, ...]
     come: tuple[tuple[str, Entry], ...]

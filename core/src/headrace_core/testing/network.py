@@ -1,9 +1,9 @@
-"""A network that loses, doubles, delays and overtakes messages, is cut in one direction or in both, and delivers old
-messages long after everybody has forgotten them.
+"""A network that loses, duplicates, delays and reorders messages, is cut in one direction or in both, and delivers old
+messages again much later.
 
-It knows addresses and carries anything. A link keeps order, as a stream does, unless a fault says otherwise; what is
-under way when a link is cut is lost. ``on_fault(kind)`` is called for each thing that went wrong, so that a simulation
-can prove that something did.
+It knows addresses and carries anything. A link keeps order, as a stream does, unless a fault says otherwise; a cut
+loses messages in flight. ``on_fault(kind)`` is called for each fault, so that a simulation can prove that some
+occurred.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from .scheduler import Scheduler
 Address = TypeVar("Address", bound=Hashable)
 Message = TypeVar("Message")
 
-#: Messages that are remembered, to be delivered a second time when nobody expects it.
+#: Messages kept for a second, unexpected delivery.
 REMEMBERED = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Quality:
-    """How a network treats a message. Probabilities from 0 to 1; times in ms."""
+    """Faults of a network. Probabilities from 0 to 1; times in ms."""
 
     delay_min_ms: float = 0.2
     delay_max_ms: float = 1.0
     loss: float = 0.0
     doubling: float = 0.0
-    #: Chance that a message does not keep its place in the order of its link.
+    #: Chance that a message leaves the order of its link.
     reordering: float = 0.0
     #: Chance that a message takes ``slow_ms`` longer.
     slowness: float = 0.0
@@ -57,9 +57,9 @@ class SimulatedNetwork(Generic[Address, Message]):
         self._on_fault = on_fault
         self.quality = GOOD
         self._cuts: set[tuple[Address, Address]] = set()
-        #: Of each link, when its last message arrives: the next one does not before.
+        #: Arrival of each link's last message: the next one does not come before.
         self._last_ms: dict[tuple[Address, Address], float] = {}
-        #: A cut loses what is under way: messages carry the number of their link's life.
+        #: A cut loses messages in flight: messages carry the number of their link's connection.
         self._lives: dict[tuple[Address, Address], int] = {}
         self._past: deque[tuple[Address, Address, Message]] = deque(maxlen=REMEMBERED)
 
@@ -71,20 +71,20 @@ class SimulatedNetwork(Generic[Address, Message]):
         return not self._cuts
 
     def cut(self, links: Iterable[tuple[Address, Address]]) -> None:
-        """From now on nothing passes from the first to the second of each pair."""
+        """Stop all messages from the first to the second of each pair."""
         for link in links:
             self._cuts.add(link)
             self.reset(*link)
 
     def mend(self, links: Iterable[tuple[Address, Address]] | None = None) -> None:
-        """These links carry messages again; without an argument, all do."""
+        """Restore these links; without an argument, all."""
         if links is None:
             self._cuts.clear()
         else:
             self._cuts.difference_update(links)
 
     def reset(self, sender: Address, to: Address) -> None:
-        """The connection breaks: what is under way is lost, and the next message finds a new one."""
+        """The connection breaks: messages in flight are lost, and the next one uses a new connection."""
         self._lives[sender, to] = self._lives.get((sender, to), 0) + 1
 
     def send(self, sender: Address, to: Address, message: Message) -> None:
@@ -103,7 +103,7 @@ class SimulatedNetwork(Generic[Address, Message]):
         self._plan(link, message, keeps_order=True)
 
     def replay(self, count: int) -> int:
-        """Old messages arrive once more, as they were; how many do."""
+        """Deliver old messages again; returns their number."""
         chosen = [self._rng.randrange(len(self._past)) for _ in range(count)] if self._past else []
         for number in chosen:
             sender, to, message = self._past[number]

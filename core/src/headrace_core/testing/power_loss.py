@@ -1,10 +1,10 @@
-"""Power loss for real processes: what was written and not forced can be taken away after a kill.
+"""Power loss for real processes: unsynced writes can be taken away after a kill.
 
-A process that is killed loses nothing that it wrote: the page cache stays. To find out what a *machine* that lost power
-would have found, a node runs on ``PowerLossFileSystem``. It is the real file system, plus a journal of how to undo each
-change that no sync has made durable yet. After ``kill -9`` the test calls ``lose_power`` on the journal, and what the
-next life finds is what a disk might hold: all changes of that kind are gone, or the first few arrived, or some blocks
-did (``Loss``). Without that call the same kill is a mere kill.
+A killed process loses nothing that it wrote: the page cache stays. To find out what a *machine* that lost power would
+have found, a node runs on ``PowerLossFileSystem``: the real file system, plus a journal of how to undo each unsynced
+change. After ``kill -9`` the test calls ``lose_power`` on the journal, and the next start finds what a disk might hold:
+all such changes are lost, or the first few arrived, or some blocks did (``Loss``). Without that call it is a plain
+kill.
 
     change                          durable after                       undone by
     bytes written, file cut         sync of the file (fdatasync)        the old bytes, the old size
@@ -14,11 +14,11 @@ did (``Loss``). Without that call the same kill is a mere kill.
 
 A sync that fails does what Linux does (``memory_disk``): what was written before stays in the page cache, clean, and is
 not on the disk. A later sync does not help; only a later write to the same 4-KiB page makes that page dirty again. So a
-power loss undoes such a write however many syncs came after it.
+power loss undoes such a write after any number of later syncs.
 
-A journal entry is written before its change, so a kill between the two undoes what did not happen, which does nothing.
-A sync that is done and not yet noted counts as not done; nobody was told of it. Changes that a former life left behind
-without a sync are still undone after a later one: a restart makes nothing durable.
+A journal entry is written before its change, so a kill between the two undoes a change that did not happen, which does
+nothing. A sync that is done and not yet noted counts as not done; it was not reported. Unsynced changes of an earlier
+process are still undone after a later one: a restart makes nothing durable.
 
 ``Dials`` is a file that a test writes while the node runs: how long a sync takes, how it fails.
 
@@ -54,13 +54,13 @@ _DIALS = "dials.json"
 
 @dataclass(frozen=True, slots=True)
 class Dials:
-    """What a disk does beside working. ``sync_errno``: every sync fails with it (0: none does)."""
+    """Delays and failures of a disk. ``sync_errno``: every sync fails with it (0: none does)."""
 
     sync_delay_ms: float = 0.0
     sync_errno: int = 0
 
     def write(self, directory: Path) -> None:
-        """Sets them for the node whose journal is in ``directory``, from its next sync on."""
+        """Set them for the node whose journal is in ``directory``, from its next sync on."""
         temporary = directory / f"{_DIALS}.tmp"
         temporary.write_text(json.dumps({"sync_delay_ms": self.sync_delay_ms, "sync_errno": self.sync_errno}))
         temporary.replace(directory / _DIALS)
@@ -70,14 +70,14 @@ class Dials:
 
 
 class _Seen(NamedTuple):
-    """A file gets a number; later entries name it by that."""
+    """A file gets a number; later entries use it."""
 
     file: int
     path: str
 
 
 class _Write(NamedTuple):
-    """``size`` bytes go to ``position`` of a file that is ``old_size`` long; ``old``: what they replace."""
+    """``size`` bytes go to ``position`` of a file of length ``old_size``; ``old``: what they replace."""
 
     file: int
     position: int
@@ -87,7 +87,7 @@ class _Write(NamedTuple):
 
 
 class _Cut(NamedTuple):
-    """A file of ``old_size`` is cut, or filled up, to ``size``; ``old``: what is cut off."""
+    """A file of ``old_size`` is cut, or filled up, to ``size``; ``old``: the removed bytes."""
 
     file: int
     size: int
@@ -96,14 +96,14 @@ class _Cut(NamedTuple):
 
 
 class _Synced(NamedTuple):
-    """Of these files everything below entry ``before`` is durable."""
+    """In these files everything below entry ``before`` is durable."""
 
     files: tuple[int, ...]
     before: int
 
 
 class _SyncFailed(NamedTuple):
-    """Of these files nothing that was written below entry ``before`` and not synced is on the disk."""
+    """In these files nothing that was written below entry ``before`` and not synced is on the disk."""
 
     files: tuple[int, ...]
     before: int
@@ -135,7 +135,7 @@ _Entry = _Seen | _Write | _Cut | _Synced | _SyncFailed | _Made | _Renamed | _Rem
 
 
 def _read_journal(path: Path) -> Iterator[_Entry]:
-    """Its whole entries; of one that was being written when the process was killed the change did not come."""
+    """Its complete entries; the change of an incomplete one did not happen."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:
@@ -151,7 +151,7 @@ def _read_journal(path: Path) -> Iterator[_Entry]:
 
 
 def _under(path: str, old: str, new: str) -> str:
-    """Where ``path`` is after ``old`` became ``new``."""
+    """The path of ``path`` after ``old`` became ``new``."""
     if path == old:
         return new
     return new + path[len(old) :] if path.startswith(old + "/") else path
@@ -163,7 +163,7 @@ class _FileState:
     path: str
     #: The changes since the last sync, and the pages that each made dirty.
     unsynced: dict[int, range] = field(default_factory=dict)
-    #: Writes whose sync failed, and the pages of theirs that the disk does not have.
+    #: Writes whose sync failed, and their pages that the disk lacks.
     lost: dict[int, set[int]] = field(default_factory=dict)
 
     def synced(self, before: int) -> None:
@@ -185,11 +185,11 @@ def _pages(entry: _Write | _Cut) -> range:
 
 
 class _Pending:
-    """What no sync has made durable: kept while a process lives, and found again in a journal."""
+    """Unsynced changes: tracked while a process lives, and read again from a journal."""
 
     def __init__(self) -> None:
         self.files: dict[int, _FileState] = {}
-        #: Entry -> the directory whose sync makes it durable, under its name of now.
+        #: Entry -> the directory whose sync makes it durable, under its present name.
         self.names: dict[int, str] = {}
         self.next_entry = 0
 
@@ -203,7 +203,8 @@ class _Pending:
             case _Seen(file, path):
                 self.files[file] = _FileState(file, path)
             case _Write(file=file) | _Cut(file=file):
-                if (known := self.files.get(file)) is not None:  # else it was removed, and who has it open goes on
+                # else it was removed, and its open descriptors stay valid
+                if (known := self.files.get(file)) is not None:
                     known.unsynced[number] = _pages(entry)
             case _Synced(files, before):
                 for file in files:
@@ -256,7 +257,7 @@ class _JournaledFile(RealFile):
     def truncate(self, size: int) -> None:
         old_size = self.size()
         old = self.pread(old_size - size, size) if size < old_size else b""
-        if size != old_size:  # else it only gives back what was reserved
+        if size != old_size:  # else it only frees reserved blocks
             self._disk._note(_Cut(self.number, size, old_size, old))
         super().truncate(size)
 
@@ -265,8 +266,8 @@ class _JournaledFile(RealFile):
 
 
 class PowerLossFileSystem(RealFileSystem):
-    """See the module. ``directory`` (outside of what it watches over) holds the journal and the dials. Thread-safe as
-    far as the real one is: a file has one writer at a time."""
+    """See the module. ``directory`` (outside of what it watches) holds the journal and the dials. Thread-safe as far as
+    the real one is: a file has one writer at a time."""
 
     __slots__ = ("_descriptor", "_dials", "_dials_at", "_dials_path", "_lock", "_next_file", "_numbers", "_pending")
 
@@ -279,7 +280,7 @@ class PowerLossFileSystem(RealFileSystem):
         #: (device, inode) -> the number of a file.
         self._numbers: dict[tuple[int, int], int] = {}
         journal = directory / _JOURNAL
-        for entry in _read_journal(journal):  # of a former life, which nothing has forced since
+        for entry in _read_journal(journal):  # of an earlier process, unsynced since
             self._pending.apply(entry)
         for number, state in list(self._pending.files.items()):
             with contextlib.suppress(FileNotFoundError):
@@ -295,7 +296,7 @@ class PowerLossFileSystem(RealFileSystem):
             self._append(entry)
 
     def _append(self, entry: _Entry) -> int:
-        """The entry's number."""
+        """Append the entry; returns its number."""
         number = self._pending.next_entry
         data = pickle.dumps(entry, protocol=5)
         os.write(self._descriptor, _LENGTH.pack(len(data)) + data)
@@ -352,7 +353,7 @@ class PowerLossFileSystem(RealFileSystem):
                 RealFile.sync(cast("RealFile", files[0]))
             else:
                 super().sync_files(files)
-        except OSError:  # of several, any may have failed: none counts as forced
+        except OSError:  # one of several may have failed: none counts as synced
             self._note(_SyncFailed(numbers, before))
             raise
         self._note(_Synced(numbers, before))
@@ -429,7 +430,7 @@ class _Undoing:
                     path = self._now(paths[file], seen_at[file], undone=False, until=number)
                     self._undo_lost(self._now(path, number), entry, self._lost[number])
                 case _Write(file=file) | _Cut(file=file) if number in self._unsynced.get(file, ()):
-                    # What was renamed since and has kept its new name, has kept it; the rest has its old one again.
+                    # A renamed file that has kept its new name is found there; the rest has its old one again.
                     path = self._now(paths[file], seen_at[file], undone=False, until=number)
                     self._undo_bytes(self._now(path, number), entry)
                 case _Made(path) if number in self._undone_names:
@@ -440,8 +441,8 @@ class _Undoing:
                     pass
 
     def _now(self, path: str | None, since: int, *, undone: bool = True, until: int | None = None) -> str | None:
-        """Where what had this path at entry ``since`` is, after the later renames: all of them, or (``undone``) those
-        that are not undone. None: it was removed, or replaced."""
+        """The present path of what had this path at entry ``since``, after the later renames: all of them, or
+        (``undone``) those that are not undone. None: it was removed, or replaced."""
         for at in self._renames[bisect.bisect_right(self._renames, since) :]:
             if path is None or (until is not None and at >= until):
                 return path
@@ -453,7 +454,7 @@ class _Undoing:
         return path
 
     def _keep_some(self, path: str | None, numbers: list[int]) -> bool:
-        """Part of what a file has not synced stays (PREFIX, BLOCKS); False when it was not only longer than before."""
+        """Keep a part of a file's unsynced changes (PREFIX, BLOCKS); False when it did not only grow."""
         entries = [self._entries[number] for number in numbers]
         if path is None or not entries or not os.path.isfile(path):
             return False
@@ -488,7 +489,7 @@ class _Undoing:
             file.truncate(entry.old_size)
 
     def _undo_lost(self, path: str | None, entry: _Write, pages: set[int]) -> None:
-        """These pages of a write, whose sync failed, are as they were; what was written around them may be there."""
+        """Restore these pages of a write whose sync failed; bytes around them may stay."""
         if path is None or not os.path.isfile(path):
             return
         first, end = entry.position, entry.position + entry.size
@@ -524,8 +525,8 @@ class _Undoing:
 
 
 def lose_power(directory: Path, *, loss: Loss = Loss.ALL, rng: random.Random | None = None) -> int:
-    """The machine of a dead process had lost power: of what its journal in ``directory`` holds, unforced, only what
-    ``loss`` says is left. Returns how many bytes of files went. The journal is empty afterwards."""
+    """Apply a power loss to a dead process: of the unsynced changes in the journal in ``directory``, only those of
+    ``loss`` stay. Returns how many bytes of files were lost. The journal is empty afterwards."""
     journal = directory / _JOURNAL
     entries = list(_read_journal(journal))
     lost = 0

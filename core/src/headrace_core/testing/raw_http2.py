@@ -1,7 +1,7 @@
-"""An HTTP/2 client that obeys nothing: frames as bytes on a blocking socket, for tests of hostile clients.
+"""An HTTP/2 client without rules: frames as bytes on a blocking socket, for tests of hostile clients.
 
-A gRPC library refuses to send what a stranger may send: resets without end, messages that never finish, bytes that are
-no frame. This client sends frames as it is told and reads frames as they come (RFC 9113, RFC 7541 without compression).
+A gRPC library refuses to send what a hostile client may send: endless resets, messages that never finish, invalid
+frames. This client sends any frames, and reads frames as they come (RFC 9113, RFC 7541 without compression).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Frame(NamedTuple):
 
 
 def frame(kind: int, flags: int, stream_id: int, payload: bytes = b"") -> bytes:
-    """One frame, header and all."""
+    """One frame with its header."""
     return struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, flags, stream_id) + payload
 
 
@@ -67,7 +67,7 @@ def grpc_headers(method: str, *more: tuple[str, str]) -> list[tuple[str, str]]:
 
 
 class RawConnection:
-    """One connection. ``settings``: pairs of what the preface announces. ``timeout_s`` bounds every socket call."""
+    """One connection. ``settings``: pairs for the preface. ``timeout_s`` bounds every socket call."""
 
     def __init__(
         self, address: tuple[str, int], *, settings: Sequence[tuple[int, int]] = (), timeout_s: float = 5.0
@@ -79,11 +79,11 @@ class RawConnection:
         self.send(PREFACE + frame(SETTINGS, 0, 0, payload))
 
     def send(self, data: bytes) -> None:
-        """OSError: the server has closed the connection, or takes nothing for ``timeout_s``."""
+        """OSError: the server has closed the connection, or reads nothing for ``timeout_s``."""
         self._socket.sendall(data)
 
     def open_call(self, method: str, *more: tuple[str, str], end: bool = False) -> int:
-        """Send a call's headers; returns its stream id. ``end``: and no message."""
+        """Send a call's headers; returns its stream id. ``end``: without a message."""
         stream_id, self._next_stream_id = self._next_stream_id, self._next_stream_id + 2
         flags = END_HEADERS | (END_STREAM if end else 0)
         self.send(frame(HEADERS, flags, stream_id, headers_block(grpc_headers(method, *more))))

@@ -1,8 +1,8 @@
-"""Virtual time: one heap of what is to happen, and nothing happens by itself.
+"""Virtual time: one heap of planned actions.
 
-A simulation is one ``Scheduler``; everything in it (messages, ticks, disks that take their time, faults) is an action
-at a time. Actions of the same time come in the order in which they were planned, so a run depends on its seed alone:
-not on the machine, its load, or ``PYTHONHASHSEED`` (as long as nobody iterates over a set of strings).
+A simulation is one ``Scheduler``; everything in it (messages, ticks, slow disks, faults) is an action at a time.
+Actions of the same time run in the order of their planning, so a run depends on its seed alone: not on the machine, its
+load, or ``PYTHONHASHSEED`` (without iteration over sets of strings).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 
 class Planned:
-    """An action at a time; ``cancel`` makes it one that does not happen."""
+    """An action at a time; ``cancel`` prevents it."""
 
     __slots__ = ("action", "arguments", "at_ms")
 
@@ -23,7 +23,7 @@ class Planned:
         self.arguments = arguments
 
     def cancel(self) -> None:
-        """Idempotent; also after it has happened."""
+        """Idempotent; also after it ran."""
         self.action = None
         self.arguments = ()
 
@@ -35,13 +35,13 @@ class Scheduler:
 
     def __init__(self) -> None:
         self.now_ms = 0.0
-        #: Actions that have happened.
+        #: Actions that have run.
         self.events = 0
         self._heap: list[tuple[float, int, Planned]] = []
         self._number = 0
 
     def at(self, at_ms: float, action: Callable[..., object], *arguments: Any) -> Planned:
-        """Have ``action(*arguments)`` happen at a time; one that has passed means now, after all that is due."""
+        """Run ``action(*arguments)`` at a time; a past one means now, after all that is due."""
         now_ms = self.now_ms
         if at_ms < now_ms:
             at_ms = now_ms
@@ -51,8 +51,8 @@ class Scheduler:
         return planned
 
     def after(self, delay_ms: float, action: Callable[..., object], *arguments: Any) -> Planned:
-        """The same, so long from now."""
-        at_ms = self.now_ms  # (as ``at``, which a simulation could not afford to call from here)
+        """``at``, so long from now."""
+        at_ms = self.now_ms  # (as ``at``, inlined for speed)
         if delay_ms > 0.0:
             at_ms += delay_ms
         planned = Planned(at_ms, action, arguments)
@@ -62,13 +62,13 @@ class Scheduler:
 
     @property
     def next_ms(self) -> float | None:
-        """When the next thing happens; None: nothing ever will."""
+        """Time of the next action; None: none is left."""
         while self._heap and self._heap[0][2].action is None:
             heappop(self._heap)
         return self._heap[0][0] if self._heap else None
 
     def run_one(self, until_ms: float) -> bool:
-        """The next action, unless it is due later than ``until_ms``; False then, and the time is ``until_ms``."""
+        """Run the next action, unless it is due later than ``until_ms``; False then, and the time is ``until_ms``."""
         heap = self._heap
         while heap:
             at_ms, _, planned = heap[0]
@@ -89,8 +89,8 @@ class Scheduler:
         return False
 
     def run(self, until_ms: float, after_each: Callable[[], object] | None = None, *, events_max: int = 0) -> bool:
-        """All that is due up to ``until_ms``; ``after_each`` is called after every action. False: there is more, but
-        more than ``events_max`` actions have happened by now (0: as many as there are)."""
+        """Run all that is due up to ``until_ms``; ``after_each`` is called after every action. False: more is due, but
+        ``events_max`` actions have run by now (0: unlimited)."""
         heap = self._heap
         while heap:
             at_ms, _, planned = heap[0]

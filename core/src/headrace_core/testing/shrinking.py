@@ -1,4 +1,4 @@
-"""Smaller examples of a failure: delta debugging (Zeller and Hildebrandt, 2002)."""
+"""Shrink examples of a failure: delta debugging (Zeller and Hildebrandt, 2002)."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ T = TypeVar("T")
 
 
 def shrink(items: Sequence[T], still_fails: Callable[[Sequence[T]], bool], *, tries_max: int = 200) -> tuple[T, ...]:
-    """As few of ``items`` as still fail, in their order: no single one of what is left can go, unless ``tries_max``
-    attempts were used up before. The whole is taken to fail."""
+    """As few of ``items`` as still fail, in their order: none of the rest can be removed, unless ``tries_max`` attempts
+    were used up. All ``items`` together must fail."""
     kept = tuple(items)
     tries = 0
     pieces = 2
@@ -34,8 +34,8 @@ def shrink(items: Sequence[T], still_fails: Callable[[Sequence[T]], bool], *, tr
 
 
 def shortest(fails_at: Callable[[float], bool], longest: float, *, steps: int = 8) -> float:
-    """A length, at most ``longest``, at which it still fails: by halving, as if what fails at a length failed at every
-    longer one."""
+    """A length, at most ``longest``, at which it still fails: by halving, assuming that it fails at every longer
+    one."""
     low, high = 0.0, longest
     for _ in range(steps):
         middle = (low + high) / 2

@@ -10,7 +10,7 @@ from ..types import TimestampType
 _names = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 _bytes = st.one_of(st.binary(max_size=20), st.integers(0, 300).map(lambda size: b"x" * size))
 headers = st.lists(st.tuples(_names, st.none() | _bytes), max_size=4)
-#: Times as producers have them: mostly near each other, now and then anywhere, sometimes none.
+#: Producers' times: mostly near each other, sometimes anywhere, sometimes none.
 timestamps = st.one_of(st.integers(1_700_000_000_000, 1_700_000_100_000), st.integers(0, 2**62), st.just(-1))
 #: (timestamp_ms, key, value, headers)
 records = st.tuples(timestamps, st.none() | _bytes, st.none() | _bytes, headers)

@@ -1,18 +1,17 @@
-"""A network that breaks on command, between real processes.
+"""A network between real processes that breaks on command.
 
-Nodes advertise the address of a ``FaultyNetwork``'s listener instead of their own. Every connection then passes through
-here, and is told apart by who opened it (``identify``) and whom it leads to. Between any two of them, in either
-direction, a test may
+Nodes advertise the address of a ``FaultyNetwork``'s listener instead of their own. So every connection passes through
+here, and is known by its opener (``identify``) and its target. Between any two of them, in either direction, a test may
 
-    cut         nothing gets through, and nobody is told: what was sent is lost to the connection, which stays open, and
-                new connections are taken and stay silent. A ``heal`` resets what was cut: TCP would have given up too
-    stall       as cut, but nothing is lost: it goes on after ``heal``, late (a cable that was out for a moment)
+    cut         nothing gets through, without notice: sent bytes are lost to the connection, which stays open, and
+                new connections are accepted and stay silent. A ``heal`` resets cut connections: TCP would have given up
+    stall       as cut, but nothing is lost: it continues after ``heal``, late (a cable that was out for a moment)
     delay       every byte arrives so much later, in order
     throttle    so many bytes a second
     refuse      new connections are reset at once
-    reset       those that are open are reset, once
+    reset       open ones are reset, once
 
-Names may be ``ANY``. The last rule that fits a pair holds; ``heal`` removes rules. All methods may be called from any
+Names may be ``ANY``. The last rule that fits a pair applies; ``heal`` removes rules. All methods may be called from any
 thread; the proxy runs on a thread of its own, and ``close`` ends it.
 """
 
@@ -35,13 +34,13 @@ T = TypeVar("T")
 ANY = "*"
 _RESET = struct.pack("ii", 1, 0)
 _PIECE_BYTES = 64 * 1024
-#: How much one direction of one connection holds back before it stops reading.
+#: Bytes that one direction of one connection holds back before it stops reading.
 _HELD_BYTES_MAX = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Weather:
-    """What happens to bytes that go from one name to another. ``bytes_per_second`` 0: as many as there are."""
+    """Faults for bytes from one name to another. ``bytes_per_second`` 0: unlimited."""
 
     is_cut: bool = False
     is_stalled: bool = False
@@ -54,7 +53,7 @@ _FAIR = Weather()
 
 
 class _Pipe:
-    """One direction of one connection: read here, held back as the weather says, written there."""
+    """One direction of one connection: reads, holds back by its weather, writes."""
 
     def __init__(
         self,
@@ -67,12 +66,12 @@ class _Pipe:
         self._network = network
         self.source, self.target = source, target
         self._reader, self._writer = reader, writer
-        #: (when it may go, bytes); b"": the end.
+        #: (earliest time, bytes); b"": the end.
         self._held: deque[tuple[float, bytes]] = deque()
         self._held_bytes = 0
         self._moved = asyncio.Event()
         self._free_at = 0.0
-        #: Bytes were lost: the connection cannot go on.
+        #: Bytes were lost: the connection cannot continue.
         self.is_torn = False
 
     @property
@@ -95,7 +94,7 @@ class _Pipe:
                     self.is_torn = True
                     self._network.dropped_bytes += len(data)
                     continue
-                if self.is_torn or weather.is_cut:  # the end is not told either
+                if self.is_torn or weather.is_cut:  # the end is not forwarded either
                     self.is_torn = True
                     return
             self._held.append((loop.time() + weather.delay_ms / 1000, data))
@@ -110,7 +109,7 @@ class _Pipe:
             now = loop.time()
             weather = self.weather
             if not self._held or weather.is_stalled or weather.is_cut:
-                if weather.is_cut and self._held:  # on its way when the cable was cut
+                if weather.is_cut and self._held:  # in flight when the cable was cut
                     self.is_torn = True
                     self._held.clear()
                     self._held_bytes = 0
@@ -139,7 +138,7 @@ class _Pipe:
 
 
 class _Connection:
-    """Two pipes, from who opened it to whom it leads and back."""
+    """Two pipes between opener and target."""
 
     def __init__(
         self,
@@ -161,7 +160,7 @@ class _Connection:
             waiting = set(tasks)
             while waiting and not self._broken.is_set():
                 done, _ = await asyncio.wait({*waiting, broken}, return_when=asyncio.FIRST_COMPLETED)
-                if any(task.exception() is not None for task in done):  # reset by one side: told to the other
+                if any(task.exception() is not None for task in done):  # reset by one side: forwarded to the other
                     self.reset()
                 waiting -= done
         finally:
@@ -178,7 +177,7 @@ class _Connection:
 
 
 def _reset(writer: asyncio.StreamWriter) -> None:
-    """RST instead of FIN: what a dead machine's successor says."""
+    """RST instead of FIN, as from a restarted machine."""
     raw = writer.get_extra_info("socket")
     with contextlib.suppress(OSError):
         if raw is not None:
@@ -188,7 +187,7 @@ def _reset(writer: asyncio.StreamWriter) -> None:
 
 class FaultyNetwork:
     """See the module. ``identify(port, to)``: the name of the process that opened a connection from this local port to
-    that one; asked on a thread."""
+    that one; called on a thread."""
 
     def __init__(self, identify: Callable[[int, int], str] = lambda port, to: "") -> None:
         self._identify = identify
@@ -196,7 +195,7 @@ class FaultyNetwork:
         self._connections: set[_Connection] = set()
         self._servers: list[asyncio.Server] = []
         self._tasks: set[asyncio.Task[None]] = set()
-        #: For tests: what went through, and what was lost.
+        #: For tests: forwarded and lost bytes.
         self.carried_bytes = 0
         self.dropped_bytes = 0
         self._loop = asyncio.new_event_loop()
@@ -206,15 +205,15 @@ class FaultyNetwork:
     # -- what a test says
 
     def listen(self, target: str, port: int, *, host: str = "127.0.0.1", listen_port: int = 0) -> int:
-        """Opens the way to ``target``, which listens on ``port``; returns the port to advertise. OSError."""
+        """Open the way to ``target``, which listens on ``port``; returns the port to advertise. OSError."""
         return self._call(self._listen(target, host, port, listen_port))
 
     def cut(self, source: str, target: str, *, one_way: bool = False) -> None:
-        """Nothing from ``source`` reaches ``target``, nor back."""
+        """Stop all bytes from ``source`` to ``target``, and back."""
         self._rule(source, target, Weather(is_cut=True), one_way)
 
     def stall(self, source: str, target: str, *, one_way: bool = False) -> None:
-        """What is sent arrives after ``heal``."""
+        """Delay all bytes until ``heal``."""
         self._rule(source, target, Weather(is_stalled=True), one_way)
 
     def delay(self, source: str, target: str, delay_ms: float, *, one_way: bool = False) -> None:
@@ -224,11 +223,11 @@ class FaultyNetwork:
         self._rule(source, target, Weather(bytes_per_second=bytes_per_second), one_way)
 
     def refuse(self, source: str, target: str) -> None:
-        """``source`` cannot open connections to ``target``; those that are open stay."""
+        """Refuse new connections from ``source`` to ``target``; open ones stay."""
         self._rule(source, target, Weather(is_refused=True), one_way=True)
 
     def reset(self, source: str = ANY, target: str = ANY) -> int:
-        """Breaks the connections that ``source`` opened to ``target``; returns how many there were."""
+        """Reset the connections that ``source`` opened to ``target``; returns their number."""
 
         async def do() -> int:
             found = [each for each in self._connections if _fits(each.source, source) and _fits(each.target, target)]
@@ -239,8 +238,7 @@ class FaultyNetwork:
         return self._call(do())
 
     def heal(self, source: str = ANY, target: str = ANY) -> None:
-        """The rules that were made with these names are gone, both ways (without names: all of them). Connections that
-        lost bytes are reset."""
+        """Remove the rules with these names, both ways (without names: all). Connections that lost bytes are reset."""
 
         async def do() -> None:
             everything = source == ANY and target == ANY
@@ -254,7 +252,7 @@ class FaultyNetwork:
         self._call(do())
 
     def connections(self, source: str = ANY, target: str = ANY) -> int:
-        """How many are open."""
+        """Number of open ones."""
 
         async def do() -> int:
             return sum(_fits(each.source, source) and _fits(each.target, target) for each in self._connections)
@@ -262,7 +260,7 @@ class FaultyNetwork:
         return self._call(do())
 
     def close(self) -> None:
-        """Everything is reset, the thread ends."""
+        """Reset everything, and end the thread."""
 
         async def do() -> None:
             for server in self._servers:
@@ -335,7 +333,7 @@ class FaultyNetwork:
             return
         try:
             far = await asyncio.open_connection(host, port, limit=_PIECE_BYTES)
-        except OSError:  # nobody listens: as if nobody had here
+        except OSError:  # no listener: behave as if there were none here
             _reset(writer)
             return
         connection = _Connection(self, source, target, (reader, writer), far)

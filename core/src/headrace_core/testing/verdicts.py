@@ -1,15 +1,15 @@
-"""Which failures of a test may be the machine's fault, and which are verdicts.
+"""Classify a test's failure: the machine's fault, or a verdict.
 
     SafetyViolation     a promise was broken: lost, doubled, reordered, phantom, shared, an invariant, a history's word
     NotInTimeError      a condition did not come true in time: a slow machine, or a bug
     TimeoutError, subprocess.TimeoutExpired, pytest-timeout's failure: as NotInTimeError
-    HeadraceError       the product's own answer: a verdict, its time-outs too, because an acknowledgement that never
+    HeadraceError       the product's own answer: a verdict, its timeouts too, because an acknowledgement that never
                         comes is one of them
     anything else       an assertion, an error: a verdict as well
 
-Only what did not come in time may run again (tools/test_again.py, by the file that ``record`` writes). A failure counts
-as such when the exception that ends the test is one, or was raised from one and is no assertion. A SafetyViolation
-anywhere in its history outweighs that.
+Only a timeout may run again (tools/test_again.py, by the file that ``record`` writes). A failure counts as one when the
+exception that ends the test is one, or was raised from one and is no assertion. A SafetyViolation anywhere in its
+history outweighs that.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from headrace_core.errors import HeadraceError
 #: The file that ``record`` appends to; not set: nothing is recorded.
 RECORD_KEY = "HEADRACE_TEST_VERDICTS"
 SAFETY, TIME_OUT, FAILURE = "safety", "time-out", "failure"
-#: Of the data directories that are kept, the newest so many.
+#: Newest data directories that are kept.
 KEPT_MAX = 3
 _PYTEST_TIMEOUT = "from pytest-timeout"
 
@@ -47,17 +47,18 @@ def kind_of(error: BaseException) -> str:
 
 
 def record(test: str, error: BaseException) -> None:
-    """Append what ended ``test`` to the file that RECORD_KEY names, as a line of JSON."""
+    """Append the failure of ``test`` to the file of RECORD_KEY, as a line of JSON."""
     path = os.environ.get(RECORD_KEY)
     if not path:
         return
     line = {"test": test, "kind": kind_of(error), "error": f"{type(error).__name__}: {error}"[:500]}
-    with open(path, "a", encoding="utf-8") as file:  # (a short line is written at once, whoever else appends)
+    with open(path, "a", encoding="utf-8") as file:  # (a short line is written at once, beside other writers)
         file.write(json.dumps(line) + "\n")
 
 
 def keep(directory: Path, root: Path, name: str) -> Path:
-    """Copy a data directory to ``root``/``name``, where no later run removes it; the oldest beyond KEPT_MAX go."""
+    """Copy a data directory to ``root``/``name``, where no later run removes it; the oldest beyond KEPT_MAX are
+    removed."""
     kept = root / name
     shutil.rmtree(kept, ignore_errors=True)
     root.mkdir(parents=True, exist_ok=True)
@@ -89,7 +90,7 @@ def _is_time_out(error: BaseException) -> bool:
 
 
 def _history(error: BaseException | None) -> Iterator[BaseException]:
-    """The exception, what it was raised from or while handling, and the members of groups."""
+    """The exception, its causes and contexts, and the members of groups."""
     seen: set[int] = set()
     waiting = [error]
     while waiting:
