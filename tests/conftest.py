@@ -26,13 +26,13 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "headrace"))
 
 _SEED = "HEADRACE_TEST_SEED"
 
-# A shell starts what runs in the background (`make test &`, nohup) with SIGINT ignored, and processes hand that on to
-# their children: without this no Ctrl-C of a test would ever reach anybody.
+# A shell starts background jobs (`make test &`, nohup) with SIGINT ignored, and children inherit that: without this no
+# Ctrl-C of a test would reach its process.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-#: Whatever starts Spark goes to one worker: two of its drivers at once take all processors from everything else.
+#: Tests with Spark share one worker: two drivers at once take all processors from everything else.
 _SPARK = ("tests/integration/spark/", "tests/docs/test_documented_spark")
 #: Tests that wait for processes more than they compute; tests that do nothing else; what takes longest, of both.
 _WAIT = ("tests/docs/", "tests/integration/", "tests/system/", "tests/scenarios/cli/", "tests/scenarios/controller/")
@@ -87,7 +87,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     waiting = [file for file in files if file.startswith(_WAIT)]
     computing = [file for file in files if file.startswith(_COMPUTE)]
     ranks = {file: (at + 0.5) / len(kind) for kind in (waiting, computing) for at, file in enumerate(kind)}
-    # Whatever is neither takes no time to speak of: it fills up the end, where the workers stop together.
+    # All others take little time: they fill up the end, where the workers stop together.
     items[:] = [item for file in sorted(files, key=lambda file: ranks.get(file, 1.0)) for item in files[file]]
 
 
@@ -99,14 +99,15 @@ def pytest_report_header() -> str:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """A failed test is a failed test, whatever goes wrong while its report is made: an exception here ends the run.
+    """A failed test stays a failed test, even when an exception occurs while its report is made; that would end the
+    run.
 
-    pytest parses the failing file for its traceback. A garbage collection in the midst of that may find a task whose
-    exception nobody has fetched; asyncio logs it with a traceback, and that parses too: CPython before 3.13 has one
-    counter for all parsers ("SystemError: AST constructor recursion depth mismatch", its issue 106905). So nothing is
-    collected meanwhile. And the test's alarm, which pytest-timeout takes back only after the report, goes first.
+    pytest parses the failing file for its traceback. A garbage collection during that may find a task with an unread
+    exception; asyncio logs it with a traceback, and that parses too: CPython before 3.13 has one counter for all
+    parsers ("SystemError: AST constructor recursion depth mismatch", its issue 106905). So collection is off meanwhile.
+    And the test's alarm, which pytest-timeout cancels only after the report, is cancelled first.
 
-    What ended the test is recorded for tools/test_again.py: only what did not come in time may run again.
+    The cause of the failure is recorded for tools/test_again.py: only timed-out tests may run again.
     """
     if call.excinfo is None:
         return (yield)
@@ -148,7 +149,7 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 
 def _clusters_in_here() -> list[object]:
-    """Clusters of mode "inprocess" that run; one that nobody holds any more is collected first."""
+    """Running clusters of mode "inprocess"; unreferenced ones are collected first."""
     io_thread = sys.modules.get("headrace.engine.io_thread")
     if io_thread is None or not io_thread._last_to_leave:
         return []

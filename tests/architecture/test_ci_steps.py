@@ -1,4 +1,4 @@
-"""CI's steps: none hides another's failure, none outlives its limit, and what failed is told at the end."""
+"""CI's steps: none hides another's failure, none outlives its limit, and failures are repeated at the end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One test that fails never ends the run, whatever goes wrong while its report is made."""
+"""A failing test never ends the run, even if an error occurs while its report is made."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 OURS = ("protos", "core", "services", "clients", "pipelines")
 
-#: Who may see protobuf and gRPC. All else works on our own types.
+#: Packages that may use protobuf and gRPC. All others use our own types.
 EDGE = re.compile(
     r"""
       core/src/headrace_core/(rpc|membership)/.*

@@ -69,7 +69,7 @@ class Site:
         try:
             out, err = process.communicate(timeout=timeout_s)
         finally:
-            with contextlib.suppress(ProcessLookupError):  # whatever it has left in the background
+            with contextlib.suppress(ProcessLookupError):  # any background process it has left
                 os.killpg(process.pid, signal.SIGKILL)
         assert process.returncode == 0, f"exit code {process.returncode}\n{err}\n{out}"
         assert "Traceback" not in err, err

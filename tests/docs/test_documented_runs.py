@@ -1,7 +1,7 @@
 """The pages' blocks of shell and Python, run in their order as they are written, on one cluster of three brokers.
 
-What differs from what a reader does: the address, which is free here, and that what would go on for ever looks once.
-A block that says ``not run`` says why, and who runs it instead.
+What differs from what a reader does: the address, which is free here, and that what would go on for ever looks once. A
+block that says ``not run`` says why, and which test runs it instead.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """The fuzzer: targets, a structure-aware mutator, a guard of time and memory, a minimizer.
 
-A target is a plain function of bytes. It returns, or raises AssertionError (something wrong was accepted, served, lost
-or changed); whatever else it raises is a crash that was found, because targets swallow HeadraceError themselves where
-that is a right answer. A target says which ``Fix`` makes mutated bytes plausible again (a CRC that fits, say): without
-one no fuzzer gets behind a checksum.
+A target is a plain function of bytes. It returns, or raises AssertionError (bad input was accepted, served, lost or
+changed); any other exception is a crash, because targets catch HeadraceError where it is a right answer. A target names
+the ``Fix`` that makes mutated bytes plausible again (such as a valid CRC): without one no fuzzer gets past a checksum.
 
 No coverage is measured here; ``run_fuzz.py --atheris`` does, with the same targets, mutator and corpus.
 """

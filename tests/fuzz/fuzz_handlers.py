@@ -1,9 +1,9 @@
 """Targets: every call of every service, at the real listeners of a broker, a controller and a coordinator.
 
 An input is a number (which call) and the bytes of its request. Half of the inputs are mutated bytes, half are messages
-of hostile values: numbers at the ends of their types, names that are none, ids that nobody has, lists too long. The
-nodes run in this process, one of each role. Whatever comes in, a call ends with an answer, a typed error, or is still
-waiting when its time is over; no answer says UNKNOWN_SERVER_ERROR; and the node answers the next call.
+of hostile values: numbers at the ends of their types, illegal names, unused ids, long lists. The nodes run in this
+process, one per role. For any input, a call ends with a response or a typed error, or is still waiting when its time is
+over; no response says UNKNOWN_SERVER_ERROR; and the node answers the next call.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def _cluster() -> LocalCluster:
 
 
 def stop_nodes() -> None:
-    """Stop the cluster if there is one: its nodes share this process with whatever test comes next."""
+    """Stop the cluster if there is one: its nodes share this process with the next test."""
     if not _cluster.cache_info().currsize:
         return
     for channel in channels().values():
@@ -168,7 +168,7 @@ _DEPTH_MAX = 6
 
 
 def hostile(message_class: Any, rng: random.Random) -> bytes:
-    """A message of the class with values that somebody means harm by, and some that are sound."""
+    """A message of the class with hostile values, and some valid ones."""
     message = message_class()
     _fill(message, rng, 0)
     found: bytes = message.SerializeToString()

@@ -341,8 +341,8 @@ def _filters_agree(data: bytes, memory: int) -> None:
 
 
 def _contents(data: bytes) -> list[Any]:
-    """Headers and records: the compiled filter keeps the bytes of a record, the plain one writes it anew, which differs
-    where they were not the shortest."""
+    """Headers and records: the compiled filter keeps the bytes of a record, the plain one writes it again, which
+    differs for integers not in their shortest form."""
     return [
         (
             header._replace(batch_length=0, crc=0),

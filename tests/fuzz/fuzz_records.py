@@ -195,7 +195,7 @@ def iterator(data: bytes) -> None:
 
 
 def builder(data: bytes) -> None:
-    """Whatever is appended: both builders make the same bytes, and these are read back as what was appended."""
+    """For any input, both builders make the same bytes, and these are read back unchanged."""
     reader = Reader(data)
     codec = Compression(reader.below(5))
     limit = HEADER_BYTES + 1 + reader.integer(2) % 4096

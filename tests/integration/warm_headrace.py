@@ -1,10 +1,9 @@
-"""``headrace`` without its start: each command is a forked child of a process that has imported everything.
+"""``headrace`` without its start-up: each command is a forked child of a process that has imported everything.
 
-Hundreds of commands are run by the tests of the command line. A fresh interpreter costs each of them a quarter of a
-second of processor time before it does anything, which proves nothing any more after the first. What is forked here is
-a process of its own all the same: its arguments, environment, directory, three streams (pipes) and exit code are the
-caller's, its end is an interpreter's end. The console script itself is what tests/integration/contract runs, and
-whoever takes the fixture ``program``.
+Tests run hundreds of commands. A fresh interpreter costs each of them a quarter of a second of processor time, which
+proves nothing after the first. The fork is a real process: arguments, environment, directory, three streams (pipes) and
+exit code are the caller's, and it ends like an interpreter. tests/integration/contract and tests with the fixture
+``program`` run the console script itself.
 
     warm_headrace.py SOCKET       the server; it ends when its standard input does
 """
@@ -134,7 +133,7 @@ def serve(address: str) -> Callable[[], int]:
         if pid == 0:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            # Closed by those who own them: what they would close later may be somebody else's by then.
+            # Close the parent's descriptors now: closed later, their numbers may belong to other files.
             for ours in (listening, link, *running.values()):
                 ours.close()
             os.close(woken)
@@ -157,7 +156,7 @@ def _reap(running: dict[int, socket.socket]) -> None:
 
 
 def _send(link: socket.socket, number: int) -> None:
-    with contextlib.suppress(OSError):  # whoever asked may have gone
+    with contextlib.suppress(OSError):  # the requesting process may have ended
         link.send(b"%d" % number)
 
 

@@ -179,7 +179,7 @@ class FaultyCluster:
 
     @property
     def everybody(self) -> str:
-        """All brokers, dead or alive: what a client that must outlive any of them is told."""
+        """All brokers, dead or alive: bootstrap servers of a client that must survive the failure of any."""
         return ",".join(each.address for each in self._local.state().of_role("broker"))
 
     @property
@@ -261,8 +261,8 @@ class FaultyCluster:
         return name
 
     def settled_leader(self, topic: str, partition: int = 0) -> str:
-        """The first replica, once it leads: nobody hands the partition over after that, all being well. (A broker that
-        has come back gets its leaderships back a moment after it is in sync.)"""
+        """The first replica, once it leads: then leadership stays there in the absence of failures. (A returned broker
+        gets its leaderships back a moment after it is in sync.)"""
 
         def leads() -> bool:
             found = self.describe(topic)[partition]
@@ -293,7 +293,7 @@ class FaultyCluster:
         self.ask(lambda admin: admin.delete_topics([name], timeout=20))
 
     def until_in_sync(self, topic: str, *, within_s: float = PATIENCE_S) -> None:
-        """Until every replica of every partition is in sync, and somebody leads."""
+        """Wait until every replica of every partition is in sync, and every partition has a leader."""
 
         def is_whole() -> bool:
             return all(each.leader >= 0 and set(each.isr) == set(each.replicas) for each in self.describe(topic))

@@ -1,7 +1,7 @@
-"""Groups under load on a cluster that breaks, and what must hold whatever breaks.
+"""Groups under load on a failing cluster, and the checks that must hold in any case.
 
-Every group reads everything that a producer sends all the time; its members commit what they have handled, and write
-down what they read, what was acknowledged, and which partitions came and went. ``GroupsLoad.judge`` then finds
+Every group reads everything from a steady producer; its members commit processed records, and record what they read,
+which commits were acknowledged, and which partitions came and went. ``GroupsLoad.judge`` then finds
 
     skipped     a record that no member of a group has read
     repeated    a member took a partition up before an offset whose commit had been acknowledged by then
@@ -29,7 +29,7 @@ from headrace_core.testing.verdicts import NotInTimeError, SafetyViolation
 from tests.worlds.readers import Change, Commit, Feed, Read, Reader, Readers, Watcher, new_name
 
 COMMIT_EVERY_S = 0.1
-#: Many members in few processes: they need not be told of each record by itself.
+#: Many members in few processes: they may get records in large portions.
 SETTINGS = {"fetch.min.bytes": 100_000, "fetch.max.wait.ms": 50}
 
 
@@ -76,7 +76,7 @@ class GroupsLoad:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is not None:  # who cannot reach anybody cannot say goodbye
+        if kind is not None:  # a cut-off process cannot leave
             self.cluster.network.heal()
         self._feed.stop()
         for group in self.groups:
@@ -88,7 +88,7 @@ class GroupsLoad:
             bootstrap=group.bootstrap, group=group.group, topic=group.topic, commit_every_s=COMMIT_EVERY_S,
             settings=SETTINGS,
         )  # fmt: skip
-        self.cluster.names("member", made.pid)  # before it has connected to anybody
+        self.cluster.names("member", made.pid)  # before its first connection
         group.living.append(made)  # type: ignore[arg-type]
         group.every.append(made)  # type: ignore[arg-type]
         return made
@@ -128,14 +128,14 @@ class GroupsLoad:
         return [reader.failed_commits[-1:] for reader in group.living if isinstance(reader, Reader)]
 
     def changes(self) -> list[Change]:
-        """What the members' callbacks were told since all was shared."""
+        """Calls of the members' callbacks since all partitions were shared."""
         every = [reader for group in self.groups for reader in group.every]
         return [change for reader in every for change in reader.changes if change.at > self._shared_at]
 
     # -- who coordinates
 
     def owners(self) -> list[int]:
-        """Of each shard; -1: nobody."""
+        """The owner of each shard; -1: none."""
         told = self._ask(
             lambda stub: stub.GetMetadata(metadata_pb2.MetadataRequest(topics=[OFFSETS_TOPIC]), timeout=10)
         )

@@ -2,8 +2,8 @@
 
     python -m tests.system.process_reader '{"bootstrap", "group", "topic", "commit_every_s", "settings"}'
 
-The process prints what its ``Reader`` (tests/scenarios/groups) writes down, a JSON list a line; it ends when its
-standard input does. What it had not printed when it was killed is not known to have been read by anybody.
+The process prints the notes of its ``Reader`` (tests/scenarios/groups), a JSON list per line; it ends when its standard
+input does. Records that it had not printed when it was killed count as unread.
 """
 
 from __future__ import annotations
@@ -99,8 +99,8 @@ def main(asked: dict[str, Any]) -> None:
                 sys.stdout.flush()
 
     def handle(record: Any) -> None:
-        # Told before it can be committed: else a kill in between would leave a record that is committed, and read by
-        # nobody as far as anybody knows.
+        # Print before the record can be committed: otherwise a kill in between would leave a committed record that no
+        # printed line shows as read.
         write([["read", record.partition, record.offset, time.monotonic()]])
 
     reader = Reader(asked.pop("bootstrap"), asked.pop("group"), asked.pop("topic"), handle=handle, **asked).start()

@@ -50,7 +50,7 @@ class Run:
     seconds: float
     #: (from, to) of ``time.monotonic``: what was sent then may be lost though it was acknowledged.
     lossy: list[tuple[float, float]] = field(default_factory=list)
-    #: An unclean election was asked for: what was sent then may be lost though somebody has read it.
+    #: An unclean election was requested: records sent then may be lost although a consumer has read them.
     unclean: bool = False
     #: How long a partition may be without an acknowledgement; None: the fault takes the majority of it, or all nodes.
     silence_s: float | None = None
@@ -336,7 +336,7 @@ def a_follower_with_a_slow_disk_is_left_behind_and_comes_back(run: Run) -> None:
 @scenario(
     partitions=1,
     load={"producers": 4, "pause_s": 0.001, "value_bytes": LACKING_RECORD_BYTES},
-    # (A fetch's wait, which nobody has here, must not be longer than the lag.)
+    # (A fetch must not wait longer than the lag.)
     config={"replica.lag.time.max.ms": "100", "replica.fetch.wait.max.ms": "50"},
 )
 def a_follower_whose_disk_takes_longer_than_the_lag_that_is_allowed_leaves_and_comes_back(run: Run) -> None:
@@ -398,12 +398,12 @@ def _fill(path: Path) -> None:
 def a_byte_of_the_leaders_log_flips_below_the_high_watermark(run: Run) -> None:
     for _ in run.rounds():
         run.goes_on("at first", 300)
-        leader = run.cluster.settled_leader(run.topic, 0)  # whoever leads no more is not read, and notices nothing
+        leader = run.cluster.settled_leader(run.topic, 0)  # a former leader is not read, and notices nothing
         start = sorted(run.cluster.replica(leader, run.topic, 0).glob("*.log"))[0]
         before = run.cluster.replica_bytes(leader, run.topic, 0)
         said = len(run.cluster.log(leader))
         _flip(start, position=start.stat().st_size // 3, rng=run.rng)
-        # A consumer that begins anew reads there; the leader notices, steps down, and takes the log from the others.
+        # A new consumer reads there; the leader notices, steps down, and copies the log from the others.
         run.cluster.until_logged(leader, "corrupt", since=said)
         run.goes_on(f"after the log of {leader} was damaged")
         run.heals()
@@ -411,7 +411,7 @@ def a_byte_of_the_leaders_log_flips_below_the_high_watermark(run: Run) -> None:
             lambda n=leader, b=before: run.cluster.replica_bytes(n, run.topic, 0).startswith(b),
             f"{leader} does not hold again what it held",
         )
-    # Nobody is told: the others have it.
+    # No client gets an error: the other replicas have it.
     assert not run.load.errors, run.load.errors
     assert not run.load.reading_errors, run.load.reading_errors
 
@@ -510,7 +510,7 @@ def three_replicas_of_which_two_must_be_in_sync_refuse_writes_after_the_second_f
 
 
 def _send_once(run: Run) -> str:
-    """One record with acks=all, tried once, of nobody's history: the error's code, or "" when it is written."""
+    """One record with acks=all, sent once and in no history: the error's code, or "" when it is written."""
     settings = {"bootstrap.servers": run.cluster.bootstrap, "acks": "all", "enable.idempotence": False, "retries": 0}
     with Producer(settings) as producer:
         try:
@@ -561,7 +561,7 @@ def an_unclean_leader_is_elected_only_when_asked_for(run: Run) -> None:
             lambda: run.cluster.describe(run.topic)[0].leader == -1,
             lambda: f"who alone has everything is dead, and somebody leads: {run.cluster.describe(run.topic)}",
         )
-        for _ in range(20):  # nobody is, though two of them live
+        for _ in range(20):  # none leads, although two of them are alive
             assert run.cluster.describe(run.topic)[0].leader == -1
             run.load.stopping.wait(0.1)
         partition = TopicPartition(run.topic, 0)

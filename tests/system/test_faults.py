@@ -86,7 +86,7 @@ class Clusters:
         return self._running
 
     def discard(self, *, keep_as: str | None = None) -> None:
-        """After a failure, for which nobody cleans up. ``keep_as``: its directory is copied to build/kept."""
+        """After a failure, without cleanup. ``keep_as``: its directory is copied to build/kept."""
         if self._running is not None:
             running, self._running = self._running, None
             running.__exit__(AssertionError, None, None)

@@ -36,7 +36,7 @@ CONFIG = {
     "broker.session.timeout.ms": "6000",
     "broker.session.disconnect.grace.ms": "1000",
     "offsets.topic.num.partitions": "8",
-    # For a slow machine: who comes back after a moment must be in time.
+    # For a slow machine: a member that returns after a moment must be in time.
     "group.consumer.connection.grace.ms": "4000",
 }
 

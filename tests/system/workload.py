@@ -1,8 +1,8 @@
-"""Producers that number what they send, consumers that write down what they read, and the verdict at the end.
+"""Producers that number their records, consumers that note what they read, and the verdict at the end.
 
-A record's value is its mark, ``<producer>:<sequence>``, and padding. Everything that a client was told goes into one
-``History`` (``headrace_core.testing.kafka_history``): an acknowledgement with its offset, a refusal, or nothing: then
-what came of it is unknown.
+A record's value is its mark, ``<producer>:<sequence>``, and padding. All responses go into one ``History``
+(``headrace_core.testing.kafka_history``): an acknowledgement with its offset, a refusal, or nothing: then the outcome
+is unknown.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from headrace_core.testing.kafka_history import Anomaly, History, Mark, Seen
 from headrace_core.testing.verdicts import NotInTimeError, SafetyViolation
 from tests.system.faulty_cluster import PATIENCE_S, FaultyCluster, eventually
 
-#: Of one producer and partition, at a time: a partition that is stuck holds nobody else up.
+#: Per producer and partition: a stuck partition delays no other.
 IN_FLIGHT_MAX = 32
-#: How often a consumer that reads again and again begins anew.
+#: How often a repeating consumer starts again from the beginning (seconds).
 AGAIN_S = 3.0
 #: What a failure lists.
 LISTED_MAX = 12
@@ -113,7 +113,7 @@ class _Delivered:
 
 
 class _Consuming(threading.Thread):
-    """One consumer of all partitions. ``again``: it begins anew every few seconds; else it follows."""
+    """One consumer of all partitions. ``again``: it starts again every few seconds; otherwise it follows."""
 
     def __init__(self, load: Load, name: str, *, again: bool) -> None:
         super().__init__(name=name, daemon=True)

@@ -309,7 +309,7 @@ class Stream:
         return next(self.call)
 
     def half_close(self) -> list[Any]:
-        """Say that no more requests follow; whatever is still answered."""
+        """Half-close: no more requests follow; returns the remaining responses."""
         self._requests.put(None)
         return list(self.call)
 

@@ -151,7 +151,7 @@ def last_of(table: ProducerTable, active: Iterable[int]) -> dict[int, tuple[int,
 
 
 class Known(NamedTuple):
-    """What a table says of one producer, as far as it can be made anew from a snapshot and the log."""
+    """A table's state of one producer, as far as a snapshot and the log can rebuild it."""
 
     epoch: int
     last_sequence: int
@@ -364,8 +364,8 @@ class CompactionWorld:
 
     def end_transaction(self, producer_id: int) -> None:
         epoch = self.epochs.get(producer_id, 0)
-        # A marker makes one known that was forgotten, and its next batch has to be the epoch's first, as in Kafka. The
-        # producer that is told so takes another epoch.
+        # A marker makes a forgotten producer known; its next batch must be the epoch's first, as in Kafka. The producer
+        # then uses another epoch.
         was_forgotten = self.sequences.get(producer_id, 0) > 0 and self.table.get(producer_id) is None
         if self.rng.random() < 0.3 or was_forgotten:  # KIP-890: the marker has the next epoch
             epoch += 1
@@ -465,7 +465,7 @@ class CompactionWorld:
             self.forget_idle_producers(EXPIRATION_MS - LATE_MS)
 
     def clean_without_crashes(self) -> None:
-        """One cleaning, looked at by nobody: a hundred times as fast."""
+        """One cleaning without crash points: a hundred times as fast."""
         self.clock.advance(self.rng.randrange(1, 2_000))
         targets = self.manager.plan(
             {PARTITION: self.log}, stable_offset_of=lambda log: self.stable_offset, now_ms=self.clock.now_ms()
@@ -508,7 +508,8 @@ class CompactionWorld:
         assert [line for line in problems if not (self.has_crashed and self._is_torn_snapshot(line))] == []
 
     def _is_torn_snapshot(self, problem: Problem) -> bool:
-        """One that is older than the newest sound one stays until its segment goes: nobody reads it."""
+        """An unreadable snapshot older than the newest sound one stays until its segment is deleted: it is never
+        read."""
         return isinstance(problem, Note) and problem.path.endswith(SNAPSHOT_SUFFIX)
 
     def check_view(self, before: list[Batch], after: list[Batch]) -> None:

@@ -61,7 +61,7 @@ class Controller:
             await self._task
 
     async def cut_short(self) -> None:
-        """Whoever ran it has been cancelled."""
+        """The task that ran it was cancelled."""
         task, self._task = self._task, None
         assert task is not None
         task.cancel()
@@ -86,7 +86,7 @@ class Controller:
         return await self.call("DescribeQuorum", admin_pb2.DescribeQuorumRequest())
 
     async def describe_once(self, holds: Callable[[admin_pb2.DescribeQuorumResponse], bool]) -> Any:
-        """The description, as soon as it is so. On a busy machine nobody may lead for a moment."""
+        """The first description for which ``holds``. On a busy machine there may be no leader for a moment."""
         async with asyncio.timeout(60):
             while True:
                 try:

@@ -92,7 +92,7 @@ class GroupsCluster:
         return [each.coordinator_id for each in told.topics[0].partitions]
 
     def owner_of(self, group: str) -> int:
-        """-1: nobody."""
+        """-1: none."""
         owners = self.owners()
         return owners[shard_of(group, len(owners))] if owners else -1
 
@@ -118,10 +118,11 @@ class GroupsCluster:
             channel = self._channels[address] = grpc.insecure_channel(address, options=[*COMMON_OPTIONS, *reconnect])
         return groups_pb2_grpc.GroupsStub(channel)
 
-    # -- calls, at whoever owns the group ----------------------------------------------------------------------------
+    # -- calls to the group's owner
+    # ---------------------------------------------------------------------------------------
 
     def ask(self, group: str, call: Callable[[Any], Any]) -> Any:
-        """The answer of whoever owns the group; asked again as a client would."""
+        """The answer of the group's owner; retried as a client would."""
 
         def answer() -> Any:
             owner = self.owner_of(group)
@@ -178,7 +179,7 @@ class Member:
         self.topics = list(topics)
         self.epoch = self.revision = 0
         self.assignment: frozenset[tuple[str, int]] = frozenset()
-        #: Each assignment that it was told, in order.
+        #: Each assignment that it received, in order.
         self.told: list[frozenset[tuple[str, int]]] = []
         self.ended: grpc.RpcError | None = None
         self._partitions: Any = groups_pb2.GroupPartitions()
@@ -187,7 +188,7 @@ class Member:
         self.connect()
 
     def connect(self) -> None:
-        """A new stream to whoever owns the group, on which the member goes on where it was."""
+        """A new stream to the group's owner, on which the member continues."""
         self.ended = None
         #: How often the present stream was answered, without an error.
         self.answers = 0

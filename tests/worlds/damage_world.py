@@ -51,7 +51,7 @@ class Image:
 
     @property
     def bytes_below_the_start(self) -> int:
-        """Of batches that nobody can ask for."""
+        """Bytes of batches below the log start."""
         first = split_batches(self.fs.files()[f"{ROOT}/{ORDERS}/{0:020}.log"])
         return sum(span.size for span in first if span.last_offset < self.log_start_offset)
 
@@ -155,7 +155,7 @@ def judge_orders(image: Image, directory: LogDirectory, path: str, size: int, li
     log = directory.logs[ORDERS]
     if log.log_end_offset != image.log_end_offset:
         assert log.log_end_offset in image.tail, "more is missing than batches above the recovery point"
-        # A file that ends where a batch does tells nobody that there was more.
+        # A file cut at a batch border shows no sign of the lost rest.
         assert log.active.size == size or any("cut at position" in line and path in line for line in lines), lines
         judge_log(image, log, path, end_offset=log.log_end_offset)
         return Outcome.TORN

@@ -202,7 +202,7 @@ class ReplicatedTopic:
     # -- records -----------------------------------------------------------------------------------------------------
 
     def try_append(self, records: bytes, partition: int = 0, *, acks: Any = produce_pb2.ACKS_ALL) -> Any:
-        """One attempt at whoever leads: its result. grpc.RpcError when that one is gone."""
+        """One attempt at the current leader: its result. Raises grpc.RpcError when it is down."""
         leader = self.leader(partition)
         if leader < 0:
             return None
@@ -227,7 +227,7 @@ class ReplicatedTopic:
         return int(until(appended, f"an append to {self.name}-{partition}", LONG_S).base_offset)
 
     def try_read(self, offset: int, partition: int = 0) -> bool:
-        """One fetch at whoever leads; False: it answered with an error."""
+        """One fetch at the current leader; False for an error response."""
         leader = self.wait_leader(lambda _: True, partition)
         with Stream(fetch_pb2_grpc.FetchStub(self.fleet.channel(leader)).Fetch) as stream:
             stream.send(fetch_request(1, fetch_partition(self.name, offset, partition), max_wait_ms=0))
@@ -289,7 +289,7 @@ class ReplicatedTopic:
         return self.fleet.brokers[broker_id].data / f"{self.name}-{partition}"
 
     def bytes_on(self, broker_id: int, partition: int = 0) -> bytes:
-        """All batches of a replica, in order; whatever segments they are in."""
+        """All batches of a replica, in order, across segments."""
         return b"".join(
             each.read_bytes().rstrip(b"\0") for each in sorted(self.path(broker_id, partition).glob("*.log"))
         )
@@ -305,8 +305,8 @@ class ReplicatedTopic:
 
 
 class Load(threading.Thread):
-    """Appends numbered batches with acks=all, one after the other, to whoever leads. A number whose append failed, or
-    whose fate is unknown, is not used again."""
+    """Appends numbered batches with acks=all to the current leader, one after the other. The number of an append that
+    failed, or whose outcome is unknown, is not used again."""
 
     def __init__(self, topic: ReplicatedTopic, partition: int = 0) -> None:
         super().__init__(daemon=True)

@@ -1,7 +1,7 @@
-"""Controllers of one's own making for those who follow the metadata: real calls over loopback, a log in memory.
+"""Controllers simulated for followers of the metadata: real calls over loopback, a log in memory.
 
-A ``Quorum`` is the truth: what is committed, and who leads. A ``Member`` is one controller, as far as it has heard of
-that: the real FollowMetadata and ReadIndex (headrace_controller.handlers.follow) on a listener of its own.
+A ``Quorum`` is the truth: what is committed, and the leader. A ``Member`` is one controller with its own knowledge of
+it: the real FollowMetadata and ReadIndex (headrace_controller.handlers.follow) on its listener.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def note(key: str, value: str) -> ConfigRecord:
 
 
 class Quorum:
-    """What is committed, and in which term by whom."""
+    """What is committed, by which leader in which term."""
 
     def __init__(self) -> None:
         self.batches: list[tuple[int, int, bytes]] = []  # (base offset, next offset, bytes)
@@ -76,8 +76,8 @@ class Quorum:
 
 
 class Member:
-    """One controller: what it has applied (``image``), and whom it takes for the leader. ``is_deaf``: it hears of
-    nothing; when it leads, its barriers do not end."""
+    """One controller: what it has applied (``image``), and its belief about the leader. ``is_deaf``: it receives
+    nothing; as leader, its barriers do not end."""
 
     def __init__(self, quorum: Quorum, node_id: int, log_start: int = 0) -> None:
         self.quorum = quorum
@@ -189,7 +189,7 @@ class Served(cluster_pb2_grpc.ClusterServicer):
         self.service.start()
 
     async def stop(self, *, forget: bool = False) -> None:
-        """``forget``: nobody names its address any more."""
+        """``forget``: no node names its address any more."""
         if self._listener is not None:
             self.service.close()
             await self._listener.stop(0)

@@ -1,8 +1,8 @@
-"""A shard's groups without a network: members as a client would be them, a log, and coordinators that come and go.
+"""A shard's groups without a network: members that behave as clients do, a log, and coordinators that start and stop.
 
-A member keeps the protocol's promises: it reads what it was last assigned, lets go before it says so, stops when it is
-told that it is none any more, and stops when its connection has been broken for the grace. Its messages travel in
-order, as on a stream, and take until somebody delivers them.
+A member keeps the protocol's promises: it reads its last assignment, revokes before it reports so, stops when it is
+removed, and stops when its connection has been broken for the grace period. Its messages stay in order, as on a stream,
+until the test delivers them.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class GroupShardWorld:
         return reply
 
     def join(self, *names: str, **about: Any) -> list[Client]:
-        """Members that have joined, and have been told what they read."""
+        """Members that have joined and received their assignments."""
         made = [Client(self, name, **about) for name in names]
         for client in made:
             client.join()
@@ -143,7 +143,7 @@ class GroupShardWorld:
         return made
 
     def converge(self, rounds: int = 30) -> None:
-        """Everybody connected heartbeats and hears until nothing is on its way."""
+        """All connected members heartbeat and receive until nothing is in flight."""
         for _ in range(rounds):
             for client in self.clients.values():
                 client.hear_all()
@@ -194,7 +194,7 @@ class Client:
             self.cut_ms = None
 
     def cut(self) -> None:
-        """The connection breaks, with all that was on it; the coordinator is told by ``disconnect`` only."""
+        """The connection breaks with all messages in flight; only ``disconnect`` informs the coordinator."""
         if self.connection is not None:
             self.cut_ms = self.shard.now_ms
         self.connection = None
@@ -279,7 +279,7 @@ class Client:
             self.hear()
 
     def leave_unheard(self) -> None:
-        """It leaves, and nobody answers."""
+        """It leaves without a response."""
         self.reading = self.letting_go = frozenset()
         self.is_member = False
         self.cut()

@@ -1,7 +1,6 @@
 """Groups under any order of events: members come, go, lag, lose their connections; messages cross; coordinators change,
 with decisions cut off; topics grow and go. At no moment do two members read the same partition, and in the end all
-partitions are read.
-"""
+partitions are read."""
 
 from __future__ import annotations
 
@@ -125,13 +124,15 @@ class GroupsMachine(RuleBasedStateMachine):
 
     @rule()
     def take_over(self) -> None:
-        """Another coordinator replays the log. Who was cut off by that has a grace, too, but nobody else's begins."""
+        """Another coordinator replays the log. Members without connection get a new grace period; no other member's
+        begins."""
         self.shard.take_over()
 
     @precondition(lambda self: self.members())
     @rule(number=st.integers(0, 10), leaves=st.booleans(), kept=st.integers(0, 12))
     def append_is_cut_off(self, number: int, leaves: bool, kept: int) -> None:
-        """Of a decision only the first records come into the log, nobody hears of it, and another one takes over."""
+        """Only the first records of a decision are in the log, no response is sent, and another coordinator takes
+        over."""
         client = self.one(number)
         about = {"instance_id": client.about.get("instance_id")}
         request: Leave | Heartbeat = Leave(GROUP, client.name, **about)
@@ -188,7 +189,7 @@ class GroupsMachine(RuleBasedStateMachine):
         assert self.shard.groups._state.groups[GROUP].owners == copy._state.groups[GROUP].owners
 
     def teardown(self) -> None:
-        """Once nothing more happens, everybody who lives comes back, and all is read by somebody."""
+        """At the end all live members return, and every partition has a reader."""
         if not hasattr(self, "shard"):
             return
         for client in self.members():

@@ -55,7 +55,7 @@ class StandinGroupsWorld:
         self.has_shards = True
         #: Whether the cluster has any coordinator; ``owner`` says who has what.
         self.have_coordinators = True
-        #: Who has the shard of a group; None: nobody. May be changed by a test.
+        #: The owner of a group's shard; None: none. Tests may change it.
         self.owner: Callable[[str], int | None] = lambda group: 0 if group.startswith("a") else 1
 
     def names(self, index: int) -> list[str]:

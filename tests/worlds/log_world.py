@@ -35,7 +35,7 @@ def formatted() -> CrashingFileSystem:
 def open_directory(
     fs: CrashingFileSystem, config: LogConfig | None = None, clock: ManualClock | None = None
 ) -> LogDirectory:
-    """Every log's descriptor is taken away whenever another one wants it: nobody may notice."""
+    """Every use of a log's descriptor may close another log's: that must have no effect."""
     chosen = config or LogConfig()
     return LogDirectory.open(
         DescriptorCache(fs, 1),

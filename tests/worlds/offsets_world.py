@@ -103,7 +103,7 @@ class GroupsByHand:
 
 
 class OffsetsWorld:
-    """A shard's offsets; whatever they record is kept, and replayed by ``successor``."""
+    """A shard's offsets; all their records are kept, and ``successor`` replays them."""
 
     def __init__(self, settings: OffsetSettings | None = None) -> None:
         self.groups = GroupsByHand()
@@ -127,7 +127,7 @@ class OffsetsWorld:
         return groups
 
     def successor(self) -> OffsetsLogic:
-        """A new owner of the shard, who has replayed the log."""
+        """A new owner of the shard that has replayed the log."""
         logic = OffsetsLogic(self.groups, self.settings)
         for key, value in self.log:
             logic.replay(key, value)

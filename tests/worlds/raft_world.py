@@ -186,8 +186,8 @@ class RaftWorld:
                 self.work(replica)
 
     def work(self, replica: Replica, *, crash_after: int | None = None) -> None:
-        """Have a replica do what it asks for, until it asks for nothing. ``crash_after``: it dies before the n-th of
-        the steps that can be told apart."""
+        """Have a replica do its pending work until there is none. ``crash_after``: it crashes before the n-th
+        distinguishable step."""
         step = 0
 
         def dies() -> bool:
@@ -220,11 +220,11 @@ class RaftWorld:
                 return
 
     def at(self, address: ReplicaKey) -> Replica | None:
-        """Who gets what is sent there: the network knows nodes, and nothing of their disks."""
+        """The receiver at an address: the network knows nodes, not their disks."""
         return next((replica for own, replica in self.replicas.items() if own.node_id == address.node_id), None)
 
     def deliver(self, message: Message) -> None:
-        """One message arrives, unless nobody is there."""
+        """Deliver one message, unless the node is down."""
         replica = self.at(message.to)
         if replica is None or not replica.is_up or self.is_cut(message.sender, message.to):
             return
@@ -290,7 +290,7 @@ class RaftWorld:
         ]
 
     def on_ready(self, replica: Replica, ready: Ready) -> None:
-        """For those who tell what happens."""
+        """A hook for observers."""
 
     # -- what must always hold
 

@@ -64,7 +64,7 @@ class Read(NamedTuple):
 
 
 class Change(NamedTuple):
-    """What a callback was told; ``what``: assigned, revoked, lost."""
+    """A callback's call; ``what``: assigned, revoked, lost."""
 
     what: str
     partitions: frozenset[int]
@@ -243,7 +243,7 @@ class Readers:
         return sorted(len(each.partitions) for each in self.living)
 
     def until_shared(self) -> None:
-        """Until every partition has one reader, and nobody has more than a fair share."""
+        """Wait until every partition has one reader, and no reader has more than a fair share."""
         share = self.partitions // len(self.living)
         fair = {share} if self.partitions % len(self.living) == 0 else {share, share + 1}
 
@@ -256,11 +256,11 @@ class Readers:
         until(is_shared, lambda: f"{self.group} is not shared: {[sorted(each.partitions) for each in self.living]}")
 
     def times(self) -> Counter[tuple[int, int]]:
-        """How often each (partition, offset) was handled, by anybody."""
+        """How often each (partition, offset) was processed, by all readers."""
         return Counter((each.partition, each.offset) for reader in self.every for each in list(reader.read))
 
     def until_read(self, ends: Mapping[int, int]) -> Counter[tuple[int, int]]:
-        """Until everything below these ends was handled by somebody; how often each was."""
+        """Wait until everything below these ends was processed; returns how often each record was."""
         wanted = {(partition, offset) for partition, end in ends.items() for offset in range(end)}
 
         def is_read() -> bool:
@@ -298,7 +298,7 @@ class Feed:
         self._thread.join(LONG_S)
 
     def ends(self) -> dict[int, int]:
-        """Where each partition's log ends, of a topic that nobody else writes to; after ``stop``."""
+        """The log end of each partition of a topic without other writers; after ``stop``."""
         whole, rest = divmod(self.sent, self._partitions)
         return {partition: whole + (partition < rest) for partition in range(self._partitions)}
 
@@ -361,4 +361,4 @@ def gaps(reads: Iterable[Read], since: float) -> dict[int, float]:
 
 
 class Crash(Exception):
-    """A program's own error, which nobody catches."""
+    """A program's own error, which no code catches."""

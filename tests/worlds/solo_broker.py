@@ -163,9 +163,9 @@ class SoloBroker:
         **static: str,
     ) -> None:
         """``image``: what the controller has decided before the start; ``storage_fs``: what the storage works on, if
-        that is not ``fs`` itself; ``shortage_first_ms``: how long a shortage of space lasts at least, once somebody
-        measures; ``streams``: what brings followers their leaders' records; ``static``: topic keys of the
-        broker's file."""
+        that is not ``fs`` itself; ``shortage_first_ms``: how long a shortage of space lasts at least, once it is
+        measured; ``streams``: what brings followers their leaders' records; ``static``: topic keys of the broker's
+        file."""
         self.fs = fs
         self.roots = roots or ("/data",)
         self.image = image or MetadataImage()
@@ -182,7 +182,7 @@ class SoloBroker:
         self.partitions = PartitionTable(identity, pushes)
         #: The directory that the controllers have on record for a replica; tests replace it.
         self.assigned: Assigned = lambda partition, topic_id: None
-        #: (topic id, partition, directory) of the replicas that are to begin anew.
+        #: (topic id, partition, directory) of the replicas that are to start empty.
         self.beginnings: list[tuple[bytes, int, bytes]] = []
         self.storage = Storage(
             storage_fs or fs,

@@ -1,10 +1,10 @@
-"""One transaction shard, the leaders of its partitions and its producers, all in memory, driven by a seed.
+"""One transaction shard, the leaders of its partitions and its producers, in memory, driven by a seed.
 
-Everything goes wrong that the messages allow: answers are lost and requests repeated, an append fails after a decision,
-the shard moves to a new owner, markers come late and again, producers are replaced and go on as zombies, clocks pass
-time-outs. The epochs end at 6, so producer ids change all the time. ``check`` and the assertions on the way are the
-promises: a transaction has one outcome everywhere, the one that its producer was told; a producer that was replaced
-writes nothing more; no identity is given twice.
+All failures that the messages allow occur: responses are lost and requests repeated, an append fails after a decision,
+the shard moves to a new owner, markers arrive late and twice, producers are replaced and continue as zombies, time-outs
+expire. Epochs end at 6, so producer ids change often. ``check`` and the assertions on the way verify: a transaction has
+one outcome everywhere, the one that its producer received; a replaced producer writes nothing more; no identity is
+given twice.
 """
 
 from __future__ import annotations

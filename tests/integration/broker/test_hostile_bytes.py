@@ -1,4 +1,4 @@
-"""Whatever bytes arrive at whichever call: an error for who sent them, and nothing for anybody else."""
+"""Arbitrary bytes at any call: an error for the sender, and no effect on other clients."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A broker with two log directories, a controller, and those who ask about them: where partitions are, what becomes of
-them when one directory goes away, and that it comes back."""
+"""A broker with two log directories, a controller, and clients: where partitions are, what happens to them when one
+directory fails, and its return."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def test_a_directory_that_goes_away_takes_its_partitions_and_comes_back_with_the
     described = cli(world, "topics", "describe", "t")["partitions"]
     assert [each["offline_replicas"] for each in described] == [[] if leader == 1 else [1] for leader in wanted]
 
-    # A restart without the directory: the broker serves the rest, and makes nothing anew that is only away.
+    # A restart without the directory: the broker serves the rest, and creates no log that is only absent.
     world.cluster.broker.terminate()
     world.cluster.restart()
     assert world.leaders(topic) == wanted

@@ -246,10 +246,10 @@ def test_without_a_majority_the_lag_grows_and_later_metadata_is_refused_until_it
     for name in nodes.addresses:
         until(lambda: (lag := nodes.lag_ms(name)) is not None and lag < 1_000, f"{name} to be current")  # noqa: B023
     brokers = nodes.metadata("broker 1").brokers
-    assert {broker.broker_id for broker in brokers} == {1, 2}  # nobody was fenced for it
+    assert {broker.broker_id for broker in brokers} == {1, 2}  # no broker was fenced by it
 
     def shown() -> dict[int, int]:
-        """Each broker's age, as whoever leads tells it; asked through a broker."""
+        """Each broker's metadata age as the leader reports it, asked through a broker."""
         stub = admin_pb2_grpc.AdminStub(nodes.channel("broker 2"))
         quorum = stub.DescribeQuorum(admin_pb2.DescribeQuorumRequest(), timeout=_PATIENCE_S)
         return {each.broker_id: each.metadata_lag_ms for each in quorum.brokers if each.HasField("metadata_lag_ms")}

@@ -1,4 +1,4 @@
-"""What a producer may rely on, and what it is told when it may not (produce.proto), over the wire."""
+"""The guarantees of produce.proto over the wire, and the errors when they cannot be kept."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def test_a_throttle_holds_back_replicas_that_are_moved_and_nobody_else(fleet: Fl
     load = Load(topic)
     load.wait_for(5)
     move(topic, [1, 3], throttle_bytes_per_s=1)
-    load.wait_for(30)  # acks=all: the throttle holds up nobody who is in sync
+    load.wait_for(30)  # acks=all: the throttle delays no in-sync replica
     assert topic.isr() == {1, 2}
     move(topic, [1, 3], throttle_bytes_per_s=0)
     until(lambda: list(topic.state().replicas) == [1, 3], "the reassignment", LONG_S)

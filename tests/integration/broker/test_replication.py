@@ -1,4 +1,4 @@
-"""Three brokers as real processes: what one of them acknowledged, the others have, whatever becomes of it."""
+"""Three brokers as real processes: records acknowledged by one survive on the others, whatever happens to it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_follower_that_was_killed_is_left_behind_and_comes_back(fleet: Fleet) 
     topic.wait_isr(1, 2, 3)
     check_nothing_lost(topic, load.stop())
     topic.wait_same_bytes(1, 2, 3)
-    assert topic.leader() == 1  # nobody had a reason to move it
+    assert topic.leader() == 1  # leadership had no reason to move
 
 
 def test_a_leader_that_was_killed_has_an_heir_with_all_that_was_acknowledged(fleet: Fleet) -> None:
@@ -132,7 +132,7 @@ def test_damage_that_a_running_leader_finds_costs_it_the_lead_and_is_healed(flee
         byte = file.read(1)[0]
         file.seek(500)
         file.write(bytes([byte ^ 0x10]))
-    # Whoever reads meets it. That broker leads no more, another answers, and the log is copied anew.
+    # A reader finds the damage. That broker stops leading, another one answers, and the log is copied again.
     until(lambda: topic.leader() != 2 or not topic.try_read(0), "the damage to be found", LONG_S)
     topic.wait_leader(lambda leader: leader != 2)
     topic.wait_isr(1, 2, 3)

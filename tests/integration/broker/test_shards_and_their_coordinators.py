@@ -1,5 +1,5 @@
-"""Coordinators and their shards on a real controller and broker: who registers gets the shards, who falls away loses
-them, and the partition's leader takes appends from their present owner only, also after kill -9."""
+"""Coordinators and their shards on a real controller and broker: a registered coordinator gets shards, a failed one
+loses them, and the partition's leader accepts appends only from the current owner, also after kill -9."""
 
 from __future__ import annotations
 

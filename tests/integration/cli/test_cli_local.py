@@ -24,7 +24,7 @@ SMALL = ("--brokers", "1", "--controllers", "1", "--coordinators", "0")
 
 @pytest.fixture
 def data(tmp_path: Path, bare_cli: Cli) -> Iterator[Path]:
-    """A directory for a cluster, stopped at the end whatever happens."""
+    """A directory for a cluster, which is always stopped at the end."""
     directory = tmp_path / "a cluster"
     yield directory
     bare_cli("down", "--data", directory, code=None)

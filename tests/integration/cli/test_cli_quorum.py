@@ -77,7 +77,7 @@ def cluster(tmp_path: Path, bare_cli: Cli) -> Iterator[Cluster]:
 
 
 class Writes:
-    """Topics created without a pause, by one thread; whatever was acknowledged must be there in the end."""
+    """Topics created without a pause, by one thread; every acknowledged one must exist at the end."""
 
     def __init__(self, bootstrap: str) -> None:
         self._bootstrap = bootstrap
@@ -165,7 +165,7 @@ def test_one_voter_grows_to_three_and_back_while_writes_go_on(cluster: Cluster) 
         assert [each["id"] for each in quorum["voters"]] == [1]
         assert {each["id"] for each in quorum["observers"]} <= {2, 3}
         for node_id in (2, 3):
-            cluster.kill("controller", node_id)  # nobody needs them any more
+            cluster.kill("controller", node_id)  # no longer needed
         writes.goes_on()
         last = cluster("quorum", "remove", cluster.key(1), code=1)
         assert "INVALID_REQUEST" in last.err

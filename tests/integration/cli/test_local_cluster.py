@@ -133,7 +133,7 @@ def test_a_cluster_within_this_process(tmp_path: Path) -> None:
         assert [(row["role"], row["pid"]) for row in cluster.ps()] == [
             (role, os.getpid()) for role in ("controller", "broker", "coordinator")
         ]
-        assert _alive_of_the_state_file(tmp_path / "kept") == []  # somebody else's `down` must not end this process
+        assert _alive_of_the_state_file(tmp_path / "kept") == []  # another command's `down` must not end this process
         _send(cluster, values)
         _commit(cluster, 60)
         cluster.kill("broker", 1)
@@ -157,17 +157,18 @@ def test_a_cluster_within_this_process(tmp_path: Path) -> None:
 
 
 def test_clusters_within_this_process_leave_nothing_in_it(caplog: pytest.LogCaptureFixture) -> None:
-    """Whoever is killed is gone, whomever it can still reach; no descriptor stays, and no line in the program's log."""
+    """A killed node is gone even if it could still reach others; no descriptor stays, and no line in the program's
+    log."""
     caplog.set_level(logging.INFO)
     level = logging.getLogger("headrace.broker").level
     descriptors = []
     for _ in range(3):
         with LocalCluster(brokers=1, controllers=1, mode="inprocess") as cluster:
             _send(cluster, [b"hello"])
-            for role in ("controller", "coordinator", "broker"):  # from now on, nobody could give anything away
+            for role in ("controller", "coordinator", "broker"):  # from now on, no node can hand anything over
                 cluster.kill(role, 1)
                 assert [row["pid"] for row in cluster.ps() if row["role"] == role] == [None]
-        gc.collect()  # who is killed closes no file
+        gc.collect()  # a killed node closes no files
         descriptors.append(len(os.listdir("/proc/self/fd")))
     assert descriptors[-1] <= descriptors[0] + 2  # the first one has opened what stays for the next: a loop, a poller
     lines = [record for record in caplog.records if record.name.startswith(("headrace.broker", "headrace.co"))]

@@ -1,4 +1,4 @@
-"""Consumers in groups, against real processes: what the SDK does for its caller whatever happens around it."""
+"""Consumers in groups, against real processes: the SDK's behaviour under failures."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def cluster() -> Iterator[LocalCluster]:
 
 
 class ConsumerGroupWorld:
-    """A topic and a group of a test's own, and what its consumers are told."""
+    """A test's own topic and group, and its consumers' callbacks."""
 
     def __init__(self, cluster: LocalCluster, partitions: int) -> None:
         self.cluster = cluster
@@ -151,7 +151,7 @@ def test_reading_begins_where_the_group_committed(make_world: Callable[..., Cons
 def test_partitions_assigned_by_hand_begin_where_the_group_committed_and_are_committed(
     make_world: Callable[..., ConsumerGroupWorld],
 ) -> None:
-    """Kafka's rule, without which a program that is moved here would begin anew at each start."""
+    """Kafka's rule; without it a migrated program would start from the beginning each time."""
     world = make_world(3)
     world.fill()
     with world.consumer(enable_auto_commit=True) as first:
@@ -227,7 +227,7 @@ def test_a_record_that_is_being_handled_is_not_committed(make_world: Callable[..
 def test_commits_say_the_epoch_of_the_record_before_and_readers_begin_with_it(
     make_world: Callable[..., ConsumerGroupWorld],
 ) -> None:
-    """KIP-320: a log that went another way while nobody read is noticed by it."""
+    """KIP-320: a reader notices that the log diverged while no consumer read."""
     world = make_world(1)
     world.fill()
     (tp,) = world.partitions
@@ -362,7 +362,7 @@ def test_a_caller_that_does_nothing_for_too_long_is_out_and_told_why(
     with pytest.raises(UnknownMemberIdError, match=r"max\.poll\.interval\.ms"):
         slow.commit({world.partitions[0]: 1})
     assert "was not polled for" in caplog.text
-    poll_until(lambda: len(slow.assignment()) == 1, slow, other)  # it joins anew
+    poll_until(lambda: len(slow.assignment()) == 1, slow, other)  # it joins again
     assert [what for name, what, _ in world.told if name == "slow"][:2] == ["assigned", "lost"]
 
 
@@ -528,7 +528,7 @@ def test_a_consumer_that_is_forgotten_by_the_owner_of_its_callbacks_leaves(
 
     begin()
     other = world.member("other")
-    gc.collect()  # the two hold each other, and nobody else holds them
+    gc.collect()  # the two refer to each other, and nothing else refers to them
     poll_until(lambda: other.assignment(), other)
 
 
@@ -661,7 +661,7 @@ def test_a_topic_that_is_made_anew_is_read_from_its_beginning(make_world: Callab
 
 
 def test_a_loop_goes_on_after_its_consumer_was_out(make_world: Callable[..., ConsumerGroupWorld]) -> None:
-    """Whoever iterates comes back once, is told what he lost, and waits: he is to be in again without another call."""
+    """The iterating thread returns once, learns its loss, and waits: it must join again without another call."""
     world = make_world(1)
     world.fill(2)
     member = world.member("a", max_poll_interval_ms=1_000)

@@ -59,7 +59,7 @@ class Terminal:
         try:
             while data := os.read(self.fd, 4096):
                 self.shown += data
-        except OSError:  # Linux's way of saying that nobody writes any more
+        except OSError:  # Linux's error after the last writer has closed
             pass
 
 

@@ -1,4 +1,4 @@
-"""The Python side of the contract, as the author of somebody else's script would use it."""
+"""The Python side of the contract, as a third party's script would use it."""
 
 from __future__ import annotations
 

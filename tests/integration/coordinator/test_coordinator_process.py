@@ -1,4 +1,4 @@
-"""Coordinators as processes: groups and offsets survive whatever becomes of a coordinator, an old owner is silent."""
+"""Coordinators as processes: groups and offsets survive a coordinator's failure, and an old owner stays silent."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_a_coordinator_that_stops_hands_its_groups_over_and_no_partition_moves(
 
 
 def _is_there(cluster: GroupsCluster, member: Member) -> bool:
-    """Is it known where its stream leads to? A stream that ended, for the shard moved once more, is made anew."""
+    """Whether its stream's target is known. A stream that ended, because the shard moved again, is replaced."""
     if member.ended is not None:
         member.connect()
     found = [each for each in cluster.describe(member.group).members if each.member_id == member.id]
@@ -115,7 +115,7 @@ def test_a_coordinator_that_stood_still_is_silent_when_it_wakes_and_lives_again(
     assert process is not None
     process.send_signal(signal.SIGSTOP)
     try:
-        late = stub.CommitOffsets.future(commit(group, topic, 11), timeout=LONG_S)  # it is on its way to who sleeps
+        late = stub.CommitOffsets.future(commit(group, topic, 11), timeout=LONG_S)  # in flight to the suspended process
         question = stub.FetchOffsets.future(fetch(group, topic), timeout=LONG_S)
         assert cluster.wait_owner(group, other_than=1) == 2
         cluster.commit(group, topic, 20)

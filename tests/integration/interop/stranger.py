@@ -1,4 +1,4 @@
-"""A client by somebody who has only our .proto files: grpcio, generated code, and Python's standard library.
+"""A third party's client, made only from our .proto files: grpcio, generated code, and Python's standard library.
 
 usage: python -S stranger.py BOOTSTRAP TOPIC     (PYTHONPATH: the generated code, and where grpc is)
 

@@ -289,7 +289,7 @@ def test_offsets_by_time_are_kafkas(ours: Cluster, written: dict[str, Written], 
 def test_recovery_judges_and_repairs_what_kafka_left(
     ours: Cluster, written: dict[str, Written], name: str, moment: str
 ) -> None:
-    """The padded indexes are made anew; Kafka's snapshots and transaction indexes stay beside the log as they were."""
+    """The padded indexes are rebuilt; Kafka's snapshots and transaction indexes stay beside the log unchanged."""
     directory = _directory(ours, f"{name}-{moment}")
     source = written[name].files[moment]
     for path in source.iterdir():

@@ -1,8 +1,7 @@
 """Apache Kafka's DumpLogSegments reads our offset commits (``--offsets-decoder``), and steps over our own records.
 
 Marked `kafka`: needs Java, and Maven for Kafka's jars. When the test is selected, what is missing is an error, no skip.
-The log is one that a shard's own mind has decided, appended as the runtime appends it: with the shard's epoch for a
-base sequence.
+The log is a shard's own decisions, appended as the runtime appends them: with the shard's epoch as base sequence.
 """
 
 from __future__ import annotations
@@ -69,7 +68,7 @@ def _command() -> list[str]:
 
 
 class _NoGroups:
-    """Nobody is a member of anything: plain consumers."""
+    """No group has members: plain consumers."""
 
     def exists(self, group_id: str) -> bool:
         return False
@@ -174,7 +173,7 @@ def test_the_shards_epoch_in_the_batches_disturbs_nobody(lines: list[Line]) -> N
 
 
 def test_kafka_reads_what_a_cluster_of_ours_has_written(tmp_path: Path) -> None:
-    """By processes: a member joins, commits, leaves; somebody else commits; offsets are deleted."""
+    """With processes: a member joins, commits, leaves; a non-member commits; offsets are deleted."""
     with GroupsCluster(tmp_path, coordinators=1) as cluster:
         topic = str(cluster.cluster.topic("orders", 4).name)
         group, plain = (cluster.group_of(1) for _ in range(2))

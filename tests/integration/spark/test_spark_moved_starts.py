@@ -1,4 +1,4 @@
-"""Logs whose start moves, and topics that are made anew, between planning and reading: a real cluster, no session."""
+"""Logs whose start moves, and topics that are re-created, between planning and reading: a real cluster, no session."""
 
 from __future__ import annotations
 

@@ -175,7 +175,7 @@ def test_a_stream_goes_on_from_its_checkpoint_and_finds_new_partitions(
 def test_a_streams_progress_shows_in_its_group(
     source: Any, make_topic: Any, send: Any, headrace: Any, tmp_path: Path
 ) -> None:
-    """The last batch's too. And where the group does not take it (it has members), the query does not mind."""
+    """Including the last batch's. When the group refuses it (it has members), the query is not affected."""
     topic, other = make_topic(2), make_topic(1)
     send(topic, {0: numbers(0, 30), 1: numbers(0, 10)})
     send(other, {0: numbers(0, 1)})

@@ -1,17 +1,17 @@
 """Made ``replication.tar.xz`` and ``level_1.tar.xz``, once, by Headrace as it was when replication had been finished.
 
-It is kept to say what is in them. They are never made anew: by a newer Headrace they would prove nothing. It was run
-in a checkout of commit e198acb, the last before the coordinator's first one:
+It documents their content. They are never made again: made by a newer Headrace they would prove nothing. It was run in
+a checkout of commit e198acb, the last before the coordinator's first one:
 
     PYTHONPATH=<every src folder of that checkout> python make_old_clusters.py DIRECTORY
 
 Each archive is what `headrace down` left of a cluster, as it was but for its logs of text, and for the directory's name
-in ``cluster.json``, which reads @DIRECTORY@. The .json beside it says what clients of that time were told and read.
+in ``cluster.json``, which reads @DIRECTORY@. The .json beside it has the responses to clients of that time.
 
 ``replication``: metadata.version 2, one controller, two brokers. ``level_1``: metadata.version 1, one of each: there
 were neither producer ids nor reassignments at that level, so nothing is idempotent there.
 
-A lone controller's address is in its log and cannot change, so its ports are below those that anybody picks by chance.
+A lone controller's address is in its log and cannot change, so its ports are below those that tests pick at random.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
 """Clusters that an earlier Headrace made, when replication had been finished and no coordinator was there yet, served
-by this one: everything is read, written on, and there after a restart. How they were made: make_old_clusters.py.
-"""
+by this one: everything is read, written on, and there after a restart. How they were made: make_old_clusters.py."""
 
 from __future__ import annotations
 
@@ -66,8 +65,9 @@ class OldCluster:
 
 @pytest.fixture
 def old(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[OldCluster]:
-    """The cluster that the test names. One run of it at a time on this machine: it keeps its ports, for the address of
-    a lone controller is in its log. Nobody else has them but by wish: they are below those that are picked."""
+    """The cluster that the test names. One run at a time on this machine: it keeps its ports, because the address of a
+    lone controller is in its log. Other programs get these ports only on request: they are below the range for random
+    picks."""
     name = request.param
     with open(Path(tempfile.gettempdir()) / f"headrace-old-cluster-{name}-{os.getuid()}.lock", "a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

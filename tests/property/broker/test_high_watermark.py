@@ -1,9 +1,9 @@
-"""The leader's high watermark against its definition, worked out anew from all that was ever said.
+"""The leader's high watermark against its definition, computed from the whole history.
 
     the largest M, over all moments of this epoch so far at which the committed in-sync set was large enough, of
     min(what each member of the maximal in-sync set had settled by its last word that counts)
 
-The model keeps the whole history as plain lists and knows nothing of how the leader works.
+The model keeps the whole history as plain lists, independent of the leader's code.
 """
 
 from __future__ import annotations
@@ -58,14 +58,14 @@ class HighWatermarkMachine(RuleBasedStateMachine):
         return {*self.isr, *(self.asked.members if self.asked else ())}
 
     def look(self) -> None:
-        """This moment's candidate, and whether the leader waits for somebody who is about to join (then it may be
-        lower: that is checked apart)."""
+        """This moment's candidate, and whether the leader waits for a joining follower (then the value may be lower:
+        checked separately)."""
         if len(self.isr) >= min(self.min_insync, len(REPLICAS)):
             settled = [self.words.get(each, (0, -1))[1] for each in sorted(self.maximal()) if each != LEADER]
             self.largest = max(self.largest, min([self.flushed, *settled]))
 
     def lower_bound(self) -> int:
-        """Whoever follows may be waited for."""
+        """The leader may wait for any follower."""
         return min([self.largest, *(settled for _, settled in self.words.values())])
 
     # ---------------------------------------------------------------- what happens
@@ -201,7 +201,7 @@ class HighWatermarkMachine(RuleBasedStateMachine):
         assert leader.is_below_min_insync == (len(self.isr) < min(self.min_insync, len(REPLICAS)))
 
     def largest_without_waiting(self) -> None:
-        """Nobody is about to join: then this moment's minimum is promised, exactly."""
+        """Without a joining follower, this moment's minimum is exact."""
         if len(self.isr) < min(self.min_insync, len(REPLICAS)):
             return
         settled = [self.words.get(each, (0, -1))[1] for each in sorted(self.maximal()) if each != LEADER]

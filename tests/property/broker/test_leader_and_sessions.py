@@ -1,4 +1,5 @@
-"""A partition's leader and the sessions that read from it, against plain lists: nobody waits for what is there."""
+"""A partition's leader and the sessions that read from it, against plain lists: no session waits for available
+records."""
 
 from __future__ import annotations
 

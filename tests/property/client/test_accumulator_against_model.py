@@ -120,7 +120,7 @@ class AccumulatorMachine(RuleBasedStateMachine):
         )
         self.producer = NativeProducer(self.acc)
         self.topic = self.acc.topics["t"] = TopicQueues(self.acc, "t", partitions, LARGEST)
-        #: Of each record taken in, by number: itself, its future (None: nobody was given one), its outcome.
+        #: Of each accepted record by number: itself, its future (None: not returned), its outcome.
         self.records: list[tuple[Any, ...]] = []
         self.futures: list[Any] = []
         self.outcomes: list[Any] = []
@@ -185,7 +185,7 @@ class AccumulatorMachine(RuleBasedStateMachine):
             if not self.model.append(partition, self.clock, key, value, None):
                 with pytest.raises(RecordTooLargeError):
                     self.acc.append_many("t", items, 0, partition, self.clock, runs)
-                for taken in items[:stopped]:  # those before it were taken in, and nobody was given their futures
+                for taken in items[:stopped]:  # the records before it were accepted, without returned futures
                     self.took((self.clock, *taken), None)
                 return
             stopped += 1

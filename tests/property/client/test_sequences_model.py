@@ -116,7 +116,7 @@ class SequencesWorld:
             self.answers.append((batch, code))
 
     def late_promise(self) -> None:
-        """Written, and answered that nobody knows: acks=all timed out, or the leader resigned."""
+        """Written, with an unknown outcome for the producer: acks=all timed out, or the leader resigned."""
         if self.stream:
             batch, stamp = self.stream.popleft()
             code = self.broker.append(batch, self.counts[batch], stamp)

@@ -1,4 +1,4 @@
-"""Values survive their text, and junk from anybody ends in InvalidConfigError and nothing else."""
+"""Values survive conversion to text, and invalid text raises InvalidConfigError and nothing else."""
 
 from __future__ import annotations
 

@@ -1,11 +1,12 @@
-"""Some coordinators, one shard, one log: the product's runtime and state machine on a log that loses, delays and cuts.
+"""Some coordinators, one shard, one log: the product's runtime and state machine on a log that loses, delays and
+truncates.
 
-Everything that may happen is an event that a seeded choice picks: a client asks, an append arrives at the leader (also
-one of a former owner, long after), what is written gets committed, or its answer is lost, or the leader dies and takes
-some of the uncommitted batches with it; the shard is given to another coordinator while the old one goes on.
+A seeded choice picks each event: a client's request; an append that arrives at the leader (also one of a former owner,
+long after); a commit of written records, or the loss of its response; the death of the leader with some uncommitted
+batches; a move of the shard while the old coordinator continues.
 
-Checked all the time: no acknowledged commit is lost, no committed offset goes back, whatever is read at the shard's
-owner is at least what had been acknowledged when it was asked for, and the owner's state machine is what its log says.
+Checked all the time: no acknowledged commit is lost, no committed offset goes back, a read at the shard's owner returns
+at least what had been acknowledged when it was requested, and the owner's state machine matches its log.
 """
 
 from __future__ import annotations
@@ -166,7 +167,7 @@ class History:
 
         def answered(outcome: object) -> None:
             client.is_waiting = False
-            if not isinstance(outcome, HeadraceError):  # else nobody knows: the next one is larger
+            if not isinstance(outcome, HeadraceError):  # otherwise the outcome is unknown: the next one is larger
                 client.acknowledged = offset
                 self.acknowledged += 1
 

@@ -23,7 +23,7 @@ topic_specs = st.integers(0, 7).flatmap(
     )
 )
 worlds = st.dictionaries(st.sampled_from(TOPIC_IDS), topic_specs, max_size=4)
-#: What somebody says that it owns: of topics and partitions that may not exist, or that another one owns, too.
+#: Claimed ownership: of topics and partitions that may not exist, or that another member also owns.
 owned = st.frozensets(st.tuples(st.sampled_from(TOPIC_IDS), st.integers(-1, 8)), max_size=12)
 
 
@@ -174,7 +174,7 @@ def test_range_gives_the_same_number_of_every_topic_to_the_same_member(members: 
 def test_of_one_topic_only_what_must_move_moves(
     name: str, partitions: int, before: int, joined: int, left: int
 ) -> None:
-    """Members come and go: who stays gives up what is more than its new share, and takes only what nobody has."""
+    """Members join and leave: a remaining member revokes only its surplus, and gets only unowned partitions."""
     topics = {TOPIC_IDS[0]: TopicSpec(partitions)}
     subscribed = frozenset(topics)
     members = {f"m{number:02}": MemberSpec(subscribed) for number in range(before)}

@@ -28,7 +28,7 @@ def what_another_one_has_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def revoked_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody waits for the member to say so."""
+    """Partitions move without the member's confirmation."""
 
     def broken(current: Any, target: Any, *args: Any, owned: Any = None, **rest: Any) -> Any:
         return advance(current, target, *args, owned=frozenset(), **rest)

@@ -152,7 +152,7 @@ class History:
             group.topics = set(self.rng.sample(TOPICS, self.rng.randrange(3)))
 
     def wait(self) -> None:
-        """Time passes as it does for a runtime that ticks; or it leaps, for a while or for good."""
+        """Time passes as for a ticking runtime; or it jumps, temporarily or permanently."""
         if self.rng.random() < 0.2:
             self.now_ms += self.rng.choice((-10 * DAY_MS, -CHECK_MS, 3 * CHECK_MS, 10 * DAY_MS))
             self._tick()

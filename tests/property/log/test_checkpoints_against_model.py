@@ -1,7 +1,8 @@
-"""A directory's checkpoints against a plain model: partitions come, go and come again, and the power fails anywhere.
+"""A directory's checkpoints against a plain model: partitions are created, deleted and created again, and the power
+fails at any point.
 
-The model knows of each partition what was made durable and what was under way when the power failed: after the start
-each fact is the old one or the new one, never a third, and a log that was made anew knows nothing of its namesake.
+The model knows what was durable of each partition and what was in progress when the power failed: after the start each
+fact is the old or the new one, and a re-created log has nothing of the old one with its name.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""A byte of a header rots while the log is in use, and then the log is cut: it ends where it shall, or is called
-damaged and nothing is cut. Never somewhere else: the simulator's seed 4945 met a voter whose log ended seven entries
-too early.
-"""
+"""A byte of a header is damaged while the log is in use, and then the log is truncated: it ends at the right offset, or
+is reported as damaged and not truncated. Never elsewhere: the simulator's seed 4945 had a voter whose log ended seven
+entries too early."""
 
 from __future__ import annotations
 

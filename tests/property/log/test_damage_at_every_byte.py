@@ -89,7 +89,7 @@ def test_undamaged_everything_is_served(images: dict[str, Image], stop: str) -> 
 def test_a_flipped_byte_of_a_segment(images: dict[str, Image], stop: str) -> None:
     image = images[stop]
     outcomes = judged(image, flips(image, SEGMENTS, of_today))
-    unseen = image.bytes_below_the_start  # nobody can ask for these, though a search may come past their headers
+    unseen = image.bytes_below_the_start  # not readable, though a search may pass their headers
     assert 0 < outcomes[Outcome.IDENTICAL] <= unseen, "what is served was flipped, so somebody has to say so"
     assert outcomes[Outcome.TORN] == (0 if stop == CLEAN else len(of_today(image.last_batch))), (
         "the last batch above the point, whole"

@@ -1,7 +1,7 @@
-"""The log against a plain list: whatever is done to it, in whatever order, crashes included.
+"""The log against a plain list, under any sequence of operations, crashes included.
 
-While the owner is at work, a reader looks in at every one of its file operations: what it sees is the log as it was
-before or as it will be after, record by record, and nothing between.
+While the owner works, a reader looks in at each of its file operations: it sees the log as it was before or will be
+after, record by record, and nothing in between.
 """
 
 from __future__ import annotations

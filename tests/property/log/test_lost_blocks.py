@@ -1,5 +1,5 @@
-"""Power fails after an append and before its flush: any of the blocks that it touched may have come to the disk.
-Whatever is left, wherever the borders of the blocks lie, it is no damage: the log opens, with what was flushed."""
+"""Power fails after an append and before its flush: any of the touched blocks may be on disk. Any such rest, at any
+block border, is no damage: the log opens with the flushed records."""
 
 from __future__ import annotations
 

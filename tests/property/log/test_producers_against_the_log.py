@@ -1,4 +1,4 @@
-"""What a log knows of its producers, against the batches in it: whatever is done to the log, in whatever order."""
+"""A log's state of its producers, against the batches in it, under any sequence of operations."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ BATCH_BYTES = 64 * 1024
 
 
 def rss_kib_max() -> int:
-    """VmHWM: of this program. (ru_maxrss would be that of whoever started it, if that was larger.)"""
+    """VmHWM of this program. (ru_maxrss would include the parent's, if that was larger.)"""
     status = Path("/proc/self/status").read_text()
     return int(next(line for line in status.splitlines() if line.startswith("VmHWM:")).split()[1])
 

@@ -2,7 +2,7 @@
 
 Each entry names the last offset of a batch, and the largest timestamp of that batch's records. Compaction leaves
 batches without records: their headers keep a time that is no record's, so only a segment of nothing else has such
-entries. This holds for what a cleaning wrote, what a recovery made anew, and what a follower wrote.
+entries. This holds for indexes written by a cleaning, rebuilt by a recovery, or written by a follower.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Ours and theirs: kafka-python and aiokafka read our batches, we read theirs, over all codecs.
 
-Uncompressed batches are canonical: the same records are the same bytes, whoever writes them.
+Uncompressed batches are canonical: equal records have equal bytes with every writer.
 """
 
 from __future__ import annotations

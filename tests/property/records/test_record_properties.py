@@ -1,4 +1,4 @@
-"""Whatever is written is read again, and the two codecs write the same bytes and read the same records."""
+"""Everything written is read back, and both codecs write the same bytes and read the same records."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_iterators_hand_out_the_same_records_and_positions(batches, compression,
     log, offset = [], 3
     for written in batches:
         log.append(_pure.encode_batch(written, compression=compression, base_offset=offset))
-        offset += len(written) + 2  # two offsets are nobody's
+        offset += len(written) + 2  # two unused offsets
     one = _pure.RecordIterator(log, start_offset=start)
     other = _compiled.RecordIterator(b"".join(log), start_offset=start)
     while True:

@@ -1,4 +1,4 @@
-"""Clients that ask and ask and never read what they are told: what the broker keeps for them is bounded."""
+"""Clients send requests and never read the responses: the broker's memory for them is bounded."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_producer_is_held_back_while_it_leaves_its_answers_unread():
 
 
 def test_a_partition_whose_records_are_never_committed_stops_no_other_one():
-    """Its producers are told in time; what is in its log takes up no memory, and no part of the broker's budget."""
+    """Its producers get their errors in time; its uncommitted log uses no memory and no part of the broker's budget."""
 
     async def scenario() -> None:
         limits = BrokerLimits(stream_bytes_max=8_000, in_flight_bytes_max=20_000)

@@ -29,7 +29,7 @@ class Told:
         return DirectoriesAssigned({}, 0)
 
     async def everything(self) -> dict[int, bytes]:
-        """What is told when all of the metadata is compared."""
+        """The controllers' assignments when all of the metadata is compared."""
         self.assignments.all_changed(self.broker.image)
         task = asyncio.create_task(self.assignments.run())
         async with asyncio.timeout(60):

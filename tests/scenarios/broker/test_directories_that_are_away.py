@@ -81,7 +81,7 @@ def test_a_start_goes_on_without_a_directory_and_makes_none_of_its_partitions_an
             assert "/two" in reason
             assert await append(broker, "orders", b"b") == 0
             assert await append(broker, "payments", b"lost?") == STORAGE_ERROR
-            await broker.again("payments")  # something about it changes: still not made anew
+            await broker.again("payments")  # a change of it must not create the log again either
             refused = await broker.append("payments", batch(b"lost?"))
             assert refused.error.code == STORAGE_ERROR
             assert "payments-0" in refused.error.message

@@ -1,4 +1,4 @@
-"""Several partitions in one turn: their files are forced at the same time, and nobody is answered before all are."""
+"""Several partitions in one turn: their files are forced concurrently, and no producer is answered before all are."""
 
 from __future__ import annotations
 

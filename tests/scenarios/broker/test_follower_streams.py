@@ -24,7 +24,7 @@ LEADER = 2
 
 
 class Leader(replication_pb2_grpc.ReplicationServicer):
-    """Takes notes, and welcomes whoever joins."""
+    """Records requests, and accepts every follower."""
 
     def __init__(self) -> None:
         self.hellos: list[Hello] = []
@@ -151,7 +151,7 @@ def test_records_come_and_are_acknowledged_on_one_stream_for_each_lane() -> None
             near, far = Replica(streams), Replica(streams, Lane.CATCH_UP)
             streams.join(near)
             streams.join(far)
-            assert leader.hellos == []  # nobody knows where it is
+            assert leader.hellos == []  # no leader address is known
             streams.metadata_changed(at(leader.port))
             await until(lambda: near.is_following and far.is_following)
             assert {hello.lane for hello in leader.hellos} == {Lane.LIVE, Lane.CATCH_UP}
@@ -160,7 +160,7 @@ def test_records_come_and_are_acknowledged_on_one_stream_for_each_lane() -> None
             }
             assert len(leader.streams) == 2
             streams.leave(far)
-            await until(lambda: len(leader.streams) == 1)  # its stream had nobody else
+            await until(lambda: len(leader.streams) == 1)  # its stream had no other partition
             leader.push(Push(near.handle, b"records", 0, 0))
             await until(lambda: leader.acks)
             assert near.pushes == [b"records"]
@@ -303,7 +303,7 @@ def test_a_leave_is_confirmed_behind_the_last_word() -> None:
             streams.confirm_leave(goes, lambda: heard.append(goes.handle in leader.leaves))  # type: ignore[arg-type]
             await until(lambda: heard)
             assert heard == [True]
-            await until(lambda: len(leader.leaves) == 2)  # and it lets go of what it joined for that
+            await until(lambda: len(leader.leaves) == 2)  # and the follower ends the handle that it joined for it
             assert isinstance(LeaveConfirmation(goes, streams, lambda: None).join(9), Join)
 
     asyncio.run(scenario())

@@ -75,7 +75,7 @@ def test_a_push_that_was_damaged_on_its_way_is_asked_for_anew(damage: int) -> No
 def test_a_push_that_meets_a_bug_is_asked_for_anew_and_nothing_is_left_over(
     where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The stream hands what was raised back to the partition; whatever was half done is forgotten."""
+    """The stream passes the exception to the partition, which drops the half-done step."""
 
     async def scenario() -> None:
         async with FollowersWorld() as (broker, leader):
@@ -336,7 +336,7 @@ def test_a_damaged_follower_is_made_anew_when_everybody_knows_and_not_before() -
             _damage(broker)
             assert leader.replica is None
             await asyncio.sleep(0)
-            await change(broker, isr=(OTHER, BROKER_ID))  # whatever it is about
+            await change(broker, isr=(OTHER, BROKER_ID))  # any unrelated change
             assert told == [], "its leader does not know yet that it follows no more"
             leader.unconfirmed_leaves.pop()()
             await leader.until(lambda: told)
@@ -359,8 +359,8 @@ def test_a_damaged_follower_is_made_anew_when_everybody_knows_and_not_before() -
 
 @pytest.mark.parametrize("answer_first", [True, False], ids=["the answer comes first", "the metadata come first"])
 def test_a_replica_whose_disk_is_gone_begins_when_the_answer_and_the_metadata_are_here(answer_first: bool) -> None:
-    """With the metadata alone it would join, and who has no answer tells again that it is empty: then it would be taken
-    out of the in-sync set although it has everything."""
+    """With the metadata alone it would join; without the response it would report again that it is empty, and be
+    removed from the in-sync set although it has every record."""
 
     async def scenario() -> None:
         async with FollowersWorld() as (broker, leader):

@@ -63,7 +63,7 @@ def test_appends_are_refused_before_the_reserve_is_touched_and_taken_when_there_
             await broker.storage.checkpoint({TopicPartition("orders", 0): written})
             assert read_offsets(fs, f"/one/{RECOVERY_POINTS}")[TopicPartition("orders", 0)] == written
             await broker.partitions.leader(TopicPartition("orders", 0)).delete_records(3)
-            fs.mount("/one", 40_000)  # somebody has made room
+            fs.mount("/one", 40_000)  # an operator frees space
             measure(broker)
             assert await append(broker, "orders", b"x" * 900) == 0
             said = [event.full for event in broker.events if isinstance(event, LogDirectoryFull)]
@@ -158,7 +158,7 @@ def test_a_start_with_nothing_free_serves_what_is_there_and_writes_its_checkpoin
         if was_clean:
             after = fs
         else:
-            for path in list(after.files()):  # indexes that have to be made anew, of sealed segments and of the last
+            for path in list(after.files()):  # indexes of sealed segments and of the last one must be rebuilt
                 if path.endswith(("index", "leader-epoch-checkpoint")) or RECOVERY_POINTS in path:
                     after.unlink(path)
         after.mount("/one", sum(len(data) for path, data in after.files().items() if path.startswith("/one")))
@@ -184,8 +184,8 @@ def test_a_start_with_nothing_free_serves_what_is_there_and_writes_its_checkpoin
 
 
 def test_the_end_of_the_disk_within_the_reserve_is_no_failed_disk() -> None:
-    """Other programs may use up the reserve between two measurements: whatever meets the end of the disk is refused or
-    put off, and the directory stays online."""
+    """Other programs may use up the reserve between two measurements: writes that meet the full disk are refused or
+    postponed, and the directory stays online."""
 
     async def scenario() -> None:
         for nth in range(1, 30):
@@ -301,7 +301,7 @@ def test_a_shortage_outlasts_the_refusal_until_there_is_room_to_spare_and_longer
     clock.advance(1)
     assert not free(1_000)
     clock.advance(60_000)
-    gauge.ran_out()  # a quota that nobody measures
+    gauge.ran_out()  # a quota that no measurement shows
     clock.advance(4_999)
     assert free(1_000)
     clock.advance(1)

@@ -53,7 +53,7 @@ def test_a_follower_that_says_nothing_but_that_it_is_there_stays(monkeypatch: py
                 speaking.say(Request())
                 await asyncio.sleep(0.02)
             assert speaking.stream.ended is None
-            older.hello()  # takes the place of the other one; of an older version nobody knows why it is silent
+            older.hello()  # replaces the other one; an older version sends no heartbeats, so its silence proves nothing
             assert older.handler._silence is None
 
     asyncio.run(scenario())

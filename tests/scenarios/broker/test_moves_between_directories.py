@@ -94,7 +94,7 @@ def test_appends_under_way_wait_and_keep_their_order() -> None:
             for root in ("/two", "/one", "/two"):
                 await broker.storage.move(ORDERS, root)
                 moving = asyncio.create_task(broker.storage.until_moved(ORDERS))
-                most = sent + 500  # whoever writes as fast as he can may outrun the copy for minutes
+                most = sent + 500  # a producer at full speed may outrun the copy for minutes
                 while not moving.done():
                     if sent < most:
                         producer.on_request(produce(sent, "orders", batch(b"%d" % sent)))

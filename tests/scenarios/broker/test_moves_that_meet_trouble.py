@@ -64,8 +64,8 @@ class Trouble:
 
 
 async def one_move(at: int, error: int, loss: Loss) -> int:
-    """A move that meets trouble at one operation: whatever was acknowledged before, during and after it is there when
-    the broker starts again, after a clean stop and after a crash. Returns the operations of the move."""
+    """A move that fails at one operation: all records acknowledged before, during and after it are there when the
+    broker starts again, after a clean stop and after a crash. Returns the operations of the move."""
     fs = CrashingFileSystem()
     broker = SoloBroker(fs, "/one", "/two", storage_fs=DescriptorCache(fs, 100), **SMALL)
     acknowledged: list[bytes] = []
@@ -331,7 +331,7 @@ def test_what_a_move_has_left_of_a_deleted_topic_does_not_hinder_its_namesake() 
     async def scenario() -> None:
         fs, image = await stopped_before_the_commit(CrashingFileSystem())
         (future,) = [name for name in fs.listdir("/two") if name.endswith("-future")]
-        remove_tree(fs, f"/two/{future}")  # nobody can say any more what the marked log is
+        remove_tree(fs, f"/two/{future}")  # the content of the marked log is unknown now
         before = SoloBroker(fs, "/one", "/two", image=image, **SMALL)
         async with before:
             assert (await before.append("orders", batch(b"x"))).error.code == errors.CorruptLogError.number

@@ -1,4 +1,4 @@
-"""Which replica a consumer reads from, how far, and what it is told about the end (KIP-392, KIP-207, KIP-107)."""
+"""Which replica a consumer reads from, how far, and which end offset it receives (KIP-392, KIP-207, KIP-107)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Streams of followers at the broker that leads: who is let in, what is sent, what a bad or slow follower costs."""
+"""Followers' streams at a leading broker: admission, pushes, and the cost of a bad or slow follower."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Supervision of node processes, with stand-ins for the nodes: what starts, what is left, who is never touched."""
+"""Supervision of node processes, with stand-ins for nodes: which start, which remain, which are never signalled."""
 
 from __future__ import annotations
 
@@ -345,7 +345,7 @@ def _running_under(directory: Path) -> list[str]:
 
 
 def test_a_stale_state_file_never_harms_a_process_that_got_the_pid(cluster: ClusterDirectory) -> None:
-    """After a reboot, or long enough, a node's old pid is somebody else's."""
+    """After a reboot, or after some time, a node's old pid may belong to another process."""
     cluster.up(Topology())
     cluster.down()
     stranger = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])

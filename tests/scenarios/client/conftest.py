@@ -1,6 +1,6 @@
-"""A cluster in this process that answers as it is told: for what a real one does only in its worst moments.
+"""A scripted cluster in this process, for responses that a real one gives only in rare failures.
 
-Threaded gRPC servers (a second grpc.aio loop would disturb the client's), logs in memory, and rules that a test sets.
+Threaded gRPC servers (a second grpc.aio loop would disturb the client's), logs in memory, and rules set by a test.
 """
 
 from __future__ import annotations
@@ -450,7 +450,7 @@ def fake(fake_cluster: Callable[..., FakeCluster]) -> FakeCluster:
 
 @pytest.fixture
 def unused_port() -> Iterator[int]:
-    """A port at which nothing listens (it stays bound, so that nobody else gets it)."""
+    """A port without a listener (it stays bound, so that no other process gets it)."""
     import socket
 
     with socket.socket() as held:

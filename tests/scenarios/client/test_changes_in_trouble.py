@@ -1,4 +1,4 @@
-"""A change whose answer is lost: nobody knows whether it was made, so the client does not make it a second time."""
+"""A change whose response is lost: its outcome is unknown, so the client does not repeat it."""
 
 from __future__ import annotations
 

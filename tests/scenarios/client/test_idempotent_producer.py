@@ -1,4 +1,4 @@
-"""An idempotent producer: whatever fails, what is acknowledged is in the log once, in the order of sending."""
+"""An idempotent producer: under any failure, each acknowledged record is in the log once, in sending order."""
 
 from __future__ import annotations
 

@@ -62,7 +62,8 @@ def silence() -> Iterator[tuple[int, list[Any], Callable[[], None]]]:
 
 @pytest.mark.parametrize("idempotent", [True, False])
 def test_records_for_a_leader_that_never_connects_go_to_the_next_one(fake_cluster: Any, idempotent: bool) -> None:
-    """A write that waits for a connection is not told when its call is cancelled (grpc.aio 1.85): it waits for ever."""
+    """A write that waits for a connection does not notice that its call is cancelled (grpc.aio 1.85): it waits for
+    ever."""
     cluster = fake_cluster(2)
     cluster.create("t", leader=1)
     with silence() as (port, taken, _):
@@ -265,5 +266,5 @@ def test_new_leader_is_found_though_the_broker_that_is_watched_stands_still(fake
         cluster.on_produce = lambda broker, item: "silent" if broker == 1 else 0
         sent = out.send("t", b"1")
         until(lambda: len(cluster.produced) >= 2)
-        cluster.move("t", 0, 0)  # nobody is told
+        cluster.move("t", 0, 0)  # without a notice to the client
         assert sent.result(60).offset == 1

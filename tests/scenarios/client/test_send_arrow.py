@@ -1,4 +1,4 @@
-"""send_arrow: rows of pyarrow, and of whatever speaks Arrow's PyCapsule interface."""
+"""send_arrow: rows of pyarrow, and of other objects with Arrow's PyCapsule interface."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class StandIn:
                 directory_ids=directories,
                 endpoints=(("client", "127.0.0.1", 9095),),
             ),
-            # Long, so that whatever happens at once does not happen because its time had come anyway.
+            # Long, so that an immediate heartbeat is not mistaken for a regular one.
             heartbeat_interval_ms=600_000,
             answer_timeout_ms=10_000,
             cannot_lead=lambda: self.cannot_lead,
@@ -115,7 +115,7 @@ def test_a_failed_directory_is_known_at_once_and_outlives_the_controller(make_co
             offset = broker.follower.image.next_offset
             controller.kill()
             controller.start()
-            # The heartbeats begin anew and name the directory again: nothing new in that.
+            # A new heartbeat stream names the directory again: no change.
             async with StandIn(controller.internal, random_id()) as other:
                 await broker.until(lambda image: image.next_offset > offset and 2 in image.brokers)
                 await other.until(lambda image: image.next_offset >= broker.follower.image.next_offset)

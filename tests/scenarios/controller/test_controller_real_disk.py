@@ -1,4 +1,4 @@
-"""A controller process on a small disk of its own that somebody fills to the brim. As root only: it mounts a tmpfs."""
+"""A controller process on a small disk that another program fills. Only as root: it mounts a tmpfs."""
 
 from __future__ import annotations
 

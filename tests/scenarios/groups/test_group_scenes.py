@@ -1,7 +1,7 @@
-"""The scenes that every text on Kafka's groups tells, on real processes: who reads what, from where, and what is read
-twice or never when somebody dies. One cluster for all: a controller, a broker, a coordinator.
+"""The classic scenarios of Kafka's groups on real processes: which member reads what, from which offset, and what is
+read twice or never after a crash. One cluster for all: a controller, a broker, a coordinator.
 
-``HEADRACE_STORM=50``: the members that are restarted one by one (``make verify``); a few, if nobody says so.
+``HEADRACE_STORM=50``: the number of members restarted one by one (``make verify``); a few by default.
 """
 
 from __future__ import annotations
@@ -345,7 +345,7 @@ def test_a_rebalance_storm_ends_and_partitions_that_stay_are_never_stopped(boots
         assert set(group.living).isdisjoint(before)
         feed.stop()
         read = group.until_read(feed.ends())
-        # They all left in good order, and so did those who gave a partition away: nothing twice.
+        # All members left cleanly and revoked partitions cleanly: nothing is read twice.
         assert [place for place, times in read.items() if times > 1] == []
         moves = [change for each in group.every for change in each.changes if begun < change.at < ended]
         assert {change.what for change in moves} <= {"assigned", "revoked"}, "nobody was taken for dead"

@@ -1,7 +1,7 @@
-"""A flush fails with EIO, the process ends, the next one goes on, and then the power fails.
+"""A flush fails with EIO, the process ends, the next process continues, and then the power fails.
 
-Linux calls the pages of a failed flush clean: the next process reads them from the cache, and flushing them again does
-nothing. Whatever that process accepts has to be on the disk before anything is acknowledged behind it.
+Linux marks the pages of a failed flush clean: the next process reads them from the cache, and flushing them again does
+nothing. That process must rewrite the data it accepts before anything behind it is acknowledged.
 """
 
 from __future__ import annotations

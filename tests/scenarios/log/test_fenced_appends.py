@@ -1,5 +1,5 @@
-"""A coordinator writes to its shard under an epoch, and who was replaced writes no more (KAFKA-4362): the epoch is
-found in the log itself, whoever leads it, whatever was cut off or crashed."""
+"""A coordinator writes to its shard under an epoch, and a replaced coordinator cannot write (KAFKA-4362): any leader
+finds the epoch in the log itself, also after truncation and crashes."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def test_batches_that_do_not_carry_the_epoch_are_refused(data: bytes, epoch: int
         check_stamps(headers, Fence(epoch), ORDERS)
 
 
-# -- whoever leads next -----------------------------------------------------------------------------------------------
+# -- the next leader ---------------------------------------------------------------------------------------------------
 
 
 def replicate(leader: PartitionLog, follower: PartitionLog) -> None:
@@ -193,7 +193,7 @@ def test_a_follower_that_becomes_leader_knows_the_epoch_that_it_was_sent() -> No
 
 
 def test_a_claim_that_was_cut_off_fences_nobody() -> None:
-    """It was never committed: its coordinator was not told that it has the shard."""
+    """The claim was never committed: its coordinator never learned that it owns the shard."""
     _, directory, log = opened()
     write(log, fenced(1, "claim"), fenced(1, "commit"), fenced(2, "claim of 2"))
     directory.truncate(log, 2)
@@ -227,7 +227,8 @@ def test_the_epoch_survives_a_clean_stop_and_an_unclean_one() -> None:
 
 
 def test_a_log_that_was_emptied_still_refuses_who_has_not_seen_its_end() -> None:
-    """Its epochs are gone with its records; whoever was in the middle of something stumbles over the end."""
+    """Its epochs are gone with its records; a coordinator in the middle of an append is refused because of the log's
+    end."""
     _, directory, log = opened()
     write(log, fenced(5, "claim"), fenced(5, "commit"))
     log.flush()

@@ -1,4 +1,4 @@
-"""When a partition forgets an idempotent producer: by the local time of its last append, whatever the records say."""
+"""When a partition forgets an idempotent producer: by the local time of its last append, not by record timestamps."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_with_log_append_time_the_wall_clock_may_jump() -> None:
     world = ExpiringProducersWorld(LogConfig(timestamp_type=TimestampType.LOG_APPEND_TIME))
     first = idempotent(7, 0)
     append(world.log, first)
-    world.clock.jump(10 * EXPIRATION_MS)  # somebody sets it
+    world.clock.jump(10 * EXPIRATION_MS)  # an operator sets the clock
     assert world.tick() == 0
     assert offset(append(world.log, first)) == 0
     world.clock.jump(-20 * EXPIRATION_MS)

@@ -339,7 +339,8 @@ def test_what_only_a_snapshot_tells_survives_a_power_loss_after_retention() -> N
 
 
 def test_a_cut_below_torn_snapshots_leaves_the_producers_of_the_segments_before_it() -> None:
-    """They were replaced by one for the log's end: a cut took that one too, and "none at all" means nobody."""
+    """They were replaced by a snapshot at the log's end; a truncation removed that too, and no snapshot means no
+    producers."""
     fs, directory, log = begun()
     producers = Producers(random.Random(7))
     while len(log.segments) < 6:
@@ -551,8 +552,8 @@ def test_duplicates_and_refused_batches_begin_no_epoch_and_force_no_file() -> No
 
 
 def test_what_was_told_of_batches_that_are_not_appended_is_taken_back() -> None:
-    """A marker that rots in memory, behind a batch of its producer that was told of already; and an epoch that a full
-    disk has no room for."""
+    """A marker is damaged in memory, behind a reported batch of its producer; and an epoch does not fit on a full
+    disk."""
     fs, _, log = begun()
     rotten = bytearray(unreadable_marker(2))
     rotten[-1] ^= 1

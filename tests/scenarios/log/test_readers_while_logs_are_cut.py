@@ -1,6 +1,5 @@
-"""Reads, searches by time, a scrubber and a cleaner in threads while the log is appended to and truncated: whoever was
-in the midst of a cut is told so (OffsetNotAvailableError), nobody calls it damage, and nothing that was remembered
-before a cut is believed after it."""
+"""Reads, searches by time, a scrubber and a cleaner run in threads while the log is appended to and truncated. A reader
+inside a truncation gets OffsetNotAvailableError, none reports damage, and no cached state survives a truncation."""
 
 from __future__ import annotations
 

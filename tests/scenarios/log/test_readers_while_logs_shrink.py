@@ -40,8 +40,8 @@ BOTH = replace(COMPACT, cleanup_delete=True, retention_bytes=3000)
 
 
 class ShrinkingLogWorld:
-    """One log and everybody who works on it. ``owner`` is held by whoever changes the log, as the directory's writer
-    would run one after the other."""
+    """One log and its workers. ``owner`` is held by the thread that changes the log; in the product the directory's
+    writer runs changes one after the other."""
 
     def __init__(self, root: str, fs: FileSystem, config: LogConfig, seed: int) -> None:
         format_directory(fs, root, cluster_id="c", node_id=1)
@@ -60,7 +60,7 @@ class ShrinkingLogWorld:
         self.passes = self.jumps = self.out_of_range = self.cleanings = self.shrunk = 0
 
     def run(self, *workers: Callable[[random.Random], None], until: Callable[[], bool]) -> None:
-        """Everybody works for SECONDS, and on until there was enough of it for the run to mean something."""
+        """All workers run for SECONDS, and longer until the run has enough of each event."""
         threads = [
             threading.Thread(target=self._guarded, args=(worker, random.Random(f"{self.seed} {number}")))
             for number, worker in enumerate(workers)

@@ -1,7 +1,7 @@
-"""Each topic key that is declared as honoured is seen to change what a log does; the tables must name them all.
+"""Each topic key that is declared as honoured changes a log's behaviour; the tables must name them all.
 
-Three keys change nothing in a log: what they change is seen in the rules of leaders and of controllers. So nobody can
-call a key honoured that does nothing, nor drop the code behind one: its row would fail.
+Three keys do not change a log but the rules of leaders and controllers. A key without effect, or without its code,
+fails its row.
 """
 
 from __future__ import annotations
@@ -344,7 +344,7 @@ def takes_acks_all(image: MetadataImage) -> bool:
 
 
 def elected_when_the_leader_dies(image: MetadataImage) -> int | None:
-    """Who leads then, all others having been out of sync."""
+    """The elected leader, when all other replicas were out of sync."""
     image = image.apply([BrokerChangeRecord(LEADER, LEADER, fenced=True)], image.next_offset + 1)
     change = settled(Electorate(image, ClusterSettings()), image.topics[TOPIC_ID], 0)
     assert change is not None
@@ -352,7 +352,7 @@ def elected_when_the_leader_dies(image: MetadataImage) -> int | None:
 
 
 def throttled(image: MetadataImage) -> list[int]:
-    """Who is held back while it catches up."""
+    """The followers that are throttled while they catch up."""
     metadata = SimpleNamespace(image=image, watch=lambda on_change: None)
     broker: Any = SimpleNamespace(broker_id=LEADER, clock=ManualClock(NOW_MS), metadata=metadata, pushes=None)
     service = ReplicationService(broker)

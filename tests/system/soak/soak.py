@@ -143,7 +143,7 @@ class Soak:
         return self._summary(sampler, reports, logs)
 
     def _in_order(self) -> Iterator[ClientProcess]:
-        """Producers end first; then whoever reads can read to the end."""
+        """Producers end first; then consumers can read to the end."""
         yield from self._clients
 
     def _processes(self, cluster: LocalCluster) -> Iterator[Process]:

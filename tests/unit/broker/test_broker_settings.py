@@ -1,4 +1,4 @@
-"""The broker keys that change while it runs: which value holds, and who is told."""
+"""The broker keys that change at run time: the effective value, and which parts are notified."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_value_that_is_not_legal_any_more_counts_as_not_set(caplog: pytest.Log
     )
     settings = BrokerSettings.of({"log.cleaner.threads": 2}, image, 1)
     assert settings.cleaner_threads == 2
-    assert settings.cleaner_enable  # cannot be altered while it runs, whatever stands in the metadata
+    assert settings.cleaner_enable  # cannot be altered at run time, not even by the metadata
     assert "log.cleaner.threads='lots'" in caplog.text
     assert "no.such.key" in caplog.text
 

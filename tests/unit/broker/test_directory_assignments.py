@@ -40,7 +40,7 @@ class DirectoryAssignmentsWorld:
         self.at: dict[TopicPartition, bytes] = {}
         self.calls: list[dict[ReplicaKey, bytes]] = []
         self.fresh: list[set[ReplicaKey]] = []
-        #: As of which metadata offsets the controllers know that a replica begins anew.
+        #: Metadata offsets as of which the controllers know that a replica starts empty.
         self.anew: list[int] = []
         self.failures: list[HeadraceError] = []
         self.refusals: dict[ReplicaKey, HeadraceError] = {}

@@ -1,4 +1,4 @@
-"""What a follower says on one stream: who is joined under which handle, what is told of them, and how little."""
+"""A follower's messages on one stream: handles of joined partitions, what is reported about them, and how little."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of a replica that is damaged, whatever the controllers say of the partition."""
+"""The recovery of a damaged replica, independent of the controllers' decisions about the partition."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The keeper asks the controllers for in-sync sets: at once for who has caught up, by time for who has not, never for
-partitions where nothing happens."""
+"""The keeper requests in-sync sets: at once for a replica that caught up, after a time for one that lags, never for
+idle partitions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.worlds.waiting import until_async as until
 
 LEADER, FOLLOWER = 1, 2
 CLOCK = SystemClock()
-#: Long enough that nobody falls behind by accident, for tests in which nobody should.
+#: Long enough that no replica falls behind by accident.
 LONG_MS = 3_600_000
 
 

@@ -1,7 +1,7 @@
-"""Who asks about offsets in the moment after a leader's log was found to be damaged is sent on to the next leader.
+"""Offset requests in the moment after a leader's log was found damaged are redirected to the next leader.
 
-A consumer that begins anew asks for the first offset. CORRUPT_LOG as an answer is for good (nothing is read until the
-program seeks elsewhere); but the other replicas have all of it, and one of them is about to lead.
+A new consumer asks for the first offset. CORRUPT_LOG would be final (nothing is read until the program seeks
+elsewhere); but the other replicas have every record, and one of them is about to lead.
 """
 
 from __future__ import annotations

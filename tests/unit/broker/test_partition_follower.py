@@ -118,8 +118,8 @@ def test_a_log_without_the_leader_s_epoch_is_cut_where_the_largest_one_below_it_
 
 
 def test_an_epoch_that_a_follower_has_noted_and_has_no_record_of_is_not_where_logs_match():
-    """It was pushed the end of epoch 2 and the beginning of 4, and its disk was full: its log ends at 50, and names 4.
-    What the leader pushes from there on is of epoch 2, which nobody takes behind 4."""
+    """It received the end of epoch 2 and the start of 4, and its disk was full: its log ends at 50, and names 4. What
+    the leader pushes from there on is of epoch 2, which is refused behind 4."""
     assert matched(50, 4, (2, 0), (4, 60)) == Match(False, Divergence(2, 60))
     assert matched(60, 4, (2, 0), (4, 60)) == Match(False, Divergence(2, 60))
     assert matched(61, 4, (2, 0), (4, 60)) == MATCHES
@@ -143,7 +143,7 @@ def test_a_follower_of_an_older_epoch_that_ends_at_the_leader_s_log_start_begins
 
 
 def test_a_follower_of_an_older_epoch_begins_anew_though_the_leader_s_start_is_not_told_yet():
-    """Retention has cut the leader's epochs, and its new log start is told a moment later. (Simulator, brokers, seed
+    """Retention has cut the leader's epochs, and reports its new log start a moment later. (Simulator, brokers, seed
     20261122150.)"""
     assert matched(36, 0, (2, 52), start=25) == OUT_OF_RANGE
 
@@ -259,7 +259,7 @@ def test_answers_and_pushes_for_a_former_handle_count_for_nothing():
 
 
 def test_nobody_joins_while_records_are_on_their_way_to_the_log():
-    """What is told to the leader has to be what is there."""
+    """The join must report what is in the log."""
     it = following()
     it.pushed(Push(7, b"x", 80, 0), [Batch(100, 110, 5)])
     it.disconnected()

@@ -127,7 +127,7 @@ def test_a_watcher_hears_how_many_bytes_became_readable_and_not_before_they_are(
 
 
 def test_what_is_committed_step_by_step_is_told_step_by_step():
-    """Bytes that were told with the first step would leave none for the second, and its readers asleep."""
+    """Bytes reported with the first step would leave none for the second, and its readers asleep."""
     it, watcher = leader(), Watcher()
     it.subscribe(watcher)
     it.appended(10, 0, 1000)

@@ -1,4 +1,4 @@
-"""The leader and its in-sync set: who counts in the high watermark, who joins, who leaves (partition/isr.py)."""
+"""The leader and its in-sync set: which replicas count in the high watermark, join and leave (partition/isr.py)."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_what_a_follower_has_in_its_page_cache_does_not_count():
 
 
 def test_readers_hear_of_every_step_of_the_high_watermark_also_over_what_was_there_before():
-    """Who leads anew has counted no bytes of what it has from before; who waits for it must not sleep on."""
+    """A new leader has counted no bytes of its existing log; a reader that waits for it must be woken."""
     told: list[int] = []
 
     class Reader:
@@ -173,7 +173,7 @@ def test_the_high_watermark_never_goes_back_when_a_member_joins_anew_with_less()
 
 
 def test_the_high_watermark_stands_still_below_min_insync_replicas():
-    """KIP-966: who left last then still has every committed record, and may be elected."""
+    """KIP-966: the replica that left last then still has every committed record, and may be elected."""
     leader = Leader(isr=(1, 2))
     leader.join(2)
     assert leader.metadata((1,), 8)
@@ -212,7 +212,7 @@ def test_a_high_watermark_below_the_beginning_of_the_epoch_tells_nobody_what_the
 
 
 def test_a_shrink_counts_when_it_is_confirmed_and_not_before():
-    """KIP-497: the one who is to leave may be elected as long as the controllers have not agreed."""
+    """KIP-497: the leaving replica may be elected until the controllers have agreed."""
     leader = Leader()
     leader.join(2)
     leader.change()
@@ -376,7 +376,7 @@ def test_a_follower_below_the_high_watermark_does_not_join():
 
 
 def test_a_follower_in_a_life_that_the_controllers_do_not_know_does_not_join():
-    """KIP-903: it was wiped and registered anew, and the stream is of its former life; or it is fenced (KIP-841)."""
+    """KIP-903: it was wiped and has registered again, and the stream is from before; or it is fenced (KIP-841)."""
     leader = Leader(isr=(1, 2))
     leader.join(2)
     leader.join(3, life=13)

@@ -1,4 +1,4 @@
-"""Blocks of producer ids: who waits for the controller, and who does not."""
+"""Blocks of producer ids: which requests wait for the controller, and which do not."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from headrace_core.errors import (
 
 
 class Controller:
-    """Gives blocks of ten when it is told to, or fails."""
+    """Gives blocks of ten on demand, or fails."""
 
     def __init__(self) -> None:
         self.asked = 0

@@ -1,5 +1,5 @@
-"""Who follows on a leader's lane: how logs are compared, which lives of brokers count, how a handle ends, and what no
-follower says."""
+"""Followers on a leader's lane: how logs are compared, which broker epochs count, how a handle ends, and invalid
+messages."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def test_a_leader_that_resigned_ends_its_handles_with_the_reason():
     assert not [push for message in messages for push in message.pushes if push.handle == 1]
     other.append(10)
     assert [push.handle for push in said(lane).pushes] == [2]
-    acked(lane, 1, 0)  # late, and nobody's
+    acked(lane, 1, 0)  # late, for no handle
 
 
 def test_a_handle_that_was_let_go_of_gets_nothing_and_costs_nothing():

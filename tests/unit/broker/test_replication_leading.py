@@ -1,4 +1,4 @@
-"""A leader's lane: what followers are pushed, in what order and how much of it, and what they are told."""
+"""A leader's lane: what is pushed to followers, in which order and amount, and what is reported to them."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def test_the_error_names_a_few_and_counts_the_rest() -> None:
 
 
 class _Cluster:
-    """Three brokers, of which the third is drained in vain."""
+    """Three brokers; draining the third cannot finish."""
 
     def __enter__(self) -> _Cluster:
         return self

@@ -1,4 +1,4 @@
-"""Commands that were not told where the cluster is: what they ask, and whose word counts."""
+"""Commands without an address: which cluster they use, and which setting has precedence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Processes are known by identity: a reused pid is somebody else."""
+"""Processes are identified by more than their pid: a reused pid is another process."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_zombie_is_dead(stranger: subprocess.Popen[bytes]) -> None:
     while found.alive() and time.monotonic() < deadline:
         time.sleep(0.001)
     assert not found.alive()
-    assert stranger.wait() == -signal.SIGKILL  # nobody stole the exit code of a child that is not ours
+    assert stranger.wait() == -signal.SIGKILL  # the exit code of a foreign child is still there
 
 
 def test_a_number_without_a_process_has_no_identity() -> None:

@@ -15,7 +15,7 @@ from headrace_tools.local.state import ClusterState, Node, StateFile
 
 
 class Asked(list[dict[str, Any]]):
-    """The configurations of the clients that were made, each of which finds nobody."""
+    """The configurations of the clients that were made, none of which reaches a node."""
 
     def make(self, config: dict[str, Any]) -> None:
         self.append(config)

@@ -38,7 +38,7 @@ def nobody_reads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.parametrize("output", list(OutputFormat))
 def test_top_does_not_go_on_for_a_reader_who_has_gone(monkeypatch: pytest.MonkeyPatch, output: OutputFormat) -> None:
     def frames(*_: Any) -> Iterator[Frame]:
-        """More than anybody who has gone would read."""
+        """More frames than a closed reader would read."""
         for second in range(1_000):
             yield frame_of(Sample(at_ms=0, steady_s=second), Sample(at_ms=0, steady_s=second + 1))
 

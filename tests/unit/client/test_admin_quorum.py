@@ -20,7 +20,7 @@ DIRECTORY = bytes(range(16))
 
 
 class Controller(admin_pb2_grpc.AdminServicer, metadata_pb2_grpc.MetadataServicer):
-    """Answers what it was told to answer, and keeps what it was asked."""
+    """Returns scripted responses, and keeps the requests."""
 
     def __init__(self) -> None:
         self.answers: dict[str, Any] = {}

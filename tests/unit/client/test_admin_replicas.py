@@ -31,7 +31,7 @@ A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b",
 
 
 class Node(admin_pb2_grpc.AdminServicer, metadata_pb2_grpc.MetadataServicer):
-    """Three brokers; topic a with two partitions, of which a-1 lacks a replica; topic b with one that nobody leads."""
+    """Three brokers; topic a with two partitions, of which a-1 lacks a replica; topic b with one that has no leader."""
 
     def __init__(self) -> None:
         self.asked: list[Any] = []

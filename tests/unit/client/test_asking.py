@@ -1,4 +1,4 @@
-"""One question to many nodes: each answer with its node, few at a time, and Ctrl-C waits for nobody."""
+"""One request to many nodes: each answer with its node, few at a time, and Ctrl-C waits for none."""
 
 from __future__ import annotations
 

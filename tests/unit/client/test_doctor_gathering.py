@@ -1,4 +1,4 @@
-"""What the doctor makes of questions that nobody answers."""
+"""The doctor's handling of requests without a response."""
 
 from __future__ import annotations
 

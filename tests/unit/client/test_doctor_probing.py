@@ -52,7 +52,7 @@ def test_a_name_that_means_nothing(address: str) -> None:
 
 def test_nobody_listens() -> None:
     with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))  # and does not listen, so that nobody else does
+        held.bind(("127.0.0.1", 0))  # bound and not listening, so that no other process listens there
         tried = try_address(f"127.0.0.1:{held.getsockname()[1]}", timeout_s=PATIENCE_S)
     assert (tried.trouble, tried.ips) == (Trouble.REFUSED, ("127.0.0.1",))
 
@@ -76,7 +76,7 @@ def test_a_node_that_says_that_it_does_not_serve_and_one_that_does(
 
 @pytest.fixture
 def deaf() -> Iterator[int]:
-    """A port of 127.0.0.2 at which attempts to connect get no answer: its queue is full, and nobody accepts."""
+    """A port of 127.0.0.2 that answers no connection attempt: its queue is full, and nothing accepts."""
     with contextlib.ExitStack() as held:
         still = held.enter_context(socket.create_server(("127.0.0.2", 0), backlog=0))
         for _ in range(4):

@@ -400,7 +400,7 @@ def test_a_reassignment_copies_nothing_or_waits_for_the_dead() -> None:
     move = Move(topic="orders", partition=0, adding=(3,), removing=(2,), waits=False, copied_bytes=0, apart_s=3.0)
     assert only(moves=(move,)).rule == "reassignment-stuck"
     assert found(moves=(dataclasses.replace(move, copied_bytes=1),)) == []
-    assert found(moves=(dataclasses.replace(move, copied_bytes=None),)) == []  # nobody could tell
+    assert found(moves=(dataclasses.replace(move, copied_bytes=None),)) == []  # unknown
     assert found(moves=(dataclasses.replace(move, waits=True),)) == []  # its turn has not come
     fenced = tuple(dataclasses.replace(each, fenced=each.broker_id == 3) for each in cluster().brokers)
     left = {number: each for number, each in healthy().brokers.items() if number != 3}

@@ -1,4 +1,4 @@
-"""Commits of a group: in their order, and in the name of whoever the member was when they were asked for."""
+"""Commits of a group: in order, and with the member's identity at the time of the call."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ OFFSETS = {TopicPartition("orders", 0): OffsetAndMetadata(67)}
 
 
 class Coordinators:
-    """Answers when it is told to."""
+    """Responds on demand."""
 
     def __init__(self) -> None:
         self.asked: list[Any] = []
@@ -27,7 +27,7 @@ class Coordinators:
 
 
 def test_a_commit_is_of_the_epoch_in_which_it_was_asked_for_however_late_it_is_made() -> None:
-    """It was removed, and has joined anew: what it had is somebody else's, and he has read on (found by simulation)."""
+    """It was removed and joined again: another member owns its partitions and has read on (found by simulation)."""
 
     async def scenario() -> None:
         coordinators, who = Coordinators(), [Who("m", 5)]

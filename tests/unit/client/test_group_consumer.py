@@ -1,5 +1,5 @@
-"""A consumer in its group, on one event loop with a coordinator that does what a test says: what the caller is told,
-in which order, and what is taken from him when."""
+"""A consumer in its group, on one event loop with a scripted coordinator: what the caller receives, in which order, and
+when partitions are taken away."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ class Coordinator:
 
 
 class Party:
-    """A consumer's core and its group, and what the callbacks were told."""
+    """A consumer's core and its group, and its callbacks' calls."""
 
     def __init__(self, coordinator: Coordinator, **settings: Any) -> None:
         self.coordinator = coordinator
@@ -218,7 +218,7 @@ class Party:
             assigned.position = position
 
     def is_thrown_out(self) -> None:
-        """Another one may have its partitions; it joins anew by itself."""
+        """Another member may own its partitions; it joins again by itself."""
         membership = self.group._membership
         membership.member.refused(0, UnknownMemberIdError("who?"), boottime_s())
         membership.nudge()
@@ -298,7 +298,7 @@ def test_who_is_evicted_while_nobody_knew_whether_he_might_read_reads_when_he_is
             return "coordinator:1"
 
         party.group._coordinators.address = address  # type: ignore[method-assign]
-        party.coordinator.streams[-1].tell(grpc.aio.EOF)  # and nobody coordinates the group for a while
+        party.coordinator.streams[-1].tell(grpc.aio.EOF)  # and the group has no coordinator for a while
         await party.away_until(lambda: not party.group._membership.member._is_connected)
         party.group._membership.member._broken_at = boottime_s() - 100.0
         party.group._membership.nudge()
@@ -313,7 +313,7 @@ def test_who_is_evicted_while_nobody_knew_whether_he_might_read_reads_when_he_is
 
 
 def test_an_iteration_goes_on_after_an_eviction_by_itself(make: Make) -> None:
-    """It polls once, is told what it lost, and waits: nothing but its own new membership can wake it."""
+    """It polls once, learns its loss, and waits: only its own new membership can wake it."""
 
     async def scenario() -> None:
         party = await joined(make, 0, max_poll_interval_ms=50, enable_auto_commit=False)
@@ -421,7 +421,7 @@ def test_a_commit_is_of_the_topic_that_was_read_and_not_of_its_name(make: Make) 
         party = await joined(make, 0, 1)
         await party.group.commit_work({T0: OffsetAndMetadata(3), TopicPartition("other", 0): OffsetAndMetadata(1)})
         assert [each.topic_id for each in party.coordinator.commits[-1].offsets] == [TOPIC_ID, b""]
-        party.coordinator.topic_id = b"u" * 16  # deleted, and made anew
+        party.coordinator.topic_id = b"u" * 16  # deleted and re-created
         party.coordinator.push(0, 1)
         await party.until(lambda: [what for what, _ in party.told] == ["assigned", "revoked", "assigned"])
         assert {each.topic_id for each in party.coordinator.commits[-1].offsets} == {TOPIC_ID}
@@ -537,7 +537,7 @@ def test_who_unsubscribes_within_a_callback_is_asked_once_more_at_most(make: Mak
 
 
 def test_a_stream_that_breaks_while_something_is_written_is_followed_by_another(make: Make) -> None:
-    """gRPC raises CancelledError then, as if somebody had cancelled the member's task."""
+    """gRPC then raises CancelledError, as if the member's task had been cancelled."""
 
     async def scenario() -> None:
         party = await joined(make, 0, enable_auto_commit=False)

@@ -122,7 +122,7 @@ def told() -> Told:
 
 def test_the_first_words_name_everything_and_the_next_only_what_changed(told: Told) -> None:
     told.member.join(told.now)
-    assert told.member.request(told.now) is None  # there is nobody to say it to
+    assert told.member.request(told.now) is None  # there is no connection to send it on
     told.member.connected(told.now)
     first = told.answers(1, parts(0, 1))
     assert first == Request(1, 0, 0, None, True)
@@ -209,7 +209,7 @@ def test_beyond_the_grace_nothing_is_read_until_the_coordinator_has_answered(tol
     (suspended,) = told.events()
     assert isinstance(suspended, Suspended)
     assert told.member.lease_ends_at() == float("inf")
-    told.member.connected(told.now)  # which says nothing yet of who has the partitions
+    told.member.connected(told.now)  # which does not yet prove ownership
     told.passes(0.1)
     assert told.events() == []
     told.answers()
@@ -376,7 +376,7 @@ def test_what_a_refused_request_named_is_named_again(told: Told) -> None:
 
 
 def test_what_goes_does_not_wait_for_what_comes(told: Told) -> None:
-    """Where a partition begins may take long to find out: somebody else waits for the one that is taken away."""
+    """Finding the start of a new partition may take long: another member waits for the revoked one."""
     told.joins(0, 1)
     told.pushes(parts(0, 1, 2))
     (assign,) = told.events()
@@ -415,7 +415,7 @@ def test_what_was_assigned_before_the_lease_was_over_is_not_begun_before_an_answ
     assert told.member.begin(again.ticket, told.now) == parts(0)
 
 
-# -- without a coordinator: the metadata say that nobody can have taken it for gone ------------------------------------
+# -- without a coordinator: the metadata prove that the member was not removed -----------------------------------------
 
 EPOCH = 7
 
@@ -501,7 +501,7 @@ def test_a_vacancy_before_an_owner_who_was_seen_renews_nothing_however_young_it_
 
 
 def test_a_request_that_was_lost_makes_all_later_news_doubtful(alone: Told) -> None:
-    """Whoever got it, under whichever epoch, counts the grace of a connection that it has seen break."""
+    """The coordinator that received it, under any epoch, counts the grace period from the break that it saw."""
     alone.member.connected(alone.now)
     alone.asks()
     alone.member.disconnected(alone.now)

@@ -164,7 +164,7 @@ def test_nor_is_one_waited_for_that_has_just_died_and_is_listed_still(
 def test_a_coordinator_is_waited_for_as_long_as_the_user_says(
     world: StandinGroupsWorld, capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also when none lives: somebody may know that one is on its way."""
+    """Even if none is alive: the user may know that one is starting."""
     monkeypatch.setattr(client_module, "NOBODY_S", 0.4)
     world.have_coordinators, world.owner = False, lambda group: None
     begun = time.monotonic()

@@ -1,4 +1,4 @@
-"""What the I/O thread's loop makes of errors that nobody waits for."""
+"""The I/O thread's loop and errors of tasks that no code awaits."""
 
 from __future__ import annotations
 

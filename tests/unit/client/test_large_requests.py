@@ -1,4 +1,4 @@
-"""A producer puts no more into one request than a broker takes, whatever its max.request.size."""
+"""A producer's request never exceeds what a broker accepts, even with a larger max.request.size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""An idempotent producer's numbers in one partition: who may be sent, what a failure means, when an epoch is due."""
+"""An idempotent producer's numbers in one partition: which batch may be sent, what a failure means, when an epoch is
+due."""
 
 from __future__ import annotations
 

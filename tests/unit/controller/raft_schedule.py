@@ -167,7 +167,7 @@ class Schedule:
             node = replica.node
             dead = [own for own in node.voters if own not in self.world.replicas]
             if dead or self.rng.random() < 0.5 or len(node.voters) >= 5:
-                target = self.rng.choice(dead or node.voters.keys)  # who is gone for good goes first
+                target = self.rng.choice(dead or node.voters.keys)  # permanently lost ones go first
                 act = node.remove_voter
             else:
                 observers = [own for own in self.world.replicas if node.voters.find(own.node_id) is None]
@@ -209,8 +209,8 @@ class Schedule:
             self.check_reads(replica)
 
     def wipe(self) -> None:
-        """A disk is lost, one in a schedule: the node comes back as somebody else, who may be taken in as a new voter.
-        Never one without which no majority is left: nothing could make up for that."""
+        """A disk is lost, once in a schedule: the node returns as another replica, which may be added as a new voter.
+        Never one without which no majority is left: that could not be recovered."""
         replicas = self.world.replicas
         known = [voters for each in replicas.values() for voters in each.node.log.voters_since(0)]
         lost = [

@@ -1,8 +1,8 @@
-"""A world that tells what happens in it: a script in, its transcript out (as etcd's raft does it).
+"""A world that prints its events: a script in, its transcript out (as etcd's raft does it).
 
 A transcript is a text of ``> command`` lines, each followed by what it led to. Commands:
 
-    voters 1 2 3              a quorum with empty disks; time-outs are the longest, so that only who is ticked stands
+    voters 1 2 3              a quorum with empty disks; time-outs are the longest, so that only ticked nodes stand
     tick 1 [x9]               time passes for some nodes (``1,2``), or ``all``, so many times
     deliver [n]               what is in the network now arrives, in order (n messages of it)
     settle                    ... until the network is empty
@@ -11,11 +11,11 @@ A transcript is a text of ``> command`` lines, each followed by what it led to. 
     crash 1 / restart 1       the machine goes, and comes back to its disk
     kill 1 / lost 3 1         the process goes, and the others see its connections break; 3 loses the one to 1
     cut 1,2 / oneway 1 / heal nodes that the others do not reach; that hear nothing; the network is whole
-    join 4                    a replica with an empty disk that the leader is told to observe
+    join 4                    a replica with an empty disk becomes an observer
     add 1 4 / remove 1 3      the leader changes the voters
     transfer 1 2 / read 1 x   it hands over; it is asked for a linearizable read
     compact 1                 its state machine takes a snapshot of all that is applied
-    status                    how everybody stands
+    status                    the state of every node
 """
 
 from __future__ import annotations

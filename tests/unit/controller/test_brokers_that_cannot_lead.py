@@ -1,5 +1,5 @@
-"""Brokers that say in their heartbeats that they cannot lead (a full disk, no descriptors): who leads instead, and when
-nobody else can."""
+"""Brokers that report in their heartbeats that they cannot lead (a full disk, no descriptors): which replica leads
+instead, and what happens when none can."""
 
 from __future__ import annotations
 

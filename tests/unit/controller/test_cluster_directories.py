@@ -187,8 +187,9 @@ def test_a_lost_replica_does_not_lead_until_it_is_found() -> None:
 def test_a_lost_replica_may_be_an_empty_one_while_a_directory_is_gone(
     minimum: int, expected: tuple[int, tuple[int, ...], tuple[int, ...], bool]
 ) -> None:
-    """A disk fails, and its broker cannot say whether a replica was on it: LOST. Then the disk is taken out of
-    log.dirs, and the broker, which misses nothing now, makes the log anew: it has no record, and is no clean leader."""
+    """A disk fails, and its broker cannot say whether a replica was on it: LOST. Then the disk is removed from
+    log.dirs, and the broker, which now misses nothing, creates the log again: it has no record, and is no clean
+    leader."""
     world, stopped = lost_replica(minimum)
     broker = restarted(world, stopped, ONE)
     topic = world.image.topic("t")
@@ -347,8 +348,8 @@ def test_leadership_moves_to_a_replica_whose_directory_works() -> None:
 @pytest.mark.parametrize("seed", range(40))
 def test_whatever_happens_nobody_leads_from_an_offline_directory(seed: int) -> None:
     """Random failures, assignments, restarts: a leader's replica is in sync and works; a partition without a leader has
-    nobody in sync, and waits for an eligible replica or the last known leader, which do not work; and the log replays
-    to the same image."""
+    no in-sync replica, and waits for an eligible replica or the last known leader, which do not work; and the log
+    replays to the same image."""
     rng = random.Random(seed)
     world = ClusterWorld(seed)
     disks = {number: (id16(number), id16(100 + number), id16(200 + number)) for number in (7, 8, 9)}

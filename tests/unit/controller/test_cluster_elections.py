@@ -228,7 +228,7 @@ def test_the_minimum_is_the_same_on_all_brokers() -> None:
 
 
 def test_at_the_first_feature_level_the_last_in_sync_replica_stays_in_the_isr() -> None:
-    """Nobody who reads that log knows eligible leader replicas."""
+    """Nodes at that level do not know eligible leader replicas."""
     cluster = Cluster()
     world = cluster.world
     cluster.topic(1, 2)
@@ -349,7 +349,7 @@ def test_what_cannot_be_elected_for_is_named() -> None:
 
 
 def rejoin(cluster: Cluster, name: str, *numbers: int) -> None:
-    """The leader takes everybody back into the ISR, as replication would."""
+    """The leader adds all replicas to the ISR again, as replication would."""
     topic = cluster.world.image.topic(name)
     assert topic is not None
     for number in numbers:

@@ -106,8 +106,8 @@ def test_at_level_1_a_partition_has_no_eligible_leader_replicas_and_its_log_no_s
 
 
 def test_a_disk_that_is_replaced_after_the_upgrade_does_not_lead_what_was_led_from_it_at_level_1() -> None:
-    """At level 1 the last in-sync replica stays in the ISR when it goes. Made anew, it is not the last known leader
-    either: it would lead with nothing, and the others would throw away what they have."""
+    """At level 1 the last in-sync replica stays in the ISR when it fails. After a new registration it is not the last
+    known leader either: it would lead empty, and the others would drop their records."""
     world = old_cluster()
     brokers = {number: _commits(world, number) for number in (1, 2)}
     topic = world.create("t", partitions=-1, assignments={0: (1, 2)})
@@ -156,7 +156,7 @@ def test_the_level_is_not_raised_over_the_head_of_a_node_that_does_not_know_it()
 
 
 def test_a_broker_that_is_gone_for_good_does_not_hold_an_old_cluster_at_its_level() -> None:
-    """Below level 2 there is no record that unregisters it, so nobody could ever raise the level."""
+    """Below level 2 there is no record that unregisters it, so the level could never be raised."""
     world = old_cluster()
     register(world, 1, ())
     world.now_ms += 10_000

@@ -1,4 +1,4 @@
-"""Fencing by a broken connection: after a grace, each broker at its time, and nobody because of somebody else."""
+"""Fencing by a broken connection: each broker after its own grace period, independent of the others."""
 
 from __future__ import annotations
 

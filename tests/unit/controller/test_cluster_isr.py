@@ -322,7 +322,7 @@ def test_a_new_controller_does_not_know_who_knows_the_minimum() -> None:
     assert three.alter(1).error is None
 
 
-# -- whatever is asked ------------------------------------------------------------------------------------------------
+# -- random requests --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seed", range(20))

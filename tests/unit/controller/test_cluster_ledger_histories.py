@@ -82,7 +82,8 @@ def test_moves_that_nobody_completes_are_noticed_at_the_end(monkeypatch: pytest.
 
 
 class _OneStops(LedgerHistories):
-    """Nothing but its end, before which one broker was told to wait with its stop until another leads in its place."""
+    """Only the end of a history, before which one broker was told to delay its stop until another leads in its
+    place."""
 
     def begin_to_stop(self, *, then_level: int) -> None:
         first, second = self.machines[:2]
@@ -106,8 +107,8 @@ class _OneStops(LedgerHistories):
 
 @pytest.mark.parametrize("level", [1, 2])
 def test_at_its_end_a_history_has_stopped_and_started_again_who_was_still_stopping(level: int) -> None:
-    """Found by make sim, seed 2848: it asked once, was told to wait, and heartbeated for ever after as if it had not
-    asked. It led nothing, and what only it could lead had no leader though everybody had come back."""
+    """Found by make sim, seed 2848: it asked once, had to wait, and from then on heartbeated as if it had not asked. It
+    led nothing, and partitions that only it could lead had no leader although all brokers were back."""
     history = _OneStops(0, level=1)
     history.begin_to_stop(then_level=level)
     history.run(0)

@@ -1,4 +1,4 @@
-"""Producer ids: a thousand at a time, and never twice, whoever leads."""
+"""Producer ids: a thousand at a time, and never twice, under any leader."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The driver: turns, ticks, what others see, and what happens to those who ask."""
+"""The driver: turns, ticks, published state, and the responses to waiting callers."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ def test_a_broker_that_restarted_together_with_the_controller_registers_at_once(
 
 
 def test_rot_that_is_met_while_a_message_is_answered_ends_the_process_and_says_what_to_do() -> None:
-    """It is met in the middle of somebody else's stream, whose handler must not swallow it."""
+    """It is found in the middle of another node's stream, whose handler must not swallow it."""
 
     def rotten(message: Message) -> None:
         raise CorruptLogError("offset 7: CRC-32C is wrong")

@@ -57,7 +57,7 @@ def test_a_leader_that_hands_over_fences_nobody_meanwhile(rng: random.Random) ->
 
 
 def test_nothing_is_no_snapshot(rng: random.Random) -> None:
-    """A log that is long enough for one, and of which nobody has said yet how much of it is committed."""
+    """A log that is long enough for one, with an unknown committed end."""
     world = QuorumWorld(3, rng, settings=QuorumSettings(snapshot_bytes=300))
     world.elect()
     world.live_broker()

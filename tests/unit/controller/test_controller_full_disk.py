@@ -1,5 +1,5 @@
-"""The controller's own disk fills up: growth is refused while there is a reserve, everything when there is none; nobody
-is fenced for it, nothing acknowledged is lost, and it heals by itself."""
+"""The controller's own disk fills up: growth is refused while there is a reserve, everything when there is none; no
+broker is fenced for it, nothing acknowledged is lost, and it recovers by itself."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ FILLER = f"{ROOT}/somebody-elses-file"
 
 
 def fill(fs: CrashingFileSystem, leave_bytes: int) -> None:
-    """Somebody else's file takes all of the disk but so much."""
+    """Another file takes all of the disk but so much."""
     size = fs.free_bytes(ROOT) - leave_bytes
     file = fs.open(FILLER, write=True, create=True)
     file.pwritev([bytes(size)], 0)

@@ -1,4 +1,4 @@
-"""What a controller says of itself: that it serves, that nobody leads, who leads again; and how it names a voter."""
+"""A controller's reported health: it serves, there is no leader, there is one again; and how it names a voter."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headrace_core.node.ids import id_from_text, id_to_text
 
 
 class Told:
-    """A listener that keeps what its health service was told."""
+    """A listener that keeps the states of its health service."""
 
     def __init__(self) -> None:
         self.states: asyncio.Queue[bool] = asyncio.Queue()

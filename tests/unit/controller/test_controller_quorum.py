@@ -1,4 +1,4 @@
-"""Several controllers: who leads, what is committed, and what becomes of those who asked."""
+"""Several controllers: which one leads, what is committed, and the responses to callers."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def world_of(count: int, rng: random.Random, settings: QuorumSettings | None = N
 
 
 def fill(fs: CrashingFileSystem, leave_bytes: int = 0) -> None:
-    """Somebody else's file takes what there is, but so much."""
+    """Another file takes the space, but so much."""
     fs.mount(ROOT, DISK_BYTES)
     size = fs.free_bytes(ROOT) - leave_bytes
     file = fs.open(FILLER, write=True, create=True)
@@ -432,7 +432,7 @@ def test_a_new_leader_does_not_begin_anew_with_those_that_follow_already(rng: ra
 
 
 def test_who_follows_is_known_after_a_full_disk(rng: random.Random) -> None:
-    """Raft begins anew then, in the same life, and nobody connects again for its sake."""
+    """Raft restarts then within the process, and no observer reconnects for that."""
     world = world_of(1, rng)
     observer = world.add_node(4)
     world.leader.observe(observer.key)

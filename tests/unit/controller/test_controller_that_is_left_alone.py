@@ -1,4 +1,4 @@
-"""A leader that stops hands over to a voter that is there; to nobody, and at once, when the others have gone."""
+"""A leader that stops hands over to a live voter; to none, and at once, when the others are gone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Three controllers as they run, but for the processes: who serves, who answers, and what a stop costs."""
+"""Three controllers as they run, without processes: which ones serve and answer, and the cost of a stop."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def set_to(controller: Controller, value: int, *, listener: str = "client"
 
 
 async def set_at_last(controller: Controller, value: int) -> None:
-    """Also when nobody leads for a moment, as on a busy machine."""
+    """Also when there is no leader for a moment, as on a busy machine."""
     async with asyncio.timeout(60):
         while True:
             try:
@@ -125,8 +125,8 @@ def test_a_controller_serves_as_long_as_it_knows_a_leader(tmp_path: Path) -> Non
 def test_a_leader_that_stops_hands_over_and_writes_go_on_without_an_election_time_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who stands does so because it was told to (Raft 3.10), not because it has heard nobody for too long. A machine
-    that stands still itself lets time-outs pass: where that was seen, nothing is proved, and it is tried again."""
+    """The next leader stands because the old one asked it to (Raft 3.10), not after an election time-out. A machine
+    that stalls may let time-outs expire: then nothing is proved, and the test tries again."""
     stood: list[tuple[int, str]] = []  # (controller, why), of this life of the cluster, since its leader stops
     prospective, candidate = RaftNode._become_prospective, RaftNode._become_candidate
 
@@ -207,7 +207,7 @@ def test_a_failed_disk_ends_that_controller_and_the_others_go_on(
 def test_a_controller_that_is_cut_short_lets_go_of_its_directory_when_the_last_write_has_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not before: the next owner of the directory would find somebody else writing in its log."""
+    """Not before: the next owner of the directory would find another process writing to its log."""
     happened: list[str] = []
     writing, release = threading.Event(), threading.Event()
     append, close = MetadataStorage.append, MetadataStorage.close

@@ -1,10 +1,10 @@
-"""No copy of the metadata is older than it says: real controllers, a network that loses, cuts and delays, leaders that
-are paused, cut off, killed; the copies are the controllers' own and those of nodes that follow one of them.
+"""No copy of the metadata is older than it reports: real controllers, a network that loses, cuts and delays, leaders
+that are paused, cut off, killed; the copies are the controllers' own and those of nodes that follow one of them.
 
-A copy asks for a barrier (ReadIndex) at the controller it follows, which asks the one it takes for the leader; the
-answer comes late, or never. Or it is content with what that controller was told last, and how long ago. What was
-acknowledged to anybody is written down with its time, and every copy is held against that after every step. With the
-guard taken away (a leader answers without asking a majority) it must be seen.
+A copy asks for a barrier (ReadIndex) at the controller it follows, which asks its presumed leader; the answer comes
+late, or never. Or it accepts that controller's last barrier and its age. Every acknowledgement is noted with its time,
+and every copy is compared with them after every step. Without the guard (a leader answers without asking a majority)
+the test must fail.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class Life:
                         return
                 self.paused.discard(number)
                 world.kill(number)
-                self.copies[number - 1] = Copy(number)  # it begins anew, and knows of no moment
+                self.copies[number - 1] = Copy(number)  # it starts empty, without a barrier
                 self.told.pop(number, None)
 
     def _ask(self, number: int) -> Asked | None:
@@ -149,7 +149,7 @@ class Life:
             self.told[copy.follows] = max(self.told.get(copy.follows, (0.0, 0)), (question.began_ms, offset))
 
     def _ask_of_late(self, copy: Copy) -> None:
-        """The controller that it follows says what it was told last, and how long ago; the answer comes late, too."""
+        """The followed controller reports its last barrier and that barrier's age; the response may be late, too."""
         if copy.follows in self.told and copy.follows not in self.paused:
             began_ms, offset = self.told[copy.follows]
             now_ms = self.world.clock.monotonic_ms()

@@ -1,7 +1,7 @@
-"""A controller's directory that an earlier release wrote, at metadata.version 1, with topics, settings and a broker.
+"""A controller's directory written by an earlier release, at metadata.version 1, with topics, settings and a broker.
 
-``level_1_directory`` is one of those: made by the last release that knew no other level and no other voters, stopped
-cleanly. It is never written anew, else it would prove nothing.
+``level_1_directory`` was made by the last release without other levels and other voters, stopped cleanly. It is never
+written again, because that would prove nothing.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ def test_one_voter_grows_to_three_and_back(tmp_path: Path) -> None:
 
 @pytest.fixture
 def stood(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Who stood for leader because the one before told it to, and not because a time-out was over."""
+    """Controllers that stood for election because the old leader asked them to, not after a time-out."""
     found: list[int] = []
     become_candidate = RaftNode._become_candidate
 
@@ -151,7 +151,7 @@ def test_what_cannot_be_is_refused_by_name(tmp_path: Path) -> None:
             (add(voter_id=2, cluster_id="another"), InconsistentClusterIdError, "not another"),
             (add(voter_id=2, voter_directory_id=b"short"), InvalidRequestError, "5 bytes"),
             (add(voter_id=2, timeout_ms=-1), InvalidRequestError, "timeout_ms=-1"),
-            # (all who ask for the metadata are told the voters' addresses: one that is none would break every answer)
+            # (every metadata response has the voters' addresses: an invalid one would break them all)
             (add(voter_id=2, address="controller-2"), InvalidRequestError, "controller-2: write host:port"),
             (remove(voter_id=2), VoterNotFoundError, "2 is no voter"),
             (remove(voter_id=1, voter_directory_id=bytes(16)), VoterNotFoundError, "no voter"),
@@ -166,7 +166,7 @@ def test_what_cannot_be_is_refused_by_name(tmp_path: Path) -> None:
 
 
 def test_times_of_one_description_are_told_from_one_look_at_the_clock() -> None:
-    """One who answered and had caught up at the same tick was told as caught up a millisecond later."""
+    """A voter that had answered and caught up at the same tick was reported as caught up a millisecond later."""
     times = itertools.count(1_700_000_000_000)
     raft = world_of(1, 2, 3).elect(1)
     controller = SimpleNamespace(raft=raft, addresses={}, settings=SimpleNamespace(tick_ms=100.0))

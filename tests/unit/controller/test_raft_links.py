@@ -261,7 +261,8 @@ def test_a_voter_that_has_moved_tells_where_it_is() -> None:
 
 
 def test_a_voter_with_another_name_than_the_log_has_is_dialed_by_its_own_without_an_alarm() -> None:
-    """The log says 127.0.0.1, it says localhost of itself: from then on it is called that, and nobody was lost."""
+    """The log says 127.0.0.1, the voter calls itself localhost: from then on that is its name, and no voter was
+    lost."""
 
     async def test() -> None:
         one, two = End(key(1), free_port()), End(key(2), free_port())
@@ -339,7 +340,7 @@ class _Broken(raft_pb2_grpc.RaftServicer):
 def test_a_stream_that_breaks_inside_grpc_is_no_refusal_and_is_dialed_again_soon(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(links, "_REFUSED_MS", 600_000)  # one who is refused would not be dialed again in this test
+    monkeypatch.setattr(links, "_REFUSED_MS", 600_000)  # a refused one would not be dialed again in this test
 
     async def test() -> None:
         broken, listener = _Broken(), Listener("internal")
@@ -360,7 +361,7 @@ def test_a_stream_that_cannot_be_written_is_given_up_and_made_anew(monkeypatch: 
 
     async def test() -> None:
         async with quorum(2) as (one, two):
-            two.links.set_voters(VoterSet.of([two.key]))  # it dials nobody
+            two.links.set_voters(VoterSet.of([two.key]))  # it dials no other node
             await until(lambda: streams(one, two) == 1, "one is left")
             real = wire.envelope_of
 

@@ -1,4 +1,5 @@
-"""``RaftNode.peer_lost``: who loses the leader's connection does not wait for the time-out, and disturbs nobody."""
+"""``RaftNode.peer_lost``: a follower that loses the leader's connection does not wait for the time-out, and disturbs no
+other."""
 
 from __future__ import annotations
 
@@ -34,8 +35,8 @@ def test_a_follower_that_loses_the_leader_stands_within_three_ticks(seed: int) -
 
 @pytest.mark.parametrize("seed", range(40))
 def test_when_the_leaders_process_dies_another_leads_within_three_ticks(seed: int) -> None:
-    """All its connections break, so nobody hears it any more: one of the others is elected in 1 to 3 ticks. (They do
-    not tick at the same moment: the next test does that.)"""
+    """All its connections break, so no follower hears it any more: one of them is elected in 1 to 3 ticks. (They do not
+    tick at the same moment: the next test does that.)"""
     world = led_by_one(1, 2, 3, seed=seed)
     world.kill(world.replicas[key(1)])
     ticks = 0

@@ -55,8 +55,8 @@ def chunks_under_way(world: RaftWorld) -> list[SnapshotRequest]:
 
 
 def test_the_snapshots_of_two_leaders_are_not_mixed() -> None:
-    """The same state need not be the same bytes (when it was taken, in which order maps were written). Kafka begins
-    anew under another leader, too."""
+    """The same state need not be the same bytes (time of the snapshot, order of maps). Kafka starts over under another
+    leader, too."""
     world = with_a_snapshot_for_the_third()
     third, snapshot = world.replicas[key(3)], world[1].log.snapshot
 
@@ -118,7 +118,7 @@ def test_a_chunk_goes_again_at_once_when_the_connection_broke() -> None:
 
 
 def test_entries_that_arrive_while_the_last_chunk_is_written_are_not_lost() -> None:
-    """An install races an append: whoever has the place of the snapshot in its log by then keeps its log."""
+    """An install races an append: a replica whose log has reached the snapshot's place keeps its log."""
     world = with_a_snapshot_for_the_third()
     first, third = world.replicas[key(1)], world.replicas[key(3)]
     everything = [world.history[at] for at in sorted(world.history)]
@@ -163,7 +163,7 @@ def test_an_answer_from_before_an_install_does_not_send_a_follower_back() -> Non
 
 
 def test_a_candidate_takes_the_snapshot_of_who_was_elected() -> None:
-    """Nebula 1769: whoever stands for election when another's snapshot comes must not refuse it, and stand again."""
+    """Nebula 1769: a candidate must not refuse another leader's snapshot and stand again."""
     world = with_a_snapshot_for_the_third()
     world.is_cut = lambda sender, to: sender == key(3) and to != key(1)
     world.tick(3, times=2 * SETTINGS.election_ticks)
@@ -180,8 +180,8 @@ def test_a_candidate_takes_the_snapshot_of_who_was_elected() -> None:
 
 
 def test_a_pre_vote_spreads_the_term_of_who_says_no() -> None:
-    """openraft 1796, etcd 8501: 1 and 2 have the longer log, 3 has the higher term, and nobody leads. Nobody wins
-    before the others have learnt that term; and pre-votes do not raise any. So who says no says its term."""
+    """openraft 1796, etcd 8501: 1 and 2 have the longer log, 3 has the higher term, and none leads. None can win before
+    the others have learned that term, and pre-votes do not raise terms. So a refusal carries the term."""
     world = world_of(1, 2, 3)
     world.elect(1)
     cut_off(world, 3)
@@ -203,7 +203,7 @@ def test_a_pre_vote_spreads_the_term_of_who_says_no() -> None:
 
 
 def test_two_who_ask_at_the_same_time_do_not_refuse_each_other() -> None:
-    """raft-rs 84: who asks no longer follows, so it may promise its vote to another."""
+    """raft-rs 84: a candidate in pre-vote no longer follows, so it may grant its vote to another."""
     world = world_of(1, 2, 3)
     world.elect(1)
     world.crash(world.replicas[key(1)])
@@ -263,12 +263,12 @@ def test_a_leader_that_was_deposed_while_it_handed_over_takes_writes_when_it_lea
 
 
 def test_a_leader_that_removes_itself_leaves_no_gap() -> None:
-    """T 4.2.2 and 3.10: once that is committed, one who has all of the log is told to stand at once."""
+    """T 4.2.2 and 3.10: when that is committed, a voter with the whole log is asked to stand at once."""
     world = world_of(1, 2, 3)
     world.elect(1)
     world[1].remove_voter(key(1))
     world.work(world.replicas[key(1)])
-    world.settle()  # no tick: nobody waited for a time-out
+    world.settle()  # no tick: no time-out was needed
     assert world[1].role is Role.FOLLOWER
     assert [world[node_id].role for node_id in (2, 3)].count(Role.LEADER) == 1
 
@@ -294,7 +294,7 @@ def test_a_transfer_to_somebody_who_lags_brings_it_up_to_date_first() -> None:
 
 
 def test_who_asks_again_and_again_to_hand_over_cannot_keep_a_leader_from_doubting_itself() -> None:
-    """Each request used to begin the time anew after which a leader asks whether a majority still hears it."""
+    """Each request used to restart the time after which a leader checks whether a majority still hears it."""
     world = world_of(1, 2, 3)
     world.elect(1)
     cut_off(world, 1)
@@ -322,8 +322,7 @@ def test_who_asks_again_and_again_to_hand_over_to_the_dead_cannot_stop_the_write
 
 
 def test_voters_do_not_change_while_the_leader_hands_over() -> None:
-    """The next leader would begin with a change that is not committed; and the one who is to lead may be the one who
-    goes."""
+    """The next leader would start with an uncommitted change; and the chosen one may be the voter that is removed."""
     world = world_of(1, 2, 3)
     world.elect(1)
     world.is_cut = lambda sender, to: True
@@ -379,7 +378,7 @@ def test_a_read_after_a_change_of_leaders_waits_for_an_entry_of_the_new_term() -
 
 
 def test_a_heartbeat_answer_of_an_earlier_lead_confirms_no_read() -> None:
-    """Rounds begin anew with each lead: an answer from before must not count for one of the same number."""
+    """Rounds restart with each leadership: a response from before must not count for one with the same number."""
     world = world_of(1, 2, 3)
     world.elect(1)
     first = world.replicas[key(1)]
@@ -426,7 +425,7 @@ def test_an_observer_does_not_count_in_a_majority() -> None:
 
 
 def test_the_next_leader_knows_who_follows_without_a_vote() -> None:
-    """An observer says once, to each replica, that it is there. Whoever leads later must not have forgotten it."""
+    """An observer announces itself once to each replica. A later leader must not have forgotten it."""
     world = world_of(1, 2, 3)
     world.elect(1)
     world.add(ReplicaKey(4, bytes([1]) * 16))
@@ -467,8 +466,8 @@ def test_a_learner_that_was_promoted_while_it_lagged_cannot_be() -> None:
 
 
 def test_a_leader_that_was_elected_by_a_set_that_is_not_committed_commits_it_first() -> None:
-    """etcd: a campaign with a change of the voters that is not applied. Here the latest set counts as soon as it is in
-    the log, so it is known to whoever stands; and no further change begins before it is committed."""
+    """etcd: a campaign with an unapplied change of the voters. Here the latest set counts as soon as it is in the log,
+    so every candidate knows it; and no further change begins before it is committed."""
     world = world_of(1, 2, 3)
     world.elect(1)
     world.is_cut = lambda sender, to: to == key(3) or (sender, to) == (key(2), key(1))
@@ -560,7 +559,7 @@ def test_a_leader_tells_who_has_how_much_and_since_when() -> None:
 
 
 def test_who_has_answered_entries_and_no_heartbeat_yet_is_told_as_heard() -> None:
-    """Nobody shows a follower that has all of the log as one that was never there."""
+    """A follower that has the whole log must not be shown as never heard from."""
     world = world_of(1, 2, 3)
     world.elect(1)
     status = quorum_status(world[1])

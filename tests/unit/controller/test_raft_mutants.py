@@ -68,7 +68,7 @@ BY_SCHEDULES: tuple[type[RaftNode], ...] = (
     InstallsWhatItHas,
 )
 
-#: The schedule that killed a stubborn one last time is tried first; when the schedules change, one is looked for anew.
+#: The schedule that last killed a stubborn one is tried first; when the schedules change, another one is searched for.
 KILLED_BY: dict[type[RaftNode], int] = {
     ForgetsItsTerm: 90,
     InstallsWhatItHas: 257,

@@ -32,7 +32,7 @@ def test_nothing_happens_before_time_passes() -> None:
 
 
 def test_term_and_vote_are_durable_before_the_voter_leads() -> None:
-    """Raft, 5.2; KIP-595: whoever acts in a term that it may forget can vote twice in it."""
+    """Raft, 5.2; KIP-595: a replica that acts in a term that it may forget can vote twice in it."""
     node = voter(HardState(4, key(1)))
     node.tick()
     ready = node.ready()

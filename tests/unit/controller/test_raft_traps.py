@@ -34,7 +34,7 @@ SETTINGS = RaftSettings(election_ticks=5, learner_lag_max=50)
 
 
 def world_of(*node_ids: int) -> RaftWorld:
-    """Time-outs without chance: nobody stands for election before ``lead_again`` has made the one that shall."""
+    """Time-outs without chance: no node stands for election before ``lead_again`` has made the intended leader."""
     return RaftWorld(voters(*node_ids), settings=SETTINGS, draw=lambda below: below - 1)
 
 
@@ -67,7 +67,7 @@ def test_an_entry_of_an_earlier_term_is_not_committed_by_counting() -> None:
     world.tick(5, times=world.settings.election_ticks - 1)
     while world[5].role is not Role.LEADER:
         world.deliver(world.network.pop(0))
-    world.network.clear()  # what it has written itself reaches nobody
+    world.network.clear()  # its own entry reaches no other node
     world.crash(world.replicas[key(5)])
     world.is_cut = lambda sender, to: False
     world.restart(world.replicas[key(1)])
@@ -90,7 +90,7 @@ def test_an_entry_of_an_earlier_term_is_not_committed_by_counting() -> None:
 
 
 def test_a_sole_voter_commits_nothing_that_its_own_disk_may_lose() -> None:
-    """etcd issue 14370: it needs nobody else, so it told others that an entry was committed before its disk had it."""
+    """etcd issue 14370: it needs no other voter, so it reported an entry as committed before its disk had it."""
     world = RaftWorld(voters(1))
     world.elect(1)
     observer = world.add(key(2))
@@ -161,7 +161,7 @@ def test_a_voter_that_hears_nobody_but_is_heard_deposes_no_leader() -> None:
 
 
 def test_a_leader_that_is_heard_but_hears_nobody_makes_room() -> None:
-    """6.2: check-quorum. Its heartbeats arrive, so nobody stands for election; the answers do not."""
+    """6.2: check-quorum. Its heartbeats arrive, so no follower stands for election; the responses do not."""
     world = RaftWorld(voters(1, 2, 3), settings=SETTINGS, seed=1)
     world.elect(1)
     world.is_cut = lambda sender, to: to.node_id == 1
@@ -176,8 +176,8 @@ def test_a_leader_that_is_heard_but_hears_nobody_makes_room() -> None:
 
 @pytest.mark.parametrize("kind", [HeartbeatResponse, AppendResponse])
 def test_old_answers_that_arrive_late_keep_no_leader(kind: type[Body]) -> None:
-    """6.2: its followers' answers were under way for long, or come a second time. They prove that somebody was there
-    when they were asked, and nothing of now. (The simulator, seed 2305.)"""
+    """6.2: its followers' responses were in flight for long, or arrive twice. They prove that a follower was there when
+    the request was sent, and nothing about now. (The simulator, seed 2305.)"""
     world = world_of(1, 2, 3)
     world.elect(1)
     world.propose(1, b"x")
@@ -199,8 +199,8 @@ def test_old_answers_that_arrive_late_keep_no_leader(kind: type[Body]) -> None:
 
 
 def test_a_heartbeat_is_answered_before_the_disk_has_the_entries_that_came_with_it() -> None:
-    """6.2, 6.4: it says that somebody is there, in this term. A slow disk of a follower deposes no leader, and delays
-    no read; but a term that is not on the disk yet is not spoken of (5.1)."""
+    """6.2, 6.4: it proves that a replica is there, in this term. A follower's slow disk deposes no leader, and delays
+    no read; but a term that is not on disk yet is not reported (5.1)."""
     world = world_of(1, 2, 3)
     world.elect(1)
     follower = world[2]
@@ -243,7 +243,7 @@ def test_a_replica_that_returns_with_a_higher_term_is_taken_back() -> None:
 
 
 def test_a_removed_server_disturbs_nobody() -> None:
-    """4.2.3 of T: it is not told anything any more, and asks for votes for ever."""
+    """4.2.3 of T: it receives nothing any more, and requests votes for ever."""
     world = world_of(1, 2, 3)
     world.elect(1)
     world.is_cut = lambda sender, to: to.node_id == 3  # it does not even learn that it was removed
@@ -501,7 +501,7 @@ def test_reads_of_one_turn_share_one_round_of_heartbeats() -> None:
 
 
 def test_a_leader_hands_over_without_a_gap() -> None:
-    """T 3.10: the next one is elected at once, though everybody has just heard from a leader."""
+    """T 3.10: the next one is elected at once, although all voters have just heard from a leader."""
     world = world_of(1, 2, 3)
     world.elect(1)
     world.propose(1, b"x")

@@ -1,4 +1,4 @@
-"""Raft's messages across the wire: what goes in comes out; whatever else comes in is a typed error."""
+"""Raft's messages across the wire: valid ones survive the round trip; all others raise a typed error."""
 
 from __future__ import annotations
 

@@ -162,7 +162,7 @@ def test_opening_again_after_a_clean_stop_and_after_none(rng: random.Random) -> 
 
 
 def test_any_story(rng: random.Random) -> None:
-    """All of it, in any order: without looking at each step, but crashing for good now and then, and going on."""
+    """All operations in random order: without a check at each step, but with permanent crashes now and then."""
     done: Counter[str] = Counter()
     for _ in range(12):
         voter = Voter.new()

@@ -453,7 +453,7 @@ def test_a_disk_that_fills_up_while_a_snapshot_is_installed_is_settled_when_ther
 
 
 def test_a_snapshot_counts_while_there_is_no_room_to_begin_the_log_behind_it(rng: random.Random) -> None:
-    """Found by the simulator: with the disk still full, the controller's beginning anew failed, and ended it."""
+    """Found by the simulator: with the disk still full, the controller's restart failed, and ended it."""
     leaders = Model(tuple(history(rng, 12)))
     snapshot, data = leaders.snapshot_id(leaders.end), snapshot_bytes(leaders, leaders.end)
     refusals = 0

@@ -1,6 +1,6 @@
-"""A controller is woken by the ticks of which something comes, and by no other; nobody is found dead any later for it.
+"""A controller is woken only by ticks with an effect; and no failure is noticed later for that.
 
-Time passes in steps of 10 ms here, and whoever is due has a turn at once. A tick is 100 ms, a heartbeat goes after 300.
+Time passes in steps of 10 ms, and a due node has its turn at once. A tick is 100 ms, a heartbeat is sent every 300.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Clocked:
             self._settle()
 
     def arrive(self) -> None:
-        """At everybody whose turn has come."""
+        """Deliver to every node whose turn has come."""
         for each in self.world.alive():
             if each.until_due_ms() <= 0:
                 each.submit(HeartbeatsEnded(99, 0, 0), None)
@@ -121,7 +121,7 @@ def test_no_tick_is_lost_when_something_arrives_just_when_a_sleep_is_over() -> N
 
 @pytest.mark.parametrize("is_busy", [False, True])
 def test_a_leader_that_falls_silent_is_missed_after_one_to_two_time_outs(is_busy: bool) -> None:
-    """Nobody tells them: its machine is gone."""
+    """Its machine is gone, without a notice."""
     for seed in range(20):
         clocked = Clocked(is_busy=is_busy)
         clocked.pass_ms(random.Random(seed).randrange(500))
@@ -132,7 +132,7 @@ def test_a_leader_that_falls_silent_is_missed_after_one_to_two_time_outs(is_busy
 
 
 def test_a_connection_to_the_leader_that_breaks_is_waited_for_from_then_on_for_one_to_three_ticks() -> None:
-    """Whatever part of a long sleep is over by then: ticks that nobody has counted yet are not part of the wait, else
+    """Part of a long sleep may be over by then: ticks that were not counted yet are not part of the wait, otherwise
     both followers would stand at once, and split the votes."""
     taken: set[float] = set()
     for seed in range(30):
@@ -212,7 +212,7 @@ def test_a_broker_whose_connection_broke_is_fenced_when_its_grace_is_over_and_no
 def test_a_broker_that_is_silent_is_fenced_however_long_an_idle_leader_sleeps(
     session_ms: int, election_ms: int
 ) -> None:
-    """Nobody else wakes it, and what it slept for is no pause that is to be forgiven."""
+    """Nothing else wakes it, and the time it slept is no pause to be subtracted."""
     settings = QuorumSettings(election_timeout_ms=election_ms)
     sessions = ClusterSettings(
         broker_session_timeout_ms=session_ms, broker_session_disconnect_grace_ms=min(session_ms, 500)
@@ -282,7 +282,7 @@ def test_upkeep_is_due_until_it_has_found_nothing_and_then_when_a_session_may_be
 
 
 class Watched(RaftNode):
-    """Says how often ticks came to nothing, as it had been told that they would."""
+    """Counts ticks without an effect that had been predicted so."""
 
     idle = 0
 

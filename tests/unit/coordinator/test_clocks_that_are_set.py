@@ -1,4 +1,5 @@
-"""The wall clock is set by less than anybody would see in it: no grace is shorter for that (found by simulation)."""
+"""The wall clock is set by less than a check would notice: no grace period is shorter for that (found by
+simulation)."""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ def test_an_older_stream_says_nothing_any_more() -> None:
 
 
 def test_who_joins_twice_on_one_stream_is_not_begun_anew() -> None:
-    """It was told something meanwhile, and may be reading it."""
+    """It received an assignment in between, and may be reading it."""
     shard = GroupShardWorld(orders=2)
     (a,) = shard.join("a")
     before = shard.described().members[0]
@@ -576,7 +576,7 @@ def test_a_commit_of_an_older_epoch_counts_for_what_the_member_has_had_since() -
         shard.groups.check_commit(GROUP, "a", epoch, None, kept + lost)
     b.leave()
     shard.converge()
-    with pytest.raises(StaleMemberEpochError):  # it has it again, but somebody else had it meanwhile
+    with pytest.raises(StaleMemberEpochError):  # it owns it again, but another member owned it in between
         shard.groups.check_commit(GROUP, "a", epoch, None, lost)
 
 

@@ -33,7 +33,7 @@ def test_the_rebalance_time_out_begins_when_the_member_says_that_it_knows() -> N
     (a,) = shard.join("a", rebalance_timeout_ms=1_000)
     b = Client(shard, "b")
     b.join()
-    a.inbox.clear()  # it is not told
+    a.inbox.clear()  # it receives nothing
     shard.sleep(20_000)
     b.hear_all()
     b.heartbeat()

@@ -1,4 +1,4 @@
-"""Who may commit, fetch and delete offsets, and what is answered (KIP-848, KIP-211, KIP-447, KIP-496)."""
+"""Which members may commit, fetch and delete offsets, and the responses (KIP-848, KIP-211, KIP-447, KIP-496)."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ def test_partitions_that_do_not_exist_are_refused_once_the_topics_are_known() ->
 
 
 def test_who_reads_the_topics_of_coordinators_may_commit_too() -> None:
-    """They are not among the topics that groups are told of."""
+    """They are not among the topics that the groups' metadata show."""
     world = OffsetsWorld()
     world.logic.topics_changed(_topics(t=(OLD_ID, 2)))
     assert _codes(world.commit("audit", OffsetToCommit("__consumer_offsets", 49, 1))) == [None]
@@ -213,7 +213,7 @@ def test_an_offset_of_a_deleted_namesake_is_no_offset() -> None:
 
 
 def test_who_names_no_topic_id_is_not_given_the_offset_of_a_deleted_namesake_either() -> None:
-    """The topic was deleted and created anew while nobody served the shard."""
+    """The topic was deleted and re-created while the shard had no owner."""
     world = OffsetsWorld()
     world.commit("g", OffsetToCommit("t", 0, 42, topic_id=OLD_ID), OffsetToCommit("u", 0, 43, topic_id=OLD_ID))
     world.logic = world.successor()

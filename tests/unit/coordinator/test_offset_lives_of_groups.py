@@ -39,7 +39,7 @@ TOPICS = TopicsChanged({"t": Topic("t", TOPIC_ID, 4)})
 
 
 class Shard:
-    """Whoever owns it: ``move`` gives it to another one, who knows what the log says."""
+    """The shard's owner: ``move`` gives it to another one, which replays the log."""
 
     def __init__(self) -> None:
         self.log: list[tuple[ShardRecord, int]] = []

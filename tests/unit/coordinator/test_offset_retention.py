@@ -1,4 +1,4 @@
-"""Offsets go when nobody has been in the group for offsets.retention.minutes, and never earlier (KIP-211)."""
+"""Offsets expire when a group has had no members for offsets.retention.minutes, and never earlier (KIP-211)."""
 
 from __future__ import annotations
 

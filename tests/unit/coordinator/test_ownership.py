@@ -1,4 +1,4 @@
-"""A coordinator that may have been deposed takes nobody for gone: somebody may read on by the metadata."""
+"""A coordinator that may have been deposed removes no member: members may read on by the metadata."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ def test_a_proof_that_fails_is_told_of_and_asked_for_again(
     assert "a bug" in caplog.text
 
 
-# -- what members are told of it ---------------------------------------------------------------------------------------
+# -- the members' notices ----------------------------------------------------------------------------------------------
 
 
 class Stream:

@@ -1,5 +1,6 @@
-"""Random lives of one shard: owners follow each other, appends are late, lost, or answered to nobody; whatever happens,
-what was told is in the log, and who serves knows the log. Each guard is broken once: would it be noticed?"""
+"""Random lives of one shard: owners follow each other, appends are late or lost, or their responses are. In every
+case the log has all acknowledged decisions, and the owner knows the log. Each guard is removed once: the test must
+notice."""
 
 from __future__ import annotations
 

@@ -199,7 +199,7 @@ def test_it_serves_the_shards_that_the_metadata_gives_it_and_no_other() -> None:
         runners = await owner.serving(2)
         assert sorted(runner.shard.name for runner in runners) == [f"{OFFSETS_TOPIC}-0", f"{OFFSETS_TOPIC}-1"]
         assert await owner.shards.of_group(owner.group_of(0)).ask("hello") == "hello"
-        for number in (2, 3):  # another's, and nobody's
+        for number in (2, 3):  # another coordinator's, and unowned
             with pytest.raises(NotCoordinatorError, match=f"{OFFSETS_TOPIC}-{number}"):
                 owner.shards.of_group(owner.group_of(number))
         with pytest.raises(InvalidGroupIdError):

@@ -1,4 +1,5 @@
-"""One transactional id after the other: who may do what when, in both protocol versions, and what the log then says."""
+"""One transactional id after the other: which calls are allowed when, in both protocol versions, and what the log then
+has."""
 
 from __future__ import annotations
 

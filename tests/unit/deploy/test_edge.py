@@ -1,4 +1,4 @@
-"""The edge: bytes go through both ways, slow readers hold writers up, who is not there looks like nobody listening."""
+"""The edge: bytes pass both ways, slow readers throttle writers, and an absent node looks like a closed port."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ async def test_a_machine_that_vanishes_does_not_hold_its_connection_for_ever() -
 
 @in_a_loop
 async def test_the_edge_holds_no_more_than_it_says_while_neither_side_reads() -> None:
-    """Both send without end, nobody reads: what is in the edge's memory stays within the bound of a connection."""
+    """Both send without end and neither reads: the edge's memory stays within the bound of a connection."""
 
     async def deaf(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         reader._transport.pause_reading()  # type: ignore[attr-defined]

@@ -60,7 +60,7 @@ def told(service: str, number: int, version: str = "old", name: str = "", status
 
 
 class FakeEngine:
-    """Containers in a dictionary; what it was told to do; new ones of a ``broken`` service end at once."""
+    """Containers in a dictionary, and the received requests; new ones of a ``broken`` service end at once."""
 
     def __init__(self, *containers: dict[str, Any], broken: str = "", leader: int = 2) -> None:
         self.there = {each["Name"][1:]: each for each in containers}

@@ -1,4 +1,4 @@
-"""Files lose their descriptors, and nobody notices: not a reader, not a write-back error, not a name that changed."""
+"""Files lose their descriptors without an effect: not for a reader, a write-back error, or a renamed file."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_file_is_not_opened_before_it_is_used():
 
 def test_what_is_used_between_two_rounds_of_the_hand_stays_open():
     cache = DescriptorCache(CrashingFileSystem(), 4)
-    files = filled(cache, "", 5)  # the fifth sent the hand around once: nobody is marked but it
+    files = filled(cache, "", 5)  # the fifth moved the clock hand around once: only it is marked
     for turn in range(40):
         files[0].pread(1, 0)
         files[1 + turn % 4].pread(1, 0)

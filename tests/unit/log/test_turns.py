@@ -34,7 +34,7 @@ def action(log: PartitionLog | None) -> ActionEntry:
 
 
 def _nobody(outcome: object) -> None:
-    """Nobody waits."""
+    """No caller waits."""
 
 
 def plan(*entries: Entry, bytes_max: int = 1000, inline_bytes_max: int = 100) -> tuple[Turn, list[Entry]]:

@@ -105,7 +105,7 @@ def test_readers_at_work_keep_their_files_and_never_see_a_gap_or_a_record_twice(
     ledger.clean(execute=execute)
     assert ledger.log.segments[0] is not old[0]
     for segment, following in pairwise(old):
-        segment.unload_indexes()  # they are made anew from its own log, not loaded from another's file
+        segment.unload_indexes()  # they are rebuilt from its own log, not loaded from another's file
         for wanted in range(segment.base_offset, following.base_offset):
             assert segment.find(wanted).header.base_offset == before[wanted].offset
         assert segment.log.pread(segment.size, 0), "its file is open as long as somebody has it"

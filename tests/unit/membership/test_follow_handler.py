@@ -101,8 +101,8 @@ def test_a_snapshot_comes_in_parts_and_the_log_behind_it() -> None:
 def test_while_a_received_snapshot_takes_the_logs_place_followers_wait_and_then_get_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The log begins beyond what is applied here, and neither it nor the snapshot can be read yet. Somebody who follows
-    hears that we live, and is not sent away."""
+    """The log begins beyond what is applied here, and neither it nor the snapshot can be read yet. A follower gets
+    heartbeats, and is not sent away."""
     monkeypatch.setattr(follow, "KEEP_ALIVE_S", 0.02)
 
     async def work() -> None:
@@ -328,7 +328,7 @@ def test_who_hurries_does_not_wait_for_the_deferred() -> None:
 
 
 def test_who_is_not_in_a_hurry_is_told_what_is_known_and_how_old_that_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It costs the quorum nothing, and is never younger than what the controller itself was told."""
+    """It costs the quorum nothing, and is never newer than what the controller itself has received."""
 
     async def work() -> None:
         quorum = Quorum()
@@ -375,7 +375,7 @@ async def _confirm(stub: Any, **fields: Any) -> Any:
 
 
 class _Leader(cluster_pb2_grpc.ClusterServicer):  # type: ignore[misc]
-    """Answers what is asked for somebody else, or (``hangs``) keeps everybody waiting."""
+    """Answers forwarded requests, or (``hangs``) keeps them waiting."""
 
     def __init__(self, *, hangs: bool) -> None:
         self.asked = asyncio.Event()
@@ -389,7 +389,8 @@ class _Leader(cluster_pb2_grpc.ClusterServicer):  # type: ignore[misc]
 
 
 def test_a_leader_that_hangs_and_is_replaced_does_not_end_a_controllers_own_barriers() -> None:
-    """Deferred and other questions are under way at once: who goes on to the next leader must not cancel the other."""
+    """Deferred and other requests are in flight at once: a request that moves on to the next leader must not cancel the
+    other."""
 
     async def work() -> None:
         deaf, heir = _Leader(hangs=True), _Leader(hangs=False)

@@ -1,4 +1,4 @@
-"""Who leads, where the controllers are, and whom to ask next."""
+"""The leader, the controllers' addresses, and which one to ask next."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def test_a_controller_that_dies_is_left_for_another_at_once_though_only_one_was_
                 begun = asyncio.get_running_loop().time()
                 quorum.elect(2)
                 await follower.wait_applied(quorum.topic("t"), 60)
-                assert asyncio.get_running_loop().time() - begun < 10  # no pause while somebody has not been asked
+                assert asyncio.get_running_loop().time() - begun < 10  # no pause while a controller has not been asked
                 await until(lambda: follower.leader_id == 2, "the new leader to be known")
                 assert served[1].follows + served[2].follows == 1
 

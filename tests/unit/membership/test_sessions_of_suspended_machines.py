@@ -16,7 +16,7 @@ SESSION_MS = 9_000
 
 
 class Controller(cluster_pb2_grpc.ClusterServicer, StreamHandler[cluster_pb2.CoordinatorHeartbeatRequest]):
-    """Registers whoever asks, and answers each heartbeat."""
+    """Registers every node, and answers each heartbeat."""
 
     def __init__(self) -> None:
         self.listener = Listener("controller")

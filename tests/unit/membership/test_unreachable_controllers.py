@@ -70,7 +70,7 @@ def test_a_broker_says_that_nothing_listens_where_its_controller_should_be(
     monkeypatch.setattr(outage_module, "_GRACE_S", 0.0)
     caplog.set_level(logging.INFO)
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))  # bound and not listening: refused, and nobody else's meanwhile
+        taken.bind(("127.0.0.1", 0))  # bound and not listening: connections are refused
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         asyncio.run(_try_for_one_line(what, address, caplog))
     level, line = _said(caplog)[0]

@@ -151,7 +151,7 @@ def test_eligible_replicas_and_a_reassignment_are_replayed_and_stay_until_they_a
 
 
 def test_a_flush_that_was_weakened_once_is_remembered_for_good() -> None:
-    """What was acknowledged meanwhile may not be on the disk, whatever the setting says today (KIP-966)."""
+    """Records acknowledged since may not be on disk, whatever the setting is today (KIP-966)."""
     image = image_of(
         TopicRecord("t", A), partition(A, 0, 1), TopicRecord("u", B), ConfigRecord(1, "u", "log.flush", "commit")
     )

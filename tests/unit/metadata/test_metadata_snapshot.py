@@ -1,4 +1,4 @@
-"""Snapshots: an image comes back as it was, whatever made it; a damaged one is never taken for a sound one."""
+"""Snapshots: every image survives the round trip; a damaged one is never accepted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which shard a group belongs to is what Kafka's tools compute; who owns it, the metadata tells."""
+"""A group's shard is the one that Kafka's tools compute; the metadata have its owner."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every declared key must be, whoever declares it; and whole files as operators paste them."""
+"""Requirements of every declared key; and whole files as operators paste them."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_an_honoured_key_is_read_somewhere() -> None:
 
 # -- pasted files ------------------------------------------------------------------------------------------------------
 
-#: In the spirit of the file that Kafka 4 comes with (config/server.properties), written anew.
+#: Modelled on Kafka 4's config/server.properties, newly written.
 KAFKAS_FILE = """
 # who it is
 process.roles=broker

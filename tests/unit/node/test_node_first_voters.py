@@ -1,4 +1,4 @@
-"""Who votes first: the three ways to format a controller, what is refused, and that nothing is left half done."""
+"""The first voters: the three ways to format a controller, refusals, and no half-done format."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _ask(initial: str | None = None, *, standalone: bool = False, none: bool = F
 
 
 class Writer:
-    """Remembers what it was told to write; fails as often as it is told to."""
+    """Records what it is asked to write; fails as often as a test says."""
 
     def __init__(self, failures: int = 0) -> None:
         self.written: list[tuple[str, tuple[InitialVoter, ...]]] = []

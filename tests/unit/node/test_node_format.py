@@ -1,4 +1,4 @@
-"""Formatting directories, and refusing those that were not, or belong to somebody else."""
+"""Formatting directories, and refusing unformatted ones and those of another node or cluster."""
 
 from __future__ import annotations
 

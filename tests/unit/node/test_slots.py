@@ -1,4 +1,4 @@
-"""Slots: who of several alike gets which directory, and keeps it; configuration from the environment."""
+"""Slots: which of several equal nodes gets which directory, and keeps it; configuration from the environment."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_a_name_that_leads_nowhere_is_an_error_that_says_which() -> None:
 def test_a_machine_knows_its_own_name() -> None:
     assert own_number("127.0.0.{slot}", most=1) == 1
     with pytest.raises(InvalidConfigError, match="none of the names"):
-        own_number("192.0.2.{slot}", most=1, wait_s=0.2)  # TEST-NET-1: nobody's
+        own_number("192.0.2.{slot}", most=1, wait_s=0.2)  # TEST-NET-1: unused
 
 
 @pytest.mark.parametrize("strangers", ["0.0.0.{slot}", "224.0.0.{slot}", "203.0.113.{slot}"])

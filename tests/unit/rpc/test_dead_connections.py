@@ -41,7 +41,7 @@ def reset_behind_data(address: tuple[str, int]) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="counts descriptors in /proc")
 def test_a_connection_reset_behind_data_gives_its_descriptor_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process lost a descriptor for good with about every other such connection (health checks, killed clients)."""
+    """A process leaked a descriptor with about every other such connection (health checks, killed clients)."""
     others = tuple(option for option in server.COMMON_OPTIONS if option[0] != "grpc.keepalive_time_ms")
     monkeypatch.setattr(server, "COMMON_OPTIONS", (*others, ("grpc.keepalive_time_ms", KEEPALIVE_MS)))
 

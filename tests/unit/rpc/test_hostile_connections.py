@@ -255,8 +255,8 @@ def test_single_requests_under_way_are_bounded_over_all_connections() -> None:
 
 
 def test_watches_of_many_topics_refuse_no_single_request() -> None:
-    """A watch lasts for as long as its client likes: were its request counted with the single ones, a few of them
-    would refuse every request of more than 16 KiB for good."""
+    """A watch lasts as long as its client likes: counted with single requests, a few watches would permanently refuse
+    every request of more than 16 KiB."""
 
     async def scenario() -> None:
         server = Server()

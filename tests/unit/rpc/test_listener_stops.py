@@ -1,7 +1,7 @@
-"""A server that stops while its clients have much to say: each hears why, whatever its connection is busy with.
+"""A server stops while its clients send much: each receives the reason, whatever its connection is doing.
 
-A connection that is closed while its client still sends is reset, and what the client had not read yet is gone: the
-reason first of all. So the server closes a connection only when the client has shown that it has read the reason.
+A connection closed while its client still sends is reset, and data that the client had not read is lost: the reason
+first of all. So the server closes a connection only after the client has shown that it has read the reason.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _GOAWAY = 7
 
 
 class Server(produce_pb2_grpc.ProduceServicer, StreamHandler[Any]):
-    """Takes requests and answers none; ends its stream when it is told to."""
+    """Accepts requests and answers none; ends its stream on demand."""
 
     def __init__(self) -> None:
         self.listener = Listener("internal")

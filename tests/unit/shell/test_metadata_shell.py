@@ -175,7 +175,7 @@ def test_the_tree_has_kafkas_places_and_short_ones(write: Write) -> None:
     assert value("/configs/TOPIC:orders/retention.ms") == "60000"
     assert value("/image/provenance") == {"next_offset": 7, "term": 1}
     assert value("/local/quorum")["latest_leader"] == 1
-    for place in ("/", "/image", "/image/topics/byId"):  # whatever is listed is there
+    for place in ("/", "/image", "/image/topics/byId"):  # everything listed exists
         for name in names(place):
             assert resolve(root, f"{place}/{name}") is not None
 

@@ -16,7 +16,7 @@ def test_a_history_without_a_fault_passes_also_with_unknown_outcomes() -> None:
         history.begin(mark)
     history.committed("a", 0)
     history.acknowledge("a", 1)
-    history.committed("b", 1)  # nobody was told
+    history.committed("b", 1)  # without a response to the client
     history.refuse("c")
     history.committed("somebody else's", 2)
     history.finish()

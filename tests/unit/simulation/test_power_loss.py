@@ -145,7 +145,7 @@ def test_a_file_that_is_removed_and_made_anew_is_another_file(
     file = disk.open(str(data / "log"), write=True)
     file.pwritev([b"+"], 5)
     disk.unlink(str(data / "log"))
-    file.pwritev([b"+"], 6)  # who has it open goes on
+    file.pwritev([b"+"], 6)  # open descriptors continue to work
     made(disk, data / "log", b"second, longer")
     lose_power(journal)
     assert (data / "log").read_bytes() == b"second, longer"

@@ -1,4 +1,4 @@
-"""Virtual time: what is due happens in order, and clocks are as wrong as they are told to be."""
+"""Virtual time: events happen in order, and clocks are as wrong as configured."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The simulated network does to messages what it is told to, counts it, and does it again for the same seed."""
+"""The simulated network treats messages as configured, counts that, and repeats it for the same seed."""
 
 from __future__ import annotations
 

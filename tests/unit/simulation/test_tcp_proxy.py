@@ -235,7 +235,7 @@ def test_what_is_open_in_a_cut_network_ends_with_the_heal_though_nobody_said_a_w
     connection = connect("a")
     assert says(connection, b"hello") == b"hello"
     network.cut("a", "echo")
-    echo.close()  # its end is not told
+    echo.close()  # its end is not forwarded
     assert is_silent(connection)
     network.heal("a", "echo")
     assert is_reset(connection)

@@ -46,7 +46,7 @@ def test_offsets_that_are_gone_fail_the_task() -> None:
         ((15, 100), list(range(15, 21))),  # the head aged out
         ((21, 100), []),  # all of it did
         ((50, 100), []),
-        ((0, 10), []),  # the topic was created anew, and is shorter
+        ((0, 10), []),  # the topic was re-created, and is shorter
         ((0, 13), [10, 11, 12]),  # and reaches into the range
     ],
 )

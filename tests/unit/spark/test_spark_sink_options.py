@@ -1,4 +1,4 @@
-"""The sink's options: what is taken, what is refused and why, and what is told of the rest."""
+"""The sink's options: accepted ones, refused ones and why, and notes about the others."""
 
 from __future__ import annotations
 

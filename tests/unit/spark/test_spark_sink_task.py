@@ -41,7 +41,7 @@ class FakeOutcome:
 
 
 class FakeProducer:
-    """Acknowledges on ``flush``, or at once; fails where it is told to."""
+    """Acknowledges on ``flush``, or at once; fails where a test says."""
 
     def __init__(self, *, at_once: bool = False) -> None:
         self.sent: list[tuple[str, list[Any]]] = []

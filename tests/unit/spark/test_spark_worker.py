@@ -1,4 +1,4 @@
-"""What travels to workers, what they are told when the package is missing, which Java runs them, and the columns."""
+"""Pickled readers in workers, the error when the package is missing, the worker's Java, and the columns."""
 
 from __future__ import annotations
 
