@@ -23,6 +23,8 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import diagrams
+
 ROOT = Path(__file__).resolve().parent.parent
 REQUIREMENTS = ROOT / "tools" / "site_requirements.txt"
 SOURCES, BUILT, TOOLS = (ROOT / "build" / name for name in ("site-src", "site", "site-venv"))
@@ -126,7 +128,10 @@ def linked(text: str, page: str) -> str:
 
 
 def as_python_markdown(text: str) -> str:
-    """Add what Python's Markdown needs beyond GitHub's: a blank line before a list, four spaces in an item."""
+    """Add what Python's Markdown needs and GitHub's does not: a blank line before a list, four spaces in an item.
+
+    Of an item's second paragraph, the first line needs them.
+    """
     lines: list[str] = []
     fenced = False
     for line in text.splitlines():
@@ -135,7 +140,8 @@ def as_python_markdown(text: str) -> str:
         if is_item and not fenced and before.strip() and not re.match(r"\s|[*-] |\d+\. |#|\|", before):
             lines.append("")
         fenced ^= line.lstrip().startswith("```")
-        lines.append(f" {line}" if re.match(r" {3}\S", line) else line)
+        is_paragraph = not before and not fenced and re.match(r"  \S", line) is not None
+        lines.append(f" {line}" if re.match(r" {3}\S", line) else f"  {line}" if is_paragraph else line)
     return "\n".join(lines) + "\n"
 
 
@@ -144,7 +150,7 @@ def written() -> Iterator[tuple[str, str]]:
     for page in [*OUTSIDE, *(str(path.relative_to(ROOT)) for path in sorted((ROOT / "docs").rglob("*.md")))]:
         there = home(page)
         assert there is not None
-        yield there, as_python_markdown(linked((ROOT / page).read_text(encoding="utf-8"), page))
+        yield there, as_python_markdown(diagrams.drawn(linked((ROOT / page).read_text(encoding="utf-8"), page)))
 
 
 # -- generated references ---------------------------------------------------------------------------------------------
@@ -158,7 +164,13 @@ def errors_page() -> str:
         for each in vars(errors).values()
         if inspect.isclass(each) and issubclass(each, errors.HeadraceError) and "code" in vars(each)
     }
-    lines = ["# Errors", "", "Each code is stable: scripts may match on it. Numbers below 1000 are Kafka's.", ""]
+    lines = [
+        "# Errors",
+        "",
+        "Generated from `headrace_core.errors`. Each code is stable: scripts may match on it.",
+        "Numbers below 1000 are Kafka's.",
+        "",
+    ]
     lines += ["| code | number | class | retriable | means |", "|---|---|---|---|---|"]
     for number, each in sorted(classes.items()):
         what = " ".join((each.__doc__ or "").strip().split("\n\n")[0].split()).replace("|", "\\|")
@@ -168,7 +180,7 @@ def errors_page() -> str:
 
 
 def protocol_page() -> str:
-    lines = ["# The protocol", "", "Services of `headrace.v1`, from the comments in `protos/`.", ""]
+    lines = ["# The protocol", "", "Services of `headrace.v1`, generated from the comments in `protos/`.", ""]
     for path in sorted((ROOT / "protos" / "src" / "headrace_protos" / "v1").glob("*.proto")):
         comment: list[str] = []
         for line in path.read_text(encoding="utf-8").splitlines():
@@ -189,7 +201,12 @@ def command_line_page() -> str:
 
     from headrace_tools.cli.root import build
 
-    lines = ["# Every command", "", "`headrace COMMAND --help` shows the same.", ""]
+    lines = [
+        "# Every command",
+        "",
+        "Generated from the help of each command: `headrace COMMAND --help` shows the same.",
+        "",
+    ]
 
     def add(command: Any, name: str) -> None:
         if hasattr(command, "commands"):

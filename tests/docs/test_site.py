@@ -6,9 +6,12 @@ That it builds without a warning is CI's step `site`.
 from __future__ import annotations
 
 import importlib.util
+import re
 import sys
 from types import ModuleType
+from xml.etree import ElementTree
 
+import diagrams
 import pytest
 
 from tests.docs import documented_pages as pages
@@ -34,7 +37,38 @@ def test_links_lead_to_where_a_page_is_in_the_site(site: ModuleType) -> None:
 
 def test_lists_begin_after_a_blank_line(site: ModuleType) -> None:
     assert site.as_python_markdown("Two:\n* a\n  more\n* b\n") == "Two:\n\n* a\n  more\n* b\n"
+    assert site.as_python_markdown("* a\n\n  second\n  more\n") == "* a\n\n    second\n  more\n"
     assert site.as_python_markdown("```\ntext\n* a\n```\n") == "```\ntext\n* a\n```\n"
+
+
+def test_each_diagram_of_the_pages_becomes_a_picture(site: ModuleType) -> None:
+    written = dict(site.written())
+    for page, pictures in (("architecture.md", 1), ("life-of-a-record.md", 5)):
+        assert written[page].count("<svg ") == pictures
+    assert [page for page, text in written.items() if "```mermaid" in text] == []
+    texts = "".join(ElementTree.fromstring(re.findall("<svg .*</svg>", written["architecture.md"])[0]).itertext())
+    assert "coordinator" in texts
+    assert "append and read" in texts
+
+
+def test_a_diagram_is_drawn_as_it_is_written() -> None:
+    source = "sequenceDiagram\n participant A as you\n participant B\n A->>B: <hello>\n B->>B: think\n B--xA: lost"
+    diagram = diagrams.parsed(source)
+    assert diagram.labels == [["you"], ["B"]]
+    assert [(each.start, each.end, each.label, each.lost) for each in diagram.arrows] == [
+        (0, 1, "<hello>", False),
+        (1, 1, "think", False),
+        (1, 0, "lost", True),
+    ]
+    left, right, edge = diagrams.columns(diagram)
+    assert left < right < edge
+    assert "&lt;hello&gt;" in diagrams.svg(source)
+
+
+@pytest.mark.parametrize("source", ["pie\n", "sequenceDiagram\n Note over A: hm", "flowchart LR\n a --> b"])
+def test_a_diagram_that_cannot_be_drawn_fails_the_build(source: str) -> None:
+    with pytest.raises((ValueError, KeyError)):
+        diagrams.svg(source)
 
 
 def test_every_page_is_in_one_section(site: ModuleType) -> None:
