@@ -130,18 +130,20 @@ def linked(text: str, page: str) -> str:
 def as_python_markdown(text: str) -> str:
     """Add what Python's Markdown needs and GitHub's does not: a blank line before a list, four spaces in an item.
 
-    Of an item's second paragraph, the first line needs them.
+    The first line of an item's second paragraph needs the spaces, and the item after it a blank line.
     """
     lines: list[str] = []
-    fenced = False
+    fenced = in_second = False
     for line in text.splitlines():
         is_item = re.match(r" {0,3}([*-]|\d+\.) ", line) is not None
         before = lines[-1] if lines else ""
-        if is_item and not fenced and before.strip() and not re.match(r"\s|[*-] |\d+\. |#|\|", before):
+        starts = is_item and not fenced and before.strip()
+        if starts and (in_second or not re.match(r"\s|[*-] |\d+\. |#|\|", before)):
             lines.append("")
+        begins_second = not before and not fenced and re.match(r"  \S", line) is not None
+        in_second = bool(line) and not is_item and (in_second or begins_second)
         fenced ^= line.lstrip().startswith("```")
-        is_paragraph = not before and not fenced and re.match(r"  \S", line) is not None
-        lines.append(f" {line}" if re.match(r" {3}\S", line) else f"  {line}" if is_paragraph else line)
+        lines.append(f" {line}" if re.match(r" {3}\S", line) else f"  {line}" if begins_second else line)
     return "\n".join(lines) + "\n"
 
 

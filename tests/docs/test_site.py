@@ -37,7 +37,7 @@ def test_links_lead_to_where_a_page_is_in_the_site(site: ModuleType) -> None:
 
 def test_lists_begin_after_a_blank_line(site: ModuleType) -> None:
     assert site.as_python_markdown("Two:\n* a\n  more\n* b\n") == "Two:\n\n* a\n  more\n* b\n"
-    assert site.as_python_markdown("* a\n\n  second\n  more\n") == "* a\n\n    second\n  more\n"
+    assert site.as_python_markdown("* a\n\n  second\n  more\n* b\n") == "* a\n\n    second\n  more\n\n* b\n"
     assert site.as_python_markdown("```\ntext\n* a\n```\n") == "```\ntext\n* a\n```\n"
 
 
