@@ -1,10 +1,9 @@
-"""What is promised of brokers, held against what happened after every event.
+"""The brokers' promises, checked against the state after every event.
 
-*Committed* is what lies below any replica's high watermark: when one advances, its log up to there has to be, byte for
-byte, what every other one had below its own (promise 2, KIP-101, KIP-279, KIP-497). A record that a producer with
-acks=all was acknowledged is in there, once, at the offset that it was told (promise 1, idempotence); a leader that was
-elected cleanly has all of it (KIP-966, KIP-903). After an unclean election of a partition only its replicas' equality
-at the end is asked for.
+*Committed* is everything below any replica's high watermark: when one advances, its log up to there must be equal, byte
+for byte, to that of every other replica below its own (promise 2, KIP-101, KIP-279, KIP-497). A record acknowledged
+with acks=all is in there, once, at its acknowledged offset (promise 1, idempotence); a cleanly elected leader has all
+of it (KIP-966, KIP-903). After an unclean election of a partition only the final equality of its replicas is checked.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ class Truth:
         self.number = number
         self.partition = TopicPartition("orders", number)
         self.end = 0
-        #: No replica's log may start behind this: nobody has deleted more.
+        #: No replica's log may start beyond this: no more was deleted.
         self.start_max = 0
         #: Base offset -> batch, byte for byte.
         self.batches: dict[int, bytes] = {}
@@ -63,7 +62,7 @@ class BrokerChecks(UpkeepChecks):
         self.truths = [Truth(number) for number in range(world.plan.partitions)]
         self._seen: dict[tuple[int, int, int], int] = {}
         self._led: dict[tuple[int, int, int], int] = {}
-        #: value -> offset that its producer was told.
+        #: value -> acknowledged offset.
         self._told: dict[bytes, int] = {}
         self._idempotent: set[bytes] = set()
 
@@ -93,8 +92,8 @@ class BrokerChecks(UpkeepChecks):
             self._look_at(host, truth, replica.log, high_watermark)
 
     def answered(self, host: BrokerHost, replica: Any, result: Any) -> None:
-        """A leader answers a producer; it may lead no more when its turn is over. What is told of is on its disk: the
-        topic's ``log.flush`` is ``commit``."""
+        """A leader answers a producer; it may have lost leadership by the end of its turn. Acknowledged records are on
+        its disk: the topic's ``log.flush`` is ``commit``."""
         truth = self.truths[replica.partition.partition]
         if not isinstance(result, HeadraceError) and result.base_offset >= replica.log.flushed_end:
             raise Violation(
@@ -123,7 +122,7 @@ class BrokerChecks(UpkeepChecks):
         )
         topic = self.world.image.topic("orders")
         if truth.is_tainted or topic is None or topic.partitions[truth.number].leader_epoch != leader.leader_epoch:
-            return  # (who hears late that it was elected commits nothing: others lead by now)
+            return  # (a leader that learns late of its election commits nothing: another one leads by now)
         if leader.log_end < truth.end:
             raise Violation(
                 "elections",
@@ -259,9 +258,9 @@ class BrokerChecks(UpkeepChecks):
             )
 
     def reads_on(self, consumer: ConsumerModel, replica: Any, position: int) -> None:
-        """A leader gives a consumer what comes next: does it still have what the consumer has read before, from it or
-        from another leader (KIP-320)? Also after an unclean election: records may be cut off, but nobody who has read
-        them goes on behind them without being told."""
+        """A leader returns the next records to a consumer: its log must have what the consumer has read before, from it
+        or from another leader (KIP-320). Also after an unclean election: records may be truncated, but no consumer that
+        has read them continues behind them without an error."""
         last = consumer.last
         if last is None or last[1] != position or self.world.plan.compacts:  # (what it has read may look otherwise)
             return
@@ -278,7 +277,7 @@ class BrokerChecks(UpkeepChecks):
             )
 
     def truncated(self, consumer: ConsumerModel, partition: int, position: int, end_offset: int) -> None:
-        """A consumer is told that the log was cut below what it has read."""
+        """A consumer learns that the log was truncated below its position."""
         if not self.is_tainted(partition) and position > self.truths[partition].start_max:
             raise Violation(
                 "truncation", f"{consumer} has read up to {position}, and is told that it was cut at {end_offset}"
@@ -340,8 +339,8 @@ class BrokerChecks(UpkeepChecks):
                     self.world.count("state", "in-sync set shrank")
 
     def _in_sync_by_its_leader(self, topic_id: bytes, number: int) -> tuple[int, ...]:
-        """Whom the leader has asked into the in-sync set by the request that is decided: one that cannot lead hands
-        over at once to who joins. Since it asked, it commits nothing without them."""
+        """The in-sync set requested by the leader in the request being decided: one that cannot lead hands over at once
+        to the joining replica. Since the request, it commits nothing without them."""
         request = self.world.deciding
         if not isinstance(request, AlterPartition):
             return ()
@@ -386,7 +385,7 @@ class BrokerChecks(UpkeepChecks):
             for host, log in self._logs(truth.number):
                 assert host.broker is not None
                 damage = damage_in(log)
-                if damage is not None:  # nobody has read it since: in the product, the scrubber does
+                if damage is not None:  # not read since: in the product, the scrubber reads it
                     assert host.loop is not None
                     host.loop.run(host.broker.roles.quarantine, log, damage)
                     return f"{host}: {damage.message}"
@@ -461,7 +460,7 @@ class BrokerChecks(UpkeepChecks):
                 )
 
     def _told_are_committed(self) -> None:
-        """What producers were told is in the logs that ``_holds_all`` has read, at its offset."""
+        """All acknowledged records are in the logs read by ``_holds_all``, at their offsets."""
         for producer in self.world.producers:
             truth = self.truths[producer.partition]
             if truth.is_tainted:

@@ -1,8 +1,8 @@
-"""Producers and consumers of the brokers' half, as models: what they send is theirs to remember, and what they are told
-is held against what was committed (``broker_checks``).
+"""Producers and consumers of the broker schedules, as models: they remember what they sent, and their responses are
+compared with what was committed (``broker_checks``).
 
-An idempotent producer numbers its batches and sends each until it is answered, five at a time and in their order; it
-believes in a leader until somebody tells it otherwise. One without idempotence sends once, and never knows.
+An idempotent producer numbers its batches and sends each until it is answered, five at a time and in order; it keeps
+its leader until a response names another. One without idempotence sends once, with an unknown outcome.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Batch:
 
 
 class Client:
-    """Who leads, as it believes; calls that may be lost, late or doubled."""
+    """A client's belief about the leader, and its calls, which may be lost, late or doubled."""
 
     def __init__(self, world: BrokerWorld, number: int, kind: str) -> None:
         self.world = world
@@ -241,7 +241,7 @@ class ProducerModel(Client):
             self._begin_anew()
             return
         if self.world.checks.are_gone(self.partition, self._batches[0].values):
-            # Written, and gone before it was answered: who learned from its log who wrote what does not know of it.
+            # Written, and deleted before the response: a leader that rebuilt producers from its log does not know it.
             self.world.count("state", "batch gone before its answer")
             del self._batches[0]
             return
@@ -420,8 +420,8 @@ def epoch_end(
 
 
 def fetch(broker: Any, consumer: ConsumerModel, position: int, epoch: int, reply: Callable[[Any], None]) -> None:
-    """As the Fetch service does it: from whoever may be read, up to its high watermark. The consumer does not say what
-    it has read before (``last_fetched_epoch``), as Kafka's do not: it relies on being fenced."""
+    """Fetch as the Fetch service does: from any readable replica, up to its high watermark. The consumer does not send
+    ``last_fetched_epoch``, as Kafka's do not: it relies on being fenced."""
     try:
         replica = broker.partitions.readable(TopicPartition("orders", consumer.partition))
         replica.reads.check_epoch(epoch)

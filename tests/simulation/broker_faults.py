@@ -1,7 +1,7 @@
-"""What goes wrong with brokers (kinds in ``broker_plan``), and how it is mended.
+"""Faults of brokers (kinds in ``broker_plan``), and their repair.
 
-At most one disk is lost or damaged at a time, and only one whose partitions have another copy that may lead: nobody
-could make up for more. A disk counts as healed once every in-sync set is full again.
+At most one disk is lost or damaged at a time, and only one whose partitions have another replica that may lead: more
+could not be recovered. A disk counts as recovered once every in-sync set is full again.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _CHANGES = frozenset({"write", "sync", "sync_directory", "rename", "truncate", "
 
 
 class BrokerFaults:
-    """``strike`` makes a fault happen; ``mend`` ends whatever goes on."""
+    """``strike`` makes a fault happen; ``mend`` ends all current ones."""
 
     def __init__(self, world: BrokerWorld) -> None:
         self.world = world
@@ -76,7 +76,7 @@ class BrokerFaults:
             self.strike(fault)
 
     def mend(self) -> None:
-        """The network is good, everybody runs, disks have room and pace."""
+        """Repair everything: network, brokers, disk space and speed."""
         world = self.world
         self._times_mended += 1
         self._put_off.clear()
@@ -98,7 +98,7 @@ class BrokerFaults:
                 world.restart(host)
 
     def _started_again(self, host: BrokerHost, life: int) -> None:
-        """Somebody who was asked to stop: it has stopped by now, or is killed; then it starts."""
+        """A broker was asked to stop: it has stopped by now, or is killed; then it starts."""
         if host.life == life and host.is_up:
             host.kill()
         if not host.is_up:
@@ -187,7 +187,7 @@ class BrokerFaults:
         return rng.choice(self.world.hosts)
 
     def down(self, host: BrokerHost, for_ms: float) -> None:
-        """Somebody starts it after so long, and not before."""
+        """It is started after this time, not before."""
         host.down_until_ms = self.world.scheduler.now_ms + for_ms
         self.world.scheduler.after(for_ms, self.world.restart, host)
 
@@ -356,12 +356,12 @@ class BrokerFaults:
         return path
 
     def may_lose(self, host: BrokerHost) -> bool:
-        """No other disk is in danger, and each partition has another copy of all that is committed, which may lead,
-        whoever falls first: with min.insync.replicas=1 only the last who is seen to fall may lead, and that could be
-        this one (seed 20261120428)."""
+        """Whether no other disk is in danger, and each partition has another replica of all that is committed that may
+        lead, in any order of failures: with min.insync.replicas=1 only the replica that failed last may lead, and that
+        could be this one (seed 20261120428)."""
         world = self.world
         if world.plan.unclean:
-            return False  # whoever is left may be elected, and be this one: an operator has to see to it (seed 5044)
+            return False  # the remaining one may be elected, and be this one: that needs an operator (seed 5044)
         if int(world.image.config(ConfigResourceType.TOPIC, "orders").get("min.insync.replicas", "2")) < 2:
             return False
         topic = world.image.topic("orders")
@@ -379,7 +379,8 @@ class BrokerFaults:
         )
 
     def _is_rotten(self) -> bool:
-        """Whether the bit is still there. All is well as long as nobody has read it; whoever does loses the copy."""
+        """Whether the damaged bit is still there. It has no effect until it is read; the reading broker loses the
+        replica."""
         if self._damaged is None or self._rotten is None:
             return False
         path, position, byte = self._rotten
@@ -459,7 +460,7 @@ class BrokerFaults:
         return f"min.insync.replicas={value} for {fault.for_ms:.0f} ms"
 
     def _unclean_election(self, fault: Fault, rng: random.Random) -> str:
-        """All in-sync replicas go away; whoever is left is asked for."""
+        """All in-sync replicas fail; an unclean election of the remaining one is requested."""
         world = self.world
         topic = world.image.topic("orders")
         if topic is None:

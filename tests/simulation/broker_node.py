@@ -1,6 +1,5 @@
 """A broker of the simulation: the product's storage, replicas, lanes and keepers on a loop, a disk and a network that
-are ours. What ``app.py`` ties together with gRPC is tied together here without it.
-"""
+are ours. What ``app.py`` ties together with gRPC is tied together here without it."""
 
 from __future__ import annotations
 
@@ -76,9 +75,9 @@ class BrokerHost:
         self.clock = NodeClock(world.scheduler, started_ms=number * 1_000.0)
         self.life = 0
         self.disks = 0
-        #: How often a replica of its was made anew.
+        #: How often one of its replicas started empty.
         self.begun_anew = 0
-        #: How often a partition's log was damaged: it is set aside, and a crash may come before it begins anew.
+        #: How often a log was found damaged: it is set aside, and a crash may come before the replica starts empty.
         self.damaged = 0
         self.broker_id = -1
         self.broker: Broker | None = None
@@ -140,7 +139,7 @@ class BrokerHost:
         self.broker = self.loop = None
         self.is_paused = False
         self.world.node_gone(self, broker)
-        # The old process lets go of its files and its lock.
+        # The old process releases its files and its lock.
         self.fs._locks.clear()
         self.fs._generation += 1
 

@@ -199,7 +199,7 @@ def _with_stories(rng: random.Random, noisy: list[Period], unclean: bool) -> tup
         told[0] = rng.choice(sorted(UNCLEAN & set(STORIES)))
     begins = [period for period in noisy if all(before.to_ms != period.from_ms for before in noisy)]
     for period, kind in zip(rng.sample(begins, min(len(told), len(begins))), told, strict=False):
-        # At its beginning: what is mended before it is told to its end shows nothing.
+        # Early in the period: a fault that is repaired before its effect shows nothing.
         found.append(_drawn(rng, kind, period.from_ms + rng.uniform(0.0, 250.0), period))
     return _numbered(found)
 

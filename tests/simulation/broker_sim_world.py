@@ -259,7 +259,7 @@ class BrokerWorld:
         self.scheduler.after(100.0 + 200.0 * self.rng.random(), self.restart, host)
 
     def storage_died(self, host: BrokerHost, life: int) -> None:
-        """Its disk failed, or it heard that it is a former life: the process ends; somebody starts it again."""
+        """Its disk failed, or its registration was superseded: the process ends and is started again."""
         if host.life == life and host.is_up:
             self.count("state", "process ended by itself")
             host.kill()

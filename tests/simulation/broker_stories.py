@@ -1,9 +1,9 @@
-"""Accidents of brokers that take several steps in the right order, each of them the one that a guard is there for.
+"""Accidents of brokers with several steps in the right order; each is the one that a guard exists for.
 
-A story is a generator that yields how long to wait (ms). It finds a partition whose replicas are all in sync, brings
-the accident about by the means of every other fault (links that are cut, power that is lost, disks that are slow,
-leaders that are asked to go), and leaves details to chance. Most end with *the last one up*: every other replica is
-down, so who is in sync leads, and has to have all that was committed.
+A story is a generator that yields waiting times (ms). It picks a partition whose replicas are all in sync, causes the
+accident with ordinary faults (cut links, lost power, slow disks, leaders asked to stop), and leaves details to chance.
+Most end with *the last one up*: every other replica is down, so an in-sync one leads, and must have everything that was
+committed.
 
 No story loses more than other faults do: a disk is replaced or damaged only where ``may_lose`` allows it.
 """
@@ -40,7 +40,7 @@ class Stage:
     """One partition, and what a story may do. What it has cut is whole again when it is over."""
 
     def __init__(self, world: BrokerWorld, faults: BrokerFaults, rng: random.Random, *, is_read: bool) -> None:
-        """``is_read``: a partition that somebody reads."""
+        """``is_read``: the partition has a consumer."""
         self.world = world
         self.faults = faults
         self.rng = rng
@@ -149,7 +149,7 @@ class Stage:
         self.world.held_requests = None
 
     def down(self, host: BrokerHost, for_ms: float, loss: Loss | None = None) -> None:
-        """It is killed, or (``loss``) its power is lost; somebody starts it later."""
+        """Kill it, or (``loss``) cut its power; it is started later."""
         if host.is_up:
             if loss is None:
                 host.kill()
@@ -175,7 +175,7 @@ class Stage:
         return True
 
     def last_one_up(self, host: BrokerHost, *others: BrokerHost) -> Steps:
-        """Everybody else goes down; whoever is in sync then leads."""
+        """Every other replica goes down; one that is in sync then leads."""
         self.tell(f"{host} is the last one up")
         down_ms = self.rng.uniform(600.0, 900.0)
         for other in others:
@@ -247,8 +247,8 @@ class StoryTeller:
 
 
 def page_cache(stage: Stage, leader: BrokerHost, one: BrokerHost, other: BrokerHost) -> Steps:
-    """Somebody's disk is slow, so what it has written is in its page cache for long. It stands still, the others go
-    down, it loses power as the last one, and comes back as the first. What it called its own before it was forced is
+    """A replica's disk is slow, so its writes stay in the page cache for long. It is paused, the others go down, it
+    loses power as the last one, and comes back as the first. Records that it reported before they were forced are
     gone."""
     rng, world = stage.rng, stage.world
     victim = rng.choice([leader, one])
@@ -336,8 +336,8 @@ def flush_then_power(stage: Stage, leader: BrokerHost, one: BrokerHost, other: B
 
 
 def new_disk_back(stage: Stage, leader: BrokerHost, one: BrokerHost, other: BrokerHost) -> Steps:
-    """KIP-903: somebody had all that was committed, and nothing is written any more. Its disk is replaced, it comes
-    back, and what it had acknowledged in its former life is still enough to be in sync."""
+    """KIP-903: a replica had all that was committed, and writes have ended. Its disk is replaced, it comes back, and
+    its acknowledgements from before would still suffice to be in sync."""
     stage.silence_producers(leader)
 
     def is_calm() -> bool:
@@ -366,7 +366,7 @@ def new_disk_back(stage: Stage, leader: BrokerHost, one: BrokerHost, other: Brok
 
 
 def rotten_follower(stage: Stage, leader: BrokerHost, one: BrokerHost, other: BrokerHost) -> Steps:
-    """A follower's log turns out to be damaged, and it begins anew with an empty one. The others fail just then."""
+    """A follower's log is found damaged, and it starts with an empty one. The other replicas fail just then."""
     path = stage.faults.rot(one, stage.rng, only=f"{ROOT}/{stage.partition.topic}-{stage.number}/")
     if not path:
         return
@@ -390,8 +390,8 @@ def rotten_follower(stage: Stage, leader: BrokerHost, one: BrokerHost, other: Br
 
 
 def handed_over_twice(stage: Stage, leader: BrokerHost, one: BrokerHost, other: BrokerHost) -> Steps:
-    """KIP-101: the lead is handed to somebody who does not know yet how much is committed, as the third does not; and
-    nobody else tells them. The new leader falls before it does."""
+    """KIP-101: leadership goes to a replica that does not yet know how much is committed, nor does the third one. The
+    new leader fails before it learns that."""
 
     def is_ahead() -> bool:
         return stage.mark(leader) > max(stage.mark(one), stage.mark(other))
@@ -422,7 +422,7 @@ def handed_over_twice(stage: Stage, leader: BrokerHost, one: BrokerHost, other: 
 
 
 def lonely_leader(stage: Stage, leader: BrokerHost, one: BrokerHost, other: BrokerHost) -> Steps:
-    """KIP-279: somebody leads for a moment, alone, writes, and is gone. The others never hear of that epoch, and write
+    """KIP-279: a replica leads for a moment, alone, writes, and fails. The others never learn of that epoch, and write
     on; then it comes back, with a log that is no longer than theirs."""
     rng = stage.rng
     stage.cut(one, leader, other)
@@ -478,8 +478,8 @@ def cut_and_back(stage: Stage, leader: BrokerHost, one: BrokerHost, other: Broke
 
 
 def _leave(stage: Stage, leader: BrokerHost, one: BrokerHost, other: BrokerHost) -> Generator[float, None, bool]:
-    """``one`` is not in sync any more, because it was killed and is back, or too far behind; it reaches nobody, and
-    records are committed without it: has it come so far?"""
+    """``one`` leaves the in-sync set, because it was killed and restarted, or lags; it reaches no other, and records
+    are committed without it. Returns whether that happened."""
     end = stage.end(one)
     if stage.rng.random() < 0.7:
         stage.down(one, stage.rng.uniform(20.0, 150.0))
@@ -613,7 +613,7 @@ def reader_overtaken(stage: Stage, leader: BrokerHost, one: BrokerHost, other: B
     stage.down(leader, 2_500.0, stage.rng.choice(_LOSSES))
     stage.down(other, 150.0, stage.rng.choice(_LOSSES))
     stage.uncut()
-    for reader in readers:  # whoever it asks would tell it to look for the leader
+    for reader in readers:  # any broker would redirect it to the leader
         stage.cut_off(reader, other)
     stage.tell(f"{one} is asked to lead, with {end} records; readers are at {[each.position for each in readers]}")
     yield 120.0

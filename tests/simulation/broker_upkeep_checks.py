@@ -1,9 +1,9 @@
-"""What is promised of logs whose records go: by retention, by DeleteRecords, by compaction.
+"""Promises about logs whose records are deleted: by retention, DeleteRecords or compaction.
 
-*Log start.* It moves for a reason only (somebody asked for this offset, or the log is larger than ``retention.bytes``
-even without what goes), never above what is committed, and never back on the same disk. *Compaction.* A record that is
-missing has a successor: a later committed record of its key, below the end of what was compacted. All others are where
-they were, whatever the batch around them looks like now.
+*Log start.* It moves only for a reason (a request for this offset, or the log is larger than ``retention.bytes`` even
+without the deleted part), never above what is committed, and never back on the same disk. *Compaction.* A missing
+record has a successor: a later committed record of its key, below the end of what was compacted. All others keep their
+offsets, in batches of any form.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ class UpkeepChecks:
         truth.start_max = before
 
     def start_moved(self, log: PartitionLog) -> None:
-        """Its directory says that the start is on the disk. (A full disk moves it in memory only, and says so: nobody
-        is told that anything is deleted.)"""
+        """Its directory reports that the start is on disk. (A full disk moves it only in memory, and no deletion is
+        acknowledged.)"""
         self.truths[log.topic_partition.partition].durable[log] = log.log_start_offset
 
     def expired(self, log: PartitionLog) -> None:
@@ -98,7 +98,7 @@ class UpkeepChecks:
             )
         copy = host.disks, host.begun_anew, host.damaged, truth.removed[host.number]
         if seen is not None and seen.log is not log and (seen.life == host.life or seen.copy != copy):
-            seen = None  # it was made anew, or taken away and brought back
+            seen = None  # re-created, or removed and brought back
         before = 0 if seen is None else seen.start if seen.log is log else truth.durable.get(seen.log, 0)
         if start < before:
             raise Violation("log start", f"{host}: {log.topic_partition} starts at {start}, and at {before} before")

@@ -1,10 +1,11 @@
-"""Random lives of a cluster whose brokers hold records: what the controllers decide is checked by what it does to them.
+"""Random lives of a cluster whose brokers hold records: the controllers' decisions are checked by their effect on
+records.
 
 A *machine* is a broker with its disk: it registers, heartbeats, follows the metadata (or lags), crashes, stops cleanly,
-loses its disk, and comes back. Who leads by the image that it has applied takes records and copies its log to those who
-follow it by theirs. A record is *committed* when everybody in the leader's maximal ISR has it (KIP-497), while the ISR
-has min.insync.replicas members (KIP-966). A leader that was elected cleanly must have all that was committed: that is
-the one promise that all the epochs, ELRs and markers are for. Requests to alter an ISR are delayed, repeated and lost.
+loses its disk, and comes back. The leader by its own applied image accepts records and copies its log to followers by
+their images. A record is *committed* when every member of the leader's maximal ISR has it (KIP-497), while the ISR has
+min.insync.replicas members (KIP-966). A cleanly elected leader must have all that was committed: that is the promise
+behind all epochs, ELRs and markers. Requests to alter an ISR are delayed, repeated and lost.
 """
 
 from __future__ import annotations
@@ -129,13 +130,13 @@ class Histories:
         flush = self.rng.choice(self.profile.flush)
         self.machines = [Machine(number, id16(number), flush) for number in range(machines)]
         self.committed: dict[Key, set[int]] = {}
-        self.checked: dict[Key, int] = {}  # the last leader epoch of each partition in which somebody acted
+        self.checked: dict[Key, int] = {}  # the last leader epoch with activity in each partition
         self.unclean: dict[Key, set[int]] = {}  # those of each partition's unclean elections
         self.delayed: list[AlterPartition] = []
         self.records = 0
         self.disks = machines
         self.streams = 0
-        self.is_calm = False  # then leaders take in whoever has everything, and what they ask for arrives
+        self.is_calm = False  # True: leaders add every complete replica, and their requests arrive
         self.counts: dict[str, int] = {}
         for machine in self.machines:
             self._start(machine)
@@ -184,7 +185,7 @@ class Histories:
             before = after
 
     def _check_fencing(self, before: MetadataImage, after: MetadataImage, request: Request | None) -> None:
-        """Time fences nobody who heartbeats on a stream that is whole."""
+        """Time fences no broker that heartbeats on an unbroken stream."""
         for machine in self.machines if request is None else ():
             old, new = before.brokers.get(machine.broker_id), after.brokers.get(machine.broker_id)
             if old is None or new is None or old.fenced or not new.fenced or new.broker_epoch != machine.epoch:
@@ -198,7 +199,7 @@ class Histories:
         return {former.broker_id} if former is not None and former.default_log_flush != "commit" else set()
 
     def _suspects(self, before: MetadataImage, request: Request | None) -> set[int]:
-        """Who says, by an unclean registration or an empty replica, that it has lost records of something."""
+        """Brokers that report, by an unclean registration or an empty replica, that they have lost records."""
         if isinstance(request, AssignDirectories) and any(each.fresh for each in request.placements):
             return {request.broker_id}
         former = self._former(before, request)
@@ -251,11 +252,12 @@ class Histories:
         machine.stream = self.streams
 
     def _follow(self, machine: Machine) -> None:
-        """It applies what is committed, and forgets what it asked for and was decided.
+        """Apply what is committed, and drop decided requests.
 
-        A log is made where the metadata has it. If that is on a disk that is gone, the controllers are told first that
-        the replica begins anew, and only when they know is it made: whatever crashes, is refused or is lost before, no
-        empty log is ever found that could be taken for one that was always there."""
+        A log is created where the metadata place it. If that disk is gone, the controllers first learn that the replica
+        starts empty, and only then is it created: after any crash, refusal or loss before, no empty log is found that
+        could be taken for the old one.
+        """
         if not machine.is_up:
             return
         view = machine.view = self.world.image
@@ -338,7 +340,7 @@ class Histories:
             self._count("clean stop")
 
     def _finish_stop(self, machine: Machine) -> None:
-        """Who was told to wait before it stops asks again, as a broker does that has begun to (broker_session.py)."""
+        """A broker that was told to delay its stop asks again, as in broker_session.py."""
         known = self.world.image.brokers.get(machine.broker_id)
         if known is not None and known.broker_epoch == machine.epoch and known.in_controlled_shutdown:
             self._stop(machine)
@@ -489,7 +491,7 @@ class Histories:
                 del leader.pending[key]
 
     def _bounce(self, machine: Machine) -> None:
-        """It crashes and is back at once: nobody has noticed but by its registration."""
+        """It crashes and returns at once: only its registration shows that."""
         self._crash(machine)
         self._start(machine)
         self._follow(machine)
@@ -591,7 +593,7 @@ class Histories:
         self._heal()
 
     def _heal(self) -> None:
-        """Everybody comes back; then each partition that waits for somebody who is there has a leader (liveness)."""
+        """All machines return; then each partition that waits for a live replica gets a leader (liveness)."""
         for _ in range(6):
             for machine in self.machines:
                 self._finish_stop(machine)
@@ -601,7 +603,7 @@ class Histories:
             self.world.now_ms += 3_000
             self.upkeep()
         image = self.world.image
-        problems = check_image(image)  # at level 1 too: who stays in the ISR when it goes is back
+        problems = check_image(image)  # at level 1 too: a failed ISR member is back
         if problems:
             raise Broken(problems[0].partition(":")[0], f"{problems} after everybody has come back")
         for machine in self.machines:

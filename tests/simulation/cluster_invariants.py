@@ -56,8 +56,8 @@ def check_step(
     """One decision, from ``before`` to ``after``.
 
     ``lost``: brokers that register in this step after an unclean stop in which they may have lost records that they had
-    acknowledged; of no topic are they eligible afterwards. ``suspects``: those and whoever else may stop being eligible
-    in this step: it registers after an unclean stop, or says that a replica of it is empty.
+    acknowledged; of no topic are they eligible afterwards. ``suspects``: those and all others that may stop being
+    eligible in this step, because they register after an unclean stop or report an empty replica.
     """
     problems = _brokers(before, after, delta)
     for topic_id, numbers in delta.partitions.items():

@@ -41,7 +41,7 @@ class FlushWatch:
 
     @property
     def is_at_stake(self) -> bool:
-        """Were there such records, and has nobody cut the log within that page since?"""
+        """Whether there were such records, and the log has not been truncated within that page since."""
         return self.records_at_stake > 0
 
     def process_ended(self) -> None:

@@ -41,8 +41,8 @@ _OFFSETS = (RecordKind.OLD_OFFSET_COMMIT, RecordKind.OFFSET_COMMIT)
 
 
 class Floor(NamedTuple):
-    """What had been acknowledged of a partition when somebody asked; ``resets``: how often it was set anew by then;
-    ``long_since``: what had been a coordinator's session before."""
+    """The acknowledged offset of a partition when a request was sent; ``resets``: how often it had been reset by then;
+    ``long_since``: the offset one coordinator session before."""
 
     offset: int
     topic_id: bytes | None
@@ -77,15 +77,15 @@ class GroupChecks:
         self._attempts: dict[str, Attempt] = {}
         self._committed: set[str] = set()
         self._refused: set[str] = set()
-        #: (group, topic, partition): the last commit, of the topic with that id; how often it was set anew.
+        #: (group, topic, partition): the last commit, of the topic with that id; how often it was reset.
         self._last: dict[tuple[str, str, int], tuple[int, bytes | None]] = {}
         self._acknowledged: dict[tuple[str, str, int], tuple[int, bytes | None]] = {}
-        #: The same since the last time that it was set anew, and when: (ms, offset).
+        #: The commits since the last reset, with times: (ms, offset).
         self._acknowledged_ms: dict[tuple[str, str, int], list[tuple[float, int]]] = defaultdict(list)
         self._resets: Counter[tuple[str, str, int]] = Counter()
         self._readers: dict[tuple[str, Part], SimMember] = {}
         self._holders: dict[tuple[str, Part], dict[SimMember, int]] = {}
-        #: What a member has been told to let go of, and when: it may be taken for gone when it does not.
+        #: Partitions that a member was asked to revoke, and when: it may be removed if it does not.
         self._revoked_ms: dict[tuple[SimMember, Part], float] = {}
         #: What a member had when its lease was over: given to others, perhaps, before it hears that it is to let go.
         self._doubtful: set[tuple[SimMember, Part]] = set()
@@ -230,7 +230,7 @@ class GroupChecks:
                 raise Violation("refused", f"{self._attempts[tag]} was refused ({error.code}), and is in the log")
 
     def floors(self, group_id: str, parts: Iterable[Part]) -> dict[Part, Floor]:
-        """What whoever asks now must be told at least."""
+        """The minimum that a request sent now must return."""
         found, long_since_ms = {}, self.world.scheduler.now_ms - SESSION_MS
         for part in parts:
             where = group_id, part.topic, part.partition
@@ -241,8 +241,8 @@ class GroupChecks:
         return found
 
     def begins_at(self, who: Caller, part: Part, offset: int, floor: Floor | None) -> None:
-        """It was told this offset, -1 for none. An owner that was deposed and cannot know it yet (its session lasts)
-        tells at least what had been acknowledged before that session: the question is no append, no epoch guards it."""
+        """It received this offset, -1 for none. A deposed owner that cannot know it yet (its session lasts) returns at
+        least what had been acknowledged before that session: a read is no append, so no epoch guards it."""
         where = who.group_id, part.topic, part.partition
         if floor is None or floor.resets != self._resets[where] or floor.topic_id != part.topic_id:
             return
@@ -269,13 +269,13 @@ class GroupChecks:
             )  # fmt: skip
 
     def is_misled(self, member: SimMember) -> None:
-        """Its coordinator sees its connection end, and it does not yet: it may read what was given to others, until it
-        stops, or is answered by somebody. That is all that it may: its commits are refused as any others are."""
+        """Its coordinator sees its connection end before it does: it may read partitions given to other members, until
+        it stops or gets a response from any coordinator. Nothing else: its commits are refused as any others."""
         self._misled.add(member)
 
     def _is_overdue(self, member: SimMember) -> bool:
-        """It has not let go of something for the rebalance time-out, and hears that it is gone as soon as
-        messages go. (Of its own it hands out nothing meanwhile: the caller of the consumer is in its callback.)"""
+        """It has not revoked a partition within the rebalance time-out, and learns of its removal with the next
+        message. (It returns no records meanwhile: the consumer's caller is in its callback.)"""
         since_ms = self.world.scheduler.now_ms - self.world.plan.rebalance_timeout_ms
         return member.connection is not None and any(
             who is member and revoked_ms <= since_ms for (who, _), revoked_ms in self._revoked_ms.items()
@@ -287,7 +287,7 @@ class GroupChecks:
             del self._readers[key]
 
     def holds(self, member: SimMember, part: Part) -> None:
-        """It has begun with the partition; whoever had it has let go of it, or was long overdue, or is cut off."""
+        """It has begun with the partition; the previous owner has revoked it, was long overdue, or is cut off."""
         holders = self._holders.setdefault((member.group_id, part), {})
         now_ms = self.world.scheduler.now_ms
         for other in holders:
@@ -310,7 +310,7 @@ class GroupChecks:
             self.stops_reading(member, part)
 
     def resumes(self, member: SimMember) -> None:
-        """It was answered: what it is not told to let go of is its own."""
+        """It got a response: everything that it is not asked to revoke is its own."""
         for part in member.reading:
             self._doubtful.discard((member, part))
             self.reads(member, part)
@@ -325,8 +325,8 @@ class GroupChecks:
         self._doubtful.discard((member, part))
 
     def member_told(self, member: SimMember, response: Any) -> bool:
-        """An answer, or what is pushed, rests on what is committed. Was it misled until now (``is_misled``)? Then all
-        that it goes on with once it has done what it is told has to be looked at again (``reads``)."""
+        """A response or a push rests on committed state. If the member was misled until now (``is_misled``), all
+        partitions that it keeps afterwards must be checked again (``reads``)."""
         if response.error.code:
             return False
         was_misled = bool(response.correlation_id) and member in self._misled
@@ -374,7 +374,7 @@ class GroupChecks:
         return None
 
     def why_not_equal(self) -> str | None:
-        """Once nobody commits any more, every shard has an owner that knows what its log says."""
+        """When commits have ended, every shard has an owner whose state matches its log."""
         for log in self.world.logs:
             if not self.state_machines_are_what_the_log_says(log):
                 return f"nobody serves {log.partition}, or something is under way"

@@ -44,7 +44,8 @@ class Pipe:
 
 
 class MemberConnection:
-    """A member's stream to a coordinator. Who closes it, or sees it break, knows at once, the other one later."""
+    """A member's stream to a coordinator. The side that closes it, or sees it break, knows at once, the other one
+    later."""
 
     def __init__(self, world: GroupWorld, member: SimMember, process: Coordinator) -> None:
         self.world = world

@@ -25,7 +25,7 @@ PARTITIONS_MAX, MEMBERS_MAX = 8, 6
 
 
 class GroupFaults:
-    """``strike`` makes a fault happen; ``mend`` ends whatever goes on."""
+    """``strike`` makes a fault happen; ``mend`` ends all current ones."""
 
     def __init__(self, world: GroupWorld) -> None:
         self.world = world
@@ -39,7 +39,7 @@ class GroupFaults:
             self.world.fault_happened(fault, what)
 
     def mend(self) -> None:
-        """The network is good, everybody runs, logs have leaders."""
+        """Repair everything: network, processes, leaders of logs."""
         world = self.world
         self._times_mended += 1
         world.tell("fault", "all is mended")
@@ -188,10 +188,10 @@ class GroupFaults:
         return "all coordinators are killed"
 
     def _coordinators_gone(self, fault: Fault, rng: random.Random) -> str:
-        """One may come for a moment in between: who finds it then has its sessions, which begin anew."""
+        """One may return for a moment in between: members that reach it then get its sessions, which begin again."""
         for_ms = rng.choice([300.0, 600.0, 1_800.0, 3_200.0]) * rng.uniform(0.7, 1.3)
         away, also = self._alive(rng, with_connection=True), ""
-        if away is not None and rng.random() < 0.7:  # reads on, and does not reach whoever comes next
+        if away is not None and rng.random() < 0.7:  # reads on, and does not reach the next one
             away_ms = for_ms + rng.choice([600.0, 1.7 * self.world.plan.session_ms])
             self._cut([(away.name, host.name) for host in self.world.hosts], away_ms)
             also = f", and {away} reaches none for {away_ms:.0f} ms"
@@ -206,7 +206,7 @@ class GroupFaults:
             self._later(at_ms, self._restart(brief))
             times = self._times_mended
             self._later(at_ms + rng.uniform(100.0, 700.0), lambda: times == self._times_mended and brief.kill())
-        if rng.random() < 0.4:  # while some still hear that there is nobody
+        if rng.random() < 0.4:  # while some still learn that there is none
             since = self._times_mended
             self._later(for_ms * 1.2 + rng.uniform(300.0, 900.0), lambda: self._leaves_by_old_news(rng, since))
         return f"there is no coordinator for {for_ms:.0f} ms{also}"
@@ -217,7 +217,7 @@ class GroupFaults:
         world, away = self.world, self._alive(rng, with_connection=True)
         if away is None or world.scheduler.now_ms < self._unreached_until_ms:
             return ""
-        gone_ms = GRACE_MS + rng.uniform(100.0, 500.0)  # (by then the metadata say that nobody is there)
+        gone_ms = GRACE_MS + rng.uniform(100.0, 500.0)  # (by then the metadata show no owner)
         until_ms = gone_ms + world.plan.session_ms + rng.uniform(500.0, 1_000.0)
         self._unreached_until_ms = world.scheduler.now_ms + until_ms
         self._cut([(away.name, host.name) for host in world.hosts], until_ms)
@@ -533,8 +533,8 @@ class GroupFaults:
         return f"{member} is slow to let go"
 
     def _revoked_unheard(self, fault: Fault, rng: random.Random) -> str:
-        """A member is cut off silently, or reads on without a coordinator, and does not reach the next one; meanwhile
-        somebody joins."""
+        """A member is cut off silently, or reads on without a coordinator and does not reach the next one; meanwhile
+        another member joins."""
         world, away = self.world, self._alive(rng, with_connection=True)
         if away is None or away.connection is None or world.scheduler.now_ms < self._unreached_until_ms:
             return ""
@@ -551,7 +551,7 @@ class GroupFaults:
         return f"{away} hears nothing of a coordinator for {for_ms:.0f} ms, and somebody joins"
 
     def _slow_and_cut_off(self, fault: Fault, rng: random.Random) -> str:
-        """Somebody joins, a member hears that it is to let go, is slow, and then cut off silently."""
+        """A member joins; another one learns that it must revoke, is slow, and then cut off silently."""
         world, away = self.world, self._alive(rng, with_connection=True)
         if away is None or world.scheduler.now_ms < self._unreached_until_ms:
             return ""
@@ -630,7 +630,7 @@ class GroupFaults:
         return f"messages are late for {fault.for_ms:.0f} ms"
 
     def _admin(self, fault: Fault, rng: random.Random) -> str:
-        """An operator looks, deletes what is empty, sets offsets of who is not there."""
+        """An operator describes groups, deletes empty ones, sets offsets of those without members."""
         world = self.world
         what = rng.choice(["look", "delete", "reset", "reset"])
         plain = [] if what == "reset" else [each.group_id for each in world.committers]  # (they do not look first)

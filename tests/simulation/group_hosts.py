@@ -74,7 +74,7 @@ class CoordinatorHost:
         self.loop: SimLoop | None = None
         self.process: Coordinator | None = None
         self.is_paused = False
-        #: Of each shard's log who leads it, as was heard here; None: nobody.
+        #: The leader of each shard's log, as this host knows it; None: none.
         self.leaders: dict[int, int | None] = {}
         #: Steps of the metadata that were heard here.
         self.known = 0

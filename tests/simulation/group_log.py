@@ -59,7 +59,7 @@ class Unanswered(NamedTuple):
 
 
 class LogPartition:
-    """One shard's log, at whoever leads it."""
+    """One shard's log, at its current leader."""
 
     def __init__(self, world: GroupWorld, number: int) -> None:
         self.world = world
@@ -221,7 +221,7 @@ class SimLink:
 
 
 class SimBrokers:
-    """What ``ShardLog`` asks of Brokers: who leads, as this host has heard it."""
+    """What ``ShardLog`` needs of Brokers: the leaders, as this host knows them."""
 
     def __init__(self, host: CoordinatorHost) -> None:
         self._host = host

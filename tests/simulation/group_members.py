@@ -1,7 +1,7 @@
-"""Consumers, as the SDK has them: its pure member machine decides, and what it says is encoded and told by its code.
+"""Consumers as in the SDK: its pure member machine decides, and its code encodes and decodes messages.
 
-What is ours: the connection, the look-up of coordinators, and the consumer around the member: positions that move on,
-commits in their order (``headrace.group.commits``), partitions that are let go of sooner or later.
+Simulated are the connection, the look-up of coordinators, and the consumer around the member: positions that advance,
+commits in order (``headrace.group.commits``), partitions that are revoked sooner or later.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class SimMember(Caller):
         self.is_paused = False
         self.is_slow_until_ms = 0.0
         self.subscribes: tuple[str, ...] = world.topic_names
-        #: It starts again when it has ended; not one that has left the group for good.
+        #: It starts again when it has ended, unless it has left the group permanently.
         self.is_needed = True
         self._queue: list[Callable[[], None]] = []  # what came while it was paused
 
@@ -245,7 +245,7 @@ class SimMember(Caller):
         self.do(act)
 
     def leave(self, *, is_coming_back: bool) -> None:
-        """close(): what it reads is committed and let go of, it says goodbye, and the process ends."""
+        """close(): commit and revoke what it reads, leave, end the process."""
         self.do(lambda: self._leave(is_coming_back))
 
     def _leave(self, is_coming_back: bool) -> None:
@@ -321,7 +321,7 @@ class SimMember(Caller):
         self.do(lambda: self.disconnected(connection, error))
 
     def disconnected(self, connection: MemberConnection, error: HeadraceError | None) -> None:
-        """The stream has ended, whoever ended it."""
+        """The stream has ended, from either side."""
         if connection is not self.connection:
             return
         self.connection = None

@@ -23,19 +23,19 @@ KINDS: dict[str, float] = {
     "coordinator_apart": 1.2,  # its stream to the controllers breaks, and does not come back for a while
     "coordinator_unheard": 1.2,  # cut off from the controllers, silently
     "coordinator_cut": 1.0,  # from some members
-    "silent_owner": 0.7,  # it goes on answering members, who commit nothing, long after its shards have gone
+    "silent_owner": 0.7,  # it continues to answer members, who commit nothing, long after its shards have moved
     "coordinator_drains": 0.8,
     "restart_all": 0.4,
-    "coordinators_gone": 1.0,  # nobody coordinates anything, for as long as a session, and longer
-    "takeover_unreached": 0.8,  # somebody reads on, and reaches nobody who follows for longer than a session
-    "gone_after_the_grace": 0.7,  # a coordinator takes somebody for gone, and then there is none
+    "coordinators_gone": 1.0,  # no coordinator at all, for a session or longer
+    "takeover_unreached": 0.8,  # a member reads on, and reaches no later owner for longer than a session
+    "gone_after_the_grace": 0.7,  # a coordinator removes a member, and then there is none
     "owner_alone": 1.0,  # the only one that lives is deposed, does not know it, and goes on with some of the members
     "shards_move": 0.8,
     "controllers_change": 0.5,
-    "controllers_gone": 0.8,  # no quorum: nobody hears of them for longer than a coordinator's session
+    "controllers_gone": 0.8,  # no quorum: the controllers are unreachable for longer than a coordinator's session
     "metadata_late": 1.0,
     "broker_behind": 0.8,  # one that hears nothing of the controllers, and some members ask no other
-    "old_news": 0.7,  # such a one is behind the coordinator of a member that has lost it: it says that there is nobody
+    "old_news": 0.7,  # a broker behind the coordinator that a member has lost: it reports no owner
     "leader_change": 2.0,
     "leader_slow": 1.0,
     "append_answer_lost": 1.2,
@@ -90,8 +90,8 @@ class GroupPlan:
     loop_ms: tuple[float, float]
     replication_ms: tuple[float, float]
     metadata_ms: tuple[float, float]
-    #: A member's connection may be broken for so long: shorter than it takes the controllers to take leave of a
-    #: coordinator (then nobody reads without one), or longer.
+    #: How long a member's connection may be broken: shorter than the controllers take to remove a coordinator (then no
+    #: member reads without one), or longer.
     grace_ms: int
     #: A member's session.
     session_ms: int
@@ -117,7 +117,7 @@ class GroupPlan:
 
 
 def make_group_plan(seed: int, *, hard_on: Collection[str] = ()) -> GroupPlan:
-    """The schedule of a seed. ``hard_on``: kinds of faults that weigh more in it, whatever it draws for them."""
+    """The schedule of a seed. ``hard_on``: kinds of faults with more weight than drawn."""
     rng = random.Random(f"group plan {seed}")
     periods = _periods(rng)
     groups = rng.choice([1, 2, 2])

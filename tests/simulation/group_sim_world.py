@@ -78,11 +78,11 @@ class GroupWorld:
         self.connections: list[MemberConnection] = []
         self.loops: list[Any] = []
         self.late_metadata_until_ms = 0.0
-        #: Who asks only a broker that hears nothing of the controllers: how many steps that one knows, and until when.
+        #: Members that ask only a broker without news: how many steps it knows, and until when.
         self.behind: dict[str, tuple[int, float]] = {}
         self.lost_appends_until_ms = 0.0
         self.late_appends_until_ms = 0.0
-        #: Nobody commits of his own accord until then.
+        #: No member commits by itself until then.
         self.no_commits_until_ms = 0.0
         #: The controllers decide nothing by themselves until then.
         self.no_quorum_until_ms = 0.0
@@ -92,7 +92,7 @@ class GroupWorld:
         #: Of a mutant: an exception of the product ends its node only; the first one is what the run ends with.
         self.goes_past_exceptions = False
         self.exception: BaseException | None = None
-        #: At the end nobody commits any more.
+        #: At the end commits stop.
         self.commits_end = False
         self.core = ClusterCore(
             ClusterSettings(
@@ -227,7 +227,7 @@ class GroupWorld:
         now_ms = self.scheduler.now_ms
         is_late = now_ms < self.late_appends_until_ms and rng.random() < 0.4
         if delay_ms is None and rng.random() < 0.5:
-            return  # nobody ever sees it
+            return  # never observed
         delay_ms = rng.uniform(100.0, 600.0) if delay_ms is None else delay_ms
         if is_late:
             delay_ms += rng.uniform(50.0, 2_500.0)
@@ -271,8 +271,8 @@ class GroupWorld:
         return self._found_in(self._some_image(who)[0], who.group_id)
 
     def who_has(self, who: Caller) -> tuple[int, bool, float | None]:
-        """The epoch of its group's shard, whether nobody has it, and how old the metadata may be that say so: as a
-        broker knows it, which may be late, and does not lie about that."""
+        """The epoch of its group's shard, whether it has no owner, and the age of that metadata: as a broker knows it,
+        possibly late, with a true age."""
         group_id = who.group_id
         image, late_ms = self._some_image(who)
         topic = image.topic(OFFSETS_TOPIC)
@@ -288,7 +288,7 @@ class GroupWorld:
         return self._found_in(self.image, group_id)
 
     def last_vacant(self, group_id: str) -> int | None:
-        """How many steps of the metadata a broker knows that is behind, and says that nobody has the group's shard."""
+        """How many steps of the metadata a lagging broker knows that reports the group's shard as unowned."""
         for steps in range(len(self.steps), 0, -1):
             if vacancy_of(self.steps[steps - 1][0], OFFSETS_TOPIC, group_id) is not None:
                 return steps
@@ -479,7 +479,7 @@ class GroupWorld:
                 raise Violation("liveness", f"{EVENTS_MAX} events, and only {scheduler.now_ms:.0f} ms have passed")
 
     def member_ended(self, member: SimMember) -> None:
-        """A process has ended by itself: somebody starts it again, unless it is one too many."""
+        """A process has ended by itself: it is started again, unless it is one too many."""
         if member.is_needed:
             self.scheduler.after(300.0, member.start)
 

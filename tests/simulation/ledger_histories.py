@@ -1,7 +1,6 @@
 """The lives of cluster_histories.py, in which replicas also move, brokers are drained and taken away, levels change,
 and coordinators and producers come: every step is checked by both sets of invariants, and no leader may lack a
-committed record, wherever its replica came from.
-"""
+committed record, wherever its replica came from."""
 
 from __future__ import annotations
 
@@ -67,7 +66,7 @@ class LedgerHistories(Histories):
             self._begin_at_level_1()
 
     def _begin_at_level_1(self) -> None:
-        """Everybody joins anew, in a log that an old version began."""
+        """All nodes join again, in a log that an old version began."""
         world = self.world
         world.log[:] = [ClusterRecord(CLUSTER, 1)]
         world.core.resign()
@@ -271,7 +270,7 @@ class LedgerHistories(Histories):
         return check_ledger_end(self.world.image, living_coordinators=owners)
 
     def _live_together(self, living: list[int]) -> None:
-        """Two seconds in which everybody works. ``living``: the coordinators' processes that are there."""
+        """Two seconds in which all nodes work. ``living``: the coordinators' live processes."""
         for machine in self.machines:
             self._live(machine)
         for process in living:

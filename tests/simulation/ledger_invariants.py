@@ -94,7 +94,7 @@ def _move(
         if broker is None or not broker.active or broker.draining:
             yield f"takes: broker {replica} gets a replica, and is {broker}"
     left = set(old.replicas) - set(new.replicas)
-    if left - set(old.adding):  # it is no cancellation: somebody who had the data goes
+    if left - set(old.adding):  # no cancellation: a replica with the data leaves
         arriving = (set(old.adding) | (set(new.replicas) - set(old.replicas))) & set(new.replicas)
         if not arriving <= set(new.isr):
             yield f"arrived: {sorted(left)} left, and {sorted(arriving)} are not all in sync"
@@ -119,7 +119,7 @@ def _adding(image: MetadataImage, key: Key) -> set[int]:
 
 
 def _copiers(image: MetadataImage, key: Key) -> set[int]:
-    """Who fetches or sends for a partition that moves; nobody while there is no leader, or one that fetches is away."""
+    """Brokers that fetch or send for a moving partition; none without a leader, or while a fetching one is down."""
     partition = image.partition(*key)
     if partition is None or not partition.adding or partition.leader < 0:
         return set()
@@ -137,7 +137,7 @@ def _unwanted(before: MetadataImage, after: MetadataImage, changed: Collection[K
         if queued is None or not queued.automatic or old is None or new is None:
             continue
         if tuple(each for each in new.replicas if each not in new.removing) != queued.targets:
-            continue  # somebody else's wish took its place
+            continue  # replaced by another request
         leaving = {each for each in old.replicas if each not in queued.targets and each not in old.removing}
         if not any(each in before.brokers and before.brokers[each].draining for each in leaving):
             yield f"unwanted: {key} began to move, and nobody drains"
@@ -181,7 +181,7 @@ def _shards(before: MetadataImage, after: MetadataImage, records: Collection[Met
 
 
 class Promises:
-    """What was answered, as those who asked saw it."""
+    """Responses, as their callers saw them."""
 
     def __init__(self) -> None:
         self._blocks: dict[int, int] = {}  # first -> end
@@ -201,11 +201,11 @@ class Promises:
 
 
 def check_ledger_end(image: MetadataImage, *, living_coordinators: Collection[int] | None = None) -> list[str]:
-    """After everybody lived for a while. ``living_coordinators``: those whose processes are there."""
+    """After all nodes lived for a while. ``living_coordinators``: those with live processes."""
     problems = []
     for key in (*image.ledger.reassigning, *image.ledger.queued):
         partition = image.partition(*key)
-        if partition is None or partition.leader >= 0:  # else there is nobody to copy from
+        if partition is None or partition.leader >= 0:  # otherwise there is no leader to copy from
             problems.append(f"end: {key} still moves or waits: {partition}, {image.ledger.queued.get(key)}")
     takers = {each.broker_id for each in image.placeable_brokers()}
     for broker_id, broker in image.brokers.items():

@@ -103,7 +103,7 @@ _WORLDS: dict[type, Any] = {Plan: ControllersWorld, BrokerPlan: BrokerWorld, Gro
 
 def plan_of(seed: int, half: str = "both", mutant: Mutant | None = None) -> AnyPlan:
     """The schedule of a seed; of ``both`` halves, odd seeds are of the controllers, even ones of the brokers.
-    ``mutant``: who is run with it, for in groups' schedules what is hardest on it comes more often."""
+    ``mutant``: group schedules weigh the faults that are hardest on it more."""
     if half == GROUPS:
         return make_group_plan(seed, hard_on=() if mutant is None else mutant.faults)
     if half == "brokers" or (half == "both" and seed % 2 == 0):

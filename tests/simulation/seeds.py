@@ -1,7 +1,7 @@
-"""Schedules that have found something: each is run by every test run, so that it stays found.
+"""Schedules that have found a bug: every test run runs them.
 
-Seeds mean what they meant only as long as plans are drawn as they were; so each names the test that tells the same
-story step by step, which is what keeps the bug away for good.
+A seed keeps its meaning only while plans are drawn in the same way; so each one names the test that repeats the story
+step by step, and guards against the bug permanently.
 """
 
 from __future__ import annotations

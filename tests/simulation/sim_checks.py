@@ -56,7 +56,7 @@ class Violation(SafetyViolation):
 
 @dataclass(slots=True)
 class ShadowLog:
-    """What a replica's log holds, as it was told to its disk; ``durable``: entries whose writing has returned."""
+    """A replica's log as written to its disk; ``durable``: entries whose write has returned."""
 
     entries: list[Entry]
     #: Ends of the entries, for searching.
@@ -109,7 +109,7 @@ class SafetyChecks:
         self._ends: list[int] = []
         self._votes: dict[tuple[ReplicaKey, int], ReplicaKey] = {}
         self._entries: dict[tuple[int, int], tuple[Entry, int]] = {}
-        #: Who has ever had an entry on its disk.
+        #: Replicas that ever had an entry on disk.
         self._holders: dict[tuple[int, int], set[ReplicaKey]] = {}
 
     @property
@@ -120,10 +120,10 @@ class SafetyChecks:
     # -- what is said -------------------------------------------------------------------------------------------------
 
     def said(self, own: ReplicaKey, term: int, shadow: ShadowLog, message: Message) -> None:
-        """``own``, which is in ``term``, is the replica on whose machine the message was written.
+        """``own``, in ``term``, is the replica on whose machine the message was written.
 
-        An answer to the leader of an earlier term may speak of what a later leader has replaced meanwhile: nobody can
-        commit anything by it, for whoever elected the later leader without having it is not counted in that term.
+        A response to the leader of an earlier term may refer to entries that a later leader has replaced: it can commit
+        nothing, because the later leader's voters that lacked the entry do not count in that term.
         """
         sender, to, body = message
         if sender != own:
@@ -227,7 +227,7 @@ class SafetyChecks:
     def committed_at(
         self, own: ReplicaKey, shadow: ShadowLog, committed: int, voter_sets: Callable[[], Sequence[VoterSet]]
     ) -> bool:
-        """A replica says what is committed; True when that is news to everybody. ``voter_sets``: those that counted for
+        """A replica reports what is committed; True when that is new to all. ``voter_sets``: the sets that counted for
         it in turn."""
         ends, history = self._ends, self.history
         if shadow.checked >= committed:
@@ -297,7 +297,7 @@ class SafetyChecks:
     # -- images -------------------------------------------------------------------------------------------------------
 
     def image(self, who: str, image: MetadataImage, delta: MetadataDelta | None) -> None:
-        """Somebody has this image; ``delta``: what it says has changed since its last one; None: compare everything."""
+        """A node has this image; ``delta``: its changes since its last one; None: compare everything."""
         known = self.reference.get(image.next_offset)
         if known is None:
             raise Violation(
@@ -354,7 +354,7 @@ class SafetyChecks:
 
 @lru_cache(maxsize=256)
 def decoded(data: bytes) -> tuple[MetadataBatch, ...]:
-    """The batches of these bytes; everybody who follows is sent the same. (Controllers decode theirs themselves.)"""
+    """The batches of these bytes; all followers get the same. (Controllers decode theirs themselves.)"""
     return tuple(decode_batches(data))
 
 

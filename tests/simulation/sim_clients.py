@@ -1,7 +1,7 @@
-"""Admins: they create, alter and delete through whoever they take for the leader, and remember what they were told.
+"""Admins: they create, alter and delete through their presumed leader, and remember the responses.
 
-Each request writes something that nobody else writes: a topic's name, a number as a value. So the committed log says
-what became of it (``marks_of``), and the history holds it against what the admin was told.
+Each request writes something unique: a topic's name, a number as a value. So the committed log shows its outcome
+(``marks_of``), and the history compares it with the response.
 """
 
 from __future__ import annotations
@@ -166,12 +166,12 @@ class AdminClient:
         self.ask(CreateTopics((new,)), ("topic", name), created)
 
     def _tried(self) -> None:
-        """By now it is there, or will be asked for anew."""
+        """By now it exists, or will be requested again."""
         self._creating -= 1
 
     def _delete_topic(self) -> None:
         name = self.rng.choice(list(self._topics))
-        topic_id, _ = self._topics.pop(name)  # once only, whatever comes of it
+        topic_id, _ = self._topics.pop(name)  # only once, with any outcome
         self.ask(DeleteTopics((name,)), ("delete", topic_id), lambda answer: None)
 
     def _more_partitions(self) -> None:
@@ -240,7 +240,7 @@ class AdminClient:
             raise Violation("answers", f"{mark} is answered with {result!r}")
 
     def _follow_hint(self, result: Any) -> None:
-        """Whoever does not lead may know who does; who does not answer is not asked again."""
+        """A non-leader may know the leader; a node without a response is not asked again."""
         self._knows_the_leader = isinstance(result, Answer | int)
         if result is None or isinstance(result, HeadraceError):
             leader = getattr(result, "leader", None)
@@ -250,7 +250,7 @@ class AdminClient:
             self.target = self.rng.choice(list(self.world.hosts))
 
 
-#: What says that nobody knows whether it was done.
+#: Errors with an unknown outcome.
 UNKNOWN_OUTCOME = frozenset({"REQUEST_TIMED_OUT", "SERVER_SHUTTING_DOWN"})
 
 

@@ -1,4 +1,4 @@
-"""The cluster's state as it is committed, step by step: its invariants, and a count of what became of whom."""
+"""The committed cluster state, step by step: its invariants, and counts of events."""
 
 from __future__ import annotations
 

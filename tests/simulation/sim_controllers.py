@@ -83,7 +83,7 @@ class ControllerHost:
     # -- the disk -----------------------------------------------------------------------------------------------------
 
     def format(self, voters: VoterSet | None) -> None:
-        """A new, empty disk with an id of its own. ``voters``: who begins the quorum; None: it waits to be added."""
+        """A new, empty disk with a new id. ``voters``: the first voters; None: it waits to be added."""
         self.disk_number += 1
         self.fs = CrashingFileSystem(keep_trace=False)
         self.fs.clock = self.clock
@@ -201,7 +201,7 @@ class ControllerHost:
         return self.clock.rate == 1.0
 
     def voters(self) -> list[int]:
-        """Node ids of who votes, as far as it knows."""
+        """Node ids of the voters that it knows."""
         return [] if self.controller is None else [key.node_id for key in self.controller.voters]
 
     def end(self) -> int:
@@ -213,7 +213,7 @@ class ControllerHost:
         return self.controller.raft.log.start.offset
 
     def snapshot_for_observers(self) -> MetadataImage:
-        """What FollowMetadata sends to those who lag behind the log's beginning."""
+        """The snapshot that FollowMetadata sends to observers that lag behind the log's start."""
         assert self.controller is not None
         image = self.controller.image
         data = b"".join(encode_snapshot(image, voters=(), timestamp_ms=self.clock.now_ms()))
@@ -313,7 +313,7 @@ class ControllerHost:
                 raise Violation("recovery", f"{self} ends: {type(error).__name__}: {error}") from error
             world.tell(self, f"finds its disk damaged, and ends ({type(error).__name__})")
             world.count("state", "damaged disk noticed while running")
-            world.calm_since_ms = None  # somebody else may have to lead now
+            world.calm_since_ms = None  # another one may have to lead now
             self.is_broken = True
             self.stop_process()
             self.fs.crash(self.rng, Loss.NONE)
@@ -458,7 +458,7 @@ class ControllerHost:
                 return
 
     def fail_all(self) -> None:
-        """A clean stop answers everybody."""
+        """A clean stop answers all waiting callers."""
         if self.controller is not None:
             with contextlib.suppress(HeadraceError):
                 self.controller.fail_all(ServerShuttingDownError(f"{self} stops"))

@@ -25,7 +25,7 @@ ROOT = "/metadata"
 
 
 class DiskRecord:
-    """What a disk was made to hold, and what it promised to hold for good."""
+    """The writes of a disk, and what it must keep permanently."""
 
     def __init__(self) -> None:
         self.shadow = ShadowLog.behind(0)
@@ -180,8 +180,8 @@ def _whole_batches(data: bytes) -> list[tuple[int, BatchHeader]]:
 def flip_something(fs: CrashingFileSystem, rng: random.Random, record: DiskRecord) -> str:
     """Damages one byte that is on the disk: of the log, a snapshot, or a small file; returns which.
 
-    Not of the header of the log's last batch: one that is not whole any more cannot be told from one that was being
-    written when the power failed, so recovery cuts it (docs/invariants.md); and its replica may have promised it.
+    Not of the header of the log's last batch: a damaged one looks like one that was being written when the power
+    failed, so recovery cuts it (docs/invariants.md); and its replica may have promised it.
     """
     files = {path: data for path, data in fs.files().items() if data}
     kinds = [kind for kind in _TARGETS if any(path.endswith(kind) for path in files)]

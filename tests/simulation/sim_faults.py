@@ -1,10 +1,10 @@
-"""What goes wrong: each kind of fault, as it strikes a world.
+"""The kinds of faults, as they strike a world.
 
-A fault picks its victims when it strikes, from its own random numbers, and among those that there are then. One that
-finds nobody to strike does not count. What a fault breaks it mends after ``for_ms``; a quiet period mends all.
+A fault picks its victims when it strikes, with its own random numbers, among those that exist then. One without a
+victim does not count. A fault repairs its damage after ``for_ms``; a quiet period repairs all.
 
-Disks are lost (wiped, or damaged where recovery must notice) only as long as every set of voters that may count keeps
-more than half of its disks: nothing could make up for more.
+Disks are lost (wiped, or damaged where recovery must notice) only while every set of voters that may count keeps more
+than half of its disks: more could not be recovered.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ class Faults:
     def _later(self, delay_ms: float, action: Callable[..., object], *arguments: object) -> None:
         self.world.scheduler.after(delay_ms, action, *arguments)
 
-    # -- whom it strikes ----------------------------------------------------------------------------------------------
+    # -- the victims
+    # -----------------------------------------------------------------------------------------------------
 
     def _some(self, rng: random.Random, *, leaders: float = 0.4) -> ControllerHost | None:
         """A controller that is up: the leader with this chance, else any."""

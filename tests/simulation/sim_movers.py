@@ -1,8 +1,8 @@
-"""Who keeps replicas moving, and coordinators: an operator that reassigns and drains, the leaders of partitions that
-take followers into their in-sync sets, producers that want ids, coordinators that come, heartbeat and go.
+"""The actors that move replicas and coordinators: an operator that reassigns and drains, partition leaders that add
+followers to in-sync sets, producers that need ids, coordinators that start, heartbeat and stop.
 
-It looks at the reference image, which nobody in the cluster has: so what it asks for is often stale when it arrives.
-The invariants of ledger_invariants.py are checked with each new reference image.
+They see the reference image, which no node of the cluster has: so their requests are often stale on arrival. The
+invariants of ledger_invariants.py are checked with each new reference image.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class Movers:
 
     def _act(self) -> None:
         self.world.scheduler.after(EVERY_MS * (0.5 + self.rng.random()), self._act)
-        if self.world.is_healing:  # what has begun to move shall arrive
+        if self.world.is_healing:  # started moves must finish
             if self._draining >= 0:
                 self.ask(DrainBroker(self._draining, draining=False))
                 self._draining = -1
@@ -279,13 +279,13 @@ class SimulatedCoordinator:
 
 
 class _Question:
-    """Asked of whoever it reaches; what it answers is looked at where it is given."""
+    """A request to any reachable node; its response is checked where it is given."""
 
     def __init__(self, movers: Movers, request: Request, given: Callable[[MetadataImage, Any], None] | None) -> None:
         self.movers, self.request, self.given = movers, request, given
 
     def answered(self, result: Any) -> None:
-        """Nobody listens there, and nobody is told."""
+        """The node is down, so no response comes."""
 
     def act(self, host: ControllerHost, controller: QuorumController) -> None:
         world = self.movers.world

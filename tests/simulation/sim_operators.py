@@ -1,4 +1,5 @@
-"""The one who runs the quorum: adds and removes voters, hands leads over, replaces disks. Tries again when refused."""
+"""The operator of the quorum: adds and removes voters, transfers leadership, replaces disks. Retries refused
+changes."""
 
 from __future__ import annotations
 
@@ -67,7 +68,7 @@ class Operator:
         return f"the lead shall go from {leader.node_id} to {key.node_id}"
 
     def change_now(self, host: ControllerHost, rng: random.Random) -> None:
-        """Has a leader change the voters, whatever else is going on."""
+        """Has a leader change the voters at once."""
         controller, hosts = host.controller, self.world.hosts
         if controller is None:
             return
@@ -87,7 +88,7 @@ class Operator:
         return host.controller is not None and self._all_alive(host.controller.voters)
 
     def remove_now(self, host: ControllerHost, key: ReplicaKey) -> None:
-        """Has a leader remove a voter, whatever else is going on."""
+        """Has a leader remove a voter at once."""
         self.wanted.discard(key.node_id)
         self._ask(host, lambda controller, done: controller.remove_voter(key, done), f"removes voter {key}")
 
@@ -98,7 +99,7 @@ class Operator:
         return bool(self._given)
 
     def _all_alive(self, voters: VoterSet) -> bool:
-        """Has every voter its disk? If not, nobody who has may be removed: too few might be left."""
+        """Whether every voter has its disk. If not, none that has may be removed: too few might remain."""
         hosts = self.world.hosts
         return all(hosts[key.node_id].key == key and not hosts[key.node_id].record.is_damaged for key in voters)
 

@@ -1,14 +1,13 @@
-"""A schedule as data: who there is, what goes wrong and when. Drawn from a seed, before anything runs.
+"""A schedule as data: nodes, faults and times. Drawn from a seed, before anything runs.
 
     |-- noisy --|-- quiet --|-- noisy --|-- noisy --|-- quiet --| ... |-- heal, then prove that all is well --|
 
-A quarter of the periods are quiet: what is broken is mended at their beginning, and once a leader is settled nobody may
-stand for election until they end. In the others 5 to 40 faults come, of kinds that each schedule draws for itself, and
-as often as it draws (swarm testing; Groce and others, 2012): some schedules are all loss, some all crashes, some all
-membership.
+A quarter of the periods are quiet: at their beginning all damage is repaired, and once a leader is settled no node may
+stand for election until they end. In the others 5 to 40 faults come, of kinds and rates that each schedule draws for
+itself (swarm testing; Groce and others, 2012): some schedules are all loss, some all crashes, some all membership.
 
-A fault draws its numbers from its own seed, so that the others stay what they are when one is left out: which is how a
-failing schedule is shrunk.
+A fault draws its numbers from its own seed, so that the others stay the same when one is left out: failing schedules
+are shrunk that way.
 """
 
 from __future__ import annotations

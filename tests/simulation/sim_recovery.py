@@ -1,7 +1,7 @@
-"""When the faults are over: mend everything, and see that all becomes well by itself, within a bounded time.
+"""After the faults: repair everything, and check that the cluster recovers by itself, within a bounded time.
 
-Quiet periods are the same in small: everything is mended, and once all is calm nobody may stand for election until the
-period ends.
+Quiet periods do the same on a small scale: all damage is repaired, and once the cluster is calm no node may stand for
+election until the period ends.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Recovery:
         world.scheduler.after(_LOOK_MS, self._look)
 
     def _flap(self) -> None:
-        """A connection breaks and is made anew at once: whoever lost its leader so must not depose it (9.6)."""
+        """A connection breaks and is replaced at once: a follower that lost its leader so must not depose it (9.6)."""
         world = self.world
         leader = world.leader()
         followers = [host for host in world.up() if host is not leader]
@@ -74,7 +74,7 @@ class Recovery:
         world.scheduler.after(1.0 + 30.0 * world.rng.random(), world.connect, leader, follower)
 
     def _is_calm(self) -> bool:
-        """One leads, and everybody who votes follows it."""
+        """One leads, and all voters follow it."""
         leader = self.world.leader()
         if leader is None or leader.controller is None or not leader.controller.is_active:
             return False
@@ -124,7 +124,7 @@ class Recovery:
         voters = () if leader is None or leader.controller is None else leader.controller.voters.keys
         for host in list(world.hosts.values()):
             if host.record.is_damaged and leader is not None and host.key not in voters and host is not leader:
-                host.power_loss(Loss.ALL)  # nobody has noticed yet, and it shall vote
+                host.power_loss(Loss.ALL)  # unnoticed so far, and its vote is needed
                 host.is_broken = True
             if host.is_broken and host.controller is None:
                 world.tell("operator", f"gives {host} a new disk")

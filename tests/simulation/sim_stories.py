@@ -89,7 +89,7 @@ def _leader(world: ControllersWorld, *, but: tuple[int, ...] = ()) -> Controller
 
 
 def figure_8(world: ControllersWorld, rng: random.Random) -> Generator[float, None, None]:
-    """5.4.2: a leader's entry reaches one other; it dies; somebody else leads for a moment and dies with an entry of
+    """5.4.2: a leader's entry reaches one other; it dies; another voter leads for a moment and dies with an entry of
     its own; the first leads again and copies the old entry to a majority, but none of its new term; it dies; the second
     comes back. If the old entry was called committed, it is lost."""
     first = _leader(world)
@@ -191,8 +191,8 @@ def vote_then_crash(world: ControllersWorld, rng: random.Random) -> Generator[fl
 
 
 def deposed_unaware(world: ControllersWorld, rng: random.Random) -> Generator[float, None, None]:
-    """6.4 of the thesis: a leader is deposed and does not know it; answers to its old heartbeats arrive late, and
-    somebody asks it for a read."""
+    """6.4 of the thesis: a leader is deposed and does not know it; responses to its old heartbeats arrive late, and a
+    client requests a read."""
     old = _leader(world)
     if old is None or len(old.voters()) < 3:
         return
@@ -275,7 +275,7 @@ def cut_voters(world: ControllersWorld, rng: random.Random) -> Generator[float, 
 
 
 def transfer_lost(world: ControllersWorld, rng: random.Random) -> Generator[float, None, None]:
-    """3.10 of the thesis: the lead is handed over, and nobody hears the one that takes it."""
+    """3.10 of the thesis: leadership is transferred, and no voter hears the new leader."""
     old = _leader(world)
     if old is None or len(old.voters()) < 3:
         return
@@ -285,7 +285,7 @@ def transfer_lost(world: ControllersWorld, rng: random.Random) -> Generator[floa
 
 
 def removed_and_gone(world: ControllersWorld, rng: random.Random) -> Generator[float, None, None]:
-    """4.2.2 of the thesis: a leader removes itself and dies; its log, which nobody else has, says that it is none."""
+    """4.2.2 of the thesis: a leader removes itself and dies; only its own log has the removal."""
     old = _leader(world)
     if old is None or old.controller is None or len(old.voters()) < 2 or not world.operator.may_remove(old):
         return
@@ -331,8 +331,9 @@ def unwritten(world: ControllersWorld, rng: random.Random) -> Generator[float, N
 
 
 def deaf_leader(world: ControllersWorld, rng: random.Random) -> Generator[float, None, None]:
-    """6.2 of the thesis: a leader that is heard and hears nobody has to make room for another, also when old answers of
-    its followers come a second time. Its clock runs ahead, or a period would end before two of its time-outs do."""
+    """6.2 of the thesis: a leader that is heard and hears no follower must make room for another, also when old
+    responses of its followers arrive a second time. Its clock runs ahead, so that two of its time-outs end before the
+    period does."""
     old = _leader(world)
     if old is None or old.controller is None or len(old.voters()) < 2 or not old.has_a_true_clock:
         return
@@ -354,7 +355,7 @@ def deaf_leader(world: ControllersWorld, rng: random.Random) -> Generator[float,
             if old.is_slow or old.turn_is_slow:
                 break
             if not all(world.net.is_cut(*link) for link in cut):
-                break  # another fault's end has mended it: somebody was heard
+                break  # another fault's end has repaired it: a follower was heard
             if not old.leads or old.controller.term != term:
                 world.count("state", "deaf leader gave way")
                 break

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 
 class Story:
-    """Lines are kept only when somebody wants to read them."""
+    """Lines are kept only on request."""
 
     def __init__(self, is_wanted: bool) -> None:
         self.is_wanted = is_wanted
@@ -16,7 +16,7 @@ class Story:
         self._lines.append((at_ms, who, what))
 
     def lines(self, last: int | None = None) -> Iterable[str]:
-        """``  12.345 s  controller 2   is leader in term 4``; a line that repeats is told once, with a count."""
+        """``  12.345 s  controller 2   is leader in term 4``; repeated lines are printed once, with a count."""
         told = self._lines if last is None else self._lines[-last:]
         at = 0
         while at < len(told):

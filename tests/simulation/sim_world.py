@@ -119,12 +119,12 @@ class ControllersWorld:
         )
         self.is_quiet = False
         self.is_healing = False
-        #: Since when nobody may stand for election.
+        #: Since when no node may stand for election.
         self.calm_since_ms: float | None = None
         #: Of a mutant: an exception of the product ends its node only; the first one is what the run ends with.
         self.goes_past_exceptions = False
         self.exception: BaseException | None = None
-        #: A connection was broken in a calm time: its end may ask around, and depose nobody.
+        #: A connection was broken in a calm time: its end may start pre-votes, but depose no leader.
         self.has_flapped = False
         self.mend_all: list[Callable[[], None]] = []
         self.story_teller = StoryTeller(self)
@@ -191,7 +191,7 @@ class ControllersWorld:
 
     @property
     def digest(self) -> str:
-        """Of everything that was told: two runs of one plan have the same."""
+        """A digest of all printed events: equal for two runs of one plan."""
         return self._digest.hexdigest()
 
     # -- delays -------------------------------------------------------------------------------------------------------
@@ -266,7 +266,7 @@ class ControllersWorld:
             )
 
     def _ask_a_new_leader(self, host: ControllerHost) -> None:
-        """Somebody always asks for a read in the moment in which a leader does not know yet what is committed."""
+        """Request a read whenever a leader does not know yet what is committed."""
         if host.leads and host.controller is not None and not host.is_paused:
             Read(self, lambda result: None, CLIENT_ADDRESS).act(host, host.controller)
             host.wake()
@@ -285,7 +285,7 @@ class ControllersWorld:
             self.tell(host, f"installs the snapshot up to {value.place}")
 
     def history_grew(self) -> None:
-        """Something was committed that nobody knew to be: leaders of later terms must have it."""
+        """A commit was found that no node had reported: leaders of later terms must have it."""
         last = self.checks.history[-1]
         if last.kind is EntryKind.VOTERS:
             self.count("state", "voters changed")
@@ -380,7 +380,7 @@ class ControllersWorld:
         host = self.hosts[to]
         controller = host.controller
         if controller is None:
-            self.calls.send(to, sender, lambda: message.answered(None))  # refused: nobody listens there
+            self.calls.send(to, sender, lambda: message.answered(None))  # refused: no listener
             return
         if host.is_paused:
             self.scheduler.after(30.0, self._call_arrives, sender, to, message)
@@ -397,7 +397,7 @@ class ControllersWorld:
         host.wake()
 
     def when_checked(self, action: Callable[[], None]) -> None:
-        """Once what this event committed is in the history: a controller answers before anybody could look."""
+        """Once the history has this event's commits: a controller answers before checks could run."""
         self._answers.append(action)
 
     @property
@@ -436,7 +436,7 @@ class ControllersWorld:
             raise self.exception
 
     def pass_until(self, at_ms: float) -> None:
-        """Time passes. Nobody may be so busy that it does not."""
+        """Time passes, even if all nodes are busy."""
         scheduler = self.scheduler
         if not scheduler.run(at_ms, events_max=EVENTS_MAX):
             raise Violation("liveness", f"{EVENTS_MAX} events, and only {scheduler.now_ms:.0f} ms have passed")

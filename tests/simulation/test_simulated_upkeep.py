@@ -100,7 +100,7 @@ def test_a_log_start_that_comes_back_after_a_restart_is_noticed() -> None:
     host.life = 3
     with pytest.raises(Violation, match="log start"):
         found.start_seen(host, log(log_start_offset=0))
-    host.begun_anew = 1  # a copy that is made anew begins where it may
+    host.begun_anew = 1  # a re-created replica may start at any offset
     found.start_seen(host, log(log_start_offset=0))
 
 

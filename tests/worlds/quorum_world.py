@@ -1,9 +1,11 @@
 """Several controllers without a network, moved by hand: each one's disk is in memory, all share one clock.
 
-world = QuorumWorld(3, rng) world.elect()                      -> the leader's node id asked = world.ask(1, request)
--> what becomes of it: .result is an Answer or a HeadraceError, in the end world.settle()                     all that
-can be done without time passing world.pass_ms(2_000)               ticks world.cut(1, 2) .heal() .kill(1) .restart(1)
-.wipe(1)
+world = QuorumWorld(3, rng)
+world.elect()                      -> the leader's node id
+asked = world.ask(1, request)      -> its outcome: .result is an Answer or a HeadraceError, in the end
+world.settle()                     everything that can be done without time passing
+world.pass_ms(2_000)               ticks
+world.cut(1, 2) .heal() .kill(1) .restart(1) .wipe(1)
 """
 
 from __future__ import annotations

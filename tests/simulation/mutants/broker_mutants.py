@@ -151,12 +151,12 @@ def _count_one_attempt(self: InSyncSet, code: str, *, retriable: bool, now_ms: i
     _refused(self, code, retriable=retriable, now_ms=now_ms)
 
 
-# -- copies that begin anew --------------------------------------------------------------------------------------------
+# -- replicas that start empty -----------------------------------------------------------------------------------------
 
 
 def _make_before_it_is_told(self: roles.Roles, each: Any) -> bool:
-    """Neither the leader nor the controllers hear of it. (That ``next_step`` says MAKE too soon harms nobody: only who
-    was told by the metadata asks it again.)"""
+    """Neither the leader nor the controllers learn of it. (That ``next_step`` returns MAKE too soon is harmless: only a
+    replica with the metadata asks it again.)"""
     if each.state.leader in (NO_LEADER, self._broker_id) or next_step(each.state, self._broker_id) is Step.KEEP:
         return False
     self._healing.setdefault(each.partition, HealingReplica())

@@ -161,7 +161,7 @@ _loaded = groups.Groups.loaded
 
 
 def _sessions_go_on(self: groups.Groups, now_ms: int) -> Decision:
-    """Whoever takes a shard over holds against its members that they never spoke to it."""
+    """A new owner of a shard counts the members' sessions although they never reached it."""
     decision = _loaded(self, now_ms)
     for group in self._state.groups.values():
         for member in group.members.values():
@@ -255,7 +255,7 @@ _looked_up = Member.looked_up
 
 
 def _any_vacancy_counts(self: Member, shard_epoch: int, as_of: float | None, now: float, *, is_vacant: bool) -> None:
-    """That nobody has the shard is believed of metadata that are older than the member's own coordinator."""
+    """Metadata older than the member's own coordinator are believed when they show no owner."""
     _looked_up(self, self._shard_epoch + 1 if is_vacant else shard_epoch, as_of, now, is_vacant=is_vacant)
 
 

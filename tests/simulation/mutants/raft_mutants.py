@@ -31,8 +31,8 @@ from tests.simulation.mutants.raft_without_guards import (
     VotesTwice,
 )
 
-#: The classes that break a promise which schedules can see. (What only wastes time, such as a chunk that is sent twice,
-#: is told by stories in tests/unit/controller.)
+#: The classes that break a promise visible to schedules. (Classes that only waste time, such as a chunk sent twice, are
+#: caught by stories in tests/unit/controller.)
 CLASSES: tuple[type[RaftNode], ...] = (
     ForgetsItsVote,
     ForgetsItsTerm,

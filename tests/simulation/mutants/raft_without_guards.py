@@ -1,7 +1,7 @@
-"""Raft with one guard removed, again and again. Each class says what it breaks: a section of the Raft paper (or of the
-thesis, T), a KIP, or somebody's bug.
+"""Raft with one guard removed, class by class. Each class names what it breaks: a section of the Raft paper (or of the
+thesis, T), a KIP, or a known bug.
 
-The schedules and stories here (test_raft_mutants.py) and the simulator (tests/simulation/mutants) have to notice them.
+The schedules and stories here (test_raft_mutants.py) and the simulator (tests/simulation/mutants) must notice them.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class CommitsWhatItHasNotCompared(RaftNode):
 
 
 class ChangesVotersWhileTheyChange(RaftNode):
-    """T 4.1: two changes at a time, two majorities that share nobody."""
+    """T 4.1: two changes at a time, two disjoint majorities."""
 
     def _check_may_change(self) -> None:
         self._check_leading()
@@ -221,7 +221,7 @@ class DoublesChunksWithEveryHeartbeat(RaftNode):
 
 
 class ForgetsWhoFollows(RaftNode):
-    """KIP-595: observers follow whoever leads."""
+    """KIP-595: observers follow any leader."""
 
     def _become_leader(self) -> None:
         self._observers.clear()
@@ -276,7 +276,8 @@ class NeverTellsAStaleLeader(RaftNode):
 
 
 class NeverDoubtsItself(RaftNode):
-    """6.2, KIP-996: a leader that hears nobody leads on, and keeps its followers from electing another."""
+    """6.2, KIP-996: a leader that hears no follower continues to lead, and keeps its followers from electing
+    another."""
 
     def _tick_as_leader(self) -> None:
         self._since_heartbeat += 1
@@ -284,7 +285,8 @@ class NeverDoubtsItself(RaftNode):
 
 
 class HearsOldAnswers(RaftNode):
-    """6.2: an answer counts when it arrives, however old the question; a leader that nobody hears leads on."""
+    """6.2: a response counts when it arrives, however old its request; a leader that no follower hears continues to
+    lead."""
 
     def _on_answer_to_leader(self, sender: ReplicaKey, body: Body) -> None:
         progress = self.progress_of(sender)
