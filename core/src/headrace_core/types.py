@@ -8,8 +8,7 @@ from typing import NamedTuple
 
 from .errors import InvalidTopicError
 
-#: ListOffsets timestamps with a meaning (KIP-79, KIP-734).
-LATEST_TIMESTAMP = -1
+LATEST_TIMESTAMP = -1  #: ListOffsets timestamps with a meaning (KIP-79, KIP-734).
 EARLIEST_TIMESTAMP = -2
 MAX_TIMESTAMP = -3
 

@@ -23,12 +23,9 @@ from ..errors import InvalidConfigError
 
 LONG_MAX = 2**63 - 1
 INT_MAX = 2**31 - 1
-#: Above the length of every key's name.
-NAME_CHARACTERS_MAX = 255
-#: Characters of a wrong value that an error repeats.
-VALUE_CHARACTERS_SHOWN = 100
-#: ConfigKey.source of the keys that are not Kafka's.
-HEADRACE = "Headrace"
+NAME_CHARACTERS_MAX = 255  #: Above the length of every key's name.
+VALUE_CHARACTERS_SHOWN = 100  #: Characters of a wrong value that an error repeats.
+HEADRACE = "Headrace"  #: ConfigKey.source of the keys that are not Kafka's.
 
 
 class Kind(enum.Enum):
@@ -208,9 +205,6 @@ def _near(name: str, names: Iterable[str]) -> str:
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
-# -- text to values ----------------------------------------------------------------------------------------------------
-
-
 def _boolean(key: ConfigKey, raw: Any) -> bool:
     if isinstance(raw, bool):
         return raw
@@ -300,9 +294,6 @@ def _unit_hint(key: ConfigKey, raw: Any) -> str:
     return ""
 
 
-# -- all the keys of a component ---------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class Conflict:
     """Values that are legal alone and contradict each other."""
@@ -343,8 +334,7 @@ class ConfigDef:
         hints: Mapping[str, str] | None = None,
     ) -> None:
         self.keys: dict[str, ConfigKey] = {}
-        #: By prefix ("ssl."), longest first.
-        self.families: dict[str, ConfigKey] = {}
+        self.families: dict[str, ConfigKey] = {}  #: By prefix ("ssl."), longest first.
         self.where = where
         self.checks = tuple(checks)
         self.hints = dict(hints or {})

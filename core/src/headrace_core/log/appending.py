@@ -64,18 +64,13 @@ class Append:
 class AppendInfo(NamedTuple):
     """The outcome of an append."""
 
-    #: Offset of the first record.
-    base_offset: int
-    #: One past the last record.
-    next_offset: int
-    #: Time that the log gave the records (LogAppendTime), else -1.
-    log_append_time_ms: int
-    #: Bytes written.
-    size: int
+    base_offset: int  #: Offset of the first record.
+    next_offset: int  #: One past the last record.
+    log_append_time_ms: int  #: Time that the log gave the records (LogAppendTime), else -1.
+    size: int  #: Bytes written.
     log_start_offset: int
     max_timestamp_ms: int
-    #: Nothing was appended: a retry of batches that the log has at these offsets.
-    is_duplicate: bool = False
+    is_duplicate: bool = False  #: Nothing was appended: a retry of batches that the log has at these offsets.
 
 
 class Write:
@@ -111,10 +106,8 @@ class Write:
         self.next_offset = next_offset
         self.log_append_time_ms = log_append_time_ms
         self.max_timestamp_ms = max_timestamp_ms
-        #: The batches with a producer id: (header as sent, target).
-        self.producers = producers
-        #: One for each append that was added.
-        self.infos: list[AppendInfo] = []
+        self.producers = producers  #: The batches with a producer id: (header as sent, target).
+        self.infos: list[AppendInfo] = []  #: One for each append that was added.
         #: Entries of the producer table, to be removed when the batches are not written.
         self.remembered: list[Remembered] = []
 

@@ -77,10 +77,8 @@ def decode_id(text: str) -> uuid.UUID:
 class Checkpoint(NamedTuple):
     """A decoded checkpoint."""
 
-    #: The fields of each entry; None when the file is damaged.
-    rows: list[list[str]] | None
-    #: The damage; None for a sound file.
-    problem: str | None = None
+    rows: list[list[str]] | None  #: The fields of each entry; None when the file is damaged.
+    problem: str | None = None  #: The damage; None for a sound file.
     has_checksum: bool = False
 
 

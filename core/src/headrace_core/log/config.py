@@ -56,8 +56,7 @@ class LogConfig:
     min_dirty_ratio: float = from_key(TOPIC, "min.cleanable.dirty.ratio")
     min_compaction_lag_ms: int = from_key(TOPIC, "min.compaction.lag.ms")
     max_compaction_lag_ms: int = from_key(TOPIC, "max.compaction.lag.ms")
-    #: Of tombstones in a compacted log.
-    delete_retention_ms: int = from_key(TOPIC, "delete.retention.ms")
+    delete_retention_ms: int = from_key(TOPIC, "delete.retention.ms")  #: Of tombstones in a compacted log.
     #: Treat a last batch that is whole and wrong as damage, not as a torn tail (the metadata log: a voter must not lose
     #: what it acknowledged).
     refuse_whole_tail: bool = False

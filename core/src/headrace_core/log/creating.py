@@ -32,8 +32,7 @@ from .segment import LogSegment
 #: A log to create: its partition, its topic's id, its settings.
 NewLog = tuple[TopicPartition, uuid.UUID, LogConfig]
 
-#: Logs created together: each holds a descriptor meanwhile.
-_AT_ONCE = 128
+_AT_ONCE = 128  #: Logs created together: each holds a descriptor meanwhile.
 
 
 def create_logs(

@@ -34,8 +34,7 @@ class DeletedFiles:
     def __init__(self, fs: FileSystem) -> None:
         self._fs = fs
         self._lock = threading.Lock()
-        #: Held while files are removed: one thread at a time.
-        self._removing = threading.Lock()
+        self._removing = threading.Lock()  #: Held while files are removed: one thread at a time.
         self._numbers = itertools.count()
         #: (due, on the monotonic clock, number, path, bytes), a heap.
         self._waiting: list[tuple[float, int, str, int]] = []

@@ -40,8 +40,7 @@ from .files import Buffer, File, FileSystem, Lock
 
 T = TypeVar("T")
 
-#: Directories synced at a time.
-_DIRECTORIES_AT_ONCE = 64
+_DIRECTORIES_AT_ONCE = 64  #: Directories synced at a time.
 _NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
 
 
@@ -59,10 +58,8 @@ class CachedFile:
         self._cache = cache
         self._file: File | None = None
         self._is_used = True
-        #: Written or truncated since the last sync.
-        self._unsynced = False
-        #: The hand found it unsynced, and set it aside.
-        self._is_held = False
+        self._unsynced = False  #: Written or truncated since the last sync.
+        self._is_held = False  #: The hand found it unsynced, and set it aside.
         #: Why it must not be opened by its name (errno): closed or retired; 0 while it may be.
         self._why_gone = 0
 
@@ -151,8 +148,7 @@ class DescriptorCache:
         self._lock = threading.Lock()
         #: Files with a descriptor, in the order of the hand; also some that are closed or collected.
         self._ring: deque[ref[CachedFile]] = deque()
-        #: Set aside until they are synced.
-        self._held: WeakSet[CachedFile] = WeakSet()
+        self._held: WeakSet[CachedFile] = WeakSet()  #: Set aside until they are synced.
         #: Directory -> name -> file, of all files in use that are not retired.
         self._files: dict[str, dict[str, ref[CachedFile]]] = {}
 
@@ -170,8 +166,6 @@ class DescriptorCache:
         with self._lock:
             self._files_max = files_max
             self._keep_to(files_max)
-
-    # ---------------------------------------------------------------- opening
 
     def open_lazily(self, path: str, *, create: bool = False) -> CachedFile:
         """A file for reading and writing that gets its descriptor at its first use; a missing file raises OSError then.
@@ -234,8 +228,6 @@ class DescriptorCache:
                 "(ulimit -n), or lower log.open.files.max"
             ) from error
 
-    # ---------------------------------------------------------------- closing
-
     def _keep_to(self, files: int) -> None:
         """Close files until ``files`` are open; keeps the last one when the excess is unsynced files."""
         while len(self._ring) > max(files - len(self._held), 0) and self._turn_hand():
@@ -283,8 +275,6 @@ class DescriptorCache:
                 self._give_descriptor(file)
         file._why_gone = file._why_gone or errno.ESTALE
 
-    # ---------------------------------------------------------------- names
-
     def unlink(self, path: str) -> None:
         with self._lock:
             self._retire_at(path)
@@ -324,8 +314,6 @@ class DescriptorCache:
         self._fs.rmdir(path)
         with self._lock:
             self._files.pop(path, None)
-
-    # ---------------------------------------------------------------- what the other file system does
 
     def sync_files(self, files: Sequence[File]) -> None:
         try:

@@ -74,8 +74,7 @@ _DELETED = "-delete"
 PARTITION_DIRECTORY = re.compile(r"([a-zA-Z0-9._-]{1,249})-(\d{1,10})\Z")
 _NAME_BYTES_MAX = 255
 
-#: Topic name and id (if known) -> settings.
-ConfigOf = Callable[[str, uuid.UUID | None], LogConfig]
+ConfigOf = Callable[[str, uuid.UUID | None], LogConfig]  #: Topic name and id (if known) -> settings.
 
 
 def format_directory(

@@ -106,8 +106,7 @@ class Problem:
     position: int
     offset: int
     what: str
-    #: What the operator can do.
-    cure: str = ""
+    cure: str = ""  #: What the operator can do.
 
     def __str__(self) -> str:
         position = f", position {self.position}" if self.position >= 0 else ""

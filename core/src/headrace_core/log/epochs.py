@@ -49,8 +49,7 @@ class LeaderEpochs:
         #: without checksum: Kafka wrote it, and after a crash it may lack an entry. Later entries get no checksum
         #: either, until all are rebuilt from the batches.
         self.is_vouched_for = True
-        #: The file's entries; None: unreadable.
-        self._stored: tuple[EpochStart, ...] | None = ()
+        self._stored: tuple[EpochStart, ...] | None = ()  #: The file's entries; None: unreadable.
         #: The file still has epochs that were cut off the log: it is written before the next batch is (``catch_up``).
         self._is_behind = False
 

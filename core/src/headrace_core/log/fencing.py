@@ -28,10 +28,8 @@ from ..records import BatchHeader
 from ..types import TopicPartition
 from .segment import LogSegment
 
-#: Epoch of a log whose batches carry none; smaller than all others.
-NO_SHARD_EPOCH = -1
-#: Bytes searched at once, from the end of a segment towards its beginning.
-_WINDOW_BYTES = 64 * 1024
+NO_SHARD_EPOCH = -1  #: Epoch of a log whose batches carry none; smaller than all others.
+_WINDOW_BYTES = 64 * 1024  #: Bytes searched at once, from the end of a segment towards its beginning.
 
 
 class Fence(NamedTuple):

@@ -30,10 +30,8 @@ except ImportError:  # not compiled: one after the other
 
 Buffer = bytes | bytearray | memoryview
 
-#: A full disk or quota: the errors that are not final.
-NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
-#: Linux takes at most this many buffers in one writev.
-IOV_MAX = 1024
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT)  #: A full disk or quota: the errors that are not final.
+IOV_MAX = 1024  #: Linux takes at most this many buffers in one writev.
 _FALLOC_FL_KEEP_SIZE = 1
 _SYNC_FILE_RANGE_WRITE = 2
 _PROBE_STEP_BYTES = 64 * 1024
@@ -142,9 +140,6 @@ class FileSystem(Protocol):
 
     def total_bytes(self, path: str) -> int:
         """The size of the disk of ``path``."""
-
-
-# ---------------------------------------------------------------------------------------------- the real one
 
 
 class RealFile:
@@ -366,9 +361,6 @@ def full_disk_tolerated() -> Iterator[None]:
     except OSError as error:
         if error.errno not in NO_SPACE:
             raise
-
-
-# ---------------------------------------------------------------------------------------------- whole small files
 
 
 def read_file(fs: FileSystem, path: str) -> bytes:

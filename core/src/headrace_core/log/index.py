@@ -183,8 +183,7 @@ class _SparseIndex:
 
     _entry: struct.Struct
     _column_types: tuple[str, str]
-    #: Entries that only ``sealing`` may take, as in Kafka.
-    _kept_for_seal = 0
+    _kept_for_seal = 0  #: Entries that only ``sealing`` may take, as in Kafka.
 
     def __init__(self, fs: FileSystem, path: str, base_offset: int, size_max_bytes: int) -> None:
         self.base_offset = base_offset
@@ -250,8 +249,6 @@ class OffsetIndex(_SparseIndex):
             array("I", [position for _, position in entries]),
         )
 
-    # ---- change
-
     def append(self, offset: int, position: int) -> None:
         """Add an entry: ``offset`` (a batch's last) lies in the batch at ``position``; no effect when the index is
         full."""
@@ -270,8 +267,6 @@ class OffsetIndex(_SparseIndex):
         keep = bisect_right(offsets, offset - 1 - self.base_offset) if offset > self.base_offset else 0
         self._entries = (offsets[:keep], positions[:keep])
         self.file.truncate(keep)
-
-    # ---- questions
 
     def entry_below(self, offset: int) -> IndexEntry:
         """The last entry at or below ``offset``, unchecked against the log; (0, -1) if there is none."""

@@ -55,16 +55,13 @@ MARKER = "moved-to"
 FUTURE_SUFFIX = "-future"
 CHUNK_BYTES = 1024 * 1024
 _NAME_BYTES_MAX = 255
-#: Interval at which a waiting copy checks for a new rate.
-_RECONSIDER_S = 0.5
+_RECONSIDER_S = 0.5  #: Interval at which a waiting copy checks for a new rate.
 _FUTURE = re.compile(r"(.+)-(\d{1,10})\.[0-9a-f]{32}-future\Z")
 _SEGMENT_FILE = re.compile(r"\d{20}\.(log|index|timeindex|snapshot)\Z")
 #: Copied beside a sealed segment; the target rebuilds missing ones from the log.
 _BESIDE = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, SNAPSHOT_SUFFIX)
-#: Temporary or deleted files.
-_PASSING = (".tmp", ".deleted", ".cleaned", ".swap", MARKER)
-#: Errors of a rename that surely changed nothing.
-_NOT_DONE = (*NO_SPACE, errno.EROFS)
+_PASSING = (".tmp", ".deleted", ".cleaned", ".swap", MARKER)  #: Temporary or deleted files.
+_NOT_DONE = (*NO_SPACE, errno.EROFS)  #: Errors of a rename that surely changed nothing.
 
 
 class MoveError(Exception):
@@ -105,8 +102,7 @@ class Pace:
     def __init__(self, clock: Clock, bytes_per_second: float) -> None:
         self._clock = clock
         self._bytes_per_second = bytes_per_second
-        #: Whether the copy has waited for its rate since this was set to False.
-        self.has_waited = False
+        self.has_waited = False  #: Whether the copy has waited for its rate since this was set to False.
         self._cancelled = threading.Event()
         self._is_hurried = False
         self._owed_bytes = 0.0
@@ -163,8 +159,7 @@ class _SegmentCopy:
     def __init__(self, segment: LogSegment, file: File) -> None:
         self.segment = segment
         self.size = 0
-        #: None: complete and durable.
-        self.file: File | None = file
+        self.file: File | None = file  #: None: complete and durable.
 
 
 class LogCopy:
@@ -184,16 +179,13 @@ class LogCopy:
         self.name = future_name(log.topic_partition, move_id)
         self.path = f"{target_root}/{self.name}"
         self.copied_bytes = 0
-        #: About the end of the copy.
-        self.end_offset = log.log_start_offset
+        self.end_offset = log.log_start_offset  #: About the end of the copy.
         self._fs = fs
         self._target_root = target_root
         self._pace = pace
         self._room = room
         self._copies: dict[int, _SegmentCopy] = {}
         self._cuts = log.cuts
-
-    # ---------------------------------------------------------------- copying (a thread)
 
     def begin(self) -> None:
         """Create the future's directory, durably. Raises DiskFullError, TargetFailedError."""
@@ -321,8 +313,6 @@ class LogCopy:
             remove_tree(self._fs, self.path)
             self._fs.sync_directory(self._target_root)
 
-    # ---------------------------------------------------------------- taking over (the source's turn)
-
     def finish(self) -> None:
         """Seal the source's active segment, and make the copy whole and durable. No appends after this. Raises as
         ``catch_up``."""
@@ -382,9 +372,6 @@ class LogCopy:
         )
 
 
-# ---------------------------------------------------------------------------------------------- after a crash
-
-
 @dataclass(frozen=True, slots=True)
 class MoveMarker:
     """Marker in a log that may have been moved: the target, and the copy's former name."""
@@ -420,8 +407,7 @@ class Leftovers(NamedTuple):
     #: Name of each unfinished copy, and its partition as far as the name shows.
     futures: dict[str, TopicPartition | None]
     markers: dict[TopicPartition, MoveMarker]
-    #: Unreadable markers, and why.
-    damaged: dict[TopicPartition, str]
+    damaged: dict[TopicPartition, str]  #: Unreadable markers, and why.
 
 
 def find_leftovers(directory: LogDirectory) -> Leftovers:

@@ -45,8 +45,7 @@ class Opened:
     epochs: LeaderEpochs
     log_start_offset: int
     log_end_offset: int
-    #: What recovery did, for the process's log; empty after a clean stop.
-    notes: list[str]
+    notes: list[str]  #: What recovery did, for the process's log; empty after a clean stop.
 
 
 class _Opening:

@@ -63,11 +63,9 @@ from .swap import TXN_INDEX_SUFFIX
 
 logger = logging.getLogger(__name__)
 
-#: Logs that are closed at the same time: each holds two descriptors meanwhile.
-_CLOSED_AT_ONCE = 64
+_CLOSED_AT_ONCE = 64  #: Logs that are closed at the same time: each holds two descriptors meanwhile.
 
-#: Suffix of files that will be removed.
-DELETED_SUFFIX = ".deleted"
+DELETED_SUFFIX = ".deleted"  #: Suffix of files that will be removed.
 
 
 class DeletedFile(NamedTuple):
@@ -113,10 +111,8 @@ class PartitionLog(LogReader):
         self._rng = rng
         self._roll_jitter_ms = self._draw_jitter()
         self.topic_id = topic_id
-        #: Everything below is durable.
-        self.flushed_end = log_end_offset
-        #: Time of the last roll; -1: no roll since it was opened.
-        self._rolled_ms = -1
+        self.flushed_end = log_end_offset  #: Everything below is durable.
+        self._rolled_ms = -1  #: Time of the last roll; -1: no roll since it was opened.
 
     @classmethod
     def open(
@@ -171,8 +167,6 @@ class PartitionLog(LogReader):
             snapshots,
         )
 
-    # ---------------------------------------------------------------- state
-
     @property
     def active(self) -> LogSegment:
         """The segment that is appended to."""
@@ -215,8 +209,6 @@ class PartitionLog(LogReader):
         for segment in self._segments[-1:]:
             segment.interval_bytes = config.index_interval_bytes
         self._roll_jitter_ms = self._draw_jitter()
-
-    # ---------------------------------------------------------------- append
 
     def append(self, data: Buffer, leader_epoch: int) -> AppendInfo:
         """Validate and append whole batches as their leader: assigns offsets and the epoch. Not durable before
@@ -342,8 +334,6 @@ class PartitionLog(LogReader):
                 f"{self.topic_partition}: an append with leader epoch {epoch}, but the log has records of {latest}"
             )
 
-    # ---------------------------------------------------------------- what comes from a leader
-
     def _add_replicated(
         self, append: Append, group: Write, outcomes: list[AppendOutcome], now_ms: int
     ) -> AppendOutcome | None:
@@ -417,8 +407,6 @@ class PartitionLog(LogReader):
             raise
         group.add(part, self.log_start_offset)
 
-    # ---------------------------------------------------------------- idempotent producers
-
     def _admit(self, prepared: Write, group: Write, now_ms: int) -> AppendInfo | None:
         """Check the batches of idempotent producers and add them to the producer table; for batches that were appended
         before, return where. Raises OutOfOrderSequenceNumberError, InvalidProducerEpochError."""
@@ -483,8 +471,6 @@ class PartitionLog(LogReader):
         del group.remembered[at_first:]
         self.producers.take_back(reversed(remembered), self._end_with(group))
 
-    # ---------------------------------------------------------------- writing
-
     def _write(self, group: Write) -> list[AppendOutcome]:
         """Write, publish and empty the group; the outcome of each append."""
         if not group.metas:
@@ -524,8 +510,6 @@ class PartitionLog(LogReader):
             f"{self.directory}: no space left on the disk ({error.strerror}): nothing was appended; free some space, "
             "or lower the topics' retention"
         )
-
-    # ---------------------------------------------------------------- roll
 
     def _should_roll(self, group: Write, prepared: Write, now_ms: int) -> bool:
         """Kafka's LogSegment.shouldRoll, for what would come behind ``group``."""
@@ -606,8 +590,6 @@ class PartitionLog(LogReader):
         path = f"{self.directory}/next{LOG_SUFFIX}.tmp"
         self._fs.open(path, write=True, create=True).close()
         return path
-
-    # ---------------------------------------------------------------- flush, truncate, delete, close
 
     def flush(self) -> int:
         """Force everything appended so far to the disk; returns the flushed offset. A failure (OSError) is final."""

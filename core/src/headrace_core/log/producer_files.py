@@ -37,10 +37,8 @@ from .segment import LogSegment, segment_name
 _SNAPSHOT = re.compile(r"(\d{20})\.snapshot\Z")
 _INT16 = struct.Struct(">h")
 _TYPE_AT = 2
-#: A marker's value: version int16, coordinator epoch int32.
-_MARKER = struct.Struct(">hi")
-#: How far back a producer's batches before its snapshot are looked up.
-_LOOK_BACK_BYTES = 16 * 1024 * 1024
+_MARKER = struct.Struct(">hi")  #: A marker's value: version int16, coordinator epoch int32.
+_LOOK_BACK_BYTES = 16 * 1024 * 1024  #: How far back a producer's batches before its snapshot are looked up.
 
 
 class ProducerSnapshots:

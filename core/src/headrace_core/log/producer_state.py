@@ -81,14 +81,10 @@ class ProducerBatch(NamedTuple):
 class Check(enum.Enum):
     """Verdict on a producer's batch."""
 
-    #: Append it.
-    NEXT = "next"
-    #: Appended before: answer with that batch's offset, append nothing.
-    DUPLICATE = "duplicate"
-    #: A batch before it is missing.
-    OUT_OF_ORDER = "out of order"
-    #: A newer producer has this id.
-    FENCED = "fenced"
+    NEXT = "next"  #: Append it.
+    DUPLICATE = "duplicate"  #: Appended before: answer with that batch's offset, append nothing.
+    OUT_OF_ORDER = "out of order"  #: A batch before it is missing.
+    FENCED = "fenced"  #: A newer producer has this id.
 
 
 class Checked(NamedTuple):
@@ -111,10 +107,8 @@ class ProducerEntry:
     epoch: int
     batches: tuple[ProducerBatch, ...] = ()
     coordinator_epoch: int = -1
-    #: Of its last batch or marker.
-    last_timestamp_ms: int = -1
-    #: Start of its open transaction; None: none is open.
-    transaction_first_offset: int | None = None
+    last_timestamp_ms: int = -1  #: Of its last batch or marker.
+    transaction_first_offset: int | None = None  #: Start of its open transaction; None: none is open.
     #: Its bytes in a snapshot; None: changed since the last one. A table of a million producers is written at each
     #: roll, and few of them have changed.
     packed: bytes | None = field(default=None, compare=False, repr=False)
@@ -168,10 +162,8 @@ class ProducerTable:
 
     def __init__(self, entries: Iterable[ProducerEntry] = (), *, next_offset: int = 0) -> None:
         self._entries = {entry.producer_id: entry for entry in entries}
-        #: The state is that before this offset.
-        self.next_offset = next_offset
-        #: Local time of the next updates, in milliseconds of a monotonic clock.
-        self.local_ms = 0.0
+        self.next_offset = next_offset  #: The state is that before this offset.
+        self.local_ms = 0.0  #: Local time of the next updates, in milliseconds of a monotonic clock.
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -181,8 +173,6 @@ class ProducerTable:
 
     def get(self, producer_id: int) -> ProducerEntry | None:
         return self._entries.get(producer_id)
-
-    # ---------------------------------------------------------------- before and after an append
 
     def check(self, header: BatchHeader) -> Checked:
         """Decide whether this batch (of data, with a producer id) may be appended. Changes nothing.
@@ -301,8 +291,6 @@ class ProducerTable:
             )
             entry.is_cut_short = old.is_cut_short
 
-    # ---------------------------------------------------------------- questions
-
     @property
     def first_unstable_offset(self) -> int | None:
         """Start of the first open transaction, which bounds the last stable offset; None: none is open."""
@@ -340,8 +328,6 @@ class ProducerTable:
                 del self._entries[producer_id]
                 gone.append(producer_id)
         return gone
-
-    # ---------------------------------------------------------------- the file
 
     def snapshot(self) -> bytes:
         body = _COUNT.pack(len(self._entries)) + b"".join(

@@ -48,10 +48,8 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _PLACES_MAX = 128
-#: Two for a log that may be damaged, and two for the indexes of two segments.
-_READS_MAX = 4
-#: Sealed segments that keep their indexes in memory.
-_WARM_SEGMENTS = 4
+_READS_MAX = 4  #: Two for a log that may be damaged, and two for the indexes of two segments.
+_WARM_SEGMENTS = 4  #: Sealed segments that keep their indexes in memory.
 
 
 class MissingRecordsError(CorruptLogError):
@@ -59,10 +57,8 @@ class MissingRecordsError(CorruptLogError):
 
 
 class ReadResult(NamedTuple):
-    #: Whole batches as they stand in the log; the first may begin below the offset asked for.
-    records: bytes
-    #: Offset of the next read.
-    next_offset: int
+    records: bytes  #: Whole batches as they stand in the log; the first may begin below the offset asked for.
+    next_offset: int  #: Offset of the next read.
 
 
 class FoundTimestamp(NamedTuple):
@@ -103,15 +99,12 @@ class LogReader:
     ) -> None:
         self.topic_partition = topic_partition
         self.log_start_offset = log_start_offset
-        #: One past the last written record.
-        self.log_end_offset = log_end_offset
-        #: Incremented when a truncation begins, and when it ends.
-        self.cuts = 0
+        self.log_end_offset = log_end_offset  #: One past the last written record.
+        self.cuts = 0  #: Incremented when a truncation begins, and when it ends.
         self._segments = segments
         self._places = _Places()
         self._warm: tuple[LogSegment, ...] = ()
-        #: Whether a compaction gap was found in it.
-        self._was_compacted = False
+        self._was_compacted = False  #: Whether a compaction gap was found in it.
 
     def closed_error(self) -> UnknownTopicOrPartitionError:
         """The error of a call to a closed or deleted log."""

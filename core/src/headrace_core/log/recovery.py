@@ -44,8 +44,7 @@ _BLOCK_BYTES = 4096
 #: Zeros needed in the last block: a record without headers ends with their number, one zero.
 _MIN_HOLE_BYTES_AT_END = 2
 _ZERO_BLOCK = bytes(_BLOCK_BYTES)
-#: Zeros at the end of a tail that was never written.
-_ZEROS = 8
+_ZEROS = 8  #: Zeros at the end of a tail that was never written.
 _MAGIC_AT = 16
 _BASE_OFFSET = struct.Struct(">q")
 
@@ -56,12 +55,10 @@ class Scan:
 
     batches: list[BatchMeta] = field(default_factory=list)
     epochs: list[EpochStart] = field(default_factory=list)
-    #: End of the sound batches, and the offset after the last of them.
-    end: int = 0
+    end: int = 0  #: End of the sound batches, and the offset after the last of them.
     next_offset: int = 0
     file_size: int = 0
-    #: Why the bytes at ``end`` are no sound batch; None when the file ends there.
-    problem: str | None = None
+    problem: str | None = None  #: Why the bytes at ``end`` are no sound batch; None when the file ends there.
 
 
 class Verdict(enum.Enum):

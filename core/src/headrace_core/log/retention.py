@@ -60,8 +60,7 @@ class Expired:
     segments: int
     log_start_offset: int
     shares: tuple[Share, ...]
-    #: The active segment is among them: roll it first.
-    roll_first: bool
+    roll_first: bool  #: The active segment is among them: roll it first.
     #: ``cuts`` of the log at the verdict: a segment that was truncated and filled again is younger.
     cuts: int = 0
 

@@ -30,10 +30,8 @@ logger = logging.getLogger(__name__)
 
 #: A segment whose files were replaced has its indexes in memory only: no files have these names.
 RETIRED_SUFFIX = ".retired"
-#: Bytes per read of a walk over headers: a whole index interval and more.
-_WALK_BYTES = 8192
-#: Bytes per read of a walk over whole batches.
-_WINDOW_BYTES = 1024 * 1024
+_WALK_BYTES = 8192  #: Bytes per read of a walk over headers: a whole index interval and more.
+_WINDOW_BYTES = 1024 * 1024  #: Bytes per read of a walk over whole batches.
 #: Blocks reserved ahead of a growing segment: as much again as it has, up to this.
 _AHEAD_BYTES_MAX = 64 * 1024 * 1024
 AHEAD_FROM_BYTES = 4 * 1024 * 1024
@@ -95,8 +93,7 @@ class LogSegment:
         self.index = OffsetIndex(fs, path + INDEX_SUFFIX, base_offset, index_bytes_max)
         self.time_index = TimeIndex(fs, path + TIME_INDEX_SUFFIX, base_offset, index_bytes_max)
         self.interval_bytes = interval_bytes
-        #: Published bytes.
-        self.size = 0
+        self.size = 0  #: Published bytes.
         #: Largest timestamp, and the last offset of its batch; None: unknown (a sealed segment).
         self._largest: TimestampOffset | None = TimestampOffset(-1, base_offset)
         #: Of the first batch (its max timestamp, as in Kafka), for segment.ms; None while empty or not looked up.
@@ -108,8 +105,7 @@ class LogSegment:
         self._end: tuple[int, int] | None = None
         #: Whether the time index matches the log, as one not loaded from its file does.
         self._times_checked = True
-        #: Written or truncated since it was opened or closed.
-        self._is_changed = False
+        self._is_changed = False  #: Written or truncated since it was opened or closed.
         self._bytes_since_index = 0
         self._reserved_end = 0
         #: Whether blocks may be reserved ahead; False on a disk that is nearly full.

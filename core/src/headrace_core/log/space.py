@@ -24,8 +24,7 @@ from .files import FileSystem
 
 #: With less than this above the reserve, the disk is measured often, and no blocks are reserved ahead.
 NEAR_BYTES = 256 * 1024 * 1024
-#: The reserve is at most the disk's size divided by this.
-RESERVE_PART_MAX = 20
+RESERVE_PART_MAX = 20  #: The reserve is at most the disk's size divided by this.
 #: Free bytes above the reserve that end a shortage; at most the same part of the disk.
 RESUME_BYTES = 64 * 1024 * 1024
 #: Minimal duration of a shortage, in ms. One that returns within twice that time lasts twice as long.
@@ -71,17 +70,14 @@ class SpaceGauge:
         self._root = root
         self._clock = clock
         self.wanted_reserve_bytes = reserve_bytes
-        #: ``wanted_reserve_bytes``, but at most 5 % of the disk.
-        self.reserve_bytes = 0
-        #: At the last measurement.
-        self.free_bytes = 0
+        self.reserve_bytes = 0  #: ``wanted_reserve_bytes``, but at most 5 % of the disk.
+        self.free_bytes = 0  #: At the last measurement.
         self.total_bytes = 0
         self._headroom = 0  # above the reserve, by the last measurement and what was written since
         self._remeasure_below = 0
         self._measured_ms = -_MEASURE_INTERVAL_MS
         self._was_refused = False
-        #: A shortage lasts; see the module.
-        self.is_short = False
+        self.is_short = False  #: A shortage lasts; see the module.
         self._shortage_first_ms = self._shortage_ms = shortage_first_ms
         self._shortage_until_ms = 0.0
         self._shortage_ended_ms = float("-inf")

@@ -20,8 +20,7 @@ from .partition_log import PartitionLog
 
 #: Flushes by which a disk is judged, and the least number for a judgement.
 RECENT_SYNCS, _SYNCS_TO_JUDGE = 64, 16
-#: Called in the event loop with the outcome: a value, or the exception.
-Done = Callable[[Any], None]
+Done = Callable[[Any], None]  #: Called in the event loop with the outcome: a value, or the exception.
 
 
 @dataclass(slots=True)
@@ -33,8 +32,7 @@ class ActionEntry:
     done: Done
 
 
-#: An append to a log, or an action.
-Entry = tuple[PartitionLog, Append] | ActionEntry
+Entry = tuple[PartitionLog, Append] | ActionEntry  #: An append to a log, or an action.
 #: Appends to one log, in order, as one write; or an action.
 Step = tuple[PartitionLog, list[Append]] | ActionEntry
 
@@ -44,8 +42,7 @@ class Turn(NamedTuple):
 
     steps: list[Step]
     size: int
-    #: Too long for the event loop: many bytes, an action, or a segment that will be sealed.
-    is_heavy: bool
+    is_heavy: bool  #: Too long for the event loop: many bytes, an action, or a segment that will be sealed.
 
 
 def plan_turn(queue: deque[Entry], *, bytes_max: int, inline_bytes_max: int) -> Turn:

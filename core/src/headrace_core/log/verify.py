@@ -331,19 +331,16 @@ class _Segment:
         self.is_sound = True
         #: (position, expected offset, found offset); None: no gap.
         self.first_gap: tuple[int, int, int] | None = None
-        #: It has a gap, or a batch that has lost records.
-        self.was_compacted = False
+        self.was_compacted = False  #: It has a gap, or a batch that has lost records.
         self._fs = fs
         self._epochs = epochs
         self._counts = counts
         self._bounds = bounds
-        #: The next start truncates its end.
-        self.is_torn = False
+        self.is_torn = False  #: The next start truncates its end.
         self._batches: list[BatchMeta] = []
         #: Batches that compaction has emptied: their times are of removed records.
         self._times_of_empty: list[int] = []
-        #: Of batches that hold records.
-        self._largest_ms = -1
+        self._largest_ms = -1  #: Of batches that hold records.
 
     def verify(self) -> Iterator[FileLine | Problem]:
         file = self._fs.open(self.path)

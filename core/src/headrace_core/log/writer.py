@@ -83,10 +83,8 @@ OnWritten = Callable[[Sequence[PartitionLog], Callable[[], None]], None]
 
 
 class TurnResult(NamedTuple):
-    #: (waiter, outcome), in the order of the turn.
-    outcomes: list[tuple[Done, Any]]
-    #: Logs whose end or durable end advanced.
-    logs: list[PartitionLog]
+    outcomes: list[tuple[Done, Any]]  #: (waiter, outcome), in the order of the turn.
+    logs: list[PartitionLog]  #: Logs whose end or durable end advanced.
     failure: StorageError | None
     sync_ms: float
 
@@ -96,8 +94,7 @@ class _Begun(NamedTuple):
 
     outcomes: list[tuple[Done, Any]]
     touched: list[PartitionLog]
-    #: Logs with bytes that may be replicated.
-    written: list[PartitionLog]
+    written: list[PartitionLog]  #: Logs with bytes that may be replicated.
 
 
 class DirectoryWriter:
@@ -131,16 +128,13 @@ class DirectoryWriter:
         inline_sync_ms_max: float = INLINE_SYNC_MS_MAX,
     ) -> None:
         self.directory = directory
-        #: Why the directory is offline; None while it works.
-        self.failure: StorageError | None = None
-        #: Bytes queued or being written, for back-pressure.
-        self.pending_bytes = 0
+        self.failure: StorageError | None = None  #: Why the directory is offline; None while it works.
+        self.pending_bytes = 0  #: Bytes queued or being written, for back-pressure.
         self._clock = clock
         self._on_turn = on_turn
         self._on_written = on_written
         self._on_failure = on_failure
-        #: Free space of the directory; None: unknown, only ENOSPC shows a full disk.
-        self.space = space
+        self.space = space  #: Free space of the directory; None: unknown, only ENOSPC shows a full disk.
         self._on_full = on_full
         self._was_full = False
         self._on_short = on_short

@@ -122,8 +122,6 @@ class BrokerSession(NodeSession[RegisteredBroker]):
         """Return once the controllers consider the broker able to serve."""
         await self._unfenced.wait()
 
-    # -- what a broker says of itself
-
     async def _ask_to_register(self, stub: cluster_pb2_grpc.ClusterStub, timeout_s: float) -> RegisteredBroker:
         who = self._registration
         request = cluster_pb2.RegisterBrokerRequest(

@@ -12,8 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from ..errors import NotControllerError
 
-#: No leader is known.
-NOBODY = -1
+NOBODY = -1  #: No leader is known.
 
 
 class Controllers:
@@ -24,8 +23,7 @@ class Controllers:
         self._bootstrap = tuple(dict.fromkeys(bootstrap))
         self._known: dict[int, str] = {}
         self._changed: list[Callable[[], None]] = []
-        #: The leading controller, and its epoch (term).
-        self.leader_id = NOBODY
+        self.leader_id = NOBODY  #: The leading controller, and its epoch (term).
         self.leader_epoch = -1
 
     @property

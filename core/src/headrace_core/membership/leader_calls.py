@@ -17,10 +17,8 @@ import grpc.aio
 from ..errors import NetworkError, RequestTimedOutError
 from ..rpc.status import error_from_rpc
 
-#: How long to wait for an answer once another controller leads.
-LEFT_BEHIND_S = 1.0
-#: Repeating these is harmless.
-_READS = ("Describe", "List")
+LEFT_BEHIND_S = 1.0  #: How long to wait for an answer once another controller leads.
+_READS = ("Describe", "List")  #: Repeating these is harmless.
 
 
 def is_repeatable(method: str, request: Any) -> bool:

@@ -28,8 +28,7 @@ class LeaderDiscovery:
         self._backoff = Backoff(most_ms=pause_ms_max)
         self._failures = 0
         self._hops = 0
-        #: The address that has answered since the last failure.
-        self._answered = ""
+        self._answered = ""  #: The address that has answered since the last failure.
         self._asked: set[str] = set()
         self._known = self._leader()
         self.address = controllers.leader_address or random.choice(controllers.candidates())

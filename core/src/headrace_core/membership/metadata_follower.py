@@ -67,16 +67,14 @@ OnChange = Callable[[MetadataImage, MetadataDelta], Awaitable[None]]
 READ_INDEX_EVERY_S = 0.8
 _READ_INDEX_AGAIN_S = 0.25
 _READ_INDEX_TIMEOUT_S = 2.5
-#: Pause before repeating a query while the controller knows no leader.
-_ASK_AGAIN_S = 0.05
+_ASK_AGAIN_S = 0.05  #: Pause before repeating a query while the controller knows no leader.
 #: A controller sends something every second, and answers in between: after so long without either it is frozen or
 #: unreachable. If it only answers, the stream counts as broken after twice as long.
 _SILENCE_S = 2.0
 #: A controller without barriers and records for so long may be cut off: try another one. (Idle copies show up to two
 #: seconds, and an election takes one to two.)
 _UNCONFIRMED_S = 5.0
-#: A connection that lasted so long was successful.
-_WORKED_MS = 1_000
+_WORKED_MS = 1_000  #: A connection that lasted so long was successful.
 #: Kafka's metadata.log.max.record.bytes.between.snapshots and metadata.log.max.snapshot.interval.ms.
 SAVE_AFTER_BYTES = 20 * 1024 * 1024
 SAVE_AFTER_MS = 3_600_000
@@ -105,8 +103,7 @@ class MetadataFollower:
         """``controllers``: or ``host:port`` of some controllers' internal listeners; ``image``: the start."""
         self.image = image
         self.controllers = controllers if isinstance(controllers, Controllers) else Controllers(controllers)
-        #: Records read from the log since the start, which an own snapshot saves.
-        self.records_read = 0
+        self.records_read = 0  #: Records read from the log since the start, which an own snapshot saves.
         self._cluster_id = cluster_id
         self._on_change = on_change
         self._clock = clock or SystemClock()
@@ -204,8 +201,6 @@ class MetadataFollower:
                 self._current_waiters.remove(entry)
         return self.image
 
-    # -- a snapshot of one's own --------------------------------------------------------------------------------------
-
     async def load(self, store: ImageStore) -> None:
         """Begin with an earlier snapshot, if there is one; before ``run``. Without a change event: a start acts on the
         whole image anyway."""
@@ -260,8 +255,6 @@ class MetadataFollower:
                     seconds=seconds,
                 )
             )
-
-    # -- one connection -----------------------------------------------------------------------------------------------
 
     async def _follow(self, channel: grpc.aio.Channel, address: str, outage: Outage) -> None:
         request = cluster_pb2.FollowMetadataRequest(cluster_id=self._cluster_id, from_offset=self.image.next_offset)
@@ -348,8 +341,6 @@ class MetadataFollower:
         self._freshness.confirmed(answer.committed_offset, began_ms - answer.age_ms)
         self._wake_current()
         return True
-
-    # -- what arrives -------------------------------------------------------------------------------------------------
 
     async def _apply(self, message: cluster_pb2.FollowMetadataResponse, parts: _SnapshotParts, address: str) -> None:
         if message.controllers:

@@ -17,10 +17,8 @@ from ..metadata import METADATA_VERSION_FEATURE
 from ..metadata.features import SUPPORTED_FEATURES
 from ..rpc.server import Listener
 
-#: Linux's list of the process's own descriptors.
-_DESCRIPTORS = "/proc/self/fd"
-#: How long the descriptor count is cached.
-DESCRIPTORS_KEPT_MS = 1_000.0
+_DESCRIPTORS = "/proc/self/fd"  #: Linux's list of the process's own descriptors.
+DESCRIPTORS_KEPT_MS = 1_000.0  #: How long the descriptor count is cached.
 
 
 class NodeService(node_pb2_grpc.NodeServicer):

@@ -38,10 +38,8 @@ from ..rpc.status import error_from_rpc
 from .controllers import Controllers
 from .leader_discovery import LeaderDiscovery
 
-#: How often a stopping node asks whether it may stop.
-_SHUTDOWN_INTERVAL_S = 0.05
-#: Timeout of one registration, which is then repeated.
-_REGISTER_TIMEOUT_S = 5.0
+_SHUTDOWN_INTERVAL_S = 0.05  #: How often a stopping node asks whether it may stop.
+_REGISTER_TIMEOUT_S = 5.0  #: Timeout of one registration, which is then repeated.
 
 Registered = TypeVar("Registered")
 
@@ -69,13 +67,10 @@ class NodeSession(abc.ABC, Generic[Registered]):
         self._answer_timeout_s = answer_timeout_ms / 1_000
         self._registered: Registered | None = None
         self._want_shutdown = False
-        #: Send time of the last answered request (boottime_s()).
-        self._heard_s = float("-inf")
+        self._heard_s = float("-inf")  #: Send time of the last answered request (boottime_s()).
         self._may_stop = asyncio.Event()
         self._nudge = asyncio.Event()
         self._correlation = itertools.count(1)
-
-    # -- what a role says of itself
 
     @abc.abstractmethod
     async def _ask_to_register(self, stub: cluster_pb2_grpc.ClusterStub, timeout_s: float) -> Registered:
@@ -93,8 +88,6 @@ class NodeSession(abc.ABC, Generic[Registered]):
         """A heartbeat was answered."""
         if answer.should_shutdown:
             self._may_stop.set()
-
-    # -- a life
 
     @property
     def registered(self) -> Registered:
@@ -174,8 +167,6 @@ class NodeSession(abc.ABC, Generic[Registered]):
         except TimeoutError:
             return False
         return True
-
-    # -- one registration, one stream of heartbeats -------------------------------------------------------------------
 
     async def _register_at(self, address: str) -> Registered:
         channel = open_channel(address, ChannelPurpose.HEARTBEAT)
@@ -262,8 +253,7 @@ class _Target:
         self.address = address
         self._controllers = controllers
         self._known = controllers.leader_epoch, controllers.leader_id
-        #: Its epoch as leader.
-        self._epoch: int | None = None
+        self._epoch: int | None = None  #: Its epoch as leader.
 
     def answered(self) -> None:
         if self._epoch is None:

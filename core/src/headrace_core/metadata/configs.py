@@ -222,8 +222,7 @@ def describe_broker(
     return described
 
 
-#: (name there, raw value, source) of a value that is set.
-_Set = tuple[str, Any, ConfigSource]
+_Set = tuple[str, Any, ConfigSource]  #: (name there, raw value, source) of a value that is set.
 
 
 def _declared(name: str) -> ConfigKey | None:

@@ -29,18 +29,15 @@ from ..types import join_address, split_address
 T = TypeVar("T")
 
 NO_DIRECTORY_ID = bytes(16)
-#: The listener on which voters reach each other.
-VOTER_LISTENER = "internal"
+VOTER_LISTENER = "internal"  #: The listener on which voters reach each other.
 
 _KEY = struct.Struct(">hh")
 _HEADER = struct.Struct(">hq")
 _FOOTER = struct.Struct(">h")
 _VERSION = struct.Struct(">hh")
 _PLACE = struct.Struct(">q")
-#: In a snapshot's header: the end offset of the image.
-_PLACE_TAG = 10_000
-#: In a voter of a LeaderChangeMessage: the directory's id.
-_DIRECTORY_TAG = 10_000
+_PLACE_TAG = 10_000  #: In a snapshot's header: the end offset of the image.
+_DIRECTORY_TAG = 10_000  #: In a voter of a LeaderChangeMessage: the directory's id.
 _KRAFT_VERSION = 1
 _ITEMS_MAX = 1_000
 
@@ -83,9 +80,6 @@ class ControlRecord(NamedTuple):
     value: bytes
 
 
-# ---------------------------------------------------------------------------------------------- batches
-
-
 def encode_control_batch(records: Iterable[ControlRecord], *, base_offset: int, epoch: int, timestamp_ms: int) -> bytes:
     return encode_batch(
         [(timestamp_ms, _KEY.pack(0, record.type), record.value, ()) for record in records],
@@ -113,9 +107,6 @@ def decode_control_batch(data: bytes | memoryview, position: int = 0) -> list[Co
             ) from None
         found.append(ControlRecord(control_type, bytes(record.value)))
     return found
-
-
-# ---------------------------------------------------------------------------------------------- values
 
 
 def leader_change(leader_id: int, voters: Sequence[tuple[int, bytes]]) -> ControlRecord:
@@ -193,9 +184,6 @@ def snapshot_footer() -> ControlRecord:
     return ControlRecord(ControlType.SNAPSHOT_FOOTER, _FOOTER.pack(0) + b"\0")
 
 
-# ---------------------------------------------------------------------------------------------- structs within
-
-
 _VOTER = struct.Struct(">i16s")
 _PORT = struct.Struct(">H")
 _FEATURE = struct.Struct(">hh")
@@ -237,9 +225,6 @@ def _read_endpoint(reader: _Reader) -> tuple[str, int]:
     host, port = reader.text(), reader.integer(2) & 0xFFFF
     reader.tagged()
     return host, port
-
-
-# ---------------------------------------------------------------------------------------------- Kafka's encoding
 
 
 def _uvarint(value: int) -> bytes:

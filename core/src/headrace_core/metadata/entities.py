@@ -6,8 +6,7 @@ import msgspec
 
 from .records import UNASSIGNED_DIRECTORY, BrokerEndpoint, ConfigResourceType, FeatureRange
 
-#: Owner of a configuration entry: (type, name).
-ConfigResource = tuple[ConfigResourceType, str]
+ConfigResource = tuple[ConfigResourceType, str]  #: Owner of a configuration entry: (type, name).
 
 
 class BrokerImage(msgspec.Struct, frozen=True):

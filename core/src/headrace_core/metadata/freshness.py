@@ -16,8 +16,7 @@ from __future__ import annotations
 from collections import deque
 from typing import NamedTuple
 
-#: Confirmations that wait for their offset. A copy far behind reaches the oldest ones first.
-_WAITING_MAX = 64
+_WAITING_MAX = 64  #: Confirmations that wait for their offset. A copy far behind reaches the oldest ones first.
 
 
 class MetadataLag(NamedTuple):

@@ -278,8 +278,6 @@ class ImageBuilder:
         )
         return image, delta
 
-    # -- tables, copied when first touched ----------------------------------------------------------------------------
-
     def _own_brokers(self) -> dict[int, BrokerImage]:
         if self._brokers is None:
             self._brokers = dict(self._base.brokers)
@@ -315,8 +313,6 @@ class ImageBuilder:
             load = self._loads.setdefault(broker_id, [0, 0])
             load[0] += sign
             load[1] += sign if position == 0 else 0
-
-    # -- one method per kind of record --------------------------------------------------------------------------------
 
     def _cluster(self, record: ClusterRecord) -> None:
         self._cluster_id = record.cluster_id

@@ -27,8 +27,7 @@ from .records import (
 )
 from .sorted_map import SortedMap
 
-#: (topic id, partition number)
-PartitionKey = tuple[bytes, int]
+PartitionKey = tuple[bytes, int]  #: (topic id, partition number)
 
 
 class ControllerImage(msgspec.Struct, frozen=True):
@@ -145,8 +144,6 @@ class LedgerBuilder:
             throttle=self._throttle,
         )
 
-    # -- one method per kind of record --------------------------------------------------------------------------------
-
     def _producer_ids(self, record: ProducerIdsRecord) -> bool:
         if record.next_producer_id < self._next_producer_id:
             return False
@@ -213,8 +210,7 @@ _REPLAY: dict[type, Callable[[LedgerBuilder, Any], bool]] = {
     ReassignmentThrottleRecord: LedgerBuilder._throttled,
 }
 
-#: Kinds of records of the ledger.
-LEDGER_RECORDS = tuple(_REPLAY)
+LEDGER_RECORDS = tuple(_REPLAY)  #: Kinds of records of the ledger.
 
 
 def ledger_records(ledger: Ledger, metadata_version: int) -> list[Any]:

@@ -83,9 +83,6 @@ def parse_snapshot_name(name: str) -> tuple[int, int] | None:
     return None if match is None else (int(match[1]), int(match[2]))
 
 
-# ---------------------------------------------------------------------------------------------- image -> records
-
-
 def image_records(image: MetadataImage) -> Iterator[MetadataRecord]:
     """Records that make ``image`` from an empty one: topics by id, brokers by id, the same for equal images."""
     if image.cluster_id or image.metadata_version:
@@ -145,9 +142,6 @@ def _topic_records(topic: TopicImage) -> Iterator[MetadataRecord]:
         )
 
 
-# ---------------------------------------------------------------------------------------------- to bytes
-
-
 def encode_snapshot(image: MetadataImage, *, voters: Iterable[SnapshotVoter], timestamp_ms: int) -> Iterator[bytes]:
     """The bytes of a snapshot, batch by batch (about 1 MiB each). ``voters``: those at the image's offset;
     ``timestamp_ms``: of the last record below that. Equal arguments give equal bytes. Any thread."""
@@ -176,9 +170,6 @@ def _batches(records: Iterable[MetadataRecord]) -> Iterator[list[bytes]]:
         size += len(value)
     if values:
         yield values
-
-
-# ---------------------------------------------------------------------------------------------- from bytes
 
 
 class CheckedSnapshot(NamedTuple):

@@ -16,14 +16,10 @@ import os
 import resource
 from collections.abc import Callable
 
-#: Fewer free descriptors than this are a shortage; twice as many end it.
-FLOOR = 32
-#: Held, and closed in a shortage.
-RESERVE = 16
-#: For everything but log files and clients' connections: other nodes, listeners, pollers, libraries.
-OWN = 128
-#: Connections that a listener accepts with any number of descriptors.
-CONNECTIONS_MIN = 16
+FLOOR = 32  #: Fewer free descriptors than this are a shortage; twice as many end it.
+RESERVE = 16  #: Held, and closed in a shortage.
+OWN = 128  #: For everything but log files and clients' connections: other nodes, listeners, pollers, libraries.
+CONNECTIONS_MIN = 16  #: Connections that a listener accepts with any number of descriptors.
 
 
 def connections_with_room(wanted: int, files: int, limit: int | None = None) -> int:

@@ -23,16 +23,13 @@ from .listeners import parse_addresses
 STANDALONE = "--standalone"
 INITIAL = "--initial-controllers"
 NONE = "--no-initial-controllers"
-#: Directory of the metadata log in a controller's directory.
-METADATA_DIRECTORY = "__cluster_metadata-0"
-#: The empty snapshot with the first voters.
-FILE_NAME = "00000000000000000000-0000000000.checkpoint"
+METADATA_DIRECTORY = "__cluster_metadata-0"  #: Directory of the metadata log in a controller's directory.
+FILE_NAME = "00000000000000000000-0000000000.checkpoint"  #: The empty snapshot with the first voters.
 
 _EXAMPLE = "1@127.0.0.1:19093:JEXY6aqzQY-32P5TStzaFg"
 _INITIAL = re.compile(r"(?P<id>\d{1,10})@(?P<address>.+:\d+):(?P<directory>[^:@]+)\Z")
 _NODE_ID_MAX = 2**31 - 1
-#: KIP-858 reserves the first ids: unassigned, lost, migrating ...
-_RESERVED_IDS = 100
+_RESERVED_IDS = 100  #: KIP-858 reserves the first ids: unassigned, lost, migrating ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -158,9 +158,6 @@ def prepare(slot: Slot, cluster_id: str, *, role: str, write_voters: Callable[[]
     )
 
 
-# -- who am I ----------------------------------------------------------------------------------------------------------
-
-
 def own_number(
     host: str,
     *,

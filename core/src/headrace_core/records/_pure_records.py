@@ -109,9 +109,6 @@ class Record:
         return Record, self._fields()
 
 
-# --- varints -------------------------------------------------------------------------------------------------------
-
-
 def append_varint(out: bytearray, value: int) -> None:
     """Append ``value`` zigzag-encoded: 0, -1, 1, -2 become 0, 1, 2, 3, seven bits a byte, lowest first."""
     rest = value << 1 if value >= 0 else (-value << 1) - 1
@@ -144,9 +141,6 @@ def read_varint(data: Buffer, position: int, end: int, bits: int = 32) -> tuple[
     if result >> bits:
         raise InvalidRecordError(f"the varint before byte {position} does not fit into {bits} bits")
     return (result >> 1) ^ -(result & 1), position
-
-
-# --- one record ----------------------------------------------------------------------------------------------------
 
 
 class _RawRecord(NamedTuple):

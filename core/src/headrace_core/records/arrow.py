@@ -51,9 +51,6 @@ _UNITS_PER_MS = {"ms": 1, "us": 1_000, "ns": 1_000_000}
 _ALL_NULL, _OFFSETS_32, _OFFSETS_64, _FIXED_WIDTH = range(4)
 
 
-# --- in -------------------------------------------------------------------------------------------------------------
-
-
 def encode_arrow(
     table: pa.Table | pa.RecordBatch,
     *,
@@ -272,9 +269,6 @@ def _describe(column: pa.Array | None) -> tuple[int, ...] | None:
     wide = pa.types.is_large_binary(column.type) or pa.types.is_large_string(column.type)
     layout = _OFFSETS_64 if wide else _OFFSETS_32
     return (layout, validity, _address(buffers[1]), _address(data), size, 0, column.offset)
-
-
-# --- out ------------------------------------------------------------------------------------------------------------
 
 
 @functools.cache

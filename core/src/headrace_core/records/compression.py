@@ -17,8 +17,7 @@ from ..errors import InvalidArgumentError, InvalidRecordError, MissingDependency
 from .types import Buffer, Compression
 
 _INT = struct.Struct(">i")
-#: First output step for an unknown size; it doubles from there.
-_STEP_BYTES = 64 * 1024
+_STEP_BYTES = 64 * 1024  #: First output step for an unknown size; it doubles from there.
 
 # Xerial's framing of snappy: magic, version 1, compatible with 1; then blocks, each after its length.
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"

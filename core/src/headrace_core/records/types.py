@@ -41,10 +41,8 @@ Headers = list[tuple[str, bytes | None]]
 RecordTuple = tuple[int, Buffer | None, Buffer | None, Iterable[tuple[str, Buffer | None]] | None]
 
 HEADER_BYTES = 61
-#: The part of a batch outside of ``batch_length``: base offset and the length itself.
-LENGTH_PREFIX_BYTES = 12
-#: Start of the bytes that the CRC covers.
-CRC_START = 21
+LENGTH_PREFIX_BYTES = 12  #: The part of a batch outside of ``batch_length``: base offset and the length itself.
+CRC_START = 21  #: Start of the bytes that the CRC covers.
 #: The smallest record: one byte each for length, attributes, the two deltas, two null lengths, no headers.
 RECORD_BYTES_MIN = 7
 MAGIC = 2

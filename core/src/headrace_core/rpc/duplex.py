@@ -64,16 +64,14 @@ class Duplex(Generic[Request, Response]):
     ) -> None:
         """Dial ``address`` (``host:port``) and begin the call that ``open_call`` makes on the channel."""
         self.address = address
-        #: The call is over: later writes are surely not sent.
-        self.ended = False
+        self.ended = False  #: The call is over: later writes are surely not sent.
         self._channel = open_channel(address, purpose)
         self._call = open_call(self._channel)
         self._call.add_done_callback(self._note_status)
         self._status: grpc.aio.AioRpcError | None = None
         self._why: HeadraceError | None = None
         self._cancelled = asyncio.get_running_loop().create_future()
-        #: Tasks that await a gRPC operation.
-        self._busy: set[asyncio.Task[Any] | None] = set()
+        self._busy: set[asyncio.Task[Any] | None] = set()  #: Tasks that await a gRPC operation.
 
     def cancel(self, why: HeadraceError | None = None) -> None:
         """End the call; ``run`` raises ``why`` (default: a NetworkError). No effect after its end."""
@@ -113,8 +111,6 @@ class Duplex(Generic[Request, Response]):
         self._why = None
         await self._channel.close()
         del self._call, self._channel
-
-    # -- for the parts -----------------------------------------------------------------------------------------------
 
     async def connected(self) -> None:
         """Wait for the connection; await it before the first write. A failure here had no effect."""
@@ -165,8 +161,6 @@ class Duplex(Generic[Request, Response]):
         if failed:
             raise await self._ended()
         return result
-
-    # -- the end -----------------------------------------------------------------------------------------------------
 
     def _note_status(self, call: grpc.aio.Call) -> None:
         """The call is over, and its status is known: gRPC's coroutines return at once."""

@@ -19,12 +19,9 @@ from ..errors import HeadraceError, InvalidRequestError
 Item = TypeVar("Item")
 
 KIB, MIB = 1024, 1024 * 1024
-#: Items of one kind in a request, unless the table says otherwise.
-ITEMS_MAX = 10_000
-#: Bytes of one name: topic, group, member, host. Kafka's limit of a string.
-NAME_BYTES_MAX = 32_767
-#: Bytes of one request, unless the table says otherwise.
-REQUEST_BYTES_MAX = 8 * MIB
+ITEMS_MAX = 10_000  #: Items of one kind in a request, unless the table says otherwise.
+NAME_BYTES_MAX = 32_767  #: Bytes of one name: topic, group, member, host. Kafka's limit of a string.
+REQUEST_BYTES_MAX = 8 * MIB  #: Bytes of one request, unless the table says otherwise.
 #: Partitions in a request that is handled without interruption: Produce, Fetch, DeleteRecords. Kafka bounds only their
 #: bytes. 2,000 is Kafka's limit of one answer to DescribeTopicPartitions (max.request.partition.size.limit, KIP-966).
 PARTITIONS_MAX = 2_000

@@ -8,10 +8,8 @@ import random
 import time
 from collections.abc import Callable
 
-#: Time for a peer that starts at the same time, before the first warning ...
-_GRACE_S = 1.0
-#: ... and interval of the warnings.
-_EVERY_S = 10.0
+_GRACE_S = 1.0  #: Time for a peer that starts at the same time, before the first warning ...
+_EVERY_S = 10.0  #: ... and interval of the warnings.
 
 
 class Outage:

@@ -25,10 +25,8 @@ from .memory import give_memory_back
 REFUSED_BYTES_PER_S = 4 * 1024 * 1024
 #: Smaller requests need no penalty. The longest penalty.
 PENALIZED_BYTES_MIN, PENALTY_S_MAX = 64 * 1024, 30.0
-#: Memory of a refused request of this size is returned (memory.py).
-LARGE_REFUSED_BYTES = 1024 * 1024
-#: Longest delay of an answer to a refused request.
-ANSWER_PAUSE_S_MAX = 2.0
+LARGE_REFUSED_BYTES = 1024 * 1024  #: Memory of a refused request of this size is returned (memory.py).
+ANSWER_PAUSE_S_MAX = 2.0  #: Longest delay of an answer to a refused request.
 
 
 class Penalties:

@@ -37,8 +37,7 @@ OVERHEAD_BYTES = 1024 * 1024
 CONNECTIONS_MAX = 10_000
 STREAMS_PER_CONNECTION_MAX = 1_000
 STREAMS_PER_CLIENT_CONNECTION_MAX = 100
-#: How long stopping a listener waits for the clean-up of its cancelled handlers.
-CLEAN_UP_S = 1.0
+CLEAN_UP_S = 1.0  #: How long stopping a listener waits for the clean-up of its cancelled handlers.
 #: Bytes of a call's headers: above the first gRPC may refuse the call, above the second it does.
 HEADER_BYTES_MAX, HEADER_BYTES_REFUSED = 8 * 1024, 16 * 1024
 

@@ -30,8 +30,7 @@ from ..errors import (
 ERROR_CODE_KEY = "headrace-error-code"
 #: Of an error's message on the wire. A call's goes into trailing metadata, of which clients accept 8 KiB.
 MESSAGE_CHARS_MAX = 2_000
-#: With NOT_CONTROLLER: the leader as "id epoch host:port".
-LEADER_KEY = "headrace-controller-leader"
+LEADER_KEY = "headrace-controller-leader"  #: With NOT_CONTROLLER: the leader as "id epoch host:port".
 #: gRPC's text for a connection that never existed, so that nothing was sent.
 _NO_CONNECTION = "failed to connect to all addresses"
 #: gRPC's text when it refuses a message by its announced length, before it is received.

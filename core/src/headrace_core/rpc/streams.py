@@ -100,14 +100,9 @@ class ServerStream(Generic[Request, Response]):
         self._failure: BaseException | None = None
         self._handler: StreamHandler[Request] = StreamHandler()
         self._penalties: Penalties | None = None
-        #: True once the call has ended; ``send`` has no effect from then on.
-        self.closed = False
-        #: Bytes of unwritten answers.
-        self.queued_bytes = 0
-        #: Received bytes of the request in ``on_request``.
-        self.request_bytes = 0
-
-    # -- for the handler ---------------------------------------------------------------------------------------------
+        self.closed = False  #: True once the call has ended; ``send`` has no effect from then on.
+        self.queued_bytes = 0  #: Bytes of unwritten answers.
+        self.request_bytes = 0  #: Received bytes of the request in ``on_request``.
 
     def send(self, response: Response, size: int = 0) -> None:
         """Queue an answer of about ``size`` bytes. Answers are sent in the order of the calls."""
@@ -148,8 +143,6 @@ class ServerStream(Generic[Request, Response]):
         """A request ended without an answer: check whether a half-closed call is over."""
         if self._half_closed:
             self._wake_writer()
-
-    # -- the call ----------------------------------------------------------------------------------------------------
 
     async def run(self, handler: StreamHandler[Request]) -> None:
         """Serve until the client has closed its side and has its answers, or has disconnected; raises ``finish``'s
@@ -266,8 +259,7 @@ class ServerPush(Generic[Response]):
         self._wake: asyncio.Future[None] | None = None
         self._ending = False
         self._failure: BaseException | None = None
-        #: True once the call has ended.
-        self.closed = False
+        self.closed = False  #: True once the call has ended.
 
     def wake(self, *_: object) -> None:
         """There may be something to write. Ignores its arguments, so that it can be a subscriber."""

@@ -23,13 +23,10 @@ from weakref import WeakKeyDictionary
 Result = TypeVar("Result")
 Piece = TypeVar("Piece")
 
-#: Length of one turn, and of the pause after it: long work takes a quarter of the loop.
-TURN_S = 0.003
+TURN_S = 0.003  #: Length of one turn, and of the pause after it: long work takes a quarter of the loop.
 PAUSE_S = 0.009
-#: So few items are not long work.
-SHORT_ITEMS = 200
-#: Items for the description of one configuration.
-DESCRIPTION_ITEMS = 20
+SHORT_ITEMS = 200  #: So few items are not long work.
+DESCRIPTION_ITEMS = 20  #: Items for the description of one configuration.
 
 
 class TurnOrder(Generic[Piece]):

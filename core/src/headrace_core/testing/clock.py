@@ -29,8 +29,7 @@ class ManualClock:
         self._now_ms += ms
 
 
-#: Wall time at the beginning of a simulation.
-EPOCH_MS = 1_700_000_000_000
+EPOCH_MS = 1_700_000_000_000  #: Wall time at the beginning of a simulation.
 
 
 class NodeClock:

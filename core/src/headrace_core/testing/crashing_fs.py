@@ -72,12 +72,10 @@ class Fault:
     operation: str
     error: int
     nth: int = 1
-    #: Number of failures, from the nth on.
-    times: int = 1
+    times: int = 1  #: Number of failures, from the nth on.
     path_ends: str = ""
     path_contains: str = ""
-    #: Of a failing write: how many of its bytes are written.
-    partial_bytes: int = 0
+    partial_bytes: int = 0  #: Of a failing write: how many of its bytes are written.
     #: Of a failing flush: chooses pages that reached the disk all the same; None: none.
     rng: random.Random | None = None
     seen: int = 0
@@ -102,12 +100,10 @@ class CrashingFileSystem:
         self.faults: list[Fault] = []
         #: Crash after this many operations (as in ``operations``); None: never.
         self.crash_after: int | None = None
-        #: Operations so far that change something (all but open, read, listdir and lock).
-        self.operations = 0
+        self.operations = 0  #: Operations so far that change something (all but open, read, listdir and lock).
         #: Called before each operation; may raise.
         self.on_operation: Callable[[TraceEntry], None] | None = None
-        #: For the times of writes; None: 1970.
-        self.clock: Clock | None = None
+        self.clock: Clock | None = None  #: For the times of writes; None: 1970.
         self._keep_trace = keep_trace
         #: Operations of several threads run one after the other, and a clone is taken between two.
         self._lock = threading.RLock()
@@ -118,8 +114,6 @@ class CrashingFileSystem:
         self._used_bytes = 0
         self._disks: dict[str, int] = {}
         self._broken: dict[str, tuple[int, bool]] = {}
-
-    # ---------------------------------------------------------------- planning and looking
 
     def fail(
         self,
@@ -213,8 +207,6 @@ class CrashingFileSystem:
         inode = Inode(bytearray(data), bytearray(data))
         directory.live[name] = directory.durable[name] = inode
 
-    # ---------------------------------------------------------------- losing power
-
     def crash(self, rng: random.Random | None = None, loss: Loss = Loss.ALL) -> None:
         """Power loss and reboot, in place: unsynced changes are lost by ``loss``, handles and locks are dead, planned
         faults are cleared."""
@@ -238,8 +230,6 @@ class CrashingFileSystem:
         clone._disks.update(self._disks)
         clone._broken.update(self._broken)
         return clone
-
-    # ---------------------------------------------------------------- the protocol
 
     def open(self, path: str, *, write: bool = False, create: bool = False) -> MemoryFile:
         def effect() -> MemoryFile:
@@ -371,8 +361,6 @@ class CrashingFileSystem:
         if disk is not None:
             return self._disks[disk]
         return 2**62 if self.capacity_bytes is None else self.capacity_bytes
-
-    # ---------------------------------------------------------------- inside
 
     def _do(
         self,

@@ -19,8 +19,7 @@ from .verdicts import SafetyViolation
 
 
 class Outcome(enum.Enum):
-    #: No answer: it may have happened, or happen later.
-    UNKNOWN = "unknown"
+    UNKNOWN = "unknown"  #: No answer: it may have happened, or happen later.
     ACKNOWLEDGED = "acknowledged"
     REFUSED = "refused"
 
@@ -33,10 +32,8 @@ class HistoryViolation(SafetyViolation):
 class Write:
     mark: Hashable
     outcome: Outcome = Outcome.UNKNOWN
-    #: The place in the log in the acknowledgement (exclusive end).
-    offset: int = -1
-    #: Its place in the committed history.
-    found: int = -1
+    offset: int = -1  #: The place in the log in the acknowledgement (exclusive end).
+    found: int = -1  #: Its place in the committed history.
 
 
 class WriteHistory:

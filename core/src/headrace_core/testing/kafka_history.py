@@ -89,8 +89,7 @@ class _Fate(enum.Enum):
 class _Sent:
     partition: int
     fate: _Fate = _Fate.UNKNOWN
-    #: Offset in the acknowledgement; -1: without one (acks=0).
-    offset: int = -1
+    offset: int = -1  #: Offset in the acknowledgement; -1: without one (acks=0).
 
 
 @dataclass(slots=True)
@@ -108,10 +107,7 @@ class History:
         self._sent: dict[Mark, _Sent] = {}
         self._readers: dict[tuple[str, int], _Reader] = defaultdict(_Reader)
         self._logs: dict[int, tuple[list[Seen], int, int]] = {}
-        #: Acknowledgements after a final outcome.
-        self._contradictions: list[Anomaly] = []
-
-    # -- while it happens
+        self._contradictions: list[Anomaly] = []  #: Acknowledgements after a final outcome.
 
     def sent(self, mark: Mark, partition: int) -> None:
         """A producer sends the record. Its outcome is unknown until it is reported."""
@@ -164,8 +160,6 @@ class History:
     @property
     def count_polled(self) -> int:
         return sum(len(stretch) for reader in self._readers.values() for stretch in reader.stretches)
-
-    # -- judgement
 
     def anomalies(
         self, *, may_lose: Callable[[Mark], bool] = lambda mark: False, unclean: bool = False

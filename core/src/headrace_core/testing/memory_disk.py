@@ -22,10 +22,8 @@ BLOCK_BYTES = 4096
 class Loss(enum.Enum):
     """Fate of unsynced changes in a power loss."""
 
-    #: All are lost.
-    ALL = "all"
-    #: None is lost: the process was killed, the machine lives.
-    NONE = "none"
+    ALL = "all"  #: All are lost.
+    NONE = "none"  #: None is lost: the process was killed, the machine lives.
     #: Of each file and directory, the first few changes arrived, the last of these perhaps in part.
     PREFIX = "prefix"
     #: Each block arrived or not, independently; missing ones in a longer file read as zeros. Names as PREFIX.

@@ -19,8 +19,7 @@ from .scheduler import Scheduler
 Address = TypeVar("Address", bound=Hashable)
 Message = TypeVar("Message")
 
-#: Messages kept for a second, unexpected delivery.
-REMEMBERED = 200
+REMEMBERED = 200  #: Messages kept for a second, unexpected delivery.
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +30,8 @@ class Quality:
     delay_max_ms: float = 1.0
     loss: float = 0.0
     doubling: float = 0.0
-    #: Chance that a message leaves the order of its link.
-    reordering: float = 0.0
-    #: Chance that a message takes ``slow_ms`` longer.
-    slowness: float = 0.0
+    reordering: float = 0.0  #: Chance that a message leaves the order of its link.
+    slowness: float = 0.0  #: Chance that a message takes ``slow_ms`` longer.
     slow_ms: float = 0.0
 
 

@@ -66,9 +66,6 @@ class Dials:
         temporary.replace(directory / _DIALS)
 
 
-# ---------------------------------------------------------------------------------------------- the journal
-
-
 class _Seen(NamedTuple):
     """A file gets a number; later entries use it."""
 
@@ -233,9 +230,6 @@ class _Pending:
             del self.files[number]
 
 
-# ---------------------------------------------------------------------------------------------- the file system
-
-
 class _JournaledFile(RealFile):
     """A real file whose changes can be undone until it is synced."""
 
@@ -244,8 +238,7 @@ class _JournaledFile(RealFile):
     def __init__(self, path: str, fd: int, disk: PowerLossFileSystem, number: int) -> None:
         super().__init__(path, fd)
         self._disk = disk
-        #: In the journal.
-        self.number = number
+        self.number = number  #: In the journal.
 
     def pwritev(self, buffers: Sequence[Buffer], position: int) -> int:
         size = sum(len(buffer) for buffer in buffers)
@@ -277,8 +270,7 @@ class PowerLossFileSystem(RealFileSystem):
         self._dials_path = str(directory / _DIALS)
         self._dials, self._dials_at = Dials(), -1
         self._pending = _Pending()
-        #: (device, inode) -> the number of a file.
-        self._numbers: dict[tuple[int, int], int] = {}
+        self._numbers: dict[tuple[int, int], int] = {}  #: (device, inode) -> the number of a file.
         journal = directory / _JOURNAL
         for entry in _read_journal(journal):  # of an earlier process, unsynced since
             self._pending.apply(entry)
@@ -288,8 +280,6 @@ class PowerLossFileSystem(RealFileSystem):
                 self._numbers[(stat.st_dev, stat.st_ino)] = number
         self._next_file = 1 + max(self._pending.files, default=0)
         self._descriptor = os.open(journal, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-
-    # -- the journal
 
     def _note(self, entry: _Entry) -> None:
         with self._lock:
@@ -320,8 +310,6 @@ class PowerLossFileSystem(RealFileSystem):
             time.sleep(dials.sync_delay_ms / 1000)
         if dials.sync_errno:
             raise OSError(dials.sync_errno, os.strerror(dials.sync_errno), path)
-
-    # -- bytes
 
     def open(self, path: str, *, write: bool = False, create: bool = False) -> RealFile:
         with self._lock:
@@ -358,8 +346,6 @@ class PowerLossFileSystem(RealFileSystem):
             raise
         self._note(_Synced(numbers, before))
 
-    # -- names
-
     def mkdir(self, path: str) -> None:
         with self._lock:
             if not os.path.exists(path):
@@ -393,9 +379,6 @@ class PowerLossFileSystem(RealFileSystem):
             super().sync_directory(path)
         if entries:
             self._note(_NamesSynced(tuple(entries)))
-
-
-# ---------------------------------------------------------------------------------------------- the loss
 
 
 class _Undoing:

@@ -35,8 +35,7 @@ class Scheduler:
 
     def __init__(self) -> None:
         self.now_ms = 0.0
-        #: Actions that have run.
-        self.events = 0
+        self.events = 0  #: Actions that have run.
         self._heap: list[tuple[float, int, Planned]] = []
         self._number = 0
 

@@ -30,12 +30,10 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-#: Any name.
-ANY = "*"
+ANY = "*"  #: Any name.
 _RESET = struct.pack("ii", 1, 0)
 _PIECE_BYTES = 64 * 1024
-#: Bytes that one direction of one connection holds back before it stops reading.
-_HELD_BYTES_MAX = 4 << 20
+_HELD_BYTES_MAX = 4 << 20  #: Bytes that one direction of one connection holds back before it stops reading.
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +64,11 @@ class _Pipe:
         self._network = network
         self.source, self.target = source, target
         self._reader, self._writer = reader, writer
-        #: (earliest time, bytes); b"": the end.
-        self._held: deque[tuple[float, bytes]] = deque()
+        self._held: deque[tuple[float, bytes]] = deque()  #: (earliest time, bytes); b"": the end.
         self._held_bytes = 0
         self._moved = asyncio.Event()
         self._free_at = 0.0
-        #: Bytes were lost: the connection cannot continue.
-        self.is_torn = False
+        self.is_torn = False  #: Bytes were lost: the connection cannot continue.
 
     @property
     def weather(self) -> Weather:
@@ -195,14 +191,11 @@ class FaultyNetwork:
         self._connections: set[_Connection] = set()
         self._servers: list[asyncio.Server] = []
         self._tasks: set[asyncio.Task[None]] = set()
-        #: For tests: forwarded and lost bytes.
-        self.carried_bytes = 0
+        self.carried_bytes = 0  #: For tests: forwarded and lost bytes.
         self.dropped_bytes = 0
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="faulty network", daemon=True)
         self._thread.start()
-
-    # -- what a test says
 
     def listen(self, target: str, port: int, *, host: str = "127.0.0.1", listen_port: int = 0) -> int:
         """Open the way to ``target``, which listens on ``port``; returns the port to advertise. OSError."""
@@ -281,8 +274,6 @@ class FaultyNetwork:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
-
-    # -- its own thread
 
     def _call(self, work: Coroutine[Any, Any, T]) -> T:
         future: Future[T] = asyncio.run_coroutine_threadsafe(work, self._loop)

@@ -23,11 +23,9 @@ from pathlib import Path
 
 from headrace_core.errors import HeadraceError
 
-#: The file that ``record`` appends to; not set: nothing is recorded.
-RECORD_KEY = "HEADRACE_TEST_VERDICTS"
+RECORD_KEY = "HEADRACE_TEST_VERDICTS"  #: The file that ``record`` appends to; not set: nothing is recorded.
 SAFETY, TIME_OUT, FAILURE = "safety", "time-out", "failure"
-#: Newest data directories that are kept.
-KEPT_MAX = 3
+KEPT_MAX = 3  #: Newest data directories that are kept.
 _PYTEST_TIMEOUT = "from pytest-timeout"
 
 

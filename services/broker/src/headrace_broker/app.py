@@ -227,15 +227,12 @@ class Broker:
         self._session: BrokerSession | None = None
         self._follower: MetadataFollower | None = None
         self._tasks: list[asyncio.Task[Any]] = []
-        #: Why this broker must lead nothing now: stable codes.
-        self._cannot_lead: set[str] = set()
+        self._cannot_lead: set[str] = set()  #: Why this broker must lead nothing now: stable codes.
         self._descriptors = DescriptorWatch(self._descriptors_changed)
         self._stopping = False
         self._acting = False  # the logs are open: from here on every change is applied, in its turn
         self._in_force = asyncio.Event()  # set when the first image is applied
         self._ready = False
-
-    # -- start -------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Start serving; returns when the broker serves. Raises HeadraceError or OSError; ``stop`` cleans up then
@@ -436,8 +433,6 @@ class Broker:
         while (known := follower.image.brokers.get(broker_id)) is None or known.fenced:
             await follower.wait_applied(follower.image.next_offset + 1)
 
-    # -- while it serves ---------------------------------------------------------------------------------------------
-
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until ``stop`` is set; raises external reasons to end (another broker took its id)."""
         waiting = asyncio.create_task(stop.wait())
@@ -522,8 +517,6 @@ class Broker:
             await asyncio.sleep(CHECKPOINT_INTERVAL_S)
             await self.storage.checkpoint(self.partitions.high_watermarks())
             self._assignments.replicas_changed(await self.roles.retry_full())
-
-    # -- stop --------------------------------------------------------------------------------------------------------
 
     async def stop(self, *, at_once: bool = False) -> None:
         """Stop cleanly, from any state; ``at_once``: as close to a crash as possible. Idempotent."""

@@ -31,8 +31,7 @@ logger = logging.getLogger(__name__)
 #: Replicas in one call: some 50 KiB, and far below the controllers' metadata.max.records.per.request (where that is
 #: lower, calls become smaller).
 CALL_REPLICAS_MAX = 2_000
-#: Retries continue forever, with at most this backoff.
-_BACKOFF_MS_MAX = 10_000
+_BACKOFF_MS_MAX = 10_000  #: Retries continue forever, with at most this backoff.
 
 #: Reports to the controllers where replicas are and which of them start over empty; returns the refused ones.
 Assign = Callable[[Mapping[ReplicaKey, bytes], Collection[ReplicaKey]], Awaitable[DirectoriesAssigned]]

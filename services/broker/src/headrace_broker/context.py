@@ -23,16 +23,13 @@ from .settings import BrokerIdentity
 class BrokerLimits:
     """Bounds on what the broker holds for clients. Bytes unless said otherwise."""
 
-    #: Of one request (socket.request.max.bytes).
-    request_bytes_max: int = 16 * 1024 * 1024
+    request_bytes_max: int = 16 * 1024 * 1024  #: Of one request (socket.request.max.bytes).
     #: Of one fetch's answer (fetch.max.bytes); answers are cut earlier anyway.
     fetch_bytes_max: int = 55 * 1024 * 1024
     #: Of one produce stream's unanswered requests; above it the stream is not read.
     stream_bytes_max: int = 16 * 1024 * 1024
-    #: Of all produce streams together.
-    in_flight_bytes_max: int = 64 * 1024 * 1024
-    #: Default timeout of a request (request.timeout.ms).
-    request_timeout_ms: int = REQUEST_TIMEOUT_MS
+    in_flight_bytes_max: int = 64 * 1024 * 1024  #: Of all produce streams together.
+    request_timeout_ms: int = REQUEST_TIMEOUT_MS  #: Default timeout of a request (request.timeout.ms).
 
 
 class BrokerMetrics:
@@ -79,13 +76,11 @@ class BrokerContext:
     metadata: MetadataState
     partitions: PartitionTable
     pushes: PendingPushes
-    #: None: no controller to get them from (in tests of single rooms).
-    producer_ids: ProducerIds | None = None
+    producer_ids: ProducerIds | None = None  #: None: no controller to get them from (in tests of single rooms).
     #: Whether consumers may be sent to followers in their rack (replica.selector.class, KIP-392).
     reads_by_rack: bool = False
     unread: UnreadAnswers = field(default_factory=UnreadAnswers)
-    #: Every open stream of the client listener.
-    streams: set[EndableStream] = field(default_factory=set)
+    streams: set[EndableStream] = field(default_factory=set)  #: Every open stream of the client listener.
 
     @property
     def broker_id(self) -> int:

@@ -38,11 +38,9 @@ from headrace_protos.v1 import admin_pb2_grpc, cluster_pb2, cluster_pb2_grpc
 
 from .settings import BrokerIdentity
 
-#: Default timeout of a call (request.timeout.ms).
-REQUEST_TIMEOUT_MS = 30_000
+REQUEST_TIMEOUT_MS = 30_000  #: Default timeout of a call (request.timeout.ms).
 
-#: A replica of this broker: its topic's id, and the partition's number.
-ReplicaKey = tuple[bytes, int]
+ReplicaKey = tuple[bytes, int]  #: A replica of this broker: its topic's id, and the partition's number.
 
 
 class Sending(enum.Enum):
@@ -59,10 +57,8 @@ class IsrRequest(NamedTuple):
     topic_id: bytes
     partition: int
     leader_epoch: int
-    #: The partition epoch that the leader knows.
-    partition_epoch: int
-    #: (broker id, broker epoch) of each member, including the leader.
-    isr: tuple[tuple[int, int], ...]
+    partition_epoch: int  #: The partition epoch that the leader knows.
+    isr: tuple[tuple[int, int], ...]  #: (broker id, broker epoch) of each member, including the leader.
     recovering: bool = False
     #: An earlier attempt at this partition epoch has no definite answer and may still arrive.
     uncertain: bool = False

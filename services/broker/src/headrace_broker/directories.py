@@ -40,12 +40,10 @@ class HeldDirectory:
     """One of ``log.dirs``, in any state."""
 
     root: str
-    #: None while it could never be read.
-    directory_id: uuid.UUID | None = None
+    directory_id: uuid.UUID | None = None  #: None while it could never be read.
     writer: DirectoryWriter | None = None
     space: SpaceGauge | None = None
-    #: Why it could not be used at the start.
-    start_failure: StorageError | None = None
+    start_failure: StorageError | None = None  #: Why it could not be used at the start.
 
     @property
     def failure(self) -> StorageError | None:
@@ -79,8 +77,7 @@ class LogDescription:
 
     partition: TopicPartition
     size_bytes: int
-    #: How far the end of a future log is behind the present log's; else 0.
-    offset_lag: int
+    offset_lag: int  #: How far the end of a future log is behind the present log's; else 0.
     is_future: bool
     #: Why it is not served although its directory is online; None: it is served.
     error: HeadraceError | None = None
@@ -96,8 +93,7 @@ class DirectoryDescription:
     total_bytes: int
     usable_bytes: int
     logs: Sequence[LogDescription]
-    #: Median of its last small flushes, in microseconds; -1: too few.
-    sync_us: int = -1
+    sync_us: int = -1  #: Median of its last small flushes, in microseconds; -1: too few.
 
 
 def identify(fs: FileSystem, directories: Iterable[HeldDirectory], *, node_id: int) -> list[MetaProperties]:

@@ -38,8 +38,7 @@ T = TypeVar("T")
 _NEVER_HELD = asyncio.Event()
 _NEVER_HELD.set()
 
-#: Called in the event loop with a damaged log.
-OnDamage = Callable[[PartitionLog, CorruptLogError], None]
+OnDamage = Callable[[PartitionLog, CorruptLogError], None]  #: Called in the event loop with a damaged log.
 
 #: Result of an append: called exactly once, in the event loop.
 Done = Callable[[AppendInfo | HeadraceError], None]
@@ -65,8 +64,7 @@ class _Appending:
         self.committed = committed
         self.written = written
         self.fence = fence
-        #: What the log will append, once the batches are checked.
-        self.checked: Append | None = None
+        self.checked: Append | None = None  #: What the log will append, once the batches are checked.
 
 
 class LeaderReplica:
@@ -103,12 +101,9 @@ class LeaderReplica:
         self._unchecked: deque[_Appending] = deque()
         #: Checked appends that wait while the log changes directories; None: not held.
         self._held: list[_Appending] | None = None
-        #: Of the last ``hold``.
-        self._released = _NEVER_HELD
+        self._released = _NEVER_HELD  #: Of the last ``hold``.
         self._active = log.active
         self._seen_bytes = self._active.size
-
-    # -- append ------------------------------------------------------------------------------------------------------
 
     def append(
         self,
@@ -246,8 +241,6 @@ class LeaderReplica:
         flushed_end = log.flushed_end  # first: a turn may be running on the writer's thread
         self.leader.appended(log.log_end_offset, flushed_end, max(grown, 0))
 
-    # -- read --------------------------------------------------------------------------------------------------------
-
     @property
     def reads(self) -> PartitionLeader:
         """The readable state (``reading.ReadState``)."""
@@ -266,8 +259,6 @@ class LeaderReplica:
         """``read`` in a thread that may wait for the disk."""
         up_to = self.leader.high_watermark
         return self._threads.run(lambda: self._looked_up(lambda log: log.read(offset, max_bytes, up_to)))
-
-    # -- for followers (LedPartition) --------------------------------------------------------------------------------
 
     @property
     def log_start(self) -> int:
@@ -327,8 +318,6 @@ class LeaderReplica:
 
     def check_not_truncated(self, offset: int, last_fetched_epoch: int) -> None:
         check_not_truncated(self.log, offset, last_fetched_epoch)
-
-    # -- offsets -----------------------------------------------------------------------------------------------------
 
     def timestamp_offset(self, timestamp_ms: int) -> asyncio.Future[FoundTimestamp | None]:
         """First record at or after a time, below the high watermark; None: none."""

@@ -190,8 +190,6 @@ class Moves:
         if move is not None:
             await move.ended.wait()
 
-    # -- one move ----------------------------------------------------------------------------------------------------
-
     async def _run(self, move: Move) -> None:
         """Never raises: directories and the log show the result of a move."""
         try:
@@ -346,9 +344,6 @@ def _abandon(copy: LogCopy) -> None:
 
 def _nothing() -> None:
     """Waits for all that was queued before."""
-
-
-# -- after a crash ---------------------------------------------------------------------------------------------------
 
 
 async def settle_moves(held: Sequence[HeldDirectory]) -> dict[TopicPartition, HeadraceError]:

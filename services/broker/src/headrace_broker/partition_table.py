@@ -39,8 +39,7 @@ class PartitionTable:
         self._pushes = pushes
         #: Why no partition is served now; None when they are.
         self.refusal: HeadraceError | None = FencedBrokerError("the broker is starting; try again")
-        #: The metadata that ``roles`` applies.
-        self.image = MetadataImage()
+        self.image = MetadataImage()  #: The metadata that ``roles`` applies.
         self.led: dict[TopicPartition, LeaderReplica] = {}
         self.followed: dict[TopicPartition, FollowerReplica] = {}
         #: Partitions that should be here and cannot be served, and why.
@@ -52,8 +51,6 @@ class PartitionTable:
         if topic is None or not 0 <= partition.partition < len(topic.partitions):
             return None
         return topic.partitions[partition.partition]
-
-    # -- for the handlers --------------------------------------------------------------------------------------------
 
     def leader(self, partition: TopicPartition) -> LeaderReplica:
         """The replica that leads ``partition`` here. Raises FencedBrokerError, ServerShuttingDownError,
@@ -136,8 +133,6 @@ class PartitionTable:
             f"broker {self.identity.broker_id} does not lead {partition}, broker {found.leader} does; refresh the "
             "metadata"
         )
-
-    # -- what the storage says ---------------------------------------------------------------------------------------
 
     def logs_advanced(self, logs: Iterable[PartitionLog]) -> None:
         """A turn of a writer has changed these logs."""

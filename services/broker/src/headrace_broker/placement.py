@@ -30,8 +30,7 @@ class Placement:
 
     def __init__(self, held: Sequence[HeldDirectory], assigned: Assigned) -> None:
         self._assigned = assigned
-        #: A failed creation is repeated in the same place.
-        self.at: dict[TopicPartition, HeldDirectory] = {}
+        self.at: dict[TopicPartition, HeldDirectory] = {}  #: A failed creation is repeated in the same place.
         #: Partitions whose logs were found and must not be used, and why.
         self.refused: dict[TopicPartition, HeadraceError] = {}
         #: Partitions whose log may be in a directory that was offline at the start.

@@ -24,13 +24,11 @@ from .controller_link import ProducerIdBlock
 
 logger = logging.getLogger(__name__)
 
-#: Used part of a block at which the next one is requested (Kafka's ProducerIdManager).
-PREFETCH_AT = 0.9
+PREFETCH_AT = 0.9  #: Used part of a block at which the next one is requested (Kafka's ProducerIdManager).
 #: Kafka's highest epoch for producers; the next one is a coordinator's, to fence the last producer.
 EPOCH_MAX = 2**15 - 2
 
-#: Requests a block from the controller.
-Allocate = Callable[[], Awaitable[ProducerIdBlock]]
+Allocate = Callable[[], Awaitable[ProducerIdBlock]]  #: Requests a block from the controller.
 
 
 class ProducerIds:

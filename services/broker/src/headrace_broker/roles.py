@@ -61,8 +61,7 @@ from .replication.follower_replica import FollowerReplica
 from .settings import LogSettings
 from .storage import Storage
 
-#: Errors of a creation that are worth a retry.
-_PASSES = (DiskFullError, ServerBusyError)
+_PASSES = (DiskFullError, ServerBusyError)  #: Errors of a creation that are worth a retry.
 
 
 class ReplicationStreams(Protocol):
@@ -131,8 +130,6 @@ class Roles:
     @property
     def _broker_id(self) -> int:
         return self._table.identity.broker_id
-
-    # -- a change of the metadata ------------------------------------------------------------------------------------
 
     async def apply(self, image: MetadataImage, delta: MetadataDelta) -> None:
         """Apply ``delta``, which led to ``image``."""
@@ -285,8 +282,6 @@ class Roles:
     async def _delete(self, partitions: Collection[TopicPartition]) -> None:
         for partition in await self._storage.delete(partitions):
             self._events.emit(PartitionClosed(partition=partition, deleted=True))
-
-    # -- parts that change -------------------------------------------------------------------------------------------
 
     async def _take_up(self, wanted: list[Assigned], *, at_start: bool = False) -> None:
         former: dict[TopicPartition, int] = {}
@@ -444,8 +439,6 @@ class Roles:
         if state.leader != NO_LEADER:
             self._streams.follow(replica)
 
-    # -- logs --------------------------------------------------------------------------------------------------------
-
     async def _open_logs(self, mine: Iterable[Assigned], *, at_start: bool) -> None:
         missing = []
         for each in mine:
@@ -502,8 +495,6 @@ class Roles:
         key = each.topic.topic_id, each.partition.partition
         self._on_fresh(*key, directory.bytes, functools.partial(self.fresh_recorded, *key))
 
-    # -- settings ----------------------------------------------------------------------------------------------------
-
     async def _reconfigure(self, image: MetadataImage, delta: MetadataDelta) -> None:
         topics = {name for kind, name in delta.configs if kind is ConfigResourceType.TOPIC}
         everything = any(
@@ -528,8 +519,6 @@ class Roles:
                 self._update_leader(led.leader, each.topic, each.state)
         elif followed is not None:
             followed.log_advanced()  # another policy means another durable end
-
-    # -- what the storage says, and the end ---------------------------------------------------------------------------
 
     def quarantine(self, log: PartitionLog, error: CorruptLogError) -> None:
         """Take a log out of service that was found damaged twice, here and after a restart. It heals if others have its

@@ -38,8 +38,7 @@ class BrokerIdentity:
     """This broker's identity; written once, when the controllers accept the registration."""
 
     cluster_id: str = ""
-    #: -1 until the registration is accepted.
-    broker_id: int = -1
+    broker_id: int = -1  #: -1 until the registration is accepted.
     broker_epoch: int = -1
 
 
@@ -62,8 +61,7 @@ class BrokerSettings:
     cleaner_io_bytes_per_second: float = from_key(SERVER, "log.cleaner.io.max.bytes.per.second")
     cleaner_backoff_ms: int = from_key(SERVER, "log.cleaner.backoff.ms")
     dir_reserve_bytes: int = from_key(SERVER, "log.dir.reserve.bytes")
-    #: 0: no scrubbing.
-    scrub_bytes_per_second: int = from_key(SERVER, "log.scrub.bytes.per.second")
+    scrub_bytes_per_second: int = from_key(SERVER, "log.scrub.bytes.per.second")  #: 0: no scrubbing.
     open_files_max: int = from_key(SERVER, "log.open.files.max")
     moves_bytes_per_second: int = from_key(SERVER, "replica.alter.log.dirs.io.max.bytes.per.second")
     leader_throttle_bytes_per_second: int = from_key(SERVER, "leader.replication.throttled.rate")

@@ -118,8 +118,7 @@ class Storage:
         self.full = Signal[[DirectoryWriter]]()
         #: Partitions that moved to another directory.
         self.directory_changed = Signal[[Iterable[TopicPartition]]]()
-        #: A shortage of space began or ended (``short_directory_ids``).
-        self.short = Signal[[]]()
+        self.short = Signal[[]]()  #: A shortage of space began or ended (``short_directory_ids``).
         self._shortage_first_ms = shortage_first_ms
         self._fs = fs
         self._held = [HeldDirectory(root.rstrip("/")) for root in roots]
@@ -141,8 +140,6 @@ class Storage:
         #: The latest replica of each partition.
         self._replicas: dict[TopicPartition, LeaderReplica | FollowerReplica] = {}
         self._moves = Moves(self, fs, clock=clock, rng=rng, events=events)
-
-    # -- start -------------------------------------------------------------------------------------------------------
 
     def identify(self, *, node_id: int = -1) -> list[MetaProperties]:
         """Read the directories' identities, in the order of log.dirs; unreadable ones are offline from here on. Raises
@@ -270,8 +267,6 @@ class Storage:
         self._refused.update(refused)
         return deleted, refused
 
-    # -- the directories ---------------------------------------------------------------------------------------------
-
     def writers(self) -> list[DirectoryWriter]:
         """Writers of the online directories."""
         return [held.writer for held in self._held if held.writer is not None and held.failure is None]
@@ -359,8 +354,6 @@ class Storage:
         giving_back = held.writer.run(functools.partial(_give_back_reserved, held.writer.directory))
         giving_back.add_done_callback(_log_failure)
         self.full(held.writer)
-
-    # -- logs --------------------------------------------------------------------------------------------------------
 
     def log(self, partition: TopicPartition) -> PartitionLog | None:
         """The log of a partition, if there is a usable one."""
@@ -497,8 +490,6 @@ class Storage:
             elif self.log(partition) is log:
                 return
 
-    # -- moves between directories ----------------------------------------------------------------------------------
-
     async def move(self, partition: TopicPartition, root: str) -> None:
         """Start to move a partition to the directory ``root`` (KIP-113); its present directory cancels a move. Returns
         when it has begun: ``describe`` shows the copy as a future log until it takes over, which ``directory_changed``
@@ -574,8 +565,6 @@ class Storage:
         with contextlib.suppress(HeadraceError):  # the directory has failed or is being closed
             writer.run(functools.partial(_quarantine, writer, partition, error)).add_done_callback(_log_failure)
         return True
-
-    # -- checkpoints, the end ----------------------------------------------------------------------------------------
 
     async def checkpoint(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
         """Check that every working directory is present and writable, measure its disk, and write recovery points and

@@ -41,11 +41,9 @@ from .cluster.balancing import is_drained
 from .cluster.core import ClusterCore
 from .storage import MetadataStorage
 
-#: Called with each committed change, in order.
-Subscriber = Callable[[MetadataImage, MetadataDelta], None]
+Subscriber = Callable[[MetadataImage, MetadataDelta], None]  #: Called with each committed change, in order.
 
-#: About the bytes of log replayed in one turn, to keep it short.
-_REPLAY_BYTES = 1 << 18
+_REPLAY_BYTES = 1 << 18  #: About the bytes of log replayed in one turn, to keep it short.
 
 
 class Applier:

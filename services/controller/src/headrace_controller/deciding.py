@@ -16,8 +16,7 @@ from .storage import MetadataStorage
 
 logger = logging.getLogger("headrace.controller")
 
-#: Upkeep decisions in one turn, at most.
-UPKEEP_MAX = 16
+UPKEEP_MAX = 16  #: Upkeep decisions in one turn, at most.
 #: Records after which the rest waits for the next turn: a thousand changed partitions take 7 ms, and followers elect
 #: another leader if one is busy for a second.
 TURN_RECORDS_MAX = 5_000

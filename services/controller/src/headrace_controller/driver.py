@@ -42,10 +42,8 @@ __all__ = ["Answer", "ControllerDriver"]
 
 T = TypeVar("T")
 
-#: Requests that may wait for their turn.
-QUEUED_REQUESTS_MAX = 20_000
-#: How long a stopping leader waits for its successor.
-_HAND_OVER_S = 1.0
+QUEUED_REQUESTS_MAX = 20_000  #: Requests that may wait for their turn.
+_HAND_OVER_S = 1.0  #: How long a stopping leader waits for its successor.
 
 
 class ControllerDriver:
@@ -60,8 +58,6 @@ class ControllerDriver:
         self._failure: Exception | None = None
         self._snapshot: tuple[SnapshotJob, asyncio.Future[None]] | None = None
         self._turn_watchers: tuple[Callable[[], None], ...] = ()
-
-    # -- what others see ----------------------------------------------------------------------------------------------
 
     @property
     def node_id(self) -> int:
@@ -112,8 +108,6 @@ class ControllerDriver:
             finally:
                 unsubscribe()
         return self.image
-
-    # -- what is asked for --------------------------------------------------------------------------------------------
 
     async def ask(self, request: Request) -> Answer:
         """Have ``request`` decided; returns when the decision is committed. Raises the refusal, NotControllerError,
@@ -170,8 +164,6 @@ class ControllerDriver:
             self._wake.set()
         return await future
 
-    # -- the other replicas -------------------------------------------------------------------------------------------
-
     def receive(self, message: Message) -> None:
         """A message of another replica has arrived."""
         try:
@@ -198,8 +190,6 @@ class ControllerDriver:
     def forget(self, key: ReplicaKey) -> None:
         """It has disconnected."""
         self.controller.forget(key)
-
-    # -- the one task -------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """See QuorumController.start."""
@@ -281,8 +271,6 @@ class ControllerDriver:
             await self._wake.wait()
         finally:
             timer.cancel()
-
-    # -- snapshots ----------------------------------------------------------------------------------------------------
 
     def _look_after_snapshots(self) -> None:
         """Call between turns."""

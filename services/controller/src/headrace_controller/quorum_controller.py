@@ -82,8 +82,7 @@ logger = logging.getLogger("headrace.controller")
 
 __all__ = ["Answer", "QuorumController", "QuorumSettings", "SnapshotJob"]
 
-#: Requests decided in one turn.
-TURN_REQUESTS_MAX = 1_000
+TURN_REQUESTS_MAX = 1_000  #: Requests decided in one turn.
 #: With a longer heartbeat interval no read is deferred, because ages would reach many seconds.
 DEFERRED_MS_MAX = 600
 #: Election timeouts that a voter among several waits after its disk was too full to write.
@@ -152,8 +151,7 @@ class QuorumController:
         # since this start
         self._active_term = -1
         self._observers: set[ReplicaKey] = set()
-        #: Replicas whose connection broke, and that were not heard since.
-        self._gone: set[ReplicaKey] = set()
+        self._gone: set[ReplicaKey] = set()  #: Replicas whose connection broke, and that were not heard since.
         self._catch_up_to: int | None = None
         self._has_caught_up = False
         self._was_full = False
@@ -162,8 +160,6 @@ class QuorumController:
         self._last_tick_ms = self._now_ms
         self._ticks_planned = 1
         self._has_ticked = False
-
-    # -- what others see ---------------------------------------------------------------------------------------------
 
     @property
     def is_active(self) -> bool:
@@ -263,8 +259,6 @@ class QuorumController:
             leader=(leader, self._raft.term, address) if address else None,
         )
 
-    # -- a life begins ------------------------------------------------------------------------------------------------
-
     def start(self) -> None:
         """Load what the disk holds. A sole voter leads at once (on a full disk: when there is room), and its image is
         complete. Raises CorruptLogError, InconsistentClusterIdError, UnsupportedVersionError, DiskFullError (a new log
@@ -313,8 +307,6 @@ class QuorumController:
 
     def _encode_control(self, kind: EntryKind, term: int, base_offset: int, voters: VoterSet) -> bytes:
         return encode_control(kind, term, base_offset, self.node_id, voters, self._clock.now_ms())
-
-    # -- what comes from outside --------------------------------------------------------------------------------------
 
     def receive(self, message: Message) -> None:
         """Process a message of another replica."""
@@ -396,8 +388,6 @@ class QuorumController:
         self._outcomes += self._reads.drop(error)
         self._outcomes += self._hand_over.drop(error)
         self._answer()
-
-    # -- a turn -------------------------------------------------------------------------------------------------------
 
     def next_due_ms(self) -> float:
         """Monotonic time of the next turn: the next tick with an effect, or a past time when there is work already."""
@@ -498,8 +488,6 @@ class QuorumController:
             or bool(self._inbox and self.is_active and not self._hand_over)
         )
 
-    # -- time ---------------------------------------------------------------------------------------------------------
-
     def _tick(self, now_ms: float) -> bool:
         """Process due ticks; returns whether there were any. After a pause of this process only the planned ones:
         nothing could arrive, so silence proves nothing."""
@@ -548,8 +536,6 @@ class QuorumController:
             ticks = max(1, min(ticks, math.ceil((due_ms - self._last_tick_ms) / self._tick_ms)))
         return ticks
 
-    # -- deciding -----------------------------------------------------------------------------------------------------
-
     def _decide_inbox(self, now_ms: float) -> None:
         inbox = self._inbox
         for _ in range(min(len(inbox), TURN_REQUESTS_MAX)):
@@ -583,8 +569,6 @@ class QuorumController:
         self._decider.skip(entry)
         self._decisions.add(entry.next_offset, entry.term, Answer(None, entry.next_offset), change.done)
 
-    # -- snapshots ----------------------------------------------------------------------------------------------------
-
     def snapshot_due(self) -> SnapshotJob | None:
         """A snapshot to be made now: ``run`` it in any thread, then call ``snapshot_done`` or ``snapshot_failed``,
         between turns. One at a time: None while one is being made."""
@@ -600,8 +584,6 @@ class QuorumController:
     def snapshot_failed(self, job: SnapshotJob, error: HeadraceError) -> None:
         """There was no room for it: it is repeated later."""
         self._snapshots.failed(job, error)
-
-    # -- leading, and not any more ------------------------------------------------------------------------------------
 
     def _become_active_if_ready(self) -> None:
         raft = self._raft
@@ -628,8 +610,6 @@ class QuorumController:
             self._active_term = -1
             self._core.resign()
             logger.info("controller %d leads no more; term %d", self.node_id, self._raft.term)
-
-    # -- what is committed --------------------------------------------------------------------------------------------
 
     def _apply(self, ready: Ready | None) -> None:
         """Apply what is committed, as far as it is on this disk: a follower may know of more since this turn began."""
@@ -667,8 +647,6 @@ class QuorumController:
             outcomes, self._outcomes = self._outcomes, []
             for outcome in outcomes:
                 outcome.done(outcome.result)
-
-    # -- a full disk --------------------------------------------------------------------------------------------------
 
     def _begin_anew(self, why: DiskFullError | CorruptMessageError) -> None:
         """Claim nothing of the present Ready: Raft restarts with what the disk holds."""

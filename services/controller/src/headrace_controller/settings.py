@@ -23,8 +23,7 @@ class QuorumSettings:
     #: An election begins after once to twice that without a leader.
     election_timeout_ms: float = from_key(SERVER, "controller.quorum.election.timeout.ms")
     snapshot_bytes: int = from_key(SERVER, "metadata.log.max.record.bytes.between.snapshots")
-    #: 0: never by time
-    snapshot_interval_ms: float = from_key(SERVER, "metadata.log.max.snapshot.interval.ms")
+    snapshot_interval_ms: float = from_key(SERVER, "metadata.log.max.snapshot.interval.ms")  #: 0: never by time
     #: controller.quorum.voters: "host:port" by node id of voters without an address in the log.
     voter_addresses: Mapping[int, str] = field(default_factory=dict)
     raft: RaftSettings = field(

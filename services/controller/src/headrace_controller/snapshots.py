@@ -36,8 +36,7 @@ from .raft import Place, SnapshotChunk, SnapshotId, VoterSet
 logger = logging.getLogger("headrace.controller")
 
 METADATA_DIRECTORY = "__cluster_metadata-0"
-#: The place before everything, when the log was never trimmed.
-BEGINNING = Place(0, 0)
+BEGINNING = Place(0, 0)  #: The place before everything, when the log was never trimmed.
 _PART = ".part"
 _TEMPORARY = ".tmp"
 
@@ -66,8 +65,7 @@ class SnapshotJob:
     ) -> None:
         self.snapshot = snapshot
         self.path = f"{directory}/{snapshot_name(*snapshot.place)}"
-        #: Bytes of the written file.
-        self.size = 0
+        self.size = 0  #: Bytes of the written file.
         self._fs = fs
         self._directory = directory
         self._image = image
@@ -156,8 +154,6 @@ class SnapshotStore:
             logger.error("%s", error.message)
             self.damaged.append(DamagedSnapshot(place, error))
 
-    # -- looking -----------------------------------------------------------------------------------------------------
-
     @property
     def newest(self) -> SnapshotId | None:
         return self.snapshots[-1] if self.snapshots else None
@@ -198,8 +194,6 @@ class SnapshotStore:
             return data, position + len(data) >= file.size()
         finally:
             file.close()
-
-    # -- receiving ---------------------------------------------------------------------------------------------------
 
     def write_chunk(self, chunk: SnapshotChunk) -> bool:
         """Write a chunk, durably. False: it does not follow the bytes here, or was the last one and the whole is
@@ -251,8 +245,6 @@ class SnapshotStore:
         for name in self._fs.listdir(self.directory):
             if name.endswith(SNAPSHOT_SUFFIX + _PART):
                 self._fs.unlink(f"{self.directory}/{name}")
-
-    # -- counting, and no more ---------------------------------------------------------------------------------------
 
     def accept_received(self, snapshot: SnapshotId) -> None:
         """Accept the snapshot whose last chunk was found sound, durably."""

@@ -15,8 +15,7 @@ from .storage import MetadataStorage, SnapshotJob
 
 logger = logging.getLogger("headrace.controller")
 
-#: Pause after one failed for lack of room.
-RETRY_MS = 60_000
+RETRY_MS = 60_000  #: Pause after one failed for lack of room.
 
 
 class SnapshotSchedule:

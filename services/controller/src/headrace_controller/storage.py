@@ -73,8 +73,7 @@ __all__ = [
 ]
 
 METADATA_PARTITION = TopicPartition("__cluster_metadata", 0)
-#: Kafka's reserved id of the metadata log.
-METADATA_TOPIC_ID = uuid.UUID(int=1)
+METADATA_TOPIC_ID = uuid.UUID(int=1)  #: Kafka's reserved id of the metadata log.
 
 logger = logging.getLogger("headrace.controller")
 
@@ -85,8 +84,7 @@ _AS_A_NEW_ONE = (
 )
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 _READ_BYTES = 1 << 20
-#: Bytes of a record in the log, with a margin.
-_RECORD_BYTES_ABOUT = 256
+_RECORD_BYTES_ABOUT = 256  #: Bytes of a record in the log, with a margin.
 DEFAULT_RESERVE_BYTES = 64 * 1024 * 1024
 #: Records between two recovery points: a start after a crash scans at most so many.
 _RECOVERY_POINT_EVERY = 10_000
@@ -240,21 +238,15 @@ class MetadataStorage:
             committed=0 if self._snapshots.newest is None else self._snapshots.newest.place.offset,
         )
 
-    # -- term and vote ------------------------------------------------------------------------------------------------
-
     def save_hard_state(self, state: HardState) -> None:
         """Save term and vote, durably. DiskFullError: the old ones still hold."""
         write_quorum_state(self._fs, self._log.directory, state)
         self.hard_state = state
 
-    # -- room ---------------------------------------------------------------------------------------------------------
-
     def refusal(self, records: int) -> DiskFullError | None:
         """The error if the log should not grow by so many records; None when there is room. OSError: the disk
         failed."""
         return self._space.refusal(records * _RECORD_BYTES_ABOUT)
-
-    # -- the log ------------------------------------------------------------------------------------------------------
 
     def append(self, entries: Sequence[Entry]) -> int:
         """Append entries of any terms, all or none, and force them; returns the durable end of the log. DiskFullError,
@@ -357,8 +349,6 @@ class MetadataStorage:
                 if header.is_control:
                     yield decode_entry(header, data[position : position + header.size])
 
-    # -- snapshots ----------------------------------------------------------------------------------------------------
-
     def newest_snapshot(self) -> SnapshotId | None:
         """The newest sound one with any state."""
         newest = self._snapshots.newest
@@ -453,8 +443,6 @@ class MetadataStorage:
                 raise
             raise DiskFullError(f"{self._directory.root}: {pending} could not be installed: {error.strerror}") from None
         self._recovery_point = pending.place.offset
-
-    # -- what goes together -------------------------------------------------------------------------------------------
 
     def _start(self, default_voters: VoterSet) -> SnapshotId:
         """The oldest snapshot at the log's start or behind it."""

@@ -21,8 +21,7 @@ from headrace_core.errors import HeadraceError, NotControllerError, RequestTimed
 
 from .raft import NOBODY, RaftLog, RaftNode, Ready, ReplicaKey, Role
 
-#: Called exactly once, with the result or with a HeadraceError.
-Done = Callable[[Any], None]
+Done = Callable[[Any], None]  #: Called exactly once, with the result or with a HeadraceError.
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,10 +63,8 @@ from .transport.watermarks import Watermarks
 
 logger = logging.getLogger("headrace.coordinator")
 
-#: Time to give the shards to others.
-LEAVE_S = 10.0
-#: Time to wait for streams that do not end by themselves (health watches).
-STREAMS_GRACE_S = 0.5
+LEAVE_S = 10.0  #: Time to give the shards to others.
+STREAMS_GRACE_S = 0.5  #: Time to wait for streams that do not end by themselves (health watches).
 
 
 class Coordinator:
@@ -113,8 +111,6 @@ class Coordinator:
     def coordinator_id(self) -> int:
         """-1 until it has registered."""
         return -1 if self._session is None else self._session.registered.coordinator_id
-
-    # -- start -------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Start serving; returns when the coordinator serves. Raises HeadraceError or OSError; ``stop`` cleans up then
@@ -268,8 +264,6 @@ class Coordinator:
                 failed.result()
                 raise HeadraceError(f"the coordinator's {failed.get_name()} task ended by itself")
 
-    # -- while it serves ---------------------------------------------------------------------------------------------
-
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until ``stop`` is set; raises external reasons to end."""
         waiting = asyncio.create_task(stop.wait())
@@ -332,8 +326,6 @@ class Coordinator:
 
     def _watchers(self) -> Iterator[_LagWatcher]:
         return (_LagWatcher(runner) for runner in self._shards or () if runner.is_serving)
-
-    # -- stop --------------------------------------------------------------------------------------------------------
 
     async def stop(self, *, at_once: bool = False) -> None:
         """Stop cleanly, from any state; ``at_once``: as close to a crash as possible. Idempotent."""

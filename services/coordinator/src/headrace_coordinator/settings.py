@@ -14,10 +14,8 @@ from .group.settings import GroupSettings
 from .offsets.logic import OffsetSettings
 from .offsets.retention import RetentionSettings
 
-#: Interval of queries for high watermarks, for the groups' lag.
-WATERMARKS_INTERVAL_S = 2.0
-#: Shards that replay at the same time.
-REPLAYS_MAX = 8
+WATERMARKS_INTERVAL_S = 2.0  #: Interval of queries for high watermarks, for the groups' lag.
+REPLAYS_MAX = 8  #: Shards that replay at the same time.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,8 +28,7 @@ class RecordKind(enum.IntEnum):
     #: An offset commit whose key was written before Kafka 0.8.2; the body is that of OFFSET_COMMIT.
     OLD_OFFSET_COMMIT = 0
     OFFSET_COMMIT = 1
-    #: Kafka's classic group; neither written nor read here.
-    CLASSIC_GROUP = 2
+    CLASSIC_GROUP = 2  #: Kafka's classic group; neither written nor read here.
     CLAIM = 1000
     GROUP = 1001
     MEMBER = 1002

@@ -51,8 +51,7 @@ class CleaningReport:
     """Result of a cleaning."""
 
     topic_partition: TopicPartition
-    #: Clean up to here: the next one's first dirty offset.
-    clean_offset: int
+    clean_offset: int  #: Clean up to here: the next one's first dirty offset.
     segments_before: int = 0
     segments_after: int = 0
     bytes_read: int = 0
@@ -60,10 +59,8 @@ class CleaningReport:
     records_read: int = 0
     records_kept: int = 0
     records_without_key: int = 0
-    #: The map was full before the end: clean again.
-    is_partial: bool = False
-    #: The log changed, which stopped the cleaning; nothing is lost, clean again.
-    is_interrupted: bool = False
+    is_partial: bool = False  #: The map was full before the end: clean again.
+    is_interrupted: bool = False  #: The log changed, which stopped the cleaning; nothing is lost, clean again.
 
 
 class Cleaner:

@@ -12,21 +12,17 @@ import enum
 from ...config import LONG_MAX
 from ...records import BatchHeader
 
-#: Bit 6 of a batch's attributes: its base timestamp is a delete horizon.
-HORIZON_BIT = 0x40
+HORIZON_BIT = 0x40  #: Bit 6 of a batch's attributes: its base timestamp is a delete horizon.
 
-#: Of a batch that is no control batch (``ABORT`` and ``COMMIT`` are the others).
-NO_CONTROL_TYPE = -1
+NO_CONTROL_TYPE = -1  #: Of a batch that is no control batch (``ABORT`` and ``COMMIT`` are the others).
 
 
 class Verdict(enum.IntFlag):
     """Fate of a transactional or control batch."""
 
     KEEP = 0
-    #: Remove its records.
-    DISCARD = 1
-    #: A marker without records: set a delete horizon, if it has none.
-    OF_NOTHING = 2
+    DISCARD = 1  #: Remove its records.
+    OF_NOTHING = 2  #: A marker without records: set a delete horizon, if it has none.
 
 
 def delete_horizon_ms(header: BatchHeader) -> int | None:

@@ -43,8 +43,7 @@ class CleanerManager:
         self._in_progress: set[TopicPartition] = set()
         #: Cut or deleted while they were cleaned: ignore how far that cleaning came.
         self._changed: set[TopicPartition] = set()
-        #: The file is out of date: the disk was full.
-        self._is_unwritten = False
+        self._is_unwritten = False  #: The file is out of date: the disk was full.
         self._uncleanable: dict[TopicPartition, str] = {}
 
     @property

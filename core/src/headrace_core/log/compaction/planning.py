@@ -27,8 +27,7 @@ class CleanerConfig:
 
     #: log.cleaner.dedupe.buffer.size: one cleaner's map, 24 bytes for each key.
     dedupe_buffer_bytes: int = 134_217_728
-    #: log.cleaner.io.buffer.load.factor: how full the map may get.
-    load_factor: float = 0.9
+    load_factor: float = 0.9  #: log.cleaner.io.buffer.load.factor: how full the map may get.
     #: log.cleaner.io.buffer.size: read and filtered at once (a larger batch is read whole).
     io_buffer_bytes: int = 524_288
 
@@ -39,8 +38,7 @@ class SegmentFacts(NamedTuple):
     base_offset: int
     size: int
     largest_timestamp_ms: int
-    #: Of its first batch; None when it is empty.
-    first_timestamp_ms: int | None
+    first_timestamp_ms: int | None  #: Of its first batch; None when it is empty.
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +50,7 @@ class Target:
     end_offset: int
     clean_bytes: int
     cleanable_bytes: int
-    #: One of its records is older than max.compaction.lag.ms.
-    is_overdue: bool
+    is_overdue: bool  #: One of its records is older than max.compaction.lag.ms.
 
     @property
     def dirty_ratio(self) -> float:

@@ -34,8 +34,7 @@ class TransactionHistory:
 
     def __init__(self) -> None:
         self.aborted: list[AbortedTransaction] = []
-        #: Producer id -> first offset of its open transaction.
-        self.open: dict[int, int] = {}
+        self.open: dict[int, int] = {}  #: Producer id -> first offset of its open transaction.
 
     def observe(self, header: BatchHeader, control_type: int) -> None:
         if not header.is_control:
@@ -57,8 +56,7 @@ class TransactionJudge:
     def __init__(self, aborted: Iterable[AbortedTransaction], now_ms: int) -> None:
         self._coming = deque(sorted(aborted, key=lambda transaction: transaction.first_offset))
         self._now_ms = now_ms
-        #: Aborted and in progress: producer id -> was a batch of it met?
-        self._aborting: dict[int, bool] = {}
+        self._aborting: dict[int, bool] = {}  #: Aborted and in progress: producer id -> was a batch of it met?
         self._committing: set[int] = set()
 
     def judge(self, header: BatchHeader, control_type: int) -> int:

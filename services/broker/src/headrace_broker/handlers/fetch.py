@@ -50,20 +50,17 @@ DEFAULT_MAX_BYTES = 50 * 1024 * 1024
 DEFAULT_PARTITION_MAX_BYTES = 1024 * 1024
 #: Answers are cut here under any client limit: larger messages gain nothing and cost memory (decision 5).
 ANSWER_BYTES_MAX = 1024 * 1024
-#: Bytes of unwritten answers above which the next request waits.
-QUEUED_BYTES_MAX = 2 * ANSWER_BYTES_MAX
+QUEUED_BYTES_MAX = 2 * ANSWER_BYTES_MAX  #: Bytes of unwritten answers above which the next request waits.
 #: The same while clients leave too many answers of all streams unread (UnreadAnswers).
 CROWDED_ANSWER_BYTES_MAX = 64 * 1024
-#: Partitions looked up in one turn of the loop, when requests have queued.
-TURN_PARTITIONS_MAX = 500
+TURN_PARTITIONS_MAX = 500  #: Partitions looked up in one turn of the loop, when requests have queued.
 #: Queued requests, and their bytes as received, above which the stream is not read. The limit is for each stream: with
 #: a shared one, clients that read no answers would stop the others.
 QUEUED_REQUESTS_MAX = 64
 QUEUED_REQUEST_BYTES_MAX = 64 * 1024
 #: Counted for an answer, and for each partition in it, beside the records: an empty answer is not free.
 _OVERHEAD_BYTES = 64
-#: How often a leader looks for a nearer replica for a consumer.
-NEARER_LOOK_MS = 5_000
+NEARER_LOOK_MS = 5_000  #: How often a leader looks for a nearer replica for a consumer.
 _EMPTY = b""
 
 
@@ -119,8 +116,7 @@ class FetchStream(StreamHandler[Any]):
         self._loop = asyncio.get_running_loop()
         self._session = FetchSession(self._schedule_wake)
         self._replicas: dict[TopicPartition, Readable] = {}
-        #: The consumer's rack, and when a nearer replica was last looked for.
-        self._rack = ""
+        self._rack = ""  #: The consumer's rack, and when a nearer replica was last looked for.
         self._looked_ms: dict[TopicPartition, float] = {}
         self._requests: deque[tuple[Any, int]] = deque()  # with their sizes as received
         self._requests_bytes = 0
@@ -132,8 +128,6 @@ class FetchStream(StreamHandler[Any]):
         self._reading = False
         self._wake_scheduled = False
         self._closed = False
-
-    # -- StreamHandler -----------------------------------------------------------------------------------------------
 
     def on_request(self, request: Any) -> None:
         if request.max_wait_ms < 0 or request.min_bytes < 0 or request.max_bytes < 0:
@@ -174,8 +168,6 @@ class FetchStream(StreamHandler[Any]):
             replica.reads.unsubscribe(self._session)
         self._replicas.clear()
         self._cold.clear()
-
-    # -- one request after the other ---------------------------------------------------------------------------------
 
     def _pump(self) -> None:
         """Process queued requests until one has to wait, unwritten answers pile up, or this turn of the loop is
@@ -321,8 +313,6 @@ class FetchStream(StreamHandler[Any]):
         self._stream.send(response, total_size + _OVERHEAD_BYTES * len(response.results))
         self._count_unread()
 
-    # -- waiting -----------------------------------------------------------------------------------------------------
-
     def _schedule_wake(self) -> None:
         """Enough bytes are there. Answer after this turn of the loop, together with what arrives in it."""
         if not self._wake_scheduled:
@@ -347,8 +337,6 @@ class FetchStream(StreamHandler[Any]):
             self._timer.cancel()
             self._timer = None
 
-    # -- cold reads --------------------------------------------------------------------------------------------------
-
     def _start_cold_read(self, entry: SessionPartition, replica: Readable, room: int) -> None:
         self._reading = True
         future = replica.read_cold(entry.position, room)
@@ -372,8 +360,6 @@ class FetchStream(StreamHandler[Any]):
         if self._current is not None:
             self._look(give_up=self._current.max_wait_ms == 0)
         self._pump()
-
-    # -- the session's partitions ------------------------------------------------------------------------------------
 
     def _apply(self, request: Any) -> None:
         for item in request.forgotten:

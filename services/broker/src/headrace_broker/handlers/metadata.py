@@ -20,8 +20,7 @@ from ..controller_link import ControllerLink
 
 logger = logging.getLogger(__name__)
 
-#: Topics created for one request; the others stay unknown until the client asks again.
-AUTO_CREATED_MAX = 100
+AUTO_CREATED_MAX = 100  #: Topics created for one request; the others stay unknown until the client asks again.
 
 
 class MetadataService(metadata_pb2_grpc.MetadataServicer):

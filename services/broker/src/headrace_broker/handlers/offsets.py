@@ -18,8 +18,7 @@ from ..context import BrokerContext
 from ..leader_replica import LeaderReplica
 from ..partition import PartitionLeader
 
-#: before_offset in DeleteRecords for the high watermark.
-_HIGH_WATERMARK = -1
+_HIGH_WATERMARK = -1  #: before_offset in DeleteRecords for the high watermark.
 
 
 class OffsetsService(offsets_pb2_grpc.OffsetsServicer):

@@ -46,8 +46,7 @@ _DURABILITY = {
     FlushPolicy.INTERVAL: produce_pb2.DURABILITY_INTERVAL,
     FlushPolicy.OS: produce_pb2.DURABILITY_OS,
 }
-#: Bytes of unread answers above which a stream is not read.
-UNREAD_BYTES_MAX = 1024 * 1024
+UNREAD_BYTES_MAX = 1024 * 1024  #: Bytes of unread answers above which a stream is not read.
 #: Why a stream is not read: bytes of its own requests, of the broker's, or of unread answers.
 _OWN_LIMIT, _BROKER_LIMIT, _UNREAD_ANSWERS = 1, 2, 4
 #: Errors of the bytes themselves. A request with only such errors counts against its connection.
@@ -140,13 +139,11 @@ class _Pending(Expiring):
         self.replicas: list[LeaderReplica | None] = [None] * len(partitions)
         self.remaining = len(partitions)
         self.size = 0
-        #: Partitions refused because of their records.
-        self.worthless = 0
+        self.worthless = 0  #: Partitions refused because of their records.
         self.answered = False
         #: Partitions (places in the request) whose records are on their way to the log.
         self.in_memory: set[int] = set()
-        #: Its bytes no longer count.
-        self.is_over = False
+        self.is_over = False  #: Its bytes no longer count.
 
     def expire(self) -> None:
         self.stream.expired(self)

@@ -41,15 +41,13 @@ from ..replication.wire import hello_of, request_of, response_to_proto
 
 logger = logging.getLogger(__name__)
 
-#: Answers to joins that may wait to be written before the stream is not read.
-UNSENT_MAX = 20_000
+UNSENT_MAX = 20_000  #: Answers to joins that may wait to be written before the stream is not read.
 
 #: Heartbeat interval towards a follower that sends heartbeats (replication.proto, ``sends_heartbeats``).
 SPEAK_S = 1.0
 _STILL_HERE = response_to_proto(Response(speaks=True))
 
-#: A silence check that runs so late shows a stalled loop, and proves nothing.
-STALLED_MS = 500
+STALLED_MS = 500  #: A silence check that runs so late shows a stalled loop, and proves nothing.
 
 _THROTTLED_REPLICAS = "leader.replication.throttled.replicas"
 
@@ -86,8 +84,6 @@ class ReplicationService(replication_pb2_grpc.ReplicationServicer):
 
     def now_ms(self) -> int:
         return int(self._broker.clock.monotonic_ms())
-
-    # -- for the streams ---------------------------------------------------------------------------------------------
 
     def lane(self, hello: Hello, stream: LeaderStream) -> LeaderLane:
         """The lane of a new stream, which replaces an older one of the same follower. Raises
@@ -137,8 +133,6 @@ class ReplicationService(replication_pb2_grpc.ReplicationServicer):
     def sent(self, size: int) -> None:
         self._broker.metrics.replication_bytes.value += size
 
-    # -- for the lanes (LaneHost) ------------------------------------------------------------------------------------
-
     def find(self, topic_id: bytes, partition: int) -> LeaderReplica:
         broker = self._broker
         topic = broker.metadata.image.topics.get(topic_id)
@@ -152,8 +146,6 @@ class ReplicationService(replication_pb2_grpc.ReplicationServicer):
         if self._pacer.is_unlimited or not leader.is_behind(broker_id):
             return False
         return self._throttled.has(self._broker.metadata.image, leader.partition, self._broker.broker_id)
-
-    # -- the metadata ------------------------------------------------------------------------------------------------
 
     def _metadata_changed(self, image: MetadataImage, delta: MetadataDelta) -> None:
         """End streams of brokers with a former epoch: their acknowledgements do not apply to the present disk."""
@@ -200,8 +192,6 @@ class LeaderStream(StreamHandler[Any]):
     @property
     def broker_epoch(self) -> int:
         return -1 if self._lane is None else self._lane.broker_epoch
-
-    # -- StreamHandler -----------------------------------------------------------------------------------------------
 
     def on_request(self, request: Any) -> None:
         lane = self._lane
@@ -276,8 +266,6 @@ class LeaderStream(StreamHandler[Any]):
             self._stream.send(_STILL_HERE, ITEM_BYTES)
         self._speaking = self._loop.call_later(SPEAK_S, self._speak)
 
-    # -- for the service ---------------------------------------------------------------------------------------------
-
     def wake(self) -> None:
         """Schedule a turn at the end of this turn of the loop: the lane may have something to send."""
         if not self._is_scheduled and not self._closed:
@@ -294,8 +282,6 @@ class LeaderStream(StreamHandler[Any]):
         if self._lane is not None:
             self._lane.close()
         self._stream.finish(error)
-
-    # -- one message after the other ---------------------------------------------------------------------------------
 
     def _turn(self) -> None:
         """Push what the lane owes. A failure ends this stream: flushes must not wait for its message."""

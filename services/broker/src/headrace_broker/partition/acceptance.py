@@ -19,8 +19,7 @@ from headrace_core.log.files import Buffer
 from headrace_core.records import BatchHeader, Compression, iterate_headers, read_header
 from headrace_core.types import TopicPartition
 
-#: So few compressed bytes decompress within a few milliseconds.
-_INLINE_COMPRESSED_BYTES_MAX = 1024
+_INLINE_COMPRESSED_BYTES_MAX = 1024  #: So few compressed bytes decompress within a few milliseconds.
 
 
 def needs_thread(records: bytes, config: LogConfig) -> bool:

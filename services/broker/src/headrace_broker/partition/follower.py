@@ -153,18 +153,14 @@ class PartitionFollower:
         self.log_start = log_start
         self.log_end = log_end
         self.durable_end = durable_end
-        #: Of the last record; -1: none.
-        self.last_epoch = last_epoch
+        self.last_epoch = last_epoch  #: Of the last record; -1: none.
         self.high_watermark = min(max(high_watermark, log_start), log_end)
         self.state = FollowerState.JOINING
-        #: Why it is OUT.
-        self.error: HeadraceError | None = None
-        #: Of the current join; -1: none.
-        self.handle = -1
+        self.error: HeadraceError | None = None  #: Why it is OUT.
+        self.handle = -1  #: Of the current join; -1: none.
         self._leader_high_watermark = 0
         self._leader_log_start = 0
-        #: End of the records handed to the log, which may not have them yet.
-        self._taken_end = log_end
+        self._taken_end = log_end  #: End of the records handed to the log, which may not have them yet.
         self._taken_epoch = last_epoch
         self._acked: Ack | None = None
 

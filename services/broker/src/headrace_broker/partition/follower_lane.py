@@ -17,8 +17,7 @@ from typing import Generic, Protocol, TypeVar
 
 from .messages import Ack, Ended, Join, Joined, Request
 
-#: Joins, leaves and acknowledgements in one message: some 50 KiB.
-ITEMS_MAX = 2_000
+ITEMS_MAX = 2_000  #: Joins, leaves and acknowledgements in one message: some 50 KiB.
 
 
 class Joinable(Protocol):
@@ -55,8 +54,7 @@ class FollowerLane(Generic[F]):
         self._by_replica: dict[F, _Handle[F]] = {}
         self._wanted: dict[F, None] = {}
         self._leaves: list[int] = []
-        #: Leaves because the log takes no appends.
-        self._cannot_append: set[int] = set()
+        self._cannot_append: set[int] = set()  #: Leaves because the log takes no appends.
         self._acks_due: dict[_Handle[F], None] = {}
 
     def __len__(self) -> int:
@@ -65,8 +63,6 @@ class FollowerLane(Generic[F]):
 
     def __contains__(self, replica: F) -> bool:
         return replica in self._wanted or replica in self._by_replica
-
-    # -- what the partitions say -------------------------------------------------------------------------------------
 
     def join(self, replica: F) -> None:
         """Join it, or join it again."""
@@ -85,8 +81,6 @@ class FollowerLane(Generic[F]):
         handle = self._by_replica.get(replica)
         if handle is not None and handle.is_joined:
             self._acks_due[handle] = None
-
-    # -- what the leader says ----------------------------------------------------------------------------------------
 
     def find(self, number: int) -> F | None:
         """The partition of a push or news; None: the handle was released."""
@@ -124,8 +118,6 @@ class FollowerLane(Generic[F]):
         self._cannot_append.clear()
         self._wanted = dict.fromkeys((*lost, *self._wanted))
         return lost
-
-    # -- what goes out -----------------------------------------------------------------------------------------------
 
     def next(self) -> Request | None:
         """The next message; None: nothing to send."""

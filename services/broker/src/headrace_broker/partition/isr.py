@@ -50,8 +50,7 @@ from typing import NamedTuple
 
 from headrace_core.types import TopicPartition
 
-#: Broker epoch of a registered, unfenced broker; None for any other.
-Alive = Callable[[int], int | None]
+Alive = Callable[[int], int | None]  #: Broker epoch of a registered, unfenced broker; None for any other.
 
 #: Delay of the next AlterPartition after a refusal, unless newer metadata arrives before.
 RETRY_BACKOFF_MS = 100
@@ -66,10 +65,8 @@ REJOIN_MS = 2_000
 #: when it can follow, and then joins the ISR.
 JOIN_MS = 5_000
 
-#: Caught up until the log grew or this epoch began; no clock was read since.
-_UNSEEN = -1
-#: Not caught up in this epoch.
-_NEVER = -(1 << 62)
+_UNSEEN = -1  #: Caught up until the log grew or this epoch began; no clock was read since.
+_NEVER = -(1 << 62)  #: Not caught up in this epoch.
 
 #: Refusals which prove that this attempt will never be done. They say nothing about earlier attempts.
 _NOT_DONE = frozenset({"INELIGIBLE_REPLICA", "NOT_CONTROLLER", "OPERATION_NOT_ATTEMPTED", "SERVER_SHUTTING_DOWN"})
@@ -113,18 +110,14 @@ class FollowerProgress:
         self.durable_end = -1
         self.log_end = -1
         self.log_start = -1
-        #: Kafka's lastCaughtUpTimeMs: it had the whole log at this time.
-        self.caught_up_ms = _NEVER
-        #: Time of its last acknowledgement, and the leader's log end then.
-        self.ack_ms = _UNSEEN
+        self.caught_up_ms = _NEVER  #: Kafka's lastCaughtUpTimeMs: it had the whole log at this time.
+        self.ack_ms = _UNSEEN  #: Time of its last acknowledgement, and the leader's log end then.
         self.ack_leader_end = -1
         #: Outside the ISR, and able to join at the last check: the high watermark waits for it while it keeps up;
         #: otherwise it could never reach it under load.
         self.is_eligible = False
-        #: It reported that its log takes no appends, and has not appended since.
-        self.cannot_append = False
-        #: When its stream broke; None: it is on one, or left by itself.
-        self.broken_ms: int | None = None
+        self.cannot_append = False  #: It reported that its log takes no appends, and has not appended since.
+        self.broken_ms: int | None = None  #: When its stream broke; None: it is on one, or left by itself.
         #: Since when it is on no stream, or its last attempt to join failed; used while it is not joined.
         self.absent_ms = _UNSEEN
 
@@ -208,18 +201,13 @@ class InSyncSet:
         self.maximal = frozenset(self.committed)
         self._followers: dict[int, FollowerProgress] = {}
         self._asked: IsrChange | None = None
-        #: An attempt at the proposal may have been granted, or may still be.
-        self._is_uncertain = False
-        #: Send the proposal again.
-        self._repeat = False
-        #: No proposal before.
-        self._next_ms = _UNSEEN
+        self._is_uncertain = False  #: An attempt at the proposal may have been granted, or may still be.
+        self._repeat = False  #: Send the proposal again.
+        self._next_ms = _UNSEEN  #: No proposal before.
         self._know_replicas()
         for follower in self._followers.values():  # its time begins now, as if it had just been seen
             if follower.broker_id in self.maximal:
                 follower.caught_up_ms = _UNSEEN
-
-    # -- what is so --------------------------------------------------------------------------------------------------
 
     @property
     def followers(self) -> Iterable[FollowerProgress]:
@@ -284,8 +272,6 @@ class InSyncSet:
         for follower in self._followers.values():
             if follower.broker_id in self.maximal:
                 follower.is_eligible = False
-
-    # -- what to ask for ---------------------------------------------------------------------------------------------
 
     def change(self, now_ms: int, alive: Alive, *, leader_end: int, high_watermark: int) -> IsrChange | None:
         """The proposal to make now. None: none, not yet, or one is open."""
@@ -357,8 +343,6 @@ class InSyncSet:
                 continue
             due = at if due is None else min(due, at)
         return None if due is None else max(due, self._next_ms, now_ms)
-
-    # -- answers -----------------------------------------------------------------------------------------------------
 
     def altered(self, isr: Iterable[int], partition_epoch: int, recovering: bool) -> bool:
         """Apply the controllers' answer. False when it is outdated, or answers another proposal."""

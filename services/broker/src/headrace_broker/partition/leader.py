@@ -91,8 +91,7 @@ class ReplicaProgress(NamedTuple):
     caught_up_ms: int
 
 
-#: Kafka's replica.lag.time.max.ms.
-LAG_TIME_MAX_MS = 30_000
+LAG_TIME_MAX_MS = 30_000  #: Kafka's replica.lag.time.max.ms.
 
 
 class PartitionLeader:
@@ -157,8 +156,7 @@ class PartitionLeader:
         self.log_end = log_end
         self.flushed_end = flushed_end
         self.min_insync = min_insync
-        #: Log end when this epoch began: an in-sync replica has at least so much.
-        self.epoch_start = log_end
+        self.epoch_start = log_end  #: Log end when this epoch began: an in-sync replica has at least so much.
         self.high_watermark = min(max(high_watermark, log_start), log_end)
         self._on_isr_due = on_isr_due
         self._is_stirred = False
@@ -265,8 +263,6 @@ class PartitionLeader:
         """Whether it is a replica out of sync, to which replication may be throttled."""
         return broker_id not in self._in_sync.committed
 
-    # -- checks ------------------------------------------------------------------------------------------------------
-
     def check_enough_in_sync(self) -> None:
         """Check before an append with acks=all. Raises NotEnoughReplicasError."""
         if self.is_below_min_insync:
@@ -322,8 +318,6 @@ class PartitionLeader:
                 f"{self.partition}: the request is for topic id {topic_id.hex()}, but the topic's id is "
                 f"{self.topic_id.hex()}: it was deleted and created anew"
             )
-
-    # -- the log moves -----------------------------------------------------------------------------------------------
 
     def appended(self, log_end: int, flushed_end: int, size: int) -> None:
         """The log now ends at ``log_end`` (``size`` more bytes), flushed up to ``flushed_end``."""
@@ -407,8 +401,6 @@ class PartitionLeader:
         while unread and unread[0][0] <= end_offset:
             size += unread.popleft()[1]
         return max(size, 1)
-
-    # -- followers ---------------------------------------------------------------------------------------------------
 
     def follower_joined(
         self,
@@ -506,8 +498,6 @@ class PartitionLeader:
     def unwatch_log(self, watcher: LogWatcher) -> None:
         self._log_watchers.pop(watcher, None)
 
-    # -- the in-sync set ---------------------------------------------------------------------------------------------
-
     def isr_change(self, now_ms: int, alive: Alive) -> IsrChange | None:
         """The AlterPartition to send now; call ``proposed`` before. None while an answer is outstanding."""
         if self._resigned is not None:
@@ -574,8 +564,6 @@ class PartitionLeader:
             self._is_stirred = True
             if self._on_isr_due is not None:
                 self._on_isr_due()
-
-    # -- who waits ---------------------------------------------------------------------------------------------------
 
     def when_committed(self, end_offset: int, waiter: Waiter) -> None:
         """Call ``waiter`` when the high watermark reaches ``end_offset``; at once if it has."""

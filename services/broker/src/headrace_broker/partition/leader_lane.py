@@ -53,30 +53,18 @@ from .pacing import Pacer
 
 T = TypeVar("T")
 
-#: Largest window of a stream or a partition.
-WINDOW_BYTES_MAX = 64 * 1024 * 1024
-#: Records in one message; more gains nothing, and delays later messages.
-MESSAGE_BYTES = 1024 * 1024
-#: Least share of a partition in a message that others wait for.
-SHARE_BYTES_MIN = 64 * 1024
-#: A replica farther behind than this uses the catch-up lane.
-CATCH_UP_BYTES = 8 * 1024 * 1024
-#: A replica nearer than this returns to the live lane.
-HAND_OVER_BYTES = 1024 * 1024
-#: Delay after which offsets are sent alone; most travel with the next push.
-NEWS_DELAY_MS = 20
-#: Longest wait between two checks of the throttle.
-PACED_LOOK_MS = 500
-#: Concurrent disk reads of a lane.
-COLD_READS_MAX = 2
-#: Silence after which a follower with heartbeats counts as disconnected or frozen.
-SILENCE_MS = 3_000
-#: Counted for an item in a message beside its records.
-ITEM_BYTES = 32
-#: Ended handles that a queue may hold.
-ENDED_QUEUED_MAX = 1_000
-#: Most items in one message.
-ITEMS_MAX = 2_000
+WINDOW_BYTES_MAX = 64 * 1024 * 1024  #: Largest window of a stream or a partition.
+MESSAGE_BYTES = 1024 * 1024  #: Records in one message; more gains nothing, and delays later messages.
+SHARE_BYTES_MIN = 64 * 1024  #: Least share of a partition in a message that others wait for.
+CATCH_UP_BYTES = 8 * 1024 * 1024  #: A replica farther behind than this uses the catch-up lane.
+HAND_OVER_BYTES = 1024 * 1024  #: A replica nearer than this returns to the live lane.
+NEWS_DELAY_MS = 20  #: Delay after which offsets are sent alone; most travel with the next push.
+PACED_LOOK_MS = 500  #: Longest wait between two checks of the throttle.
+COLD_READS_MAX = 2  #: Concurrent disk reads of a lane.
+SILENCE_MS = 3_000  #: Silence after which a follower with heartbeats counts as disconnected or frozen.
+ITEM_BYTES = 32  #: Counted for an item in a message beside its records.
+ENDED_QUEUED_MAX = 1_000  #: Ended handles that a queue may hold.
+ITEMS_MAX = 2_000  #: Most items in one message.
 
 
 class State(enum.IntEnum):
@@ -133,8 +121,7 @@ class ColdRead(NamedTuple):
     max_bytes: int
 
 
-#: (topic id, partition, follower's broker id).
-JoinedReplicaKey = tuple[bytes, int, int]
+JoinedReplicaKey = tuple[bytes, int, int]  #: (topic id, partition, follower's broker id).
 
 
 class JoinedReplicas:
@@ -197,25 +184,19 @@ class JoinedReplica:
         self.key = (join.topic_id, join.partition, lane.broker_id)
         self.source = source
         self.leader = source.leader
-        #: The next offset to push.
-        self.position = join.log_end
-        #: (end offset, bytes) of unacknowledged pushes.
-        self.in_flight: deque[tuple[int, int]] = deque()
+        self.position = join.log_end  #: The next offset to push.
+        self.in_flight: deque[tuple[int, int]] = deque()  #: (end offset, bytes) of unacknowledged pushes.
         self.in_flight_bytes = 0
         self.window_bytes = min(join.window_bytes, WINDOW_BYTES_MAX)
         self.state = State.CALM
-        #: Read, and not sent yet.
-        self.stash: Slice | None = None
-        #: A disk read is in progress for it, or is its stash.
-        self.holds_read = False
+        self.stash: Slice | None = None  #: Read, and not sent yet.
+        self.holds_read = False  #: A disk read is in progress for it, or is its stash.
         self.sent_high_watermark = -1
         self.sent_log_start = -1
 
     @property
     def partition(self) -> TopicPartition:
         return self.leader.partition
-
-    # -- LogWatcher --------------------------------------------------------------------------------------------------
 
     def log_grew(self, partition: TopicPartition) -> None:
         if self.state is State.CALM:
@@ -276,14 +257,11 @@ class LeaderLane:
         self._cold: deque[JoinedReplica] = deque()
         self._wants_cold: list[ColdRead] = []
         self._resigned: list[JoinedReplica] = []
-        #: Handles with a read in progress, or its result unsent.
-        self._reading = 0
+        self._reading = 0  #: Handles with a read in progress, or its result unsent.
         self._joined: deque[Joined] = deque()
         self._ended: deque[Ended] = deque()
         self._news: dict[JoinedReplica, None] = {}
         self._news_due_ms = 0
-
-    # -- what the follower says --------------------------------------------------------------------------------------
 
     def join(self, join: Join) -> None:
         """``next`` returns the answer. InvalidRequestError, which ends the stream, for an invalid join."""
@@ -411,8 +389,6 @@ class LeaderLane:
         for queue in (self._ready, self._paced, self._cold):
             queue.clear()
 
-    # -- what the partitions say -------------------------------------------------------------------------------------
-
     def make_ready(self, replica: JoinedReplica) -> None:
         replica.state = State.READY
         self._ready.append(replica)
@@ -456,8 +432,6 @@ class LeaderLane:
         if self._ready:
             self._wake()  # its bytes in flight are room for the others
         return True
-
-    # -- what goes out -----------------------------------------------------------------------------------------------
 
     def next(self) -> Outgoing | None:
         """The next message; None: nothing now (call again after ``wake``, or at ``due_ms``)."""
@@ -614,8 +588,6 @@ class LeaderLane:
     def replicas(self) -> list[JoinedReplica]:
         return list(self._replicas.values())
 
-    # -- reads from the disk -----------------------------------------------------------------------------------------
-
     def take_cold_reads(self) -> list[ColdRead]:
         """Reads that the shell must run on threads now; each ends with ``was_read``."""
         wanted, self._wants_cold = self._wants_cold, []
@@ -663,8 +635,6 @@ class LeaderLane:
             waiting = self._cold.popleft()
             if waiting.state is State.READING:
                 self._ask_cold(waiting)
-
-    # -- the rest ----------------------------------------------------------------------------------------------------
 
     def _belongs_elsewhere(self, source: LedPartition, log_end: int) -> bool:
         behind = source.bytes_from(log_end)

@@ -29,8 +29,7 @@ class Hello(NamedTuple):
     leader_id: int
     lane: Lane
     window_bytes: int
-    #: It sends heartbeats every second.
-    speaks: bool = False
+    speaks: bool = False  #: It sends heartbeats every second.
 
 
 class Join(NamedTuple):
@@ -125,5 +124,4 @@ class Response(NamedTuple):
     pushes: tuple[Push, ...] = ()
     news: tuple[News, ...] = ()
     ended: tuple[Ended, ...] = ()
-    #: It sends heartbeats every second.
-    speaks: bool = False
+    speaks: bool = False  #: It sends heartbeats every second.

@@ -72,8 +72,6 @@ class FetchSession:
     def __contains__(self, partition: TopicPartition) -> bool:
         return partition in self._partitions
 
-    # -- what the client says ----------------------------------------------------------------------------------------
-
     def put(self, entry: SessionPartition) -> bool:
         """Add a partition, or set its position; it is ready, behind those ready before. True when new."""
         new = entry.partition not in self._partitions
@@ -90,8 +88,6 @@ class FetchSession:
     def partitions(self) -> list[TopicPartition]:
         return list(self._partitions)
 
-    # -- what an answer takes ----------------------------------------------------------------------------------------
-
     def ready(self) -> Iterator[SessionPartition]:
         """The ready partitions, longest wait first; a copy, so the session may change meanwhile."""
         partitions = self._partitions
@@ -104,8 +100,6 @@ class FetchSession:
         del self._ready[entry.partition]
         if not exhausted:
             self._ready[entry.partition] = None
-
-    # -- waiting -----------------------------------------------------------------------------------------------------
 
     def expect(self, missing_bytes: int | None) -> None:
         """A poll waits for this many more bytes (at least one); None: it no longer waits."""

@@ -47,8 +47,7 @@ from ..threads import WorkThreads
 
 logger = logging.getLogger(__name__)
 
-#: Unacknowledged records of one partition.
-WINDOW_BYTES = 8 * 1024 * 1024
+WINDOW_BYTES = 8 * 1024 * 1024  #: Unacknowledged records of one partition.
 #: Pause between two attempts to join.
 _RETRY_FIRST_MS, _RETRY_MOST_MS = 10.0, 2_000.0
 
@@ -116,26 +115,19 @@ class FollowerReplica:
         self._threads = threads
         self._on_damage = on_damage
         self._lanes: Lanes | None = None
-        #: Why it no longer follows.
-        self._reason: HeadraceError | None = None
-        #: Appends that the writer has not answered.
-        self._under_way = 0
-        #: One append was refused: later ones are, too.
-        self._is_failing = False
+        self._reason: HeadraceError | None = None  #: Why it no longer follows.
+        self._under_way = 0  #: Appends that the writer has not answered.
+        self._is_failing = False  #: One append was refused: later ones are, too.
         #: It joined with a window for one batch, for lack of space; later it joins with a whole one.
         self._is_probing = False
-        #: Why taken records may never reach the writer.
-        self._stumble: HeadraceError | None = None
-        #: Change of the log before it joins again.
-        self._cut: Truncate | Restart | None = None
+        self._stumble: HeadraceError | None = None  #: Why taken records may never reach the writer.
+        self._cut: Truncate | Restart | None = None  #: Change of the log before it joins again.
         self._is_deleting = False
         #: Appends that wait while the log changes directories; None: not held.
         self._held: list[Append] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._backoff = Backoff(first_ms=_RETRY_FIRST_MS, most_ms=_RETRY_MOST_MS)
         self._watchers: dict[PartitionWatcher, None] = {}
-
-    # -- what it is --------------------------------------------------------------------------------------------------
 
     @property
     def topic_id(self) -> bytes:
@@ -157,8 +149,6 @@ class FollowerReplica:
     def high_watermark(self) -> int:
         """As far as known, and at most this log's end."""
         return self.follower.high_watermark
-
-    # -- its lane ----------------------------------------------------------------------------------------------------
 
     def begin(self, lanes: Lanes) -> None:
         """Start to follow, through ``lanes``."""
@@ -263,8 +253,6 @@ class FollowerReplica:
     def _epoch_end(self, epoch: int) -> tuple[int, int]:
         end = self.log.epoch_end_offset(epoch)
         return end.epoch, end.end_offset
-
-    # -- what is pushed ----------------------------------------------------------------------------------------------
 
     def pushed(self, push: Push) -> None:
         """Check pushed records and hand them to the log."""
@@ -371,8 +359,6 @@ class FollowerReplica:
         self._heard()
         self._notify_watchers(before)
 
-    # -- where it starts ---------------------------------------------------------------------------------------------
-
     def _heard(self) -> None:
         """Advance the log start to the leader's, which owns retention and DeleteRecords."""
         wanted = self.follower.wanted_log_start
@@ -398,8 +384,6 @@ class FollowerReplica:
                 self._lanes.ack_due(self)
             for watcher in self._watchers:
                 watcher.partition_changed(self.partition)
-
-    # -- what its log has too much -----------------------------------------------------------------------------------
 
     def _cut_now(self) -> None:
         """Truncate the log by the leader's history, durably; then join again."""
@@ -437,8 +421,6 @@ class FollowerReplica:
             logger.debug("%s: it could not be cut: %s", self.partition, error)
             self._join_later()
 
-    # -- the end, and moves between directories ----------------------------------------------------------------------
-
     def end(self, reason: HeadraceError) -> None:
         """Stop following. Records on their way to the log arrive there."""
         if self._reason is not None:
@@ -470,8 +452,6 @@ class FollowerReplica:
         elif self._lanes is not None:
             self._heard()
             self._lanes.wake(self)
-
-    # -- for consumers that the leader has sent here: a ``Readable``, and its own ``ReadState`` (KIP-392) --------------
 
     @property
     def reads(self) -> FollowerReplica:

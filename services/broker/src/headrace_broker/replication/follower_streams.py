@@ -36,15 +36,12 @@ from .leave_confirmation import LeaveConfirmation, OnStream
 
 logger = logging.getLogger("headrace.broker.replication")
 
-#: Unacknowledged records of one stream.
-STREAM_WINDOW_BYTES = 32 * 1024 * 1024
-#: Heartbeat interval (replication.proto, ``sends_heartbeats``).
-SPEAK_S = 1.0
+STREAM_WINDOW_BYTES = 32 * 1024 * 1024  #: Unacknowledged records of one stream.
+SPEAK_S = 1.0  #: Heartbeat interval (replication.proto, ``sends_heartbeats``).
 #: Silence after which a leader with heartbeats counts as disconnected or frozen. Doubled after each stream that ended
 #: so, up to SILENCE_MOST_S, until a push arrives: a large push may take as long.
 SILENCE_S, SILENCE_MOST_S = 3.0, 30.0
-#: A silence check that runs so late shows a stalled loop, and proves nothing.
-STALLED_S = 0.5
+STALLED_S = 0.5  #: A silence check that runs so late shows a stalled loop, and proves nothing.
 _STILL_HERE = wire.request_to_proto(Request())
 #: Pauses between two attempts; after a stream that lasted _LASTED_S, the first comes at once.
 _RETRY_FIRST_MS, _RETRY_MOST_MS, _LASTED_S = 50.0, 1_000.0, 1.0
@@ -66,8 +63,6 @@ class FollowerStreams:
         self._streams: dict[tuple[int, Lane], _Stream] = {}
         self._ending: set[asyncio.Task[None]] = set()
         self._is_open = True
-
-    # -- what the roles say --------------------------------------------------------------------------------------------
 
     def follow(self, replica: FollowerReplica) -> None:
         """Follow ``replica``'s leader."""
@@ -113,8 +108,6 @@ class FollowerStreams:
         for stream in streams:
             stream.end()
         await asyncio.gather(*(stream.task for stream in streams), *self._ending, return_exceptions=True)
-
-    # -- what the replicas say -----------------------------------------------------------------------------------------
 
     def join(self, replica: OnStream) -> None:
         if not self._is_open:
@@ -196,8 +189,7 @@ class _Stream:
         self._kind = lane
         self._call: _Call | None = None
         self._silence_s = SILENCE_S
-        #: The writer waits here for something to send.
-        self.waiting: asyncio.Future[bool] | None = None
+        self.waiting: asyncio.Future[bool] | None = None  #: The writer waits here for something to send.
         #: Set when the stream is over, or in between when it should reconnect at once.
         self._changed = asyncio.Event()
         self._address = ""

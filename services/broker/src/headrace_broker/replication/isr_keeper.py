@@ -37,12 +37,9 @@ from ..partition.leader import LAG_TIME_MAX_MS, PartitionLeader
 
 logger = logging.getLogger(__name__)
 
-#: Least time between two checks of a partition with a replica out of sync.
-LOOK_MS = 10
-#: Outdated queue entries of a busy partition; more are removed.
-OVERTAKEN_MAX = 1_000
-#: Changes in one call.
-CALL_PARTITIONS_MAX = 1_000
+LOOK_MS = 10  #: Least time between two checks of a partition with a replica out of sync.
+OVERTAKEN_MAX = 1_000  #: Outdated queue entries of a busy partition; more are removed.
+CALL_PARTITIONS_MAX = 1_000  #: Changes in one call.
 #: Refusals after which a proposal is never repeated: the metadata brings the valid state (Kafka's
 #: ``Partition.handleAlterPartitionError``). All others are repeated.
 _GIVEN_UP = frozenset(
@@ -58,8 +55,7 @@ _GIVEN_UP = frozenset(
 
 #: Sends AlterPartition; the answers by (topic id, partition). HeadraceError when the outcome is unknown.
 Ask = Callable[[list[IsrRequest]], Awaitable[Mapping[ReplicaKey, "IsrAnswer | HeadraceError"]]]
-#: Epoch of a registered, unfenced broker; None of any other.
-Alive = Callable[[int], int | None]
+Alive = Callable[[int], int | None]  #: Epoch of a registered, unfenced broker; None of any other.
 
 
 class _Question(NamedTuple):
@@ -84,8 +80,7 @@ class IsrKeeper:
         self._due_ms: dict[PartitionLeader, int] = {}
         self._heap: list[tuple[int, int, PartitionLeader]] = []
         self._numbers = itertools.count()
-        #: Last check of each watched leader.
-        self._looked_ms: dict[PartitionLeader, int] = {}
+        self._looked_ms: dict[PartitionLeader, int] = {}  #: Last check of each watched leader.
         self._wake: asyncio.Future[None] | None = None
 
     @property
@@ -115,8 +110,6 @@ class IsrKeeper:
                 await self._exchange(questions)
             else:
                 await self._sleep()
-
-    # -- what to ask -------------------------------------------------------------------------------------------------
 
     def _look_at(self, leader: PartitionLeader, at_ms: int) -> None:
         before_ms = self._due_ms.get(leader)
@@ -173,8 +166,6 @@ class IsrKeeper:
             self._wake = None
             if timer is not None:
                 timer.cancel()
-
-    # -- what comes of it --------------------------------------------------------------------------------------------
 
     async def _exchange(self, questions: list[_Question]) -> None:
         asked = [

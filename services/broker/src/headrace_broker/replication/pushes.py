@@ -17,8 +17,7 @@ class PendingPushes:
     __slots__ = ("_awake", "_waiting")
 
     def __init__(self) -> None:
-        #: Streams that are about to make a message.
-        self._awake: dict[object, None] = {}
+        self._awake: dict[object, None] = {}  #: Streams that are about to make a message.
         self._waiting: list[tuple[dict[object, None], Callable[[], None]]] = []
 
     def begin(self, stream: object) -> None:

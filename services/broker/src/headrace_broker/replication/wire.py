@@ -17,17 +17,13 @@ from headrace_protos.v1 import replication_pb2
 
 from ..partition.messages import Ack, Divergence, Ended, Hello, Join, Joined, Lane, News, Push, Request, Response
 
-#: More items in one request are invalid: they would block the event loop for seconds.
-ITEMS_MAX = 200_000
+ITEMS_MAX = 200_000  #: More items in one request are invalid: they would block the event loop for seconds.
 
 _LANES = {
     Lane.LIVE: replication_pb2.REPLICATION_LANE_LIVE,
     Lane.CATCH_UP: replication_pb2.REPLICATION_LANE_CATCH_UP,
 }
 _LANES_OF = {number: lane for lane, number in _LANES.items()}
-
-
-# -- what a follower says ----------------------------------------------------------------------------------------------
 
 
 def hello_to_proto(hello: Hello) -> Any:
@@ -110,9 +106,6 @@ def request_of(message: Any) -> Request:
     )
     acks = tuple([Ack(ack.handle, ack.durable_end, ack.log_end, ack.log_start) for ack in message.acks])
     return Request(None, joins, tuple(message.leaves), acks, frozenset(message.cannot_append))
-
-
-# -- what a leader says ------------------------------------------------------------------------------------------------
 
 
 def response_to_proto(response: Response) -> Any:

@@ -49,8 +49,7 @@ from .retention import high_watermark_of
 logger = logging.getLogger(__name__)
 
 _IO_BUFFER_BYTES_MIN = 4096
-#: Planning looks at every log: log.cleaner.backoff.ms=0 would use a whole core.
-_BACKOFF_S_MIN = 0.1
+_BACKOFF_S_MIN = 0.1  #: Planning looks at every log: log.cleaner.backoff.ms=0 would use a whole core.
 
 
 class _Job(NamedTuple):
@@ -150,8 +149,6 @@ class Cleaners:
 
     async def _ended(self, thread: threading.Thread) -> None:
         await asyncio.to_thread(thread.join)
-
-    # -- in the threads ------------------------------------------------------------------------------------------------
 
     def plan(self) -> list[_Job]:
         """Every log worth a cleaning now, most urgent first."""
@@ -277,8 +274,7 @@ class _Crew:
         self._changed = threading.Condition()
         self._jobs: deque[_Job] = deque()
         self._is_planning = False
-        #: Whether planning before the backoff is over can help.
-        self._plan_again = True
+        self._plan_again = True  #: Whether planning before the backoff is over can help.
         self.threads = [
             threading.Thread(target=self._work, name=f"cleaner-{number}", daemon=True) for number in range(count)
         ]

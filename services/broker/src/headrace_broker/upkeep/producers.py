@@ -24,8 +24,7 @@ from ..threads import WorkThreads
 
 logger = logging.getLogger(__name__)
 
-#: Logs checked together.
-_LOGS_AT_ONCE = 64
+_LOGS_AT_ONCE = 64  #: Logs checked together.
 #: Producers removed in one turn of the writer: some milliseconds without appends to the directory.
 _FORGOTTEN_AT_ONCE = 10_000
 

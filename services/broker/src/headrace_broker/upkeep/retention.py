@@ -32,12 +32,10 @@ from ..threads import WorkThreads
 
 logger = logging.getLogger(__name__)
 
-#: Logs judged together.
-LOGS_AT_ONCE = 64
+LOGS_AT_ONCE = 64  #: Logs judged together.
 #: Logs changed in one turn of the writer: some milliseconds without appends to the directory.
 CHANGED_AT_ONCE = 8
-#: Interval of checks for due files and full directories.
-TICK_S = 5.0
+TICK_S = 5.0  #: Interval of checks for due files and full directories.
 
 
 def high_watermark_of(log: PartitionLog, directory: LogDirectory, partitions: PartitionTable) -> int:
@@ -109,8 +107,6 @@ class Retention:
             async with asyncio.timeout(min(max(wait_ms / 1000, 0.01), TICK_S)):
                 await self._changed.wait()
         self._changed.clear()
-
-    # -- what it does --------------------------------------------------------------------------------------------------
 
     async def check(self) -> None:
         """One pass over all logs."""

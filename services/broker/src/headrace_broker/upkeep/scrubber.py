@@ -30,8 +30,7 @@ from ..settings import BrokerSettings, LiveSettings
 
 logger = logging.getLogger(__name__)
 
-#: Least time from the beginning of one round to that of the next.
-ROUND_S_MIN = 3600.0
+ROUND_S_MIN = 3600.0  #: Least time from the beginning of one round to that of the next.
 
 
 class Scrubber:
@@ -80,8 +79,6 @@ class Scrubber:
         if old.scrub_bytes_per_second != new.scrub_bytes_per_second:
             with self._woken:
                 self._woken.notify_all()
-
-    # -- in the thread -----------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
         self._rest(self._settings.current.initial_task_delay_ms / 1000)

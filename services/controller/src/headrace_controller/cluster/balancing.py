@@ -34,10 +34,8 @@ from .requests import DrainBroker, Drained, UnregisterBroker
 
 #: Moves of one plan: a decision of the metadata log, and 0.3 s of planning with 100,000 partitions.
 PLAN_MOVES_MAX = 1_000
-#: Pause after a plan that could not do anything.
-FRUITLESS_MS = 30_000.0
-#: The metadata.version with records for queued moves (headrace_core.metadata.features).
-MOVES_LEVEL = 2
+FRUITLESS_MS = 30_000.0  #: Pause after a plan that could not do anything.
+MOVES_LEVEL = 2  #: The metadata.version with records for queued moves (headrace_core.metadata.features).
 ENABLE_KEY = "auto.rebalance.enable"
 _NO_LOAD = BrokerLoad()
 
@@ -58,9 +56,6 @@ class PlanningClock:
 
     def start_anew(self) -> None:
         self.members, self.not_before_ms = frozenset(), 0.0
-
-
-# -- requests ---------------------------------------------------------------------------------------------------------
 
 
 def drain(view: View, request: DrainBroker) -> Decision:
@@ -112,9 +107,6 @@ def _registered(image: MetadataImage, broker_id: int) -> BrokerImage:
     if broker is None:
         raise BrokerIdNotRegisteredError(f"broker {broker_id} is not registered")
     return broker
-
-
-# -- upkeep -----------------------------------------------------------------------------------------------------------
 
 
 def balance(view: View, clock: PlanningClock) -> Decision:

@@ -143,8 +143,7 @@ DUTIES = (
     Duty("leaders", leaders.balance, lambda settings: settings.leader_imbalance_check_interval_seconds * 1_000),
 )
 
-#: Pause between two steps of a duty that looks at everything, for other work.
-STEP_MS = 100
+STEP_MS = 100  #: Pause between two steps of a duty that looks at everything, for other work.
 
 
 class ClusterCore:
@@ -165,15 +164,11 @@ class ClusterCore:
         self._in_flight: deque[tuple[MetadataImage, MetadataDelta]] = deque()
         self._at_rest: MetadataImage | None = None  # the image for which upkeep had nothing to do
 
-    # -- what comes from the log --------------------------------------------------------------------------------------
-
     def replay(self, image: MetadataImage) -> None:
         """Set the committed state rebuilt from the log (see MetadataImage.apply); nothing may be in flight."""
         assert not self._in_flight, "replaying while decisions are in flight"
         assert image.next_offset >= self.committed.next_offset, "replaying backwards"
         self.committed = self.speculative = image
-
-    # -- leading ------------------------------------------------------------------------------------------------------
 
     def lead(self, now_ms: float) -> None:
         """Begin a term as leader: every broker counts as just heard from, so that none is fenced too early."""

@@ -63,8 +63,7 @@ from .leadership import Hindered
 UNCLEAN_KEY = "unclean.leader.election.enable"
 MIN_INSYNC_KEY = "min.insync.replicas"
 
-#: The metadata.version that eligible leader replicas need (headrace_core.metadata.features).
-ELR_LEVEL = 2
+ELR_LEVEL = 2  #: The metadata.version that eligible leader replicas need (headrace_core.metadata.features).
 
 
 class Election(enum.Enum):

@@ -26,8 +26,7 @@ from .decision import ClusterSettings
 from .requests import NewTopic
 
 _POLICY, _COMPACT = "cleanup.policy", "compact"
-#: (topic id, partition number)
-Key = tuple[bytes, int]
+Key = tuple[bytes, int]  #: (topic id, partition number)
 
 
 def completed(topic: NewTopic, settings: ClusterSettings, live_brokers: int) -> NewTopic:

@@ -22,8 +22,7 @@ from .decision import Decision, View
 from .elections import Election, Electorate, settled
 from .requests import ElectionResult, ElectionType, ElectLeaders
 
-#: Leaders moved by one decision of the balancing, as in Kafka.
-BALANCED_AT_ONCE = 1_000
+BALANCED_AT_ONCE = 1_000  #: Leaders moved by one decision of the balancing, as in Kafka.
 
 
 def elect(view: View, request: ElectLeaders) -> Decision:

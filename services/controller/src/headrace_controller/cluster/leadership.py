@@ -23,8 +23,7 @@ from typing import NamedTuple
 from headrace_core.errors import InvalidRequestError
 from headrace_core.metadata import BrokerImage, MetadataImage, PartitionImage
 
-#: In place of a directory's id: the whole broker.
-EVERYWHERE = b""
+EVERYWHERE = b""  #: In place of a directory's id: the whole broker.
 _ID_BYTES, _ITEMS_MAX, _REASON_MAX = 16, 1_001, 100
 
 

@@ -29,8 +29,7 @@ from headrace_core.metadata import PartitionChangeRecord, PartitionImage, TopicI
 from .directories import first_directories
 from .elections import Election, Electorate, settled
 
-#: (topic id, partition number)
-Key = tuple[bytes, int]
+Key = tuple[bytes, int]  #: (topic id, partition number)
 
 
 def added_by(partition: PartitionImage, targets: Sequence[int]) -> tuple[int, ...]:

@@ -15,8 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from headrace_core.errors import InvalidReplicationFactorError
 from headrace_core.metadata import BrokerImage, BrokerLoad
 
-#: Bound of the attempts to even out one topic: with uneven racks there may be no solution.
-_LOOKS_MAX = 20_000
+_LOOKS_MAX = 20_000  #: Bound of the attempts to even out one topic: with uneven racks there may be no solution.
 
 
 class _Slot:

@@ -43,11 +43,9 @@ from .rebalance import settled_replicas
 from .requests import AlterPartitionReassignments, Reassignment, ReassignmentResult
 from .throttles import Copying
 
-#: Reassignments that one upkeep decision completes or begins.
-_STEP = 100
+_STEP = 100  #: Reassignments that one upkeep decision completes or begins.
 _LOOK_AGAIN_MS = 5_000.0
-#: Queued ones looked at: more than the free brokers of any cluster could begin.
-_LOOK = 2_000
+_LOOK = 2_000  #: Queued ones looked at: more than the free brokers of any cluster could begin.
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +81,6 @@ def listed(image: MetadataImage, wanted: Iterable[tuple[str, int]] | None = None
             yield OngoingReassignment(
                 name, key[1], partition.replicas, partition.adding, partition.removing, waits=False
             )
-
-
-# -- asked for --------------------------------------------------------------------------------------------------------
 
 
 def alter(view: View, request: AlterPartitionReassignments) -> Decision:
@@ -148,9 +143,6 @@ def check_targets(image: MetadataImage, partition: PartitionImage, targets: Sequ
         raise InvalidReplicaAssignmentError(
             f"replicas {_listed(targets)}: broker {_listed(draining)} is being drained and takes no replicas"
         )
-
-
-# -- upkeep -----------------------------------------------------------------------------------------------------------
 
 
 def complete(view: View) -> Decision:

@@ -25,11 +25,9 @@ from dataclasses import dataclass
 from headrace_core.metadata import BrokerImage, MetadataImage, PartitionImage
 from headrace_core.types import NO_LEADER
 
-#: (topic id, partition number)
-Key = tuple[bytes, int]
+Key = tuple[bytes, int]  #: (topic id, partition number)
 
-#: leader -> another replica -> the partitions of these two
-_Edges = dict[int, dict[int, dict[Key, None]]]
+_Edges = dict[int, dict[int, dict[Key, None]]]  #: leader -> another replica -> the partitions of these two
 
 #: Replicas of a broker examined before the best of them moves: topics are spread well, not perfectly.
 _CANDIDATES_MAX = 64
@@ -90,8 +88,6 @@ class _Planner:
             if targets != settled_replicas(self._image.topics[topic_id].partitions[number])
         ]
 
-    # -- drain --------------------------------------------------------------------------------------------------------
-
     def divert(self, broker_id: int) -> None:
         """Redirect replicas on their way there: all that a partition brings to draining brokers, or none. A plan with
         one left would not begin (reassignment.py), and would be planned again and again."""
@@ -150,8 +146,6 @@ class _Planner:
                 each.broker_id,
             ),
         ).broker_id
-
-    # -- fill ---------------------------------------------------------------------------------------------------------
 
     def fill(self) -> None:
         if not self._takers:
@@ -216,8 +210,6 @@ class _Planner:
     def _keeps_racks(self, now: tuple[int, ...], giver: int, taker: int) -> bool:
         after = [taker if replica == giver else replica for replica in now]
         return len(self._racks(after)) >= len(self._racks(now))
-
-    # -- lead ---------------------------------------------------------------------------------------------------------
 
     def lead(self) -> None:
         """Even out preferred leaders: of all partitions, then of each topic; and again, because the second may have
@@ -321,8 +313,6 @@ class _Planner:
         after = tuple({now[0]: follower, follower: now[0]}.get(replica, replica) for replica in now)
         self._connect(edges, key, after)
         self._put(key, now, after)
-
-    # -- what holds with the changes so far ---------------------------------------------------------------------------
 
     def _count(self) -> None:
         ledger = self._image.ledger

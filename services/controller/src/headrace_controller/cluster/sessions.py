@@ -40,8 +40,7 @@ class Session:
     silence_max_ms: float
     metadata_offset: int = 0
     connected: bool = True
-    #: Stream of its latest heartbeat; None: this leader has had none.
-    stream: int | None = None
+    stream: int | None = None  #: Stream of its latest heartbeat; None: this leader has had none.
     #: When the stream broke, and its grace; None: it did not break under this leader.
     broken_ms: float | None = None
     grace_ms: float = 0.0
@@ -191,8 +190,7 @@ class CoordinatorContact:
 class _Session:
     coordinator_epoch: int
     last_contact_ms: float
-    #: Stream of its latest heartbeat; 0: only registered. -1: unknown to this leader.
-    stream: int
+    stream: int  #: Stream of its latest heartbeat; 0: only registered. -1: unknown to this leader.
     #: Silence that ends the session: FIRST_HEARTBEAT_MS after a registration, then the session timeout.
     silence_max_ms: float
     broken_at_ms: float | None = None

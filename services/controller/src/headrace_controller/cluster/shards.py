@@ -52,11 +52,7 @@ NOBODY = -1
 ID_BYTES = 16
 ENDPOINTS_MAX, NAME_MAX = 16, 255
 
-#: (topic id, partition number)
-Key = tuple[bytes, int]
-
-
-# -- requests ---------------------------------------------------------------------------------------------------------
+Key = tuple[bytes, int]  #: (topic id, partition number)
 
 
 def register(view: View, request: RegisterCoordinator) -> Decision:
@@ -132,9 +128,6 @@ def known(image: MetadataImage, coordinator_id: int, coordinator_epoch: int) -> 
             f"{coordinator_epoch} is a former life"
         )
     return coordinator
-
-
-# -- upkeep -----------------------------------------------------------------------------------------------------------
 
 
 def sweep(view: View) -> Decision:

@@ -36,8 +36,7 @@ from .directories import first_directories
 from .placement import Placer
 from .requests import CreatePartitions, CreateTopics, DeleteTopics, MorePartitions, NewTopic, TopicResult
 
-#: The metadata log is no topic: its name is reserved.
-METADATA_TOPIC = "__cluster_metadata"
+METADATA_TOPIC = "__cluster_metadata"  #: The metadata log is no topic: its name is reserved.
 
 
 def create(view: View, request: CreateTopics) -> Decision:

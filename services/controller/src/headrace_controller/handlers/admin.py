@@ -49,8 +49,7 @@ from ..raft import ReplicaKey
 from .cluster import BrokerHeard
 from .quorum import QuorumCalls
 
-#: Updates in one UpdateFeatures.
-_UPDATES_MAX = 1_000
+_UPDATES_MAX = 1_000  #: Updates in one UpdateFeatures.
 
 
 class AdminHandler(QuorumCalls, admin_pb2_grpc.AdminServicer):

@@ -219,8 +219,7 @@ class ClusterHandler(cluster_pb2_grpc.ClusterServicer):
     async def ReadIndex(self, request: cluster_pb2.ReadIndexRequest, context: Any) -> Any:
         return await self._following.read(request)
 
-    #: The former name, served for one more release (cluster.proto).
-    VouchMetadata = ReadIndex
+    VouchMetadata = ReadIndex  #: The former name, served for one more release (cluster.proto).
 
     def close(self) -> None:
         """End every stream."""

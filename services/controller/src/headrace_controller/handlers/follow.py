@@ -34,10 +34,8 @@ from headrace_protos.v1 import cluster_pb2
 from ..raft import SnapshotId
 from .read_index import Quorum, ReadIndexBarriers
 
-#: Longest pause of a follower's stream; it also asks for the age of its copy.
-KEEP_ALIVE_S = 1.0
-#: Bytes of one part of a snapshot.
-SNAPSHOT_PART_BYTES = 1 << 20
+KEEP_ALIVE_S = 1.0  #: Longest pause of a follower's stream; it also asks for the age of its copy.
+SNAPSHOT_PART_BYTES = 1 << 20  #: Bytes of one part of a snapshot.
 
 Response = cluster_pb2.FollowMetadataResponse
 

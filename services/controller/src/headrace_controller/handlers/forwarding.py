@@ -30,8 +30,7 @@ from .admin import AdminHandler
 
 #: Calls that every controller answers itself.
 LOCAL = frozenset({"DescribeConfigs", "DescribeLogDirs", "AlterReplicaLogDirs"})
-#: How long a request without a deadline waits for a leader.
-_WAIT_S_MAX = 30.0
+_WAIT_S_MAX = 30.0  #: How long a request without a deadline waits for a leader.
 _RETRY_S = 0.05
 
 

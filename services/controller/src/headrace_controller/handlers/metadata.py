@@ -12,8 +12,7 @@ from headrace_protos.v1 import metadata_pb2, metadata_pb2_grpc
 from ..driver import ControllerDriver
 from .follow import FollowService
 
-#: Longest wait for min_metadata_offset, if a request has a later deadline or none.
-_WAIT_S_MAX = 30.0
+_WAIT_S_MAX = 30.0  #: Longest wait for min_metadata_offset, if a request has a later deadline or none.
 
 
 class MetadataHandler(metadata_pb2_grpc.MetadataServicer):

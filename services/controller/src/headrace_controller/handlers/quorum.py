@@ -25,10 +25,8 @@ from ..transport.wire import check_address
 from .cluster import BrokerHeard
 
 _DIRECTORY_BYTES = 16
-#: Kafka's request.timeout.ms, for requests without one.
-_TIMEOUT_MS_DEFAULT = 30_000
-#: Interval of checks whether a replica has caught up, or an earlier change is committed.
-_LOOK_AGAIN_S = 0.05
+_TIMEOUT_MS_DEFAULT = 30_000  #: Kafka's request.timeout.ms, for requests without one.
+_LOOK_AGAIN_S = 0.05  #: Interval of checks whether a replica has caught up, or an earlier change is committed.
 
 T = TypeVar("T")
 
@@ -93,8 +91,6 @@ class QuorumCalls:
 
         return await _again_until(transfer, _deadline_s(request.timeout_ms), "handing over the lead")
 
-    # -- who is meant ------------------------------------------------------------------------------------------------
-
     def _led_status(self) -> QuorumStatus:
         """NotControllerError unless this node leads."""
         if not self._driver.is_leader:
@@ -133,8 +129,6 @@ class QuorumCalls:
         if found is None:
             raise VoterNotFoundError(f"{node_id} is no voter; the voters are {voters}")
         return found
-
-    # -- how it is shown ---------------------------------------------------------------------------------------------
 
     def _quorum_replica(self, each: ReplicaStatus, status: QuorumStatus, now_ms: int) -> admin_pb2.QuorumReplica:
         return admin_pb2.QuorumReplica(

@@ -38,12 +38,10 @@ from headrace_protos.v1 import cluster_pb2, cluster_pb2_grpc
 
 #: A controller confirms the age of its own state when no request did so for this long.
 READ_INDEX_EVERY_S = 0.8
-#: A barrier that began longer ago is no answer; a new, deferred one is.
-RECENT_MS = 500
+RECENT_MS = 500  #: A barrier that began longer ago is no answer; a new, deferred one is.
 #: A barrier this old should have had successors. The next one is not deferred, so that the caller learns the error.
 OVERDUE_MS = 1_500
-#: Time-out of a barrier. A leader without a majority resigns after one to two seconds.
-BARRIER_TIMEOUT_S = 2.0
+BARRIER_TIMEOUT_S = 2.0  #: Time-out of a barrier. A leader without a majority resigns after one to two seconds.
 
 
 class Quorum(Protocol):

@@ -44,8 +44,6 @@ class RaftLog:
         self._durable = stored.end_offset
         self._truncate_to: int | None = None
 
-    # ---------------------------------------------------------------- where it begins and ends
-
     @property
     def start(self) -> Place:
         """The log holds what follows this; earlier entries are in a snapshot."""
@@ -73,8 +71,6 @@ class RaftLog:
         """Everything below is on the disk."""
         return self._durable
 
-    # ---------------------------------------------------------------- who votes
-
     @property
     def voters(self) -> VoterSet:
         """The latest set, committed or not."""
@@ -93,8 +89,6 @@ class RaftLog:
     def voters_since(self, offset: int) -> list[VoterSet]:
         """The voters when the log ended at ``offset``, and every later set."""
         return [self.voters_at(offset), *(voters for at, voters in self._voters if at > offset)]
-
-    # ---------------------------------------------------------------- comparing
 
     def term_below(self, offset: int) -> int | None:
         """Term of the entry that holds ``offset`` - 1; None where the log does not have it."""
@@ -145,8 +139,6 @@ class RaftLog:
                 f"{self.end_offset}: acknowledged entries are lost"
             )
 
-    # ---------------------------------------------------------------- reading
-
     def entries(self, offset: int, max_bytes: int) -> tuple[Entry, ...]:
         """Entries from the one that holds ``offset``: about ``max_bytes``, at least one if there is any."""
         if offset >= self.end_offset:
@@ -172,8 +164,6 @@ class RaftLog:
     def snapshot_chunk(self, snapshot: SnapshotId, position: int, max_bytes: int) -> tuple[bytes, bool] | None:
         """As LogView's."""
         return self._view.snapshot_chunk(snapshot, position, max_bytes)
-
-    # ---------------------------------------------------------------- changing
 
     def append(self, entry: Entry) -> None:
         assert entry.base_offset == self.end_offset, f"an entry at {entry.base_offset}, the log ends at {self.end}"
@@ -227,8 +217,6 @@ class RaftLog:
             self._terms.insert(0, (goes_on[0], place.offset))
         self._voters = [item for item in self._voters if item[0] > place.offset]
         self._start = snapshot
-
-    # ---------------------------------------------------------------- to the disk
 
     def take_unwritten(self) -> tuple[int | None, tuple[Entry, ...]]:
         """(offset to truncate to, entries to append after that) since the last call."""

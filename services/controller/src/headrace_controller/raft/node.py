@@ -117,8 +117,7 @@ class RaftNode:
         self._ticks = 0
         self._votes: dict[ReplicaKey, bool] = {}
         self._election_timer = ElectionTimer(self.settings.election_ticks, draw)
-        #: Followers that do not vote; a leader replicates to them.
-        self._observers: set[ReplicaKey] = set()
+        self._observers: set[ReplicaKey] = set()  #: Followers that do not vote; a leader replicates to them.
         # of a leader
         self._progress: dict[ReplicaKey, Progress] = {}
         self._rounds = Rounds(self.settings.election_ticks)
@@ -136,8 +135,6 @@ class RaftNode:
         self._served: list[ReadState] = []
         self._reads_failed: list[object] = []
         self._in_hand: Ready | None = None
-
-    # -- what others may look at -------------------------------------------------------------------------------------
 
     @property
     def node_id(self) -> int:

@@ -19,8 +19,7 @@ from .types import RaftSettings, SnapshotId, SnapshotResponse
 if TYPE_CHECKING:
     from .log import RaftLog
 
-#: Answered heartbeats after which an unanswered chunk of a snapshot is sent again.
-CHUNK_PATIENCE = 5
+CHUNK_PATIENCE = 5  #: Answered heartbeats after which an unanswered chunk of a snapshot is sent again.
 
 
 class Mode(enum.Enum):
@@ -66,19 +65,14 @@ class Progress:
         #: The leader's log end at some tick: when ``match`` reaches it, it had caught up then.
         self.goal = next_offset
         self.goal_at = NEVER
-        #: Last answered round of heartbeats.
-        self.round = 0
-        #: A probe or chunk is in flight.
-        self.is_waiting = False
+        self.round = 0  #: Last answered round of heartbeats.
+        self.is_waiting = False  #: A probe or chunk is in flight.
         self.snapshot: SnapshotId | None = None
-        #: Position of its next chunk.
-        self.position = 0
-        #: Commit offset that was sent last.
-        self.told = 0
+        self.position = 0  #: Position of its next chunk.
+        self.told = 0  #: Commit offset that was sent last.
         self._in_flight: deque[tuple[int, int]] = deque()
         self._bytes = 0
-        #: Heartbeats answered since the chunk in flight was sent.
-        self._unanswered = 0
+        self._unanswered = 0  #: Heartbeats answered since the chunk in flight was sent.
 
     @property
     def may_send(self) -> bool:

@@ -17,8 +17,7 @@ from collections import deque
 
 from .types import ReadState
 
-#: Before every tick.
-NEVER = -(1 << 62)
+NEVER = -(1 << 62)  #: Before every tick.
 
 
 class Rounds:
@@ -28,10 +27,8 @@ class Rounds:
 
     def __init__(self, kept_ticks: int) -> None:
         self._kept_ticks = kept_ticks
-        #: Number of the last round that was sent; 0: none.
-        self.latest = 0
-        #: (tick, first round sent at it), ascending.
-        self._first_at: deque[tuple[int, int]] = deque()
+        self.latest = 0  #: Number of the last round that was sent; 0: none.
+        self._first_at: deque[tuple[int, int]] = deque()  #: (tick, first round sent at it), ascending.
 
     def begin(self, tick: int) -> int:
         """Number of the round that is sent now."""

@@ -13,10 +13,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-#: A random number from 0 to below its argument.
-Draw = Callable[[int], int]
-#: Id of an unknown leader.
-NOBODY = -1
+Draw = Callable[[int], int]  #: A random number from 0 to below its argument.
+NOBODY = -1  #: Id of an unknown leader.
 #: An unknown directory: of a sole voter that was configured but not formatted as one (KIP-853).
 NO_DIRECTORY = bytes(16)
 
@@ -154,9 +152,6 @@ class SnapshotId(NamedTuple):
         return f"snapshot {self.place} {self.voters}"
 
 
-# ---------------------------------------------------------------------------------------------- messages
-
-
 @dataclass(frozen=True, slots=True)
 class VoteRequest:
     """RequestVote (5.2), or the pre-vote (thesis, 9.6; KIP-996): would you vote for me in ``term``?"""
@@ -262,9 +257,6 @@ class Message(NamedTuple):
     body: Body
 
 
-# ---------------------------------------------------------------------------------------------- what the core asks for
-
-
 class SnapshotChunk(NamedTuple):
     """Bytes of a snapshot that is being received: write them at ``position``, durably. ``is_last``: then it is
     complete, and its checksums show whether it is sound (see ``RaftNode.persisted``)."""
@@ -305,8 +297,7 @@ class Ready(NamedTuple):
     messages: tuple[Message, ...] = ()
     replies: tuple[Message, ...] = ()
     reads: tuple[ReadState, ...] = ()
-    #: Reads that cannot be served: this node no longer leads.
-    reads_failed: tuple[object, ...] = ()
+    reads_failed: tuple[object, ...] = ()  #: Reads that cannot be served: this node no longer leads.
 
     @property
     def must_persist(self) -> bool:
@@ -320,13 +311,11 @@ class RaftSettings:
 
     election_ticks: int = 10
     heartbeat_ticks: int = 1
-    #: Entries of one message, and of all in flight to one follower.
-    message_bytes_max: int = 1 << 20
+    message_bytes_max: int = 1 << 20  #: Entries of one message, and of all in flight to one follower.
     in_flight_bytes_max: int = 8 << 20
     in_flight_messages_max: int = 64
     snapshot_chunk_bytes: int = 1 << 20
-    #: A learner that is behind by more offsets than this cannot become a voter.
-    learner_lag_max: int = 1_000
+    learner_lag_max: int = 1_000  #: A learner that is behind by more offsets than this cannot become a voter.
 
     def __post_init__(self) -> None:
         if not 0 < self.heartbeat_ticks < self.election_ticks:

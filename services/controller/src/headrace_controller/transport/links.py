@@ -46,8 +46,7 @@ logger = logging.getLogger("headrace.controller")
 #: Pause between attempts at an absent node, and at one that refuses.
 _RETRY_FIRST_MS, _RETRY_MOST_MS = 50, 1_000
 _REFUSED_MS = 5_000
-#: Strangers remembered, so that each is logged once.
-_STRANGERS_MAX = 1_000
+_STRANGERS_MAX = 1_000  #: Strangers remembered, so that each is logged once.
 
 Envelope = raft_pb2.RaftEnvelope
 
@@ -72,8 +71,7 @@ class PeerLinks:
         self.key = key
         self.cluster_id = cluster_id
         self.address = address
-        #: Messages to unknown replicas.
-        self.undeliverable = 0
+        self.undeliverable = 0  #: Messages to unknown replicas.
         self._receive = receive
         self._peer_lost = peer_lost
         self._observe = observe
@@ -88,8 +86,6 @@ class PeerLinks:
         self._accepted: set[_Accepted] = set()
         self._strangers: set[str] = set()
         self._is_open = False
-
-    # -- for the driver ----------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Start dialing; in the event loop."""
@@ -148,8 +144,6 @@ class PeerLinks:
         dialers, self._dialers = list(self._dialers.values()), {}
         await asyncio.gather(*(dialer.close() for dialer in dialers))
 
-    # -- for the service ---------------------------------------------------------------------------------------------
-
     async def accept(self, context: grpc.aio.ServicerContext[Any, Any]) -> None:
         """The body of Raft.Exchange. Raises the refusal of the other side."""
         stream: ServerStream[Envelope, Envelope] = ServerStream(context)
@@ -161,8 +155,6 @@ class PeerLinks:
             await stream.run(accepted)
         finally:
             self._accepted.discard(accepted)
-
-    # -- hellos ------------------------------------------------------------------------------------------------------
 
     def hello(self, expected: ReplicaKey | None = None) -> Envelope:
         envelope = Envelope()
@@ -204,8 +196,6 @@ class PeerLinks:
             self._strangers.add(text)
             logger.warning("a stream of %s was refused: %s", who, error)
 
-    # -- streams that come and go ------------------------------------------------------------------------------------
-
     def joined(self, key: ReplicaKey, stream: Any) -> Peer:
         peer = self._peers.setdefault(key, Peer(key))
         is_new = not peer.is_connected
@@ -229,8 +219,6 @@ class PeerLinks:
     def received(self, peer: Peer, envelope: Envelope) -> None:
         for body in wire.read_envelope(envelope):
             self._receive(Message(peer.key, self.key, body))
-
-    # -- dialing -----------------------------------------------------------------------------------------------------
 
     def _dial(self) -> None:
         """Dial exactly the replicas that this controller should."""

@@ -18,8 +18,7 @@ from ..driver import ControllerDriver
 
 logger = logging.getLogger("headrace.controller.registration")
 
-#: Not urgent: only the next change of the level needs it.
-_INTERVAL_S = 1.0
+_INTERVAL_S = 1.0  #: Not urgent: only the next change of the level needs it.
 _TIMEOUT_S = 5.0
 
 

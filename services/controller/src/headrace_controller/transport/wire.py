@@ -46,8 +46,7 @@ from ..raft.types import Body
 _DIRECTORY_BYTES = 16
 #: A host name has at most 253 characters; voters' addresses are sent to every replica repeatedly.
 _ADDRESS_MAX = 261
-#: About the size of a message without records.
-_SMALL_BYTES = 64
+_SMALL_BYTES = 64  #: About the size of a message without records.
 
 _KINDS = {
     EntryKind.DATA: raft_pb2.RaftEntry.KIND_DATA,
@@ -64,9 +63,6 @@ def size_of(body: Body) -> int:
     if isinstance(body, SnapshotRequest):
         return _SMALL_BYTES + len(body.data)
     return _SMALL_BYTES
-
-
-# -- out ---------------------------------------------------------------------------------------------------------------
 
 
 def write_key(key: ReplicaKey, out: Any) -> None:
@@ -164,9 +160,6 @@ _WRITERS: dict[type, Callable[[Any, Any], None]] = {
     SnapshotResponse: _write_snapshot_response,
     TimeoutNow: _write_timeout_now,
 }
-
-
-# -- in ----------------------------------------------------------------------------------------------------------------
 
 
 def read_key(key: raft_pb2.RaftReplicaKey) -> ReplicaKey:

@@ -9,13 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
-#: (topic id, partition number)
-Part = tuple[bytes, int]
+Part = tuple[bytes, int]  #: (topic id, partition number)
 Parts = frozenset[Part]
 NOTHING: Parts = frozenset()
 
-#: Member -> its partitions; every member has an entry.
-Assignment = dict[str, Parts]
+Assignment = dict[str, Parts]  #: Member -> its partitions; every member has an entry.
 
 
 class MemberSpec(NamedTuple):

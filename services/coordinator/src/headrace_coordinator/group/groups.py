@@ -63,8 +63,7 @@ from .subscriptions import Topics, describes
 from .timing import Agenda, Ownership, Session, SteadyClock
 from .turn import Turn
 
-#: Records after which a tick stops between two groups; the rest is due at once.
-TICK_RECORDS_MAX = 1_000
+TICK_RECORDS_MAX = 1_000  #: Records after which a tick stops between two groups; the rest is due at once.
 
 _FIELDS = ("rack", "client_id", "client_host", "rebalance_timeout_ms", "topics", "topic_regex", "assignor")
 
@@ -81,10 +80,7 @@ class Groups:
         self._clock = SteadyClock()
         self._ownership = Ownership() if awaits_proof else None
         self._rebalancing = Rebalancing(self._settings, self._topics, self._agenda)
-        #: Groups whose targets must be checked: another process made them.
-        self._unseen: set[str] = set()
-
-    # -- from the log --------------------------------------------------------------------------------------------------
+        self._unseen: set[str] = set()  #: Groups whose targets must be checked: another process made them.
 
     def replay(self, key: bytes, value: bytes | None, timestamp_ms: int) -> None:
         """Apply a record of one of the groups' kinds. CorruptLogError, UnsupportedVersionError."""
@@ -110,8 +106,6 @@ class Groups:
             self._unseen.add(group.group_id)
             self._agenda.put((group.group_id, THE_GROUP), turn.steady_ms)
         return turn.decision()
-
-    # -- requests ------------------------------------------------------------------------------------------------------
 
     def handle(self, request: object, now_ms: int) -> Decision:
         """Decide a request. Raises its rule's errors; InvalidRequestError for one that is not for groups."""
@@ -301,8 +295,6 @@ class Groups:
                 self._rebalancing.watch(group, member)
         return Decision()
 
-    # -- time ----------------------------------------------------------------------------------------------------------
-
     def next_due_ms(self) -> int | None:
         """Wall-clock time of the next tick at the latest; None: nothing is due."""
         due_ms = self._agenda.next_due_ms()
@@ -387,8 +379,6 @@ class Groups:
             for member in group.members.values()
         )
         return mine and len(aimed) == len(set(aimed)) == wanted
-
-    # -- what the offsets' half asks, and administration -----------------------------------------------------------
 
     def exists(self, group_id: str) -> bool:
         """Whether a group of this name exists, with or without members."""

@@ -24,8 +24,7 @@ import enum
 from collections.abc import Mapping
 from typing import NamedTuple
 
-#: (topic id, partition number)
-Part = tuple[bytes, int]
+Part = tuple[bytes, int]  #: (topic id, partition number)
 Parts = frozenset[Part]
 
 #: Member epochs that join, leave permanently, and leave as a static member that returns.
@@ -43,9 +42,6 @@ class GroupState(enum.StrEnum):
     RECONCILING = "reconciling"
     STABLE = "stable"
     DEAD = "dead"
-
-
-# -- asked ------------------------------------------------------------------------------------------------------------
 
 
 class Heartbeat(NamedTuple):
@@ -128,9 +124,6 @@ class ListGroups(NamedTuple):
 
 class ExplainGroup(NamedTuple):
     group_id: str
-
-
-# -- told -------------------------------------------------------------------------------------------------------------
 
 
 class HeartbeatReply(NamedTuple):

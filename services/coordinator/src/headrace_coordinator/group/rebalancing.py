@@ -25,8 +25,7 @@ from .subscriptions import Topics
 from .timing import Agenda
 from .turn import Turn, reads_nothing
 
-#: On the agenda, in place of a member's id: the group itself.
-THE_GROUP = ""
+THE_GROUP = ""  #: On the agenda, in place of a member's id: the group itself.
 
 
 class Rebalancing:
@@ -37,16 +36,12 @@ class Rebalancing:
         self.session_timeouts_ms: dict[str, int] = {}
         self.heartbeat_intervals_ms: dict[str, int] = {}
 
-    # -- what members subscribe to -----------------------------------------------------------------------------------
-
     def subscribed_by(self, member: Member) -> frozenset[bytes]:
         return self._topics.resolve(member.said.topics, member.said.topic_regex)
 
     def subscribed(self, group: Group) -> frozenset[bytes]:
         said = {(member.said.topics, member.said.topic_regex) for member in group.members.values()}
         return frozenset().union(*(self._topics.resolve(*each) for each in said))
-
-    # -- a change ------------------------------------------------------------------------------------------------------
 
     def settle(
         self,
@@ -155,8 +150,6 @@ class Rebalancing:
             reply = self.told(group, member, with_assignment=current.revision != before.revision)
             turn.pushes.append(Push(group.group_id, member.member_id, reply))
 
-    # -- what members are told -----------------------------------------------------------------------------------------
-
     def told(self, group: Group, member: Member, *, with_assignment: bool) -> HeartbeatReply:
         current = member.current
         assignment = frozenset(current.assigned)
@@ -177,8 +170,6 @@ class Rebalancing:
 
     def heartbeat_interval_ms(self, group_id: str) -> int:
         return self.heartbeat_intervals_ms.get(group_id, self._settings.heartbeat_interval_ms)
-
-    # -- when to look at a member again --------------------------------------------------------------------------------
 
     def watch(self, group: Group, member: Member) -> None:
         """Put the member on the agenda, for the first moment at which it may be late."""

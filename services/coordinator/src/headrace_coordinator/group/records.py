@@ -25,11 +25,9 @@ from headrace_core.errors import CorruptLogError, UnsupportedVersionError
 from ..state_machine import RecordKind, kind_of
 from .messages import Part, Parts
 
-#: The version that is written, and the newest that is read: fields at the end need no new one.
-VERSION = 1
+VERSION = 1  #: The version that is written, and the newest that is read: fields at the end need no new one.
 
-#: ((topic id, (partition, ...)), ...), in order
-PackedParts = tuple[tuple[bytes, tuple[int, ...]], ...]
+PackedParts = tuple[tuple[bytes, tuple[int, ...]], ...]  #: ((topic id, (partition, ...)), ...), in order
 #: ((topic id, (partition, ...), (epoch of each, ...)), ...), in order
 PackedEpochs = tuple[tuple[bytes, tuple[int, ...], tuple[int, ...]], ...]
 

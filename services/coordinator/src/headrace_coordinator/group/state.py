@@ -25,8 +25,7 @@ from .records import (
 )
 from .timing import Session
 
-#: Rebalances kept for a group: slots of the ring.
-STORIES_MAX = 20
+STORIES_MAX = 20  #: Rebalances kept for a group: slots of the ring.
 
 
 class Member:

@@ -20,10 +20,8 @@ from headrace_core.metadata.shards import SHARD_TOPICS
 from ..assignors import TopicSpec
 from .messages import Topic
 
-#: Memory of one compiled pattern.
-PATTERN_BYTES_MAX = 1 << 20
-#: Resolved subscriptions that are cached: members of a group mostly have the same.
-REMEMBERED_MAX = 10_000
+PATTERN_BYTES_MAX = 1 << 20  #: Memory of one compiled pattern.
+REMEMBERED_MAX = 10_000  #: Resolved subscriptions that are cached: members of a group mostly have the same.
 _DIGEST_MASK = (1 << 63) - 1
 
 

@@ -17,8 +17,7 @@ from __future__ import annotations
 import heapq
 from dataclasses import dataclass
 
-#: If a check runs so late, the process was paused or its clock jumped.
-LATE_MS = 2_000
+LATE_MS = 2_000  #: If a check runs so late, the process was paused or its clock jumped.
 NO_CONNECTION = -1
 
 
@@ -132,8 +131,7 @@ class SteadyClock:
         return steady_ms + self._ahead_ms
 
 
-#: A group, and its member
-Matter = tuple[str, str]
+Matter = tuple[str, str]  #: A group, and its member
 
 
 class Agenda:

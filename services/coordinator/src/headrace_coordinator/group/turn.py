@@ -11,8 +11,7 @@ from .state import Group, GroupsState, Member
 #: Up to this size a decision is written whole or not at all. A larger one, of a very large group, may be cut: any first
 #: part of it is valid by itself, because it releases partitions before it assigns them, and a replay continues.
 ATOMIC_BYTES_MAX = 256 * 1024
-#: Departures of a group that are kept, to answer former members.
-DEPARTED_MAX = 64
+DEPARTED_MAX = 64  #: Departures of a group that are kept, to answer former members.
 
 
 class Turn:

@@ -26,14 +26,12 @@ from . import messages
 
 logger = logging.getLogger("headrace.coordinator")
 
-#: Unanswered requests of one stream above which it is not read.
-UNANSWERED_MAX = 64
+UNANSWERED_MAX = 64  #: Unanswered requests of one stream above which it is not read.
 #: Unread bytes of answers above which the stream is not read, and nothing is pushed: the answer to the member's next
 #: heartbeat, which names an old revision, will have it.
 UNREAD_BYTES_MAX = 1024 * 1024
 
-#: The runner of a group's shard, or a HeadraceError.
-FindShard = Callable[[str], ShardRunner]
+FindShard = Callable[[str], ShardRunner]  #: The runner of a group's shard, or a HeadraceError.
 
 
 class Members:
@@ -72,8 +70,6 @@ class Members:
         for member in list(self._streams):
             member.end(error)
 
-    # -- for the streams ---------------------------------------------------------------------------------------------
-
     def find_shard(self, group_id: str) -> ShardRunner:
         return self._find_shard(group_id)
 
@@ -101,12 +97,8 @@ class MembershipStream(StreamHandler[Any]):
         self._host = host
         self._unanswered = 0
         self._has_left = False
-        #: (group, member), once known.
-        self.who: tuple[str, str] | None = None
-        #: Receiver of the last request.
-        self.runner: ShardRunner | None = None
-
-    # -- StreamHandler -----------------------------------------------------------------------------------------------
+        self.who: tuple[str, str] | None = None  #: (group, member), once known.
+        self.runner: ShardRunner | None = None  #: Receiver of the last request.
 
     def on_request(self, request: Any) -> None:
         kind = request.WhichOneof("request")
@@ -148,8 +140,6 @@ class MembershipStream(StreamHandler[Any]):
         if self.runner.is_serving:  # another one replays, and every session begins again
             self.runner.put(Disconnected(*self.who, self._connection))
 
-    # -- what it is told ---------------------------------------------------------------------------------------------
-
     def tell(self, message: object) -> None:
         if self._stream.queued_bytes <= UNREAD_BYTES_MAX:
             self._send(messages.membership_response(message, 0))
@@ -162,8 +152,6 @@ class MembershipStream(StreamHandler[Any]):
     def end(self, error: HeadraceError) -> None:
         self._has_left = True  # the shard's next owner knows of no stream
         self._stream.finish(error)
-
-    # -- within ------------------------------------------------------------------------------------------------------
 
     def _identify(self, group_id: str, member_id: str) -> None:
         if not member_id:

@@ -29,10 +29,8 @@ from .messages import LagStatus
 from .watermarks import Waiting
 
 WINDOW_COMMITS = 10
-#: Closer commits share a place of the window.
-COMMITS_APART_MS = 1_000
-#: Least time that a window counts as covering while it is not full.
-SILENCE_MS = 60_000
+COMMITS_APART_MS = 1_000  #: Closer commits share a place of the window.
+SILENCE_MS = 60_000  #: Least time that a window counts as covering while it is not full.
 
 
 class Commit(NamedTuple):

@@ -54,8 +54,7 @@ from .messages import (
 )
 from .retention import REMOVALS_PER_TICK, RetentionSettings, RetentionSweep
 
-#: Most bytes of a record beside its key and value: lengths, deltas, attributes.
-_RECORD_OVERHEAD_BYTES = 32
+_RECORD_OVERHEAD_BYTES = 32  #: Most bytes of a record beside its key and value: lengths, deltas, attributes.
 
 #: Age at which an offset with another topic id belongs to an older topic of the same name: by then every live
 #: coordinator knows the newer one.

@@ -13,8 +13,7 @@ from headrace_core.types import NO_EPOCH, TopicPartition
 
 from .codec import CommittedOffset
 
-#: Kafka's answer for a group without a committed offset.
-NO_OFFSET = -1
+NO_OFFSET = -1  #: Kafka's answer for a group without a committed offset.
 
 
 class OffsetToCommit(NamedTuple):
@@ -134,15 +133,11 @@ class LagStatus(enum.Enum):
     """Burrow's judgement. A group's is OK, WARN or ERR; the last three are a partition's, and a group's error."""
 
     OK = "OK"
-    #: The consumer works, and falls behind.
-    WARN = "WARN"
+    WARN = "WARN"  #: The consumer works, and falls behind.
     ERR = "ERR"
-    #: No commit for longer than the window of commits covers.
-    STOP = "STOP"
-    #: Commits arrive, and their offset does not move.
-    STALL = "STALL"
-    #: The committed offset went back.
-    REWIND = "REWIND"
+    STOP = "STOP"  #: No commit for longer than the window of commits covers.
+    STALL = "STALL"  #: Commits arrive, and their offset does not move.
+    REWIND = "REWIND"  #: The committed offset went back.
 
     @property
     def is_error(self) -> bool:

@@ -22,15 +22,11 @@ from .shard import Answer, Append, Became, Pause, Replay, Shard, ShardState, Tel
 
 logger = logging.getLogger("headrace.coordinator.shard")
 
-#: Longest sleep by the wall clock, which may be set.
-TICK_MS_MAX = 1_000
-#: Divergence from the monotonic clock between two readings that counts as a set wall clock.
-CLOCK_STEP_MS = 20
-#: Tries to read both clocks at once.
-_LOOKS_MAX = 5
+TICK_MS_MAX = 1_000  #: Longest sleep by the wall clock, which may be set.
+CLOCK_STEP_MS = 20  #: Divergence from the monotonic clock between two readings that counts as a set wall clock.
+_LOOKS_MAX = 5  #: Tries to read both clocks at once.
 
-#: Called with a request's reply, or the HeadraceError.
-Done = Callable[[object], None]
+Done = Callable[[object], None]  #: Called with a request's reply, or the HeadraceError.
 Take = Callable[[Sequence[tuple[bytes, bytes | None, int]]], None]
 
 
@@ -132,8 +128,6 @@ class ShardRunner:
             logger.warning("%s: the wall clock was set by %d ms", self.shard.name, step_ms)
             self.shard.clock_was_set(step_ms, wall_ms)
         return wall_ms
-
-    # -- within ------------------------------------------------------------------------------------------------------
 
     def _schedule(self) -> None:
         if not (self._is_scheduled or self._closed):

@@ -44,12 +44,10 @@ from .claims import Claim, encode_claim, is_claim
 #: Bytes gathered during an append, above which clients' requests are refused, to be retried; internal news never is
 #: (Shard.ask).
 GATHERED_BYTES_MAX = 16 * 1024 * 1024
-#: Bytes of keys and values in a batch: well below max.message.bytes of the topic.
-BATCH_BYTES_MAX = 512 * 1024
+BATCH_BYTES_MAX = 512 * 1024  #: Bytes of keys and values in a batch: well below max.message.bytes of the topic.
 #: Pauses before a shard is claimed again: doubled each time, up to the last.
 PAUSE_MS, PAUSE_MS_MAX = 50, 2_000
-#: ``expected_end`` of a claim: any log end.
-ANY_END = -1
+ANY_END = -1  #: ``expected_end`` of a claim: any log end.
 
 #: Error of a failed append for its requests, as in Kafka's coordinator.
 _RETRY_ELSEWHERE = ("NOT_LEADER_OR_FOLLOWER", "KAFKA_STORAGE_ERROR", "NOT_COORDINATOR")
@@ -174,8 +172,6 @@ class Shard:
         self._todo: list[Action] = []
         self._claim_again()
 
-    # -- what is asked -----------------------------------------------------------------------------------------------
-
     def ask(self, ticket: object, request: object, now_ms: int, *, is_fenced: bool = False) -> None:
         """Decide. The answer comes as ``Answer(ticket, ...)``.
 
@@ -231,8 +227,6 @@ class Shard:
         """The shard is another coordinator's now, or this one stops."""
         self._end_with(ShardState.RESIGNED, None)
 
-    # -- what is to be done ------------------------------------------------------------------------------------------
-
     def ready(self) -> list[Action]:
         """The actions to take now, in this order. Sends the gathered records if no append is in flight."""
         if self.state is ShardState.SERVING and self._flying is None and self._gathering.count:
@@ -240,8 +234,6 @@ class Shard:
             self._todo.append(Append(self.attempt, tuple(map(tuple, self._flying.batches)), self._end))
         todo, self._todo = self._todo, []
         return todo
-
-    # -- what came of it ---------------------------------------------------------------------------------------------
 
     def appended(self, attempt: int, base_offset: int) -> None:
         """An append is committed; its first record has this offset."""
@@ -307,8 +299,6 @@ class Shard:
         """The pause is over."""
         if attempt == self.attempt and self.state is ShardState.CLAIMING:
             self._todo.append(Append(self.attempt, ((encode_claim(self.claim),),), ANY_END))
-
-    # -- within ------------------------------------------------------------------------------------------------------
 
     def _decided(self, ticket: object, decision: Decision) -> None:
         """Guard: answer when all earlier decisions are committed, because it may depend on them."""

@@ -25,10 +25,8 @@ from headrace_core.types import TopicPartition
 from ..kafka_fields import FieldReader, varint
 from .state import BUMPING_VERSION, NO_EPOCH, NO_PRODUCER_ID, Transaction, TransactionState
 
-#: The key's kind, its first two bytes.
-TRANSACTION_KIND = 0
-#: A string's length is an int16.
-ID_BYTES_MAX = 0x7FFF
+TRANSACTION_KIND = 0  #: The key's kind, its first two bytes.
+ID_BYTES_MAX = 0x7FFF  #: A string's length is an int16.
 _PREPARED_TAG, _LAST_EPOCH_TAG = 1000, 1001
 
 _INT8 = struct.Struct(">b")
@@ -150,8 +148,7 @@ def _with_tagged_fields(transaction: Transaction, reader: FieldReader) -> Transa
 
 
 _COMPLETE = (TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT)
-#: The last epoch that Kafka gives to a producer.
-_KAFKA_LAST_EPOCH = 32_766
+_KAFKA_LAST_EPOCH = 32_766  #: The last epoch that Kafka gives to a producer.
 _READ = {
     0: FieldReader.int64,
     1: FieldReader.int64,

@@ -28,14 +28,11 @@ from typing import NamedTuple
 
 from headrace_core.types import TopicPartition
 
-#: Kafka's epochs are int16. A producer never gets the largest one; markers may carry it.
-EPOCH_MAX = 32_767
+EPOCH_MAX = 32_767  #: Kafka's epochs are int16. A producer never gets the largest one; markers may carry it.
 NO_PRODUCER_ID = -1
 NO_EPOCH = -1
-#: Java's ``enable2Pc`` asks for no time-out by this value (KIP-939).
-NO_TIMEOUT_MS = 2_147_483_647
-#: The client's transaction version from which each end moves the epoch (KIP-890, part 2).
-BUMPING_VERSION = 2
+NO_TIMEOUT_MS = 2_147_483_647  #: Java's ``enable2Pc`` asks for no time-out by this value (KIP-939).
+BUMPING_VERSION = 2  #: The client's transaction version from which each end moves the epoch (KIP-890, part 2).
 
 
 class TransactionState(enum.IntEnum):

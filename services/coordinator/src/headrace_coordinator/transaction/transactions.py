@@ -63,11 +63,9 @@ from .state import (
 
 #: A transaction with more partitions than fit into a record of so many bytes is refused.
 RECORD_BYTES_MAX = 512 * 1024
-#: Transactions that one tick aborts for their time-out, and ids that one tick forgets.
-ABORTS_PER_TICK = 100
+ABORTS_PER_TICK = 100  #: Transactions that one tick aborts for their time-out, and ids that one tick forgets.
 EXPIRIES_PER_TICK = 1_000
-#: After so long a time-out is tried again that needed a new producer id when there was none.
-RETRY_MS = 1_000
+RETRY_MS = 1_000  #: After so long a time-out is tried again that needed a new producer id when there was none.
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,18 +86,14 @@ class TransactionsStateMachine:
     def __init__(self, new_producer_id: Callable[[], int], settings: TransactionSettings | None = None) -> None:
         self._new_producer_id = new_producer_id
         self._settings = settings or TransactionSettings()
-        #: By transactional id; only this class changes it.
-        self.transactions: dict[str, Transaction] = {}
+        self.transactions: dict[str, Transaction] = {}  #: By transactional id; only this class changes it.
         #: The partitions without a marker of each transaction in PREPARE_*.
         self._missing: dict[str, frozenset[TopicPartition]] = {}
         #: (when it times out, transactional id, identity), also of transactions that have ended since.
         self._timeouts: list[tuple[int, str, ProducerIdentity]] = []
-        #: The wall clock minus the time that the time-outs count.
-        self._ahead_ms = 0
+        self._ahead_ms = 0  #: The wall clock minus the time that the time-outs count.
         self._next_expiry_ms: int | None = None
         self._expiring: Iterator[str] | None = None
-
-    # -- the log -----------------------------------------------------------------------------------------------------
 
     def replay(self, key: bytes, value: bytes | None, timestamp_ms: int) -> None:
         """A record of the log. CorruptLogError, UnsupportedVersionError: this version cannot serve the shard."""
@@ -129,8 +123,6 @@ class TransactionsStateMachine:
                     records += decision.records
                     pushes += decision.pushes
         return Decision(tuple(records), None, tuple(pushes), is_atomic=False)
-
-    # -- requests ----------------------------------------------------------------------------------------------------
 
     def handle(self, request: object, now_ms: int) -> Decision:
         """Decide one request of messages.py; its errors are in the rules below."""
@@ -346,8 +338,6 @@ class TransactionsStateMachine:
         )
         return Decision(reply=tuple(found))
 
-    # -- the end of a transaction ------------------------------------------------------------------------------------
-
     def _end(
         self,
         transactional_id: str,
@@ -401,8 +391,6 @@ class TransactionsStateMachine:
         )
         self._missing.pop(transactional_id, None)
         return self._write(transactional_id, after, now_ms)._replace(pushes=(TransactionEnded(transactional_id),))
-
-    # -- time --------------------------------------------------------------------------------------------------------
 
     def tick(self, now_ms: int) -> Decision:
         """Abort what has timed out, and forget ids that were not used for transactional.id.expiration.ms."""
@@ -468,8 +456,6 @@ class TransactionsStateMachine:
             started_ms = min(transaction.started_ms, now_ms)
             due_ms = started_ms + transaction.timeout_ms - self._ahead_ms
             heapq.heappush(self._timeouts, (due_ms, transactional_id, transaction.identity))
-
-    # -- within ------------------------------------------------------------------------------------------------------
 
     def _known(self, transactional_id: str) -> tuple[str, Transaction]:
         transaction = self.transactions.get(_checked_id(transactional_id))

@@ -47,12 +47,9 @@ _TRY_AGAIN = frozenset(
         "NETWORK_EXCEPTION",
     )
 )
-#: How long to wait for a leader's answer once the metadata names another one: it may be frozen.
-_MOVED_S = 0.5
-#: Records passed on in one turn of the event loop.
-_TURN_RECORDS = 500
-#: A replay without progress for so long is abandoned: its end may have been truncated.
-_STUCK_S = 15.0
+_MOVED_S = 0.5  #: How long to wait for a leader's answer once the metadata names another one: it may be frozen.
+_TURN_RECORDS = 500  #: Records passed on in one turn of the event loop.
+_STUCK_S = 15.0  #: A replay without progress for so long is abandoned: its end may have been truncated.
 _FETCH_WAIT_MS = 500
 
 Stream = Duplex[fetch_pb2.FetchRequest, fetch_pb2.FetchResponse]
@@ -86,8 +83,6 @@ class ShardLog:
         self._clock = clock
         self._append_timeout_s = append_timeout_s
         self._load_bytes = load_bytes
-
-    # -- append ------------------------------------------------------------------------------------------------------
 
     async def append(self, batches: Sequence[Sequence[ShardRecord]], expected_end: int) -> int:
         """Append; returns the first record's offset once all in-sync replicas have all. ``expected_end`` -1: anywhere.
@@ -178,8 +173,6 @@ class ShardLog:
             pass
         finally:
             unwatch()
-
-    # -- read --------------------------------------------------------------------------------------------------------
 
     async def read(self, end: int, take: Take) -> None:
         """Pass on all that is committed, from the log's start up to ``end``, exclusive. HeadraceError: not all."""

@@ -23,8 +23,7 @@ logger = logging.getLogger("headrace.coordinator.lag")
 #: Special times of ListOffsets: the high watermark, and the log's start.
 _LATEST, _EARLIEST = -1, -2
 _TIMEOUT_S = 10.0
-#: Partitions in one request.
-_BATCH = 2_000
+_BATCH = 2_000  #: Partitions in one request.
 
 
 class Watcher(Protocol):
