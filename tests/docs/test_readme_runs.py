@@ -52,3 +52,9 @@ def test_the_first_five_minutes_run_as_they_are_written(tmp_path: Path) -> None:
     assert re.search(r"^packers +orders +\d", done.stdout, re.MULTILINE), "what the group has committed"
     assert "the data is deleted" in done.stdout
     assert not (tmp_path / "data").exists()
+
+
+def test_the_two_commands_for_all_of_it_are_named() -> None:
+    """Others set the project up by them, and CI runs what they run."""
+    commands = {line.split("  ")[0] for block in pages.blocks("README.md") for line in block.text.splitlines()}
+    assert {"make demo", "make test"} <= commands
