@@ -141,7 +141,6 @@ BARS: tuple[Bar, ...] = (
 
 
 def judge(samples: Samples) -> list[Verdict]:
-    """Every bar with its measured value."""
     return verdicts(samples, BARS)
 
 

@@ -33,7 +33,6 @@ ACKS = {"1": produce_pb2.ACKS_LEADER, "all": produce_pb2.ACKS_ALL}
 
 
 async def leaders(bootstrap: str, topic: str) -> list[tuple[int, str]]:
-    """(partition, address of its leader) of the topic."""
     async with grpc.aio.insecure_channel(bootstrap.split(",")[0], options=COMMON_OPTIONS) as channel:
         answer = await metadata_pb2_grpc.MetadataStub(channel).GetMetadata(  # type: ignore[no-untyped-call]
             metadata_pb2.MetadataRequest(topics=[topic]), timeout=20
@@ -58,7 +57,6 @@ class Connection:
         self._correlation_id = 0
 
     async def send(self) -> None:
-        """Send one record and await its acknowledgement."""
         self._correlation_id += 1
         batch = encode_batch([(int(time.time() * 1000), None, self._value, ())])
         part = produce_pb2.ProducePartition(topic=self._topic, partition=self._partition, records=batch)

@@ -129,7 +129,6 @@ class Load:
         raise RuntimeError(f"nothing that was sent since was acknowledged within {within_s:g} s")
 
     def latencies_ms(self, begun: float) -> list[float]:
-        """Latencies of records sent since ``begun``."""
         return [(acked - sent) * 1e3 for sent, acked, _, _ in list(self.acknowledged) if sent >= begun]
 
     def longest_gap(self, begun: float) -> float:
@@ -275,7 +274,6 @@ def shown(bars: Sequence[dict[str, Any]]) -> str:
 
 
 def spread(samples: Samples) -> dict[str, dict[str, float]]:
-    """Percentiles of samples with a distribution."""
     shares = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "p999": 0.999, "max": 1.0}
     return {
         name: {"n": len(values), **{label: round(percentile(values, share), 4) for label, share in shares.items()}}

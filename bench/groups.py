@@ -163,7 +163,6 @@ class Child:
         return at
 
     def end(self) -> None:
-        """End it cleanly, if it runs."""
         if self.process.poll() is None:
             try:
                 self.say("end")

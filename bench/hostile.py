@@ -509,7 +509,6 @@ def measured(names: list[str], seconds: float, rate: float, floor_ms: float) -> 
 
 
 def table(told: list[dict[str, Any]], lost: int, fine: bool) -> str:
-    """The results as a table for people."""
     columns = ["what", "quiet_p99_ms", "p99_ms", "ratio", "max_ms", "broker_rss_mib", "broker_cpu", "attacker_cpu"]
     rows = [[*columns, "verdict"]]
     rows += [[*(str(each[column]) for column in columns), "ok" if each["fine"] else "MISSED"] for each in told]

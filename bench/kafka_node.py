@@ -131,7 +131,6 @@ class KafkaNode:
         return self
 
     def _configured(self, number: int) -> Path:
-        """Write the properties file of a node."""
         client, controller = self._ports[number - 1], self._controller_ports[number - 1]
         voters = ",".join(f"{each}@127.0.0.1:{port}" for each, port in enumerate(self._controller_ports, 1))
         replicas, minimum = min(3, self.nodes), min(2, self.nodes)
@@ -190,7 +189,6 @@ class KafkaNode:
 
     @property
     def pids(self) -> list[int]:
-        """Pids of the running nodes."""
         return [process.pid for process in self._processes if process.poll() is None]
 
     # -- topics
@@ -255,7 +253,6 @@ class KafkaNode:
         return {"whole": float(cells[5]), "fetch": float(cells[9])}
 
     def sync_producers(self, topic: str, producers: int, seconds: float, *, acks: str = "1") -> dict[str, Any]:
-        """bench/java/SyncProducers.java."""
         arguments = [self.bootstrap, topic, str(producers), str(seconds), acks]
         return json_at_the_end(self._client.run("sync-producers", *arguments, timeout_s=seconds + 120))
 

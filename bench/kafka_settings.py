@@ -18,7 +18,6 @@ class Setting:
 
     @property
     def properties(self) -> list[str]:
-        """As key=value for Kafka's Java tools."""
         return [
             f"batch.size={self.batch_bytes}",
             f"linger.ms={self.linger_ms}",

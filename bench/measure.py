@@ -87,13 +87,11 @@ class Samples:
         return sorted({base for base, at, _ in (each.partition("@") for each in self.values) if at})
 
     def ratio(self, ours: str, theirs: str) -> float | None:
-        """Our median divided by the peer's best."""
         mine, other = self.median(ours), self.best(theirs)
         return mine / other.median if mine is not None and other is not None and other.median else None
 
 
 def emit(**what: Any) -> None:
-    """Print one JSON object on a line."""
     print(json.dumps(what), flush=True)
 
 
@@ -180,12 +178,10 @@ def json_at_the_end(output: str) -> dict[str, Any]:
 
 
 def rss_mib(pid: int) -> float:
-    """Current resident memory of a process."""
     return _status_kib(pid, "VmRSS") / 1024
 
 
 def peak_rss_mib(pid: int) -> float:
-    """Peak resident memory of a process."""
     return _status_kib(pid, "VmHWM") / 1024
 
 

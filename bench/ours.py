@@ -90,11 +90,9 @@ class Headrace:
 
     @property
     def broker_pid(self) -> int:
-        """The first broker's pid."""
         return self.pids("broker")[0]
 
     def pids(self, *roles: str) -> list[int]:
-        """Pids of the nodes of these roles (none: of all nodes)."""
         assert self._cluster is not None
         return [int(node["pid"]) for node in self._cluster.ps() if not roles or node["role"] in roles]
 

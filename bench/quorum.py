@@ -66,7 +66,6 @@ BARS = {
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The nearest rank."""
     ordered = sorted(values)
     return ordered[min(int(share * len(ordered)), len(ordered) - 1)]
 
@@ -294,7 +293,6 @@ def shown(bars: Sequence[dict[str, Any]]) -> str:
 
 
 def spread(samples: Samples) -> dict[str, dict[str, float]]:
-    """p50, p95 and maximum of samples with a distribution."""
     return {
         name: {"n": len(values), "p50": percentile(values, 0.5), "p95": percentile(values, 0.95), "max": max(values)}
         for name, values in samples.values.items()

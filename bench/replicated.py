@@ -294,7 +294,6 @@ def memory(samples: Samples, cluster: ours.Headrace, kafka: KafkaNode | None, mo
 
 
 def every_name(sizes: Sizes, policies: list[str], *, peers: bool) -> list[str]:
-    """The steps' names, without running them."""
     unused: Any = None
     names = [name for policy in policies for name, _ in Ours(unused, unused, sizes, policy).steps()]
     theirs = [name for name, _ in Kafkas(unused, unused, sizes, 0).steps()] if peers else []

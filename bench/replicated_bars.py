@@ -92,5 +92,4 @@ BARS: tuple[Bar, ...] = (
 
 
 def judge(samples: Samples) -> list[Verdict]:
-    """Every bar with its measured value."""
     return verdicts(samples, BARS)

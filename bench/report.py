@@ -107,7 +107,6 @@ def medians_table(result: dict[str, Any]) -> str:
 
 
 def load(path: Path) -> tuple[Samples, dict[str, Any]]:
-    """A saved result as samples, and as a document."""
     result: dict[str, Any] = json.loads(path.read_text())
     return Samples(units=result["units"], values=result["samples"], failures=result["failures"]), result
 
@@ -146,7 +145,6 @@ def rewrite(path: Path, part: Part = MEASURED) -> None:
 
 
 def rewrite_groups(path: Path) -> None:
-    """The same for a result of bench/groups.py."""
     _, result = load(path)
     failures = "".join(f"\n* failed: {failure}" for failure in result["failures"])
     facts = _facts(path, result).replace("? rounds, medians; ", "")
@@ -185,7 +183,6 @@ def idle_table(result: dict[str, Any]) -> str:
 
 
 def rewrite_idle(path: Path) -> None:
-    """The same for a result of bench/idle.py."""
     _, result = load(path)
     failures = "".join(f"\n* failed: {failure}" for failure in result["failures"])
     facts = _facts(path, result).replace(f"{result['rounds']} rounds, medians; ", "medians; ")

@@ -63,8 +63,6 @@ _ROUTE = re.compile(r"(?P<first>\d{1,5})(-(?P<last>\d{1,5}))?=(?P<host>[^:=]+):(
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A published port and its target."""
-
     listen: int
     host: str
     port: int
@@ -94,8 +92,6 @@ def parse_routes(texts: list[str]) -> list[Route]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """The edge's limits, as Kafka's keys of these names."""
-
     max_connections: int = 1000
     max_connections_per_ip: int = NO_LIMIT
     connections_max_idle_ms: int = 600_000
@@ -231,7 +227,6 @@ class Client(Pipe):
             self._edge.has_left(self, self._ip)
 
     def idle_s(self, now: float) -> float:
-        """Seconds since the last byte from either side."""
         other = self.other
         return now - max(self.received_at, 0.0 if other is None else other.received_at)
 
@@ -332,7 +327,6 @@ class Edge:
         self._told = admission.refused.copy()
 
     def end_idle(self) -> int:
-        """Close idle connections; returns their number."""
         now, limit_s = asyncio.get_running_loop().time(), self.admission.limits.connections_max_idle_ms / 1_000
         idle = [client for client in self.clients if client.idle_s(now) >= limit_s]
         for client in idle:
@@ -375,7 +369,6 @@ def allow_descriptors(limits: Limits, ports: int) -> Limits:
 
 
 async def serve(routes: list[Route], limits: Limits) -> None:
-    """Serve until SIGTERM or SIGINT."""
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

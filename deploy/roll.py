@@ -297,7 +297,6 @@ class Roll:
         self.ends = False
 
     def run(self, services: Sequence[str], *, everything: bool) -> int:
-        """Run the roll; returns the number of replaced containers."""
         engine = self._engine
         self._mend()
         waiting, wanted = [], {}

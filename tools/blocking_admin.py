@@ -31,7 +31,6 @@ DIFFERENCES = (
 
 
 def blocking(source: str) -> str:
-    """The text of blocking.py for that of aio.py."""
     for pattern, replacement in DIFFERENCES:
         source, count = re.subn(pattern, replacement, source)
         if not count:

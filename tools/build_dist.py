@@ -42,7 +42,6 @@ def paths_of_this_machine(*more: Path) -> list[bytes]:
 
 
 def files_of(archive: Path) -> Iterator[tuple[str, bytes]]:
-    """Name and content of each file in a wheel or sdist."""
     if archive.suffix == ".whl":
         with zipfile.ZipFile(archive) as wheel:
             for name in wheel.namelist():

@@ -19,7 +19,6 @@ PROC = Path("/proc")
 
 
 def docker(*arguments: str) -> list[str]:
-    """Output lines of a docker command."""
     done = subprocess.run(["docker", *arguments], capture_output=True, text=True, timeout=60, check=True)
     return done.stdout.splitlines()
 
@@ -43,7 +42,6 @@ def pss_bytes(pids: Iterable[int]) -> int:
 
 
 def cpu_s(pids: Iterable[int]) -> float:
-    """Processor seconds so far, of all threads."""
     total = 0
     for pid in pids:
         for path in (PROC / str(pid) / "task").glob("*/schedstat"):

@@ -66,7 +66,6 @@ for `bootstrap.servers`.
 
 
 def page() -> str:
-    """The text of docs/reference/configuration.md."""
     parts = [INTRODUCTION, _counts(), "## Topics\n", _topics()]
     parts += ["## Servers\n"]
     for title, keys in SERVER_GROUPS.items():

@@ -72,7 +72,6 @@ def stale_files() -> list[str]:
 
 
 def problems() -> list[str]:
-    """All complaints of `check`."""
     found = [f"{line}; run make proto" for line in stale_files()]
     now, baseline = describe_sources(), load_baseline()
     broken = proto_compat.breaking_changes(baseline, now)

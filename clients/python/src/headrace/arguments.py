@@ -22,7 +22,6 @@ SECONDS_MAX = 2_147_483.0
 
 
 def wrong(name: str, given: Any, must: str) -> InvalidArgumentError:
-    """The error for an argument."""
     shown = repr(given)
     return InvalidArgumentError(f"{name}={shown if len(shown) <= 100 else shown[:97] + '...'}: must be {must}")
 

@@ -29,7 +29,6 @@ def set_io_thread(thread: threading.Thread | None) -> None:
 
 
 def on_io_thread() -> bool:
-    """Whether the caller runs on the I/O thread."""
     return _io_thread is not None and threading.current_thread() is _io_thread
 
 
@@ -72,7 +71,6 @@ def check_callback(name: str, callback: Any, *, may_be_async: bool = False) -> N
 
 
 def name_of(callback: Any) -> str:
-    """The callback's name in errors and logs."""
     wrapped = getattr(callback, "wrapped", callback)
     return str(getattr(wrapped, "__qualname__", None) or type(wrapped).__qualname__)
 

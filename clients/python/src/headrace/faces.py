@@ -35,7 +35,6 @@ class Face:
 
 
 def where(config: dict[str, Any]) -> str:
-    """The cluster of a client, from its configuration."""
     return f"bootstrap.servers={','.join(config['bootstrap.servers'])}"
 
 
@@ -63,8 +62,6 @@ DONE = Done()
 
 
 class AwaitableSet(set[K]):
-    """A set; awaiting it gives the set itself."""
-
     __slots__ = ()
 
     def __repr__(self) -> str:
@@ -76,8 +73,6 @@ class AwaitableSet(set[K]):
 
 
 class AwaitableDict(dict[K, V]):
-    """A dict; awaiting it gives the dict itself."""
-
     __slots__ = ()
 
     def __await__(self) -> Generator[Any, None, Self]:

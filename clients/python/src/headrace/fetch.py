@@ -174,7 +174,6 @@ class RangeReader(Face):
 
 
 def _checked(item: Any) -> OffsetRange:
-    """Raises InvalidArgumentError."""
     if not isinstance(item, tuple) or len(item) != 4:
         raise arguments.wrong("range", item, _FIELDS)
     tp = arguments.partition(item[:2])

@@ -78,7 +78,6 @@ def _addresses(raw: str | Iterable[str]) -> list[str]:
 
 
 def _check_producer(given: Mapping[str, Any], values: dict[str, Any]) -> None:
-    """Checks across several keys."""
     _check_idempotence(given, values)
     if values["transactional.id"]:
         raise UnsupportedVersionError("transactional.id: transactions are not built yet; leave it out")

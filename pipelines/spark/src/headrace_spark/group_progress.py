@@ -40,8 +40,6 @@ class Group(Protocol):
 
 
 class GroupProgress:
-    """Progress of one query, on its driver."""
-
     def __init__(self, group_id: str, group: Group, *, now_s: Callable[[], float] = time.monotonic) -> None:
         self._group_id = group_id
         self._group = group
@@ -77,7 +75,6 @@ class GroupProgress:
         self._group.close()
 
     def _look(self, timeout_s: float) -> None:
-        """Wait for the pending commit."""
         if self._under_way is None:
             return
         offsets, future = self._under_way

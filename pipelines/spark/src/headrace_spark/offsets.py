@@ -47,12 +47,10 @@ def from_json(topics: Mapping[str, Any]) -> PartitionOffsets:
 
 
 def with_start(end: dict[str, Any], start: Mapping[TopicPartition, int]) -> dict[str, Any]:
-    """``end`` with its batch's start added."""
     return {**end, START_KEY: to_json(start)}
 
 
 def start_within(end: Mapping[str, Any]) -> PartitionOffsets | None:
-    """The start in ``end``, or None."""
     start = end.get(START_KEY)
     return None if start is None else from_json(start)
 

@@ -82,8 +82,6 @@ class SinkCommit(WriterCommitMessage):
 
 
 class Tally:
-    """Acknowledged records by partition."""
-
     def __init__(self) -> None:
         self._written: dict[TopicPartition, PartitionWritten] = {}
 

@@ -115,7 +115,6 @@ def prepared(accumulator: Any, known: Any, item: Any, number: int, partition: in
 
 
 def too_large(topic: str, size: int, limit: int, buffer_bytes: int) -> RecordTooLargeError:
-    """The error for a record that is larger than a batch may be."""
     if size > limit:
         return RecordTooLargeError(
             f"a record of {size} bytes (as a batch of its own) is too large for topic {topic!r}: the limit is "

@@ -34,7 +34,6 @@ class Watch:
         self.is_over = False
 
     def __call__(self, _: object = None) -> None:
-        """Called when the batch has its outcome."""
         with _lock:
             self.is_over = True
             heard = {future: entry.waiters for future, entry in self.entries.items() if not entry.frozen}
@@ -128,7 +127,6 @@ def _notify(future: Any, waiters: list[Any]) -> None:
 
 
 def shown(batch: Any, index: int, name: str) -> str:
-    """The repr of a future: its partition and its state."""
     where = f"{batch.queue.topic.name}-{batch.queue.partition}"
     if not batch.done:
         state = "pending"

@@ -72,7 +72,6 @@ def wanted_states(states: Iterable[str] | str | None) -> list[str]:
 
 
 def wanted_partitions(partitions: Iterable[TopicPartition] | None) -> list[TopicPartition] | None:
-    """Raises InvalidArgumentError."""
     return None if partitions is None else arguments.partitions(partitions)
 
 
@@ -214,7 +213,6 @@ async def explain_group(calls: AdminCalls, group_id: str, timeout: float | None)
 async def remove_group_members(
     calls: AdminCalls, group_id: str, member_ids: list[str] | None, timeout: float | None
 ) -> list[str]:
-    """The ids of the removed members."""
     wanted = member_ids
     if wanted is None:
         (described,) = await describe_groups(calls, [group_id], True, timeout)

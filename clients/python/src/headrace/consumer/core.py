@@ -32,7 +32,6 @@ class ConsumerCore:
         self.isolation = ISOLATION[config["isolation.level"]]
 
     def shown(self) -> list[str]:
-        """Fields for the repr."""
         parts = [where(self.config)]
         if self.config["group.id"]:
             parts.append(f"group {self.config['group.id']!r}")
@@ -111,7 +110,6 @@ class ConsumerCore:
     # --- close -------------------------------------------------------------------------------------------------------
 
     def begin_close(self) -> bool:
-        """Whether there is anything to close."""
         if self.reading.state != "open":
             return False
         self.reading.close()
@@ -136,7 +134,6 @@ class ConsumerCore:
             self.engine.io.run(self.shut_down(), 5)  # (leaving the group may take 3)
 
     def metric_values(self) -> dict[str, float]:
-        """Kafka's consumer metrics, by name."""
         return self.reading.metric_values() | ({} if self.group is None else self.group.metric_values())
 
 

@@ -264,7 +264,6 @@ class GroupConsumer:
         return f"waiting for the coordinator of group {self.group_id!r}: {error.code}: {error.message}{cure}"
 
     def _go_on(self) -> None:
-        """The caller knows all events."""
         if self.error is not None:
             raise self.error.with_traceback(None)
         if self.is_evicted and self.subscription is not None and not self._is_leaving:
@@ -273,7 +272,6 @@ class GroupConsumer:
 
     @property
     def has_work(self) -> bool:
-        """Whether ``steps`` has work."""
         return self._reading.inbox.alarm or self._is_auto_commit_due(time.monotonic())
 
     def _is_auto_commit_due(self, now: float) -> bool:

@@ -48,7 +48,6 @@ class ReadEpochs:
         return next((epoch for epoch, start in reversed(tuple(self._starts)) if start < offset), -1)
 
     def note_batches(self, data: bytes) -> None:
-        """Note whole batches."""
         for _, header in iterate_headers(data):
             self.note(header.leader_epoch, header.base_offset)
 

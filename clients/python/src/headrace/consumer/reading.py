@@ -62,7 +62,6 @@ class Reading:
 
     @property
     def current(self) -> tuple[Slice, RecordIterator] | None:
-        """The current slice and the iterator over it."""
         return self._current
 
     @current.setter
@@ -131,7 +130,6 @@ class Reading:
         return found
 
     def clear_assignment(self) -> None:
-        """Drop the assignment."""
         self.remove_assigned(list(self.partitions))
         self.sync()
 
@@ -215,7 +213,6 @@ class Reading:
         return assigned.position
 
     def sync(self) -> None:
-        """Pass changes to the fetcher."""
         if not self._dirty or self.state != "open":  # (a callback may close it)
             return
         self._dirty = False
@@ -476,7 +473,6 @@ class Reading:
         self.inbox.notify()
 
     def metric_values(self) -> dict[str, float]:
-        """Kafka's consumer metrics, by name."""
         m = self.metrics
         lags = [
             assigned.high_watermark - position
@@ -501,7 +497,6 @@ class Reading:
 
 
 def each_of(partitions: Named) -> list[TopicPartition]:
-    """The partitions of a call. Raises InvalidArgumentError."""
     found: list[TopicPartition] = []
     for item in arguments.items("partitions", partitions, "TopicPartition(topic, number)"):
         if isinstance(item, list | set | frozenset | dict):

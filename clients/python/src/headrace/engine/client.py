@@ -61,7 +61,6 @@ class Engine:
 
     @property
     def is_used(self) -> bool:
-        """Whether the client has used the I/O thread."""
         return self._io is not None
 
     @property

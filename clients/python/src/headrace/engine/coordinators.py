@@ -229,14 +229,12 @@ class Coordinators:
 
 
 def _outcome(item: Any, group_id: str, address: str) -> Any:
-    """An item, or the error in it."""
     if item is None:
         return UnknownServerError(f"the answer of {address} lacks group {group_id!r}")
     return from_number(item.error.code, f"{item.error.message} (from {address})") if item.error.code else item
 
 
 def _in_vain(method: str, group_id: str, error: HeadraceError) -> RequestTimedOutError:
-    """The timeout error with its cause."""
     return RequestTimedOutError(f"{method} of group {group_id!r}: timed out; the last failure: {error.message}")
 
 

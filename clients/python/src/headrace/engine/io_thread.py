@@ -173,7 +173,6 @@ def _note(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
 
 
 def _innermost(error: BaseException) -> str:
-    """The name of the function that raised."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
@@ -218,7 +217,6 @@ def register(tenant: Tenant, *, last: bool = False) -> None:
 
 
 def forget(tenant: Tenant) -> None:
-    """Remove a closed tenant."""
     _tenants.discard(tenant)
     _last_to_leave.discard(tenant)
 

@@ -234,7 +234,6 @@ class MetadataCache:
             await asyncio.sleep(pause)
 
     def addresses(self) -> list[str]:
-        """Addresses to ask, best first."""
         return list(dict.fromkeys([*self._broker_addresses(), *self._bootstrap]))
 
     def _broker_addresses(self) -> list[str]:

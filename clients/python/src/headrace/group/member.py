@@ -182,12 +182,10 @@ class Member:
     # -- inputs ------------------------------------------------------------------------------------------------------
 
     def join(self, now: float) -> None:
-        """Become a member (again)."""
         self.is_wanted, self._is_due, self._names_all = True, True, True
         self._not_before = now
 
     def subscribed_anew(self) -> None:
-        """The subscription has changed."""
         self._is_due = self._names_all = True
 
     def connected(self, now: float) -> None:
@@ -344,7 +342,6 @@ class Member:
         return begun
 
     def released(self, ticket: int) -> None:
-        """The consumer has released the revoked partitions."""
         if self._change is None or self._change.ticket != ticket:
             return
         self.owned -= self._change.parts

@@ -77,7 +77,6 @@ class Membership:
     # -- called by the consumer --------------------------------------------------------------------------------------
 
     def subscribe(self, subscription: Subscription) -> None:
-        """Join, or change the subscription."""
         self._subscription = subscription
         if self.member.is_wanted:
             self.member.subscribed_anew()

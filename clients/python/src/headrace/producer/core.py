@@ -129,7 +129,6 @@ class ProducerCore:
         return error
 
     def shown(self) -> list[str]:
-        """Fields for the repr."""
         topics = [several("topics", sorted(self.accumulator.topics))] if self.accumulator.topics else []
         state = ("open", "closed", "forked")[self.accumulator.state]
         return [where(self.config), *topics, state]
@@ -270,7 +269,6 @@ class ProducerCore:
             await self.engine.io.run_async(self.shut_down())
 
     def _begin_close(self) -> bool:
-        """Whether there is anything to close."""
         with self._closing:
             if self.accumulator.state != OPEN:
                 return False
@@ -313,7 +311,6 @@ class ProducerCore:
     # --- metrics ---------------------------------------------------------------------------------------------------
 
     def metric_values(self) -> dict[str, float]:
-        """Kafka's producer metrics, by name."""
         m, accumulator = self.metrics, self.accumulator
         return {
             "record-send-rate": m["record-send"].rate(),

@@ -82,8 +82,6 @@ class LinkOwner(Protocol):
 
 
 class Request:
-    """One produce request in flight."""
-
     __slots__ = ("batches", "correlation_id", "sent_at", "size", "was_sent")
 
     def __init__(self, correlation_id: int, batches: Sequence[SendBatch], size: int) -> None:
@@ -419,7 +417,6 @@ def first_batch(queue: PartitionQueue) -> SendBatch | None:
 
 
 def first_size(queue: PartitionQueue) -> int:
-    """Bytes of that batch."""
     batch = first_batch(queue)
     return batch.size if batch is not None else 0
 

@@ -47,8 +47,6 @@ DUPLICATE = "DUPLICATE_SEQUENCE_NUMBER"
 
 
 class Identity(NamedTuple):
-    """The response of InitProducerId."""
-
     producer_id: int
     epoch: int
 
@@ -125,7 +123,6 @@ class PartitionSequences(Generic[B]):
     # --- outcomes --------------------------------------------------------------------------------------------------
 
     def acknowledged(self, batch: B, now: float) -> None:
-        """The batch is in the log."""
         number = self._numbers.pop(batch, None)
         if number is not None and number.identity == self.identity:
             self._acked = max(self._acked, number.sequence + number.count)

@@ -108,7 +108,6 @@ async def settled(method: Callable[..., Any], *arguments: Any) -> None:
 
 
 def ensure_topic(options: BenchOptions) -> None:
-    """Create the topic if it is missing."""
     from headrace import Admin, NewTopic
     from headrace.errors import TopicAlreadyExistsError
 

@@ -81,7 +81,6 @@ def _produce_object(options: BenchOptions, values: Values, records: int) -> _Out
 
 
 def _await_all(futures: list[Any]) -> int:
-    """Await every outcome, one by one; raises the first failure."""
     return len([future.result() for future in futures])
 
 

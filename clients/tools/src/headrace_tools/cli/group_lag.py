@@ -87,7 +87,6 @@ def _rows(group: GroupDescription, lag: GroupLag, ends: Mapping[TopicPartition, 
 
 
 def heading(group: Mapping[str, Any]) -> str:
-    """The line above a group's table."""
     members = counted(group["members"], "member") if group["members"] else "no active members"
     lost = sum(row["records_lost"] for row in group["partitions"])
     return (

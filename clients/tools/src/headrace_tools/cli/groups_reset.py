@@ -85,7 +85,6 @@ def parse_file(text: str, group: str, name: str) -> dict[TopicPartition, int]:
 
 
 def to_csv(rows: Iterable[Reset]) -> str:
-    """The format that ``parse_file`` reads."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerows((row.partition.topic, row.partition.partition, row.new_offset) for row in rows)
@@ -269,8 +268,6 @@ def scope_of(given: Iterable[str]) -> Scope:
 
 
 def chosen_partitions(scope: Scope, there: Iterable[TopicPartition]) -> list[TopicPartition]:
-    """The partitions of ``there`` in the scope, sorted."""
-
     def is_meant(part: TopicPartition) -> bool:
         numbers = scope.get(part.topic, set())
         return numbers is None or part.partition in numbers

@@ -50,7 +50,6 @@ def _tell(message: str, to: TextIO) -> None:
 
 
 def show(output: OutputFormat, document: Any, text: str) -> None:
-    """Print a result: the ``document`` as JSON, or the ``text``."""
     if output is OutputFormat.JSON:
         print_json(document)
     else:

@@ -167,7 +167,6 @@ def _partition(text: str) -> TopicPartition:
 
 
 def _named(client: Any, partitions: Iterable[str] | None, topics: Sequence[str] | None) -> list[TopicPartition]:
-    """The named partitions, and all partitions of the named topics."""
     from headrace import TopicPartition
 
     found = [_partition(each) for each in partitions or ()]
@@ -355,7 +354,6 @@ def _copied(
 
 
 def _wait(client: Any, partitions: list[TopicPartition]) -> None:
-    """Wait until none of them is being reassigned."""
     with progress(draw_s=1.0) as shown:
         while under_way := client.list_partition_reassignments(partitions):
             shown.at(functools.partial(_how_far, client, under_way, len(partitions)))

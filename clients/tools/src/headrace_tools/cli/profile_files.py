@@ -66,15 +66,12 @@ class Profile:
 
 
 class ProfileFiles:
-    """The profiles of the current user."""
-
     def __init__(self, environment: Mapping[str, str] | None = None) -> None:
         given = os.environ if environment is None else environment
         home = given.get("XDG_CONFIG_HOME") or str(Path(given.get("HOME") or "~").expanduser() / ".config")
         self.directory = Path(given.get(DIRECTORY_VARIABLE) or Path(home) / "headrace" / "profiles")
 
     def names(self) -> list[str]:
-        """Names of all profiles."""
         return sorted(path.name.removesuffix(_SUFFIX) for path in self.directory.glob(f"*{_SUFFIX}"))
 
     def current(self) -> str | None:

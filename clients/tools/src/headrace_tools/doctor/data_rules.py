@@ -256,7 +256,6 @@ def _adding(facts: Facts) -> dict[tuple[str, int], set[int]]:
 
 
 def _missing(topic: str, part: PartitionDescription, adding: dict[tuple[str, int], set[int]]) -> tuple[int, ...]:
-    """Replicas that should be in sync and are not."""
     return tuple(sorted(set(part.replicas) - set(part.isr) - adding.get((topic, part.partition), set())))
 
 

@@ -119,7 +119,6 @@ class Facts:
     not_asked: tuple[NotAsked, ...] = ()
 
     def fenced(self) -> set[int]:
-        """Brokers that are registered and not live."""
         return set() if self.cluster is None else {each.broker_id for each in self.cluster.brokers if each.fenced}
 
     def local_node(self, role: str, node_id: int) -> LocalNode | None:

@@ -357,7 +357,6 @@ def replica_damaged(facts: Facts) -> Iterator[Finding]:
 
 @rule("disk-full")
 def disk_full(facts: Facts) -> Iterator[Finding]:
-    """A disk is full, or nearly."""
     for broker_id, directories in sorted(facts.log_dirs.items()):
         for each in directories:
             if each.usable_bytes is None or each.total_bytes is None or each.total_bytes <= 0:
@@ -519,7 +518,6 @@ def _local_cure(facts: Facts, role: str, node_id: int) -> str | None:
 
 
 def _advertised(facts: Facts) -> Iterator[tuple[str, Tried]]:
-    """Advertised addresses of live brokers and coordinators."""
     fenced = facts.fenced()
     for broker_id, tried in sorted(facts.brokers.items()):
         if broker_id not in fenced:

@@ -434,7 +434,6 @@ def _near(first: int, count: int, *, avoid: Sequence[int] = ()) -> list[int]:
 
 
 def _has_majority(state: ClusterState) -> bool:
-    """Whether the live controllers form a majority."""
     voters = [node for node in state.of_role("controller") if not node.joining]
     return 2 * sum(node.alive() for node in voters) > len(voters)
 

@@ -28,8 +28,6 @@ _MODULES = (b"headrace_controller", b"headrace_broker", b"headrace_coordinator")
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A cluster with a running broker, and its directory."""
-
     directory: Path
     state: ClusterState
 

@@ -13,7 +13,6 @@ from .state import ClusterState, Node
 
 
 def joining(state: ClusterState) -> tuple[Node, ...]:
-    """The controllers that are not yet voters."""
     return tuple(node for node in state.of_role("controller") if node.joining)
 
 

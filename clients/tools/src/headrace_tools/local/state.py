@@ -147,8 +147,6 @@ def _from_json(document: dict[str, Any], path: Path) -> ClusterState:
 
 
 class StateFile:
-    """Reads and replaces ``DIR/cluster.json``."""
-
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.path = directory / "cluster.json"

@@ -35,8 +35,6 @@ _NAMED_MAX = 3
 
 @dataclass(frozen=True, slots=True, order=True)
 class NodeName:
-    """A node by role and id."""
-
     role: str
     node_id: int
 

@@ -97,7 +97,6 @@ class Frame:
 
 
 def frame_of(before: Sample, now: Sample) -> Frame:
-    """The state in ``now``, with rates since ``before``."""
     records, grown = _rates(before, now)
     topics = tuple(sorted((_topic(topic, now, records, grown) for topic in now.topics), key=_busiest))
     groups = tuple(sorted(_groups(before, now), key=lambda row: (-(row.lag or 0), row.group)))

@@ -70,7 +70,6 @@ def departures() -> list[Event]:
 
 
 def carrier_names() -> dict[str, str]:
-    """Carrier code -> name."""
     return {row["carrier"]: row["name"] for row in read_csv("airlines.csv")}
 
 

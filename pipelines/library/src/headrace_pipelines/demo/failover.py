@@ -37,7 +37,6 @@ class Election:
     first_write_s: float
 
     def summary(self) -> dict[str, Any]:
-        """The fields for summary.json."""
         return {
             "partition": self.partition,
             "old_leader": self.old_leader,
@@ -150,7 +149,6 @@ class LeaderDeath:
             time.sleep(_LOOK_S)
 
     def close(self) -> None:
-        """Stop watching."""
         self._over.set()
         if self.has_struck:
             self._watcher.join()

@@ -37,8 +37,6 @@ def described(servers: str) -> list[str]:
 
 
 class QueryLag:
-    """The lag of the demo's query."""
-
     def __init__(self, servers: str) -> None:
         self._admin = Admin({"bootstrap.servers": servers})
         #: The largest lag seen.

@@ -31,8 +31,6 @@ class Meter:
 
 
 class Show:
-    """Prints the demo's output."""
-
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(highlight=False, soft_wrap=True)
         self._began_s = time.monotonic()
@@ -42,7 +40,6 @@ class Show:
         self.console.print(f"{time.monotonic() - self._began_s:5.1f} s  {text}")
 
     def note(self, text: str) -> None:
-        """A detail of the current step."""
         self.console.print(f"   {text}")
 
     def line(self, text: str = "") -> None:
@@ -50,7 +47,6 @@ class Show:
 
     @contextmanager
     def meter(self, what: str, total: int) -> Iterator[Meter]:
-        """A meter for the duration of a block."""
         if not self.console.is_terminal:
             yield Meter(self.console, what, total, None)
             return
