@@ -1,4 +1,4 @@
-"""Retention and the cleaners inside a broker: what they tell the leaders, what they leave alone, how they end."""
+"""Retention and the cleaners inside a broker: what they report to leaders, what they skip, how they end."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Room:
         )
 
     async def configure(self, topic: str, **config: str) -> None:
-        """The controller has altered the topic."""
+        """The controller has changed the topic's configuration."""
         await self.broker.change(
             *[
                 ConfigRecord(ConfigResourceType.TOPIC, topic, key.replace("_", "."), value)
@@ -64,7 +64,7 @@ class Room:
         self.upkeep.cleaners.retry([topic])
 
     async def alter(self, **keys: str) -> None:
-        """All brokers' keys have been altered."""
+        """The keys of all brokers have been changed."""
         await self.broker.change(
             *[ConfigRecord(ConfigResourceType.BROKER, "", key.replace("_", "."), value) for key, value in keys.items()]
         )
@@ -288,7 +288,7 @@ def test_the_crew_follows_its_settings_and_stops_at_once_though_it_is_throttled(
             here.upkeep.start()
             await until(lambda: len(cleaners()) == before + 1)
             started = time.monotonic()
-            await here.alter(log_cleaner_threads="3")  # 10 bytes a second: the old crew is in the midst of a wait
+            await here.alter(log_cleaner_threads="3")  # 10 bytes a second: the old cleaner threads are in a wait
             await until(lambda: len(cleaners()) == before + 3)
             assert not here.told(LogCleaned)
             await here.alter(log_cleaner_threads="1", log_cleaner_io_max_bytes_per_second="1e9")

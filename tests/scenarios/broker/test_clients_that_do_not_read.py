@@ -51,7 +51,7 @@ def test_a_partition_whose_records_are_never_committed_stops_no_other_one():
     async def scenario() -> None:
         limits = BrokerLimits(stream_bytes_max=8_000, in_flight_bytes_max=20_000)
         async with ReplicationWorld(SoloBroker(CrashingFileSystem(), limits=limits)) as here:
-            await here.topic("stuck", partitions=1)  # its follower never joins, and is not said to be out of sync
+            await here.topic("stuck", partitions=1)  # its follower never joins, and stays in the in-sync set
             await here.broker.topic("sound")
             budget = here.broker.context.budget
             handler, stream = here.broker.producer()
@@ -123,7 +123,7 @@ def test_a_consumer_is_held_back_even_if_its_unread_answers_are_empty():
 
 
 def test_requests_that_hold_nothing_but_garbage_are_held_against_their_connection():
-    """Not those that hold a sound batch too, nor those that another broker would take."""
+    """Requests that also have a sound batch, or that another broker would accept, do not count."""
 
     async def scenario() -> None:
         async with SoloBroker(CrashingFileSystem()) as broker:

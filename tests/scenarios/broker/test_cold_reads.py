@@ -1,4 +1,4 @@
-"""Reads of what is not in the page cache: on a thread, in order, and gone when their stream is."""
+"""Reads of data outside the page cache: on a thread, in order, and dropped with their stream."""
 
 from __future__ import annotations
 

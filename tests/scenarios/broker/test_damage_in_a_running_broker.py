@@ -1,4 +1,5 @@
-"""Bytes that rot while a broker runs: a reader or the scrubber finds them; one partition goes, the others stay."""
+"""Bytes damaged while a broker runs: a reader or the scrubber finds them; one partition goes offline, the others
+stay."""
 
 from __future__ import annotations
 
@@ -66,7 +67,7 @@ def told(broker: SoloBroker, kind: type) -> list[Any]:
 
 
 async def quarantined(broker: SoloBroker) -> None:
-    """Offline here, said once, with its place; the other partition goes on; and remembered."""
+    """Offline here, reported once with its place, and recorded; the other partition continues."""
     await until(lambda: broker.fs.exists("/data/rotten-0/headrace-quarantine"))
     (found,) = told(broker, CorruptionFound)
     assert (found.partition, found.path) == (ROTTEN, SEALED)
@@ -93,7 +94,7 @@ def test_a_reader_finds_a_rotten_byte_and_the_partition_is_quarantined_for_good(
             assert not answer.results[0].records, "nothing rotten leaves the broker"
             await quarantined(broker)
             image = broker.image
-        fs.flip(SEALED, 150)  # the operator restores the file, but says nothing yet
+        fs.flip(SEALED, 150)  # the operator restores the file; the broker does not know yet
         async with SoloBroker(fs, image=image) as broker:
             with pytest.raises(CorruptLogError, match="headrace-quarantine"):
                 broker.partitions.leader(ROTTEN)

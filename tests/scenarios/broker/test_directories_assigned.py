@@ -1,4 +1,4 @@
-"""What a broker tells the controllers when a directory fails that they know nothing of yet (KIP-858)."""
+"""Assignments reported when a directory fails before the controllers know its replicas (KIP-858)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.worlds.solo_broker import BROKER_ID, SoloBroker, batch
 
 
 class Told:
-    """The broker's assignments, and what they told, by partition number."""
+    """The broker's assignments, and what was reported of them, by partition number."""
 
     def __init__(self, broker: SoloBroker) -> None:
         self.broker = broker
@@ -41,7 +41,7 @@ class Told:
 
 
 def test_a_replica_that_could_not_be_made_is_said_to_be_in_the_directory_that_failed() -> None:
-    """Else its partition would keep a leader that cannot serve: an unassigned replica is believed to be well."""
+    """Otherwise its partition would keep a leader that cannot serve: an unassigned replica counts as working."""
 
     async def scenario() -> None:
         fs = CrashingFileSystem()
@@ -76,7 +76,8 @@ def test_a_replica_whose_directory_failed_unassigned_is_said_to_have_been_there(
 
 
 def test_a_replica_that_is_not_found_while_a_directory_is_away_is_said_to_be_lost() -> None:
-    """The broker died before it could say where it put its replicas, and one of its disks is away when it is back."""
+    """The broker crashed before it could report its replicas' directories, and one of its disks is missing
+    afterwards."""
 
     async def scenario() -> None:
         fs = CrashingFileSystem()

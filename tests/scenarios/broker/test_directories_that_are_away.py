@@ -24,7 +24,7 @@ def ids_of(broker: SoloBroker) -> dict[str, uuid.UUID]:
 
 
 async def append(broker: SoloBroker, topic: str, value: bytes, partition: int = 0) -> int:
-    """The error's number, 0: none."""
+    """Returns the error's number, 0: none."""
     return int((await broker.append(topic, batch(value), partition)).error.code)
 
 
@@ -88,7 +88,7 @@ def test_a_start_goes_on_without_a_directory_and_makes_none_of_its_partitions_an
             assert not fs.exists("/one/payments-0")
             assert broker.values("orders") == [b"a", b"b"]
             broker.assigned = lambda partition, _: None
-            await broker.topic("late")  # new: it cannot be in the directory that is away
+            await broker.topic("late")  # new: it cannot be in the missing directory
             assert await append(broker, "late", b"x") == 0
             await broker.delete("payments")
             await broker.topic("payments", topic_id=b"another payments")
@@ -177,7 +177,7 @@ def test_new_partitions_go_where_there_are_fewest_then_where_there_is_most_room(
             await broker.topic("orders", partitions=4)
             where = [root for n in range(4) for root in ("/one", "/two", "/three") if fs.exists(f"{root}/orders-{n}")]
             assert where == ["/two", "/three", "/one", "/two"]
-            fs.mount("/one", 100)  # full, though it has fewest
+            fs.mount("/one", 100)  # full, although it has the fewest partitions
             fs.mount("/three", 100)
             await broker.topic("payments", partitions=2)
             assert [fs.exists(f"/two/payments-{n}") for n in range(2)] == [True, True]

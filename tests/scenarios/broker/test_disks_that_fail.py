@@ -1,4 +1,4 @@
-"""What producers and consumers see when a disk fails, fills up, stalls, or loses what was not forced."""
+"""Effects on producers and consumers when a disk fails, fills up, stalls, or loses unforced data."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_failed_fsync_takes_its_directory_offline_and_no_other():
 def test_a_stop_marks_no_directory_whose_flush_failed_and_the_next_start_forces_what_it_finds():
     """One failure is enough: a second flush of the same file would succeed, and write nothing."""
 
-    lost = b"b" * 3 * BLOCK_BYTES  # pages that nothing else makes dirty again
+    lost = b"b" * 3 * BLOCK_BYTES  # pages that no later write makes dirty again
 
     async def scenario() -> None:
         fs = CrashingFileSystem()

@@ -1,4 +1,4 @@
-"""What the broker's own limits do to an answer."""
+"""The broker's limits on a fetch response."""
 
 from __future__ import annotations
 

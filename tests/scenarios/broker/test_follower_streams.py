@@ -1,4 +1,4 @@
-"""Streams to leaders on real connections: dialed, left, broken, dialed again; the leader is some lines of the test."""
+"""Streams to leaders on real connections: dialed, left, broken, dialed again; the leader is a stub in the test."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class _Notes(StreamHandler[Any]):
 
 
 class Replica:
-    """A follower without a log: what is pushed is written at once."""
+    """A follower without a log: pushes count as written at once."""
 
     leader_id, leader_epoch, topic_id, number = LEADER, 1, b"t" * 16, 0
 
@@ -233,7 +233,7 @@ def test_a_bug_that_one_partition_meets_takes_that_one_out_and_the_others_go_on(
 
 
 def test_a_bug_in_the_writer_ends_the_stream_and_the_next_one_carries_on() -> None:
-    """A stream on which nothing is written any more must not look alive."""
+    """A stream that the follower no longer writes to must not look alive."""
 
     async def scenario() -> None:
         async with world() as (leader, streams):

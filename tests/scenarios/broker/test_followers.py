@@ -1,6 +1,6 @@
-"""A broker that follows: what is pushed to it, written, acknowledged, cut, and where its replicas go.
+"""A following broker: pushes, writes, acknowledgements, truncation, and where its replicas are placed.
 
-The leader is the test (followers_world.py); everything behind that is the broker's own.
+The leader is the test (followers_world.py); everything behind it is the broker's own.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def test_what_is_pushed_is_acknowledged_when_it_is_on_the_disk_and_stands_there_
             first, second = batches(0, LARGE, b"b"), batches(2, b"c")
             fs.stall()
             leader.push(first)
-            leader.push(second, high_watermark=2)  # two may be under way
+            leader.push(second, high_watermark=2)  # two pushes may be in flight
             await leader.until(fs.stalling.is_set)
             assert not [ack for ack in leader.acks if ack.log_end]
             fs.release()
@@ -343,7 +343,7 @@ def test_a_damaged_follower_is_made_anew_when_everybody_knows_and_not_before() -
             directory = broker.storage.directory_of(ORDERS)
             assert directory is not None
             assert told[0] == (b"orders".ljust(16, b"."), 0, directory.bytes)
-            # An answer that the metadata does not show yet; and an in-sync set that was asked for before it.
+            # A response that the metadata does not show yet; and an in-sync set requested before it.
             broker.roles.fresh_recorded(told[0][0], 0, broker.image.next_offset + 2)
             await change(broker, isr=(OTHER,))
             assert broker.fs.exists("/data/orders-0/headrace-quarantine")

@@ -1,4 +1,4 @@
-"""A broker that follows, and whose disk is full or fails.
+"""A following broker whose disk is full or fails.
 
 The leader is the test (followers_world.py).
 """
@@ -24,12 +24,12 @@ def test_a_full_disk_stops_the_acknowledgements_and_goes_on_by_itself_when_there
             await leader.acknowledged(1)
             fs.fail("write", error=errno.ENOSPC, path_ends=".log")
             leader.push(batches(1, b"b"))
-            leader.push(batches(2, b"c"))  # on its way behind it: must not be written over the gap
+            leader.push(batches(2, b"c"))  # in flight behind it: must not be written over the gap
             await leader.until(lambda: leader.left)
             assert leader.said_cannot_append == leader.left == 1, "the leader hears it at once, and once"
             assert leader.acks[-1].log_end == 1
-            # While space is short it joins to hear where the log starts, asks for one batch, and takes none: a disk at
-            # the threshold moves no in-sync set back and forth.
+            # While space is short it joins to learn the log start, asks for one batch, and accepts none: a disk at the
+            # threshold must not make the in-sync set change back and forth.
             join = await leader.welcome()
             assert (join.log_end, join.window_bytes) == (1, 1)
             leader.push(batches(1, b"b"))
@@ -49,7 +49,7 @@ def test_a_full_disk_stops_the_acknowledgements_and_goes_on_by_itself_when_there
 
 
 def test_a_follower_asks_for_a_whole_window_when_there_is_room_before_the_batch_that_it_asked_for_comes() -> None:
-    """With the window of one batch that it joined with, it would have one batch in flight for ever."""
+    """With the one-batch window of its join it would have one batch in flight for ever."""
 
     async def scenario() -> None:
         fs = CrashingFileSystem()

@@ -1,4 +1,4 @@
-"""A disk that fills up: what is refused, what goes on, and how it heals by itself."""
+"""A disk that fills up: refused writes, what continues, and recovery without an operator."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def measure(broker: SoloBroker) -> None:
 
 
 async def append(broker: SoloBroker, topic: str, value: bytes, partition: int = 0) -> int:
-    """The error's number, 0: none."""
+    """Returns the error's number, 0: none."""
     return int((await broker.append(topic, batch(value), partition)).error.code)
 
 

@@ -1,4 +1,4 @@
-"""Idempotent producers, and what acks=all means, as a leader with a second replica answers them."""
+"""Idempotent producers and acks=all, as a leader with a second replica answers them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def batch(sequence: int, count: int = 1, *, producer_id: int = 7, epoch: int = 0
 
 
 async def replicated(broker: SoloBroker, *, min_insync: int = 1) -> PartitionLeader:
-    """A partition that another broker replicates; both are in sync. The test plays the other one."""
+    """A partition with a second replica, played by the test; both are in sync."""
     await broker.change(
         TopicRecord("orders", TOPIC_ID),
         ConfigRecord(int(ConfigResourceType.TOPIC), "orders", "min.insync.replicas", str(min_insync)),
@@ -58,12 +58,12 @@ async def replicated(broker: SoloBroker, *, min_insync: int = 1) -> PartitionLea
 
 
 def acked(leader: PartitionLeader, end: int) -> None:
-    """The other broker has everything below ``end``."""
+    """The second replica has everything below ``end``."""
     leader.follower_acked(OTHER, 5, durable_end=end, log_end=end, log_start=0, now_ms=0)
 
 
 async def written(broker: SoloBroker, end: int) -> None:
-    """Until the log ends there."""
+    """Wait until the log ends there."""
     log = broker.partitions.leader(ORDERS).log
     for _ in range(60_000):
         if log.flushed_end >= end:
@@ -73,7 +73,7 @@ async def written(broker: SoloBroker, end: int) -> None:
 
 
 async def shrunk(broker: SoloBroker) -> None:
-    """The controller has taken the other broker out of the in-sync set."""
+    """The controller has removed the second replica from the in-sync set."""
     await broker.change(PartitionChangeRecord(TOPIC_ID, 0, 1, isr=(BROKER_ID,)))
 
 
@@ -82,7 +82,7 @@ def send(handler: ProduceStream, number: int, records: bytes, **options: Any) ->
 
 
 def results(stream: FakeStream) -> list[tuple[int, int, int]]:
-    """(correlation id, error code, base offset) of what was answered."""
+    """(correlation id, error code, base offset) of the responses."""
     return [
         (answer.correlation_id, answer.results[0].error.code, answer.results[0].base_offset) for answer in stream.sent
     ]

@@ -1,4 +1,4 @@
-"""Leadership comes and goes, topics too, while streams are open."""
+"""Leadership changes, and topics are created and deleted, while streams are open."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_new_epoch_of_the_same_leader_fences_readers_and_keeps_the_records():
 
 
 def test_a_leader_that_begins_in_the_midst_of_a_turn_sees_offsets_that_fit():
-    """The writer's thread goes on while the loop looks at a log: each look may find it further than the one before."""
+    """The writer's thread continues while the loop reads a log: each read may find a later end than the one before."""
 
     class Moving(PartitionLog):
         moves = False

@@ -1,5 +1,4 @@
-"""A link between two brokers that breaks without a word: the leader ends the stream, and the follower says that it is
-there as long as it is."""
+"""A link between two brokers breaks silently: the leader ends the stream, and the follower sends heartbeats."""
 
 from __future__ import annotations
 
@@ -29,7 +28,7 @@ def test_a_follower_that_speaks_and_falls_silent_is_cut_off(monkeypatch: pytest.
             follower.hello(speaks=True)
             follower.join(1, "orders")
             await world.append("orders", b"one")
-            follower.reads = False  # what is pushed now stays in the stream: it does not hold the verdict up
+            follower.reads = False  # later pushes stay in the stream, and do not delay the verdict
             await world.append("orders", b"two")
             assert world.leader("orders").is_followed
             await until(lambda: follower.stream.ended is not None)
@@ -41,7 +40,7 @@ def test_a_follower_that_speaks_and_falls_silent_is_cut_off(monkeypatch: pytest.
 
 def test_a_follower_that_says_nothing_but_that_it_is_there_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leader_lane, "SILENCE_MS", 300)
-    monkeypatch.setattr(replication, "STALLED_MS", 1)  # a machine that stands still in between proves nothing
+    monkeypatch.setattr(replication, "STALLED_MS", 1)  # a pause of the machine proves nothing
 
     async def scenario() -> None:
         async with ReplicationWorld(SoloBroker(CrashingFileSystem())) as world:
@@ -100,7 +99,7 @@ def test_a_leader_says_that_it_is_there_to_followers_that_do_the_same(monkeypatc
 
 
 def test_a_follower_that_hears_nothing_ends_the_stream_and_asks_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The link is cut in one direction: the leader still hears that the follower is there."""
+    """The link is cut in one direction: the leader still gets the follower's heartbeats."""
     monkeypatch.setattr(follower_streams, "SILENCE_S", 0.1)
 
     async def scenario() -> None:
@@ -121,7 +120,7 @@ def test_a_follower_that_hears_nothing_ends_the_stream_and_asks_again(monkeypatc
 
 
 def test_each_silent_stream_doubles_the_time_until_something_is_pushed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A push that takes longer than the silence would never arrive otherwise."""
+    """A push that takes longer than the silence limit would never arrive otherwise."""
     monkeypatch.setattr(follower_streams, "SILENCE_S", 0.05)
     monkeypatch.setattr(follower_streams, "SILENCE_MOST_S", 0.1)
 

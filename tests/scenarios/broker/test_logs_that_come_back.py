@@ -1,4 +1,4 @@
-"""Logs that a start finds and that are not what the partition needs: of an older topic, damaged, twice, half made."""
+"""Logs found at a start that do not fit the partition: of an older topic, damaged, duplicated, half created."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_no_topic_is_ever_served_from_the_log_of_another() -> None:
             before = broker.image
             await broker.topic("orders", topic_id=OLD)
             assert not (await broker.append("orders", batch(b"old"))).error.code
-            broker.image = before  # as if this broker had missed that the first one was deleted
+            broker.image = before  # as if this broker had missed the deletion of the first one
             await broker.topic("orders", topic_id=NEW)
             refused = await broker.append("orders", batch(b"new"))
             assert refused.error.code == errors.InconsistentTopicIdError.number

@@ -1,4 +1,4 @@
-"""Partitions that change directories while they are written and read, and what a crash leaves of it (KIP-113)."""
+"""Partitions move between directories while they are written and read, also across a crash (KIP-113)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SMALL = {"segment_bytes": "300"}
 
 
 def homes(fs: CrashingFileSystem) -> list[str]:
-    """Where the partition's directories are, futures too."""
+    """The partition's directories, future ones included."""
     return sorted(
         f"{root}/{name}"
         for root in ("/one", "/two")

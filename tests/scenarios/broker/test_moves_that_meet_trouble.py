@@ -1,4 +1,4 @@
-"""Moves between directories at the moments when something else goes wrong, or changes, at the same time."""
+"""Moves between directories while something else fails or changes."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ async def moved(broker: SoloBroker, root: str, partition: TopicPartition = ORDER
 
 
 class Trouble:
-    """Fails the operation number ``at`` of a move (from 1; 0: none). When that is for want of a descriptor, only what
-    needs one counts, and all that comes later fails too, until ``over``."""
+    """Fails operation ``at`` of a move (from 1; 0: none). For a missing descriptor only operations that need one count,
+    and all later ones fail too, until ``over``."""
 
     def __init__(self, fs: CrashingFileSystem, at: int, error: int) -> None:
         self.count = 0
@@ -111,8 +111,8 @@ def homes_of_orders(fs: CrashingFileSystem) -> list[str]:
 
 
 class AtTheSwitch:
-    """Calls ``then`` in the event loop when a move to ``root`` has its marker and appends wait, and lets the rename go
-    on when that has begun."""
+    """Calls ``then`` in the event loop when a move to ``root`` has its marker and appends wait; the rename continues
+    when that has begun."""
 
     def __init__(self, fs: CrashingFileSystem, then: Callable[[], Coroutine[Any, Any, None]], root: str = "/two"):
         self._fs, self._then, self._root = fs, then, root
@@ -271,7 +271,7 @@ def test_of_two_who_move_a_partition_at_the_same_time_one_prevails() -> None:
 
 
 async def stopped_before_the_commit(fs: CrashingFileSystem) -> tuple[CrashingFileSystem, MetadataImage]:
-    """What a crash leaves between the marker and the rename."""
+    """The state after a crash between the marker and the rename."""
     clones: list[CrashingFileSystem] = []
     broker = SoloBroker(fs, "/one", "/two", **SMALL)
     async with broker:

@@ -37,7 +37,7 @@ TOPIC_ID = b"orders".ljust(16, b".")
 
 
 class Pair:
-    """This broker, and another one of which there is only what it says."""
+    """This broker, and another one played by the test."""
 
     def __init__(self, broker: SoloBroker) -> None:
         self.broker = broker
@@ -58,7 +58,7 @@ class Pair:
         return self.broker.partitions.leader(ORDERS).leader
 
     def follows(self, end: int, *, log_start: int = 0) -> None:
-        """The other one has all up to ``end``."""
+        """The other broker has everything up to ``end``."""
         said = {"log_end": end, "durable_end": end, "log_start": log_start, "now_ms": 1}
         if not self.leader.follower_acked(OTHER, 7, **said):
             self.leader.follower_joined(OTHER, 7, **said)
@@ -198,7 +198,7 @@ def test_a_leader_looks_again_now_and_then_whether_somebody_is_nearer():
 
 
 def _feed(pair: Pair, *values: bytes, high_watermark: int) -> None:
-    """The other one leads, and pushes."""
+    """The other broker leads, and pushes."""
     replica, end = pair.followed, pair.followed.log.log_end_offset
     records = batch(*values)
     replica.pushed(Push(1, with_base(records, 0, end, 3) + records[16:], high_watermark, 0))

@@ -59,7 +59,7 @@ def test_acks_all_waits_for_the_follower_and_not_longer():
 
 
 def _diary(fs: CrashingFileSystem, follower: FollowerEnd) -> list[str]:
-    """What is done about the log from here on: write, sending (the push is handed over), sync."""
+    """Operations on the log from here on: write, sending (the push is passed on), sync."""
     diary: list[str] = []
     fs.on_operation = lambda entry: diary.append(entry.operation) if entry.path.endswith(".log") else None
     send = follower.stream.send
@@ -107,7 +107,7 @@ def test_a_follower_that_does_not_read_holds_up_no_flush():
                 await here.append("orders", value)
             assert here.leader("orders").flushed_end == 3
             waiting = here.follower()
-            waiting.hello()  # takes the other's place, which ends with a push on its way
+            waiting.hello()  # replaces the other one, which ends with a push in flight
             await here.append("orders", b"d")
             assert here.leader("orders").flushed_end == 4
             waiting.handler.on_closed()
@@ -244,7 +244,7 @@ def test_a_former_life_ends_when_the_metadata_brings_the_next_one():
             await until(lambda: bool(before.records(1)))
             await here.registers(9)
             assert isinstance(before.stream.ended, errors.StaleBrokerEpochError)
-            before.say(Request(acks=(Ack(1, 1, 1, 0),)))  # was on its way
+            before.say(Request(acks=(Ack(1, 1, 1, 0),)))  # was in flight
             assert here.leader("orders").high_watermark == 0
             now = here.follower()
             now.hello(broker_epoch=9)

@@ -1,4 +1,4 @@
-"""A stop in which something fails still closes the logs: else the next start has to recover them."""
+"""A stop in which an operation fails still closes the logs: otherwise the next start must recover them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ def test_logs_are_closed_though_upkeep_does_not_stop(tmp_path: Path, monkeypatch
 
 
 def test_a_broker_knows_the_epoch_it_stopped_cleanly_with_in_all_of_its_directories() -> None:
-    """KIP-966: it tells the controllers at its next registration, which take it out of the eligible leaders if not."""
+    """KIP-966: it reports the epoch at its next registration; otherwise the controllers remove it from the eligible
+    leaders."""
 
     async def scenario() -> None:
         fs = CrashingFileSystem()

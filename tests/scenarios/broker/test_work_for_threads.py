@@ -1,4 +1,4 @@
-"""What the event loop leaves to threads: flushes of a whole segment, and compression for the topic's codec."""
+"""Work that the event loop passes to threads: flushes of a whole segment, and compression for the topic's codec."""
 
 from __future__ import annotations
 

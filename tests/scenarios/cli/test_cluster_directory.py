@@ -157,7 +157,7 @@ def test_three_controllers_begin_together_and_every_node_knows_them(cluster: Clu
 
 
 def test_a_controller_that_lost_its_disk_is_not_made_anew_under_its_name(cluster: ClusterDirectory) -> None:
-    """It has forgotten its vote. (The real controller then refuses to start, and says what to do.)"""
+    """It has lost its vote. (The real controller then refuses to start, with the cure.)"""
     cluster.up(Topology(controllers=3))
     cluster.kill("controller", 2)
     (data,) = cluster.state().node("controller", 2).data_dirs
@@ -172,7 +172,7 @@ def test_a_controller_that_lost_its_disk_is_not_made_anew_under_its_name(cluster
 
 
 def test_a_cluster_of_the_last_release_starts_again(cluster: ClusterDirectory) -> None:
-    """Its file knows nothing of controllers that join, its controller's directory of no first voters."""
+    """Its file lacks joining controllers, its controller's directory first voters."""
     cluster.up(Topology())
     cluster.down()
     path = cluster.directory / "cluster.json"
@@ -187,7 +187,7 @@ def test_a_cluster_of_the_last_release_starts_again(cluster: ClusterDirectory) -
 def test_a_cluster_without_a_coordinator_keeps_having_none_until_it_is_asked_for(
     cluster: ClusterDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As the releases before made them; a new one begins with one, unless none is asked for."""
+    """As earlier releases created them; a new cluster has one unless 0 are requested."""
     monkeypatch.setattr(directory, "DEFAULT_COORDINATORS", 1)
     assert [node.name for node in cluster.up(Topology(coordinators=0)).nodes] == ["controller-1", "broker-1"]
     cluster.down()
@@ -214,7 +214,7 @@ def test_fewer_controllers_than_there_are_is_refused(cluster: ClusterDirectory) 
 def test_a_controller_without_a_majority_need_only_come_up(
     cluster: ClusterDirectory, behaviours: dict[str, str]
 ) -> None:
-    """All three died, and are started one by one: none can serve before the second has come."""
+    """All three crashed, and are started one by one: none can serve before the second is up."""
     cluster.up(Topology(controllers=3))
     for number in (1, 2, 3):
         cluster.kill("controller", number)

@@ -1,4 +1,4 @@
-"""The user's keys for a local cluster (`up -c KEY=VALUE`): a wrong one changes nothing, and there is a way back."""
+"""The user's keys for a local cluster (`up -c KEY=VALUE`): a wrong one changes nothing, and can be removed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ WRONG = [
 
 @pytest.fixture
 def dying() -> set[str]:
-    """Names of nodes that end as soon as they are started."""
+    """Names of nodes that end right after their start."""
     return set()
 
 
@@ -58,7 +58,7 @@ def _files(cluster: ClusterDirectory) -> dict[str, str]:
 
 
 def _store(cluster: ClusterDirectory, config: dict[str, str]) -> None:
-    """As an older headrace, or an editor, may have left it."""
+    """As an older headrace, or an editor, may have written it."""
     path = cluster.directory / "cluster.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"config": config}))
 

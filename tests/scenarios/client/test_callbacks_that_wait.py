@@ -1,4 +1,4 @@
-"""Callbacks run on the I/O thread of all clients: what would wait there is refused, what they raise is logged."""
+"""Callbacks run on the I/O thread of all clients: blocking calls are refused there, exceptions are logged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What must not take a client down: callbacks that exit, loops that are gone, brokers that move, damage, races."""
+"""Events that must not break a client: callbacks that exit, closed loops, brokers that move, damage, races."""
 
 from __future__ import annotations
 
@@ -232,7 +232,7 @@ def test_send_that_close_overtakes_in_its_serializer_is_refused_or_has_an_outcom
 
 
 def test_topic_that_is_slow_to_make_is_asked_for_once(fake: Any) -> None:
-    """Asked again after request.timeout.ms, the cluster would say that there is one: that which it is just making."""
+    """Asked again after request.timeout.ms, the cluster would report that the topic exists: the one being created."""
     fake.creations_held = True
 
     def release() -> None:

@@ -1,4 +1,4 @@
-"""Consumers that know epochs: logs that were truncated under them (KIP-320), and replicas in their rack (KIP-392)."""
+"""Consumers and leader epochs: logs truncated below their position (KIP-320), and replicas in their rack (KIP-392)."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def read(inp: Consumer, count: int) -> list[bytes]:
 
 
 def named(cluster: Any) -> list[tuple[int, int, int, int]]:
-    """(broker, offset, last fetched epoch, current epoch) of each time that the partition was named."""
+    """(broker, offset, last fetched epoch, current epoch) of each request that named the partition."""
     with cluster.changed:
         return [
             (broker, item.fetch_offset, item.last_fetched_epoch, item.current_leader_epoch)
@@ -92,8 +92,8 @@ def test_truncated_log_is_read_on_where_it_went_another_way(fake_cluster: Any) -
 
 
 def test_another_log_that_is_longer_is_read_from_where_it_went_another_way(fake_cluster: Any) -> None:
-    """An unclean election, to a replica that never had the last epoch, and more of the one before: offsets alone say
-    that nothing is missing (Kafka's consumer goes on at 4)."""
+    """After an unclean election the leader never had the last epoch, and has more of the one before: by offsets alone
+    nothing is missing (Kafka's consumer continues at 4)."""
     cluster = fake_cluster(2)
     cluster.create("t")
     fill(cluster, b"0", b"1")
@@ -179,7 +179,7 @@ def test_leader_is_asked_again_after_a_while_which_replica_is_nearer(fake_cluste
 
 
 def test_replica_in_the_rack_that_cannot_be_reached_is_left_for_the_leader_for_a_while(fake_cluster: Any) -> None:
-    """The leader and the metadata believe that it is well (a firewall is between it and us), and name it each time."""
+    """The leader and the metadata consider it healthy (a firewall is in between), and name it each time."""
     cluster = fake_cluster(3)
     cluster.create("t")
     fill(cluster, b"0", b"1")

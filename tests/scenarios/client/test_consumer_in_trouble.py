@@ -1,4 +1,4 @@
-"""A consumer in trouble: pauses at the wrong moment, damage, one partition in error, a thousand partitions."""
+"""A consumer under failures: pauses at a bad moment, damage, one partition in error, a thousand partitions."""
 
 from __future__ import annotations
 

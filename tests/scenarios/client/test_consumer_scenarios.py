@@ -1,4 +1,4 @@
-"""The consumer against a cluster that misbehaves, and its own promises: order, bounds, time-outs."""
+"""The consumer against a failing cluster, and its own guarantees: order, bounds, time-outs."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ TP = TopicPartition("t", 0)
 
 @pytest.fixture
 def poisoned(fake: Any) -> Any:
-    """Values 1, 2, what is no JSON (with key, headers, timestamp), 4, and a key that is no UTF-8."""
+    """Values 1, 2, invalid JSON (with key, headers, timestamp), 4, and a key that is not UTF-8."""
     with Producer(bootstrap_servers=fake.bootstrap_servers) as out:
         out.send_many("t", [b"1", b"2"]).result(60)
         out.send("t", b"{no", key=b"k", headers=[("h", b"1")], timestamp_ms=5_000).result(60)

@@ -1,4 +1,4 @@
-"""Clients and forks: what was opened and never used works in a child, what was used says why it does not."""
+"""Clients and forks: an opened but unused client works in a child, a used one raises an error that says why."""
 
 from __future__ import annotations
 

@@ -135,7 +135,8 @@ def test_broker_that_lost_its_log_is_written_to_under_a_new_epoch(fake: Any) -> 
 
 
 def test_expired_batch_that_may_be_written_is_never_sent_under_another_number(fake: Any) -> None:
-    """KAFKA-18579. The broker takes it and says nothing; the record after it is written, once, and not before it."""
+    """KAFKA-18579. The broker appends it and does not answer; the record after it is written, once, and not before
+    it."""
     with producer(fake, request_timeout_ms=100, delivery_timeout_ms=400) as out:
         out.send("t", b"0").result(60)
         fake.on_produce = lambda broker, item: "silent"
@@ -147,7 +148,7 @@ def test_expired_batch_that_may_be_written_is_never_sent_under_another_number(fa
 
 
 def test_outcome_that_is_unknown_before_its_time_is_over_is_not_said_to_have_timed_out(fake: Any) -> None:
-    """The answer to the first try is lost, and to the second one the broker does not know what came before."""
+    """The response to the first attempt is lost; at the second one the broker does not know what came before."""
     with producer(fake, request_timeout_ms=400) as out:
         out.send("t", b"0").result(60)
         verdicts = iter(["silent", OUT_OF_ORDER])
@@ -186,7 +187,7 @@ def test_brokers_that_give_no_ids_are_an_error_that_says_what_to_do(fake: Any) -
 
 @pytest.mark.parametrize("compression", ["none", "zstd"])
 def test_chaos_loses_doubles_and_reorders_nothing(fake_cluster: Any, rng: Any, compression: str) -> None:
-    """Refusals, lost answers, broken streams and leaders that move, while records are sent to two partitions."""
+    """Refusals, lost responses, broken streams and leader changes, while records are sent to two partitions."""
     cluster = fake_cluster(2)
     cluster.create("t", 2)
     chance = random.Random(rng.random())

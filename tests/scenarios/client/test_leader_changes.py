@@ -1,4 +1,4 @@
-"""Leaders that die, move, stand still and come back: followed at once, without a burst of tries, and explained."""
+"""Leaders that fail, move, hang and return: followed at once, without a burst of retries, and with clear errors."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ def consumer(cluster: Any, **settings: Any) -> Consumer:
 
 @contextlib.contextmanager
 def silence() -> Iterator[tuple[int, list[Any], Callable[[], None]]]:
-    """A port that accepts connections and says nothing on them, as a machine that vanished; what it took; its end."""
+    """A port that accepts connections and never answers, like a vanished machine; its connections; a function to end
+    it."""
     listener = socket.create_server(("127.0.0.1", 0), reuse_port=True)  # so that a server may take the port over
     taken: list[Any] = []
 
@@ -202,8 +203,8 @@ def test_dead_leader_is_tried_once_for_each_backoff(fake_cluster: Any, unused_po
 def test_broker_that_was_dead_is_dialed_at_once_when_it_leads_anew(
     fake_cluster: Any, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
-    """What its former life cost (a long pause, gRPC's memory of connections refused) is no reason to wait: found by
-    `make bench-failover`, where one failover in fifteen took a second more."""
+    """Its earlier state (a long pause, gRPC's back-off after refused connections) must not delay it: found by `make
+    bench-failover`, where one failover in fifteen took a second longer."""
     pauses: list[float] = []
 
     async def long_pause(seconds: float, news: asyncio.Event) -> None:

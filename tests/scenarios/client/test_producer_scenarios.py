@@ -1,4 +1,4 @@
-"""The producer against a cluster that misbehaves."""
+"""The producer against a failing cluster."""
 
 from __future__ import annotations
 

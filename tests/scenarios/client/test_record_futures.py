@@ -1,4 +1,4 @@
-"""Record futures in other people's hands: concurrent.futures.wait and as_completed, asyncio.wrap_future, copies."""
+"""Record futures used elsewhere: concurrent.futures.wait and as_completed, asyncio.wrap_future, copies."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.worlds.waiting import until
 
 
 class Batches:
-    """An accumulator whose sender is the test: one record to a batch."""
+    """An accumulator whose sender is the test: one record per batch."""
 
     def __init__(self) -> None:
         self.acc = Accumulator(batch_bytes=100, buffer_bytes=1 << 30, wake=lambda: None, slow=lambda *_: None)

@@ -14,7 +14,7 @@ pa = pytest.importorskip("pyarrow")
 
 
 class Stream:
-    """What a data frame of polars or a relation of DuckDB looks like to Arrow."""
+    """The Arrow interface of a polars data frame or a DuckDB relation."""
 
     def __init__(self, table: Any) -> None:
         self.table = table

@@ -18,7 +18,7 @@ from headrace.errors import (
     SerializationError,
 )
 
-#: What no record may be, and the error.
+#: Invalid records, and their errors.
 BAD: dict[str, tuple[Any, type[HeadraceError]]] = {
     "text": ("text", InvalidTypeError),
     "number": (5, InvalidTypeError),

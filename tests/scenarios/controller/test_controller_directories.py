@@ -1,4 +1,4 @@
-"""Directories over the wire: a real controller, and a broker that is a session with heartbeats and nothing else."""
+"""Directories over the wire: a real controller, and a broker that only has a session with heartbeats."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class StandIn:
 
     def __init__(self, address: str, *directories: bytes) -> None:
         self.follower = MetadataFollower([address], "scenario", on_change=self._on_change)
-        #: What it says of that; ``session.hurry`` says it at once.
+        #: What it reports; ``session.hurry`` reports it at once.
         self.cannot_lead: list[CannotLead] = []
         self.session = BrokerSession(
             [address],
@@ -71,7 +71,7 @@ class StandIn:
         return bytes(answer.results[0].topic_id)
 
     async def assign(self, topic_id: bytes, where: dict[bytes, list[int]], *, epoch: int | None = None) -> Any:
-        """The answer, once this broker has applied what it did."""
+        """The response, once this broker has applied its effect."""
         registered = self.session.registered
         request = cluster_pb2.AssignReplicasToDirsRequest(
             broker_id=registered.broker_id,

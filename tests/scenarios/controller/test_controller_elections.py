@@ -1,4 +1,4 @@
-"""Elections over the wire: a real controller, and brokers that are a session with heartbeats and nothing else."""
+"""Elections over the wire: a real controller, and brokers that only have a session with heartbeats."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WAIT_S = 60
 
 
 class StandIn:
-    """A broker without logs; ``leave`` breaks its connections and says nothing."""
+    """A broker without logs; ``leave`` breaks its connections silently."""
 
     def __init__(self, address: str, directory: bytes, **registration: Any) -> None:
         self.session = BrokerSession(

@@ -1,4 +1,4 @@
-"""A controller as a real process: format, start, change, kill -9, start again. Only generated stubs speak to it."""
+"""A controller as a real process: format, start, change, kill -9, start again. Only generated stubs call it."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Calls:
 
 
 class BrokerStandIn:
-    """A broker that follows, registers and heartbeats with the code that brokers use, and does nothing else."""
+    """A broker that follows, registers and heartbeats with the brokers' own code, and nothing else."""
 
     def __init__(self, address: str, directory: bytes, cluster_id: str = "scenario", **session: float) -> None:
         #: How many changes it had seen when it was unfenced.
@@ -92,7 +92,7 @@ class BrokerStandIn:
         self.unfenced_at = len(self.changes)
 
     async def stop(self) -> None:
-        """As a killed process: without a word."""
+        """Like a killed process: without a notice."""
         for task in self.tasks:
             task.cancel()
         await asyncio.gather(*self.tasks, return_exceptions=True)
@@ -119,7 +119,7 @@ def test_a_topic_is_still_there_after_kill_9(make_controller: Make) -> None:
             assert [broker.broker_id for broker in response.brokers] == [1]
             again = await asyncio.to_thread(calls.create, "orders")
             assert again.results[0].error.code == 36
-            # The broker has gone on by itself, on the same registration.
+            # The broker has continued by itself, with the same registration.
             more = await asyncio.to_thread(calls.create, "more")
             await asyncio.wait_for(broker.follower.wait_applied(more.metadata_offset), 60)
             assert broker.follower.image.topic("more") is not None
@@ -160,7 +160,7 @@ def cluster_request() -> Any:
 
 @pytest.mark.parametrize("name", ["ReadIndex", "VouchMetadata"])
 def test_read_index_is_served_under_its_former_name_too(make_controller: Make, name: str) -> None:
-    """Nodes of the release before call /headrace.v1.Cluster/VouchMetadata; their is_patient is field 3, too."""
+    """Nodes of the previous release call /headrace.v1.Cluster/VouchMetadata; their is_patient is field 3, too."""
     controller = make_controller()
     controller.start()
     with Calls(controller.internal) as calls:

@@ -42,7 +42,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def fill(disk: Path, leave_bytes: int) -> Path:
-    """A file that takes all of the disk but so much."""
+    """A file that takes all of the disk except ``leave_bytes``."""
     stat = os.statvfs(disk)
     brim = disk / "brim"
     with brim.open("ab", buffering=0) as file, contextlib.suppress(OSError):
@@ -53,7 +53,7 @@ def fill(disk: Path, leave_bytes: int) -> Path:
 
 
 class Client:
-    """A broker by its calls alone, and a client."""
+    """A broker's calls without a broker, and a client."""
 
     def __init__(self, controller: Any) -> None:
         self.channel = grpc.insecure_channel(controller.internal)
@@ -71,7 +71,7 @@ class Client:
         assert not self.beat()
 
     def beat(self) -> bool:
-        """One heartbeat: is the broker fenced?"""
+        """Send one heartbeat; returns whether the broker is fenced."""
         request = cluster_pb2.BrokerHeartbeatRequest(
             broker_id=self.registered.broker_id,
             broker_epoch=self.registered.broker_epoch,
@@ -90,7 +90,7 @@ class Client:
         return str(result.error.message)
 
     def is_refused(self, why: str) -> bool:
-        """Is a new topic refused with this code? (What was just measured may still let one through.)"""
+        """Whether a new topic is refused with this code. (The last measurement may still admit one.)"""
         return self.create(f"passing-{os.urandom(4).hex()}") == why
 
     def topics(self, controller: Any) -> list[str]:

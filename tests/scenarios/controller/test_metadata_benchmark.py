@@ -1,4 +1,4 @@
-"""The benchmark of 100,000 partitions, small: every case comes to its end, and every bar is measured."""
+"""The benchmark of 100,000 partitions, small: every case finishes, and every bar is measured."""
 
 from __future__ import annotations
 

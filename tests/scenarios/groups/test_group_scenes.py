@@ -33,8 +33,8 @@ from tests.worlds.readers import (
 )
 
 STORM_MEMBERS = int(os.environ.get("HEADRACE_STORM", "6"))
-#: Of a partition that stays where it is, in any rebalance. (What is measured is in docs/performance/groups.md; here it
-#: is what a slow machine with other tests on it may take, and much less than a session's time-out, which is 45 s.)
+#: Limit for a partition that does not move in a rebalance. (docs/performance/groups.md has measured values; this is for
+#: a slow machine with other tests on it, far below the session timeout of 45 s.)
 STANDSTILL_MAX_S = 15.0
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -53,7 +53,7 @@ def consumer_of(bootstrap: str, group: str, **settings: Any) -> Consumer:
 
 
 def poll_some(consumer: Consumer, count: int) -> list[Any]:
-    """So many records, and no more."""
+    """Poll exactly this many records."""
     found: list[Any] = []
 
     def has_all() -> bool:
@@ -302,7 +302,7 @@ def test_the_examples_do_what_they_say(bootstrap: str, example: str, twice: list
 
 
 def test_lag_grows_while_one_consumer_is_too_slow_and_ten_bring_it_down(bootstrap: str) -> None:
-    """500 records a second come, one consumer can do 100. (5,000 against 1,000: ``bench/groups.py``.)"""
+    """500 records arrive per second, one consumer can process 100. (5,000 against 1,000: ``bench/groups.py``.)"""
     topic = new_topic(bootstrap, 10)
     work = threading.Event()  # never set: a handler that takes 10 ms
     handling = {"handle": lambda _: work.wait(0.01), "max_records": 20, "settings": {"auto.commit.interval.ms": 200}}
@@ -339,7 +339,7 @@ def test_a_rebalance_storm_ends_and_partitions_that_stay_are_never_stopped(boots
         for old in before:
             group.stop(old)
             group.add()
-            # (The next one goes at once: the group is in the midst of it.)
+            # (The next one starts at once, in the middle of the group's rebalance.)
         group.until_shared()
         ended = time.monotonic()
         assert set(group.living).isdisjoint(before)
@@ -359,7 +359,7 @@ def test_a_rebalance_storm_ends_and_partitions_that_stay_are_never_stopped(boots
 
 
 def standstills(readers: list[Reader], begun: float, ended: float) -> list[float]:
-    """The longest pause of each partition at each reader for as long as that one had it."""
+    """The longest pause of each partition at each reader while that one owned it."""
     found = []
     for reader in readers:
         since: dict[int, float] = {}

@@ -1,4 +1,4 @@
-"""The benchmark of groups: its audit finds what was skipped and what was repeated, and two of its cases run, small."""
+"""The benchmark of groups: its audit finds skipped and repeated records, and two of its cases run, small."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A full disk in the middle of a cut: the log is cut, or as it was, and can be cut again. No file that it forgot stands
-in its way later."""
+"""A full disk in the middle of a truncation: the log is truncated or unchanged, and can be truncated again. No leftover
+file blocks it later."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from tests.worlds.producer_world import append, idempotent
 SMALL = LogConfig(segment_bytes=320, index_interval_bytes=1)
 EPOCHS = (EpochStart(0, 0), EpochStart(1, 3), EpochStart(2, 6), EpochStart(3, 9))
 RECORDS = 13
-#: A failure of these is final in the appends that follow, too.
+#: A failure of these operations also fails the following appends.
 FINAL = ("sync_directory", "truncate")
 
-#: What is done to the log, and where it starts and ends then.
+#: The operation on the log, and the log's start and end afterwards.
 Cut = tuple[Callable[[LogDirectory, PartitionLog], object], int, int]
 CUTS: dict[str, Cut] = {
     "in the active segment": (lambda directory, log: directory.truncate(log, 12), 0, 12),
@@ -53,7 +53,7 @@ def opened(fs: CrashingFileSystem) -> tuple[LogDirectory, PartitionLog]:
 
 
 def go_on(fs: CrashingFileSystem, log: PartitionLog, start: int, end: int) -> None:
-    """Check a log that was cut, append so much that it rolls where it has rolled before, and open it again."""
+    """Check a truncated log, append until it rolls at the same place, and open it again."""
     assert (log.log_start_offset, log.log_end_offset) == (start, end)
     kept = [f"7:{number}" for number in range(start, end)]
     assert values_of(log) == kept
@@ -108,7 +108,7 @@ def test_a_cut_that_meets_a_full_disk_is_done_or_can_be_done_again(cut: Cut, ope
 
 @pytest.mark.parametrize("cut", CUTS.values(), ids=CUTS)
 def test_a_disk_that_takes_no_byte_does_not_keep_a_log_from_being_cut(cut: Cut) -> None:
-    """The checkpoints of the directory apart, which come first: a cut itself needs no room for bytes."""
+    """Except for the directory's checkpoints, which come first: the truncation itself needs no space."""
     act, start, end = cut
     fs, directory, log = filled()
     fs.fail("write", errno.ENOSPC, times=10_000, path_contains="/orders-0/")

@@ -389,7 +389,7 @@ def test_large_queue_is_cut_into_turns_in_order() -> None:
 
 
 def heard() -> tuple[list[tuple[str, int, int, int]], OnWritten]:
-    """A listener to what was written, and its diary: (thread, end, flushed end, readable bytes) of the first log."""
+    """A write listener, and its log: (thread, end, flushed end, readable bytes) of the first log."""
     diary: list[tuple[str, int, int, int]] = []
 
     def listen(logs: Sequence[PartitionLog], sent: Callable[[], None]) -> None:

@@ -30,7 +30,7 @@ class Life:
         self.fs = fs
         self.config = config
         self.pad = pad
-        #: What must be there, and what may come behind it.
+        #: Records that must be there, and records that may follow.
         self.acknowledged: list[str] = []
         self.sent: list[str] = []
         self.turn = 0
@@ -109,7 +109,7 @@ def test_acknowledged_records_outlive_a_failed_flush_a_restart_and_a_power_loss(
 
 
 def test_acknowledged_records_outlive_a_kill_at_every_operation_a_restart_and_a_power_loss() -> None:
-    """No flush fails here: what the killed process had not forced (names too) is in the cache only."""
+    """No flush fails here: data (and names) that the killed process had not forced are only in the cache."""
     whole = Life(formatted(), TINY, 17)
     before = whole.fs.operations
     whole.write(whole.open(), 16)
@@ -130,7 +130,7 @@ def test_acknowledged_records_outlive_a_kill_at_every_operation_a_restart_and_a_
 
 
 def test_pages_that_the_cache_drops_while_recovery_scans_are_not_accepted() -> None:
-    """Recovery reads more than memory holds: what it has checked may read as zeros before it is written again."""
+    """Recovery reads more than fits in memory: what it has checked may read as zeros before it is written again."""
     fs = formatted()
     log = open_directory(fs).create(ORDERS, TOPIC_ID, LogConfig())
     values = [f"{number}" for number in range(40)]
@@ -205,7 +205,7 @@ def test_a_stop_after_a_failed_flush_does_not_count_as_clean() -> None:
 
 
 def test_producers_that_only_a_snapshot_knows_outlive_its_failed_flush_and_a_restart() -> None:
-    """Retention forces the snapshot before it deletes the batches; the first time the disk fails."""
+    """Retention forces the snapshot before it deletes the batches; the first attempt meets a disk error."""
     config = LogConfig(segment_bytes=900, index_interval_bytes=120, segment_index_bytes=240)
     fs = formatted()
     directory = open_directory(fs, config)

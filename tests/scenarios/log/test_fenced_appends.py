@@ -25,7 +25,7 @@ SMALL = LogConfig(segment_bytes=1000, index_interval_bytes=100)
 
 
 def stamped(epoch: int, *values: str, pad: int = 0, offset: int = 0, leader_epoch: int = 0) -> bytes:
-    """A batch as a coordinator makes it."""
+    """A batch as a coordinator builds it."""
     records = [(NOW_MS, value.encode(), value.encode() + b"." * pad, []) for value in values]
     return encode_batch(records, base_sequence=epoch, base_offset=offset, leader_epoch=leader_epoch)
 
@@ -84,7 +84,7 @@ def test_an_append_that_was_decided_on_another_log_is_refused_and_tells_where_it
 
 
 def test_a_stale_epoch_is_told_before_a_wrong_end() -> None:
-    """Replaying would not help it: it has to go."""
+    """Replaying would not help: the coordinator must resign."""
     _, _, log = opened()
     one(log, fenced(9, "claim"))
     assert isinstance(one(log, fenced(8, "commit", end=77)), FencedShardEpochError)
@@ -120,7 +120,7 @@ def test_a_claim_that_could_not_be_written_fences_nobody() -> None:
 
 
 def test_who_follows_a_claim_that_could_not_be_written_in_one_turn_is_not_written_either() -> None:
-    """Not in its place: its expected end would be a lie."""
+    """It must not be written at another place: its expected end would be wrong."""
     fs, _, log = opened()
     one(log, fenced(1, "claim"))
     fs.fail("write", errno.ENOSPC, path_ends=".log")
@@ -176,7 +176,7 @@ def test_batches_that_do_not_carry_the_epoch_are_refused(data: bytes, epoch: int
 
 
 def replicate(leader: PartitionLog, follower: PartitionLog) -> None:
-    """All that the follower lacks."""
+    """Copy everything that the follower lacks."""
     while follower.log_end_offset < leader.log_end_offset:
         result = leader.read(follower.log_end_offset, 1 << 20)
         assert result is not None
@@ -202,7 +202,7 @@ def test_a_claim_that_was_cut_off_fences_nobody() -> None:
 
 
 def test_a_leader_again_finds_what_its_successor_appended_in_place_of_its_own() -> None:
-    """The log ends where it ended before, so nothing but the cut tells that its last batch is another."""
+    """The log has the same end as before, so only the truncation shows that its last batch is another one."""
     _, directory, log = opened()
     write(log, fenced(1, "claim"), fenced(1, "commit"))
     directory.truncate(log, 1)
@@ -242,7 +242,7 @@ def test_a_log_that_was_emptied_still_refuses_who_has_not_seen_its_end() -> None
 
 @pytest.mark.parametrize("seed", range(60))
 def test_the_largest_epoch_is_that_of_the_batches_which_are_there(seed: int) -> None:
-    """Any mixture of appends, cuts, rolls, stops and crashes; the model is a list of (base offset, end, epoch)."""
+    """Random appends, truncations, rolls, stops and crashes; the model is a list of (base offset, end, epoch)."""
     rng = random.Random(seed)
     fs, directory, log = opened()
     there: list[tuple[int, int, int]] = []

@@ -1,4 +1,4 @@
-"""A crash at every operation, and a truncation at every byte: what is acknowledged stays, nothing else appears."""
+"""A crash at every operation, and a truncation at every byte: acknowledged records survive, nothing else appears."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ TINY = LogConfig(segment_bytes=700, index_interval_bytes=100, segment_index_byte
 
 @dataclass
 class History:
-    """What a workload sent to a log, in order, and how many of these values were acknowledged."""
+    """Values that a workload sent to a log, in order, and how many were acknowledged."""
 
     sent: dict[TopicPartition, list[str]] = field(default_factory=lambda: {ORDERS: [], PAYMENTS: []})
     acknowledged: dict[TopicPartition, int] = field(default_factory=lambda: {ORDERS: 0, PAYMENTS: 0})
@@ -131,7 +131,7 @@ def test_crash_at_every_operation_keeps_the_acknowledged_prefix(loss: Loss) -> N
 
 
 def test_blocks_of_one_turn_that_reach_the_disk_in_any_order_are_a_torn_tail() -> None:
-    """Batches of several blocks each: holes appear in the middle of what was written last."""
+    """Batches of several blocks each: holes appear in the middle of the last write."""
     config, pad = LogConfig(segment_bytes=200_000), 1500
     for number in range(count_operations(config, pad)):
         for seed in range(4):
@@ -210,7 +210,7 @@ def test_second_recovery_changes_not_one_byte() -> None:
 
 
 def test_what_survives_a_kill_survives_the_power_loss_after_it() -> None:
-    """Recovery counts what it finds as flushed: so it must flush what a killed process left in the page cache."""
+    """Recovery counts found data as flushed: so it must flush what a killed process left in the page cache."""
     fs = formatted()
     log = open_directory(fs).create(ORDERS, TOPIC_ID, LogConfig())
     log.append(batch("written, not flushed"), 0)

@@ -1,4 +1,4 @@
-"""A directory of logs: whose it is, what comes and goes in it, what a stop leaves."""
+"""A directory of logs: ownership, created and deleted logs, and the state after a stop."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def test_what_was_asked_of_a_deleted_log_does_not_befall_its_successor() -> None
 
 
 def test_deletion_that_a_full_disk_stops_is_finished_before_a_successor_is_made() -> None:
-    """Else the old recovery point would tell the next start that the new log has lost records."""
+    """Otherwise the old recovery point would make the next start believe that the new log has lost records."""
     fs = formatted()
     directory = open_directory(fs)
     old = directory.create(ORDERS, TOPIC_ID, LogConfig())
@@ -237,7 +237,7 @@ def test_damaged_log_is_quarantined_and_the_others_are_served() -> None:
 
 
 def test_damaged_log_stays_quarantined_however_often_the_others_are_closed_cleanly() -> None:
-    """Its indexes are whole and its end is the recovery point: a clean stop later on must not make it believed."""
+    """Its indexes are whole and its end is the recovery point: a later clean stop must not make it trusted."""
     fs = formatted()
     directory = open_directory(fs)
     log = directory.create(ORDERS, TOPIC_ID, LogConfig())
@@ -335,7 +335,7 @@ def test_torn_checkpoints_never_block_a_start() -> None:
 
 
 def test_index_that_shrank_stays_so_after_a_clean_stop_and_a_power_loss() -> None:
-    """A stale index of a segment below the recovery point would be believed."""
+    """A stale index of a segment below the recovery point would be trusted."""
     fs = formatted()
     config = LogConfig(index_interval_bytes=50)
     directory = open_directory(fs, config)
@@ -530,7 +530,7 @@ def test_an_append_to_a_log_that_rotted_meanwhile_is_refused_and_costs_nobody_el
     ],
 )
 def test_a_deletion_that_failed_half_way_leaves_nothing_to_a_log_of_the_same_name(operation: str, error: int) -> None:
-    """Whichever step failed: the old log's start would make the new log empty at the next start."""
+    """Whichever step failed: otherwise the old log's start would make the new log empty at the next start."""
     for nth in range(1, 9):
         fs = formatted()
         directory = open_directory(fs)
@@ -558,7 +558,7 @@ def test_a_deletion_that_failed_half_way_leaves_nothing_to_a_log_of_the_same_nam
 
 @pytest.mark.parametrize("recovery_point", [0, 2, 3, None], ids=lambda point: f"flushed_to_{point}")
 def test_an_empty_segment_of_a_roll_that_failed_hides_nothing(recovery_point: int | None) -> None:
-    """Its name was taken away again, and a crash brought it back. None: the stop was clean."""
+    """Its name was removed, and a crash brought it back. None: the stop was clean."""
     fs = formatted()
     directory = open_directory(fs)
     log = directory.create(ORDERS, TOPIC_ID, LogConfig())

@@ -1,4 +1,4 @@
-"""Retention on a directory: what goes, when its files go, and a crash at every step of it."""
+"""Retention on a directory: what is deleted, when its files are deleted, and a crash at every step."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def filled(
 
 
 def expire(directory: LogDirectory, *logs: PartitionLog) -> int:
-    """One pass of retention, as the broker does it; how many logs lost something."""
+    """One retention pass, as in the broker; returns how many logs lost records."""
     verdicts = [(log, log.expired(log.flushed_end)) for log in logs]
     return len(directory.expire([(log, verdict) for log, verdict in verdicts if verdict is not None]))
 
@@ -273,7 +273,8 @@ def test_a_topic_is_deleted_on_a_full_disk() -> None:
 
 
 def retain(fs: CrashingFileSystem, clock: ManualClock, starts: list[int], *, full: bool, idle: bool) -> None:
-    """A log, retention twice, appends between, files removed. ``starts``: every log start that was durable."""
+    """A log, two retention passes with appends in between, files removed. ``starts``: every log start that was
+    durable."""
     directory, log = filled(fs, clock)
     clock.advance(2 * HOUR_MS)
     if full:

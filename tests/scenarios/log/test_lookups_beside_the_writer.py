@@ -1,5 +1,5 @@
-"""What a thread looks up in the active segment at the very moment when its owner appends to it; and appends, flushes
-and cleanings for which no descriptor is left."""
+"""Lookups of a thread in the active segment while its owner appends to it; and appends, flushes and cleanings without a
+free descriptor."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EVERY_BATCH = LogConfig(index_interval_bytes=0)
 
 
 def reopened(*values: str) -> PartitionLog:
-    """After a clean stop nothing is known of the segment yet."""
+    """After a clean stop the segment's indexes are not loaded yet."""
     fs = formatted()
     directory = open_directory(fs)
     directory.create(ORDERS, TOPIC_ID, LogConfig()).append(batch(*values), 0)

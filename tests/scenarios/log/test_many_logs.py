@@ -1,4 +1,4 @@
-"""Many logs in one directory: made together, stopped and started for next to nothing."""
+"""Many logs in one directory: created together, stopped and started at little cost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is legal is no damage: no check may take a healthy log out of service, or call its indexes damaged."""
+"""Legal states are no damage: no check may take a healthy log out of service, or call its indexes damaged."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ def test_an_epoch_whose_first_batch_met_a_full_disk_begins_where_its_next_one_do
 
 
 def a_log_that_kafka_compacted() -> CrashingFileSystem:
-    """Whole batches are missing in and at the end of its first segment: Kafka's compaction keeps no empty ones there.
-    The topic's policy is not compact any more."""
+    """Whole batches are missing in and at the end of its first segment: Kafka's compaction removes empty ones there.
+    The topic is no longer compacted."""
     fs = formatted()
     directory = open_directory(fs)
     log = directory.create(ORDERS, TOPIC_ID, LogConfig())
@@ -133,7 +133,7 @@ def test_a_file_that_ends_early_is_still_damage_where_no_compaction_was() -> Non
 
 @pytest.mark.parametrize("is_clean", [True, False])
 def test_an_epoch_that_kafkas_checkpoint_lacks_is_no_damage_ever_after(is_clean: bool) -> None:
-    """Kafka writes its checkpoint without waiting for the disk; what it lost in a crash it never finds again."""
+    """Kafka writes its checkpoint without waiting for the disk; entries lost in a crash are never restored."""
     fs = formatted()
     directory = open_directory(fs)
     log = directory.create(ORDERS, TOPIC_ID, LogConfig())
@@ -158,8 +158,8 @@ def test_an_epoch_that_kafkas_checkpoint_lacks_is_no_damage_ever_after(is_clean:
 
 
 def test_an_index_with_one_entry_for_batches_that_came_together_is_believed() -> None:
-    """So Kafka wrote them up to 3.9, on followers and when it compacted: where the first batch begins, and with which
-    offset the last one ends."""
+    """Kafka up to 3.9 wrote such indexes on followers and in compaction: with the first batch's position and the last
+    batch's last offset."""
     fs = formatted()
     config = LogConfig(index_interval_bytes=0)
     directory = open_directory(fs, config)

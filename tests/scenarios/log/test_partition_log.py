@@ -1,4 +1,4 @@
-"""One partition's log: when it rolls, what it refuses, how it is read."""
+"""One partition's log: rolls, refusals, reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Idempotent producers: what the log remembers of them, over rolls, cuts, crashes and restarts."""
+"""Idempotent producers: the log's state of them across rolls, truncations, crashes and restarts."""
 
 from __future__ import annotations
 
@@ -194,7 +194,8 @@ def unreadable_marker(offset: int) -> bytes:
 def test_a_marker_that_was_written_unreadable_is_refused_by_a_leader_and_passed_over_in_a_log(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The fuzzer: such a log did not open, with an error that is no word for a log, and after its tail was cut."""
+    """Found by the fuzzer: such a log did not open, with an error unfit for a log, also after its tail was
+    truncated."""
     fs, _, log = begun()
     first = unreadable_marker(0)
     (outcome,) = log.append_many([Append(data=first, leader_epoch=0, headers=[read_header(first)])])
@@ -322,7 +323,7 @@ def test_retention_takes_snapshots_along_and_producers_stay() -> None:
 
 
 def test_what_only_a_snapshot_tells_survives_a_power_loss_after_retention() -> None:
-    """Snapshots are not forced at a roll: a producer whose batches were deleted was not known any more."""
+    """Snapshots are not forced at a roll: a producer whose batches were deleted was forgotten."""
     fs, directory, log = begun()
     assert isinstance(append(log, idempotent(77, 0, 3)), AppendInfo)
     producers = Producers(random.Random(6))
