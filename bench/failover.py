@@ -39,7 +39,7 @@ from headrace.errors import HeadraceError
 TOPIC = "failover"
 PARTITION = TopicPartition(TOPIC, 0)
 PACE_S = 0.002
-PATIENCE_S = 90.0
+TIMEOUT_S = 90.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ class Load:
 
         return note
 
-    def first_after(self, moment: float, *, within_s: float = PATIENCE_S) -> float:
+    def first_after(self, moment: float, *, within_s: float = TIMEOUT_S) -> float:
         """Seconds from ``moment`` to the first acknowledgement of a record that was sent after it."""
         start = len(self.acknowledged)
         while time.perf_counter() - moment < within_s:
@@ -153,8 +153,8 @@ class Bench:
                     return time.perf_counter() - begun
             except HeadraceError as error:
                 emit(waiting_for=what, error=str(error))
-            if time.perf_counter() - begun > PATIENCE_S:
-                raise RuntimeError(f"{what}: not after {PATIENCE_S:g} s; {self.partition()}")
+            if time.perf_counter() - begun > TIMEOUT_S:
+                raise RuntimeError(f"{what}: not after {TIMEOUT_S:g} s; {self.partition()}")
             time.sleep(0.02)
 
     def whole(self) -> float:
@@ -239,7 +239,7 @@ def check(bootstrap: str, load: Load) -> dict[str, int]:
         consumer.assign([PARTITION])
         consumer.seek(PARTITION, 0)
         end = consumer.end_offsets([PARTITION])[PARTITION]
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + TIMEOUT_S
         while consumer.position(PARTITION) < end:
             for record in consumer.poll(timeout=1.0, max_records=50_000):
                 offsets.setdefault(int(record.value or b"-1"), []).append(record.offset)

@@ -128,8 +128,8 @@ class Member(threading.Thread):
         if not offsets or (self._committing is not None and not self._committing.done()):
             return
 
-        def note(told: Any, error: BaseException | None) -> None:
-            numbers = {tp.partition: each.offset for tp, each in told.items()}
+        def note(committed: Any, error: BaseException | None) -> None:
+            numbers = {tp.partition: each.offset for tp, each in committed.items()}
             failed = "" if error is None else str(error)[:300]
             tell("commit", member=self.name, group=self._group, asked=asked, offsets=numbers, failed=failed)
 

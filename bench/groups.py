@@ -46,7 +46,7 @@ from headrace_core.metadata.shards import OFFSETS_TOPIC
 from headrace_protos.v1 import metadata_pb2, metadata_pb2_grpc
 
 HERE = Path(__file__).resolve().parent
-PATIENCE_S = 120.0
+TIMEOUT_S = 120.0
 PARTITIONS, MEMBERS, PER_SECOND = 12, 3, 1_000
 #: Length of a window for pauses, with or without a join in its middle (seconds).
 WINDOW_S = 8.0
@@ -109,7 +109,7 @@ class Child:
         self.process = subprocess.Popen(
             [PYTHON, str(HERE / program), json.dumps(asked)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
-        self.told: list[dict[str, Any]] = []
+        self.received: list[dict[str, Any]] = []
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
         if waits_for:
@@ -119,7 +119,7 @@ class Child:
         assert self.process.stdout is not None
         for line in self.process.stdout:
             if line.startswith("{"):
-                self.told.append(json.loads(line))
+                self.received.append(json.loads(line))
 
     def say(self, command: str) -> None:
         assert self.process.stdin is not None
@@ -127,25 +127,25 @@ class Child:
         self.process.stdin.flush()
 
     def events(self, *kinds: str, since: float = 0.0) -> list[dict[str, Any]]:
-        return [line for line in list(self.told) if line.get("event") in kinds and line["at"] >= since]
+        return [line for line in list(self.received) if line.get("event") in kinds and line["at"] >= since]
 
     def wait(self, wanted: Callable[[dict[str, Any]], Any], what: str, *, after: int = 0) -> dict[str, Any]:
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + TIMEOUT_S
         while True:
-            for line in list(self.told)[after:]:
+            for line in list(self.received)[after:]:
                 if wanted(line):
                     return line
             if self.process.poll() is not None and not self._reader.is_alive():
-                raise RuntimeError(f"{what}: the process ended with {self.process.returncode}; {self.told[-3:]}")
+                raise RuntimeError(f"{what}: the process ended with {self.process.returncode}; {self.received[-3:]}")
             if time.monotonic() > deadline:
-                raise RuntimeError(f"{what}: not after {PATIENCE_S:g} s; {self.told[-3:]}")
+                raise RuntimeError(f"{what}: not after {TIMEOUT_S:g} s; {self.received[-3:]}")
             time.sleep(0.002)
 
     def report(self) -> list[dict[str, Any]]:
-        after = len(self.told)
+        after = len(self.received)
         self.say("report")
         self.wait(lambda line: line["event"] == "reported", "a report", after=after)
-        return [line for line in self.told[after:] if line["event"] == "report"]
+        return [line for line in self.received[after:] if line["event"] == "report"]
 
     def owned(self) -> dict[str, frozenset[int]]:
         """Partitions by member."""
@@ -173,10 +173,10 @@ class Child:
 
 
 def until(condition: Callable[[], Any], what: str | Callable[[], str]) -> Any:
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_S
     while not (value := condition()):
         if time.monotonic() > deadline:
-            raise RuntimeError(f"not after {PATIENCE_S:g} s: {what() if callable(what) else what}")
+            raise RuntimeError(f"not after {TIMEOUT_S:g} s: {what() if callable(what) else what}")
         time.sleep(0.005)
     return value
 
@@ -265,8 +265,8 @@ class Bench:
         stayed = [
             pause
             for member in members
-            for told in member.report()
-            for number, pause in told["longest"].items()
+            for received in member.report()
+            for number, pause in received["longest"].items()
             if int(number) not in moved
         ]
         self.samples.add(name, max(stayed), "s")
@@ -379,8 +379,8 @@ class Bench:
                 }  # fmt: skip
                 children.append(Child("group_streams.py", asked, waits_for=""))
             for child in children:
-                told = child.wait(lambda line: line.get("ready"), "everybody to have joined")
-                self.samples.add("heartbeats.joining", told["seconds"], "s")
+                received = child.wait(lambda line: line.get("ready"), "everybody to have joined")
+                self.samples.add("heartbeats.joining", received["seconds"], "s")
             before, begun = cpu_seconds([pid]), time.monotonic()
             for child in children:
                 child.say("measure")
@@ -520,15 +520,15 @@ class Bench:
 
     def _all_read(self, children: Sequence[Child], ends: dict[str, int]) -> list[dict[str, Any]] | None:
         """The runs of all members, once all groups have read everything."""
-        told = [line for child in children for line in child.report()]
+        received = [line for child in children for line in child.report()]
         far: dict[tuple[str, int], float] = {}
-        for line in told:
+        for line in received:
             for partition, _, end, _ in line["runs"]:
                 far[line["group"], int(partition)] = max(far.get((line["group"], int(partition)), 0), end)
-        groups = {line["group"] for line in told}
+        groups = {line["group"] for line in received}
         if any(far.get((group, int(number)), 0) < end for group in groups for number, end in ends.items()):
             return None
-        return told
+        return received
 
     def _kill_a_coordinator(self, coordinators: Groups, groups: Sequence[str], children: Sequence[Child]) -> None:
         until(lambda: len(coordinators.all_owners()) == 2, "both coordinators to own shards")

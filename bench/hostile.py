@@ -409,7 +409,7 @@ class Outcome:
     seconds = quiet_cpu = broker_cpu = attacker_cpu = rss_mib = 0.0
     alive: bool = True
 
-    def told(self, name: str, floor_ms: float) -> dict[str, Any]:
+    def figures(self, name: str, floor_ms: float) -> dict[str, Any]:
         quiet, beside = p99(self.quiet), p99(self.beside)
         fine = (beside <= max(RATIO_MAX * quiet, floor_ms)) and self.alive and self.rss_mib <= RSS_MIB_MAX
         return {
@@ -493,8 +493,8 @@ def measured(names: list[str], seconds: float, rate: float, floor_ms: float) -> 
                 for name, outcome in outcomes.items():
                     one_slice(name, address, pids, client, seconds / ROUNDS, outcome)
                     outcome.alive &= {node["pid"] for node in cluster.ps()} == everybody
-            told = [outcome.told(name, floor_ms) for name, outcome in outcomes.items()]
-            for each in told:
+            figures = [outcome.figures(name, floor_ms) for name, outcome in outcomes.items()]
+            for each in figures:
                 emit(**each)
             after = client.measure(max(seconds / 2, 3))
             rss = round(max(map(rss_mib, pids)), 1)
@@ -502,19 +502,19 @@ def measured(names: list[str], seconds: float, rate: float, floor_ms: float) -> 
         finally:
             client.stop()
         lost = client.sent - client.failed - client.received
-        fine = all(each["fine"] for each in told) and lost <= 0 and not client.failed
+        fine = all(each["fine"] for each in figures) and lost <= 0 and not client.failed
         emit(what="records", sent=client.sent, received=client.received, failed=client.failed, lost=lost, fine=fine)
-    print(table(told, lost, fine))
+    print(table(figures, lost, fine))
     return fine
 
 
-def table(told: list[dict[str, Any]], lost: int, fine: bool) -> str:
+def table(figures: list[dict[str, Any]], lost: int, fine: bool) -> str:
     columns = ["what", "quiet_p99_ms", "p99_ms", "ratio", "max_ms", "broker_rss_mib", "broker_cpu", "attacker_cpu"]
     rows = [[*columns, "verdict"]]
-    rows += [[*(str(each[column]) for column in columns), "ok" if each["fine"] else "MISSED"] for each in told]
+    rows += [[*(str(each[column]) for column in columns), "ok" if each["fine"] else "MISSED"] for each in figures]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
-    peak = max((each["broker_rss_mib"] for each in told), default=0.0)
+    peak = max((each["broker_rss_mib"] for each in figures), default=0.0)
     lines.append(f"peak RSS {peak:.0f} MiB of {RSS_MIB_MAX:.0f}, {lost} records lost: {'ok' if fine else 'MISSED'}")
     return "\n".join(lines)
 

@@ -97,8 +97,8 @@ def stream(spark: SparkSession, form: str, options: dict[str, str], records: int
     result = spark.table("bench").collect()
     check(sum(row.rows for row in result), sum(row.bytes for row in result), records)
     if progress:
-        for told in query.recentProgress:
-            print(told["batchId"], told["numInputRows"], json.dumps(told["durationMs"]), file=sys.stderr)
+        for recent in query.recentProgress:
+            print(recent["batchId"], recent["numInputRows"], json.dumps(recent["durationMs"]), file=sys.stderr)
     return records / seconds
 
 

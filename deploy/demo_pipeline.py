@@ -87,11 +87,11 @@ def run(servers: str, master: str, records: int) -> bool:
     spark.sparkContext.setLogLevel("ERROR")
     try:
 
-        def told(batch: dict[str, Any]) -> None:
+        def on_batch(batch: dict[str, Any]) -> None:
             say(f"batch {batch['batchId']}: {batch['numInputRows']:,} rows")
 
         frame = pipeline.departures_by_window(spark, servers)
-        streamed = pipeline.run(frame, ROOT / "hours", ROOT / "checkpoint", told)
+        streamed = pipeline.run(frame, ROOT / "hours", ROOT / "checkpoint", on_batch)
         answer = pipeline.ask(spark, ROOT / "hours")
         keys = pipeline.publish_result(spark, ROOT / "hours", servers)
         workers = spark.sparkContext._jsc.sc().getExecutorMemoryStatus().size() - 1  # the driver counts as one

@@ -292,8 +292,8 @@ class Edge:
         self.admission = Admission(limits)
         self.clients: set[Client] = set()
         self.dialing: set[asyncio.Task[None]] = set()
-        self._told_at = -TELL_S
-        self._told: Counter[str] = Counter()
+        self._logged_at = -TELL_S
+        self._logged: Counter[str] = Counter()
         self._refused_last = ""
 
     def let_in(self, client: Client, ip: str) -> bool:
@@ -311,11 +311,11 @@ class Edge:
     def tell_refusals(self) -> None:
         """Log the first refusal at once, the following ones together."""
         now = asyncio.get_running_loop().time()
-        if now - self._told_at < TELL_S:
+        if now - self._logged_at < TELL_S:
             return
         admission = self.admission
-        for key, count in (admission.refused - self._told).items():
-            self._told_at = now
+        for key, count in (admission.refused - self._logged).items():
+            self._logged_at = now
             logger.warning(
                 "%d connections refused by %s, the last one from %s; %d are open, and %d were refused since the start",
                 count,
@@ -324,7 +324,7 @@ class Edge:
                 admission.connections,
                 admission.refused.total(),
             )
-        self._told = admission.refused.copy()
+        self._logged = admission.refused.copy()
 
     def end_idle(self) -> int:
         now, limit_s = asyncio.get_running_loop().time(), self.admission.limits.connections_max_idle_ms / 1_000

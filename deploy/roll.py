@@ -73,23 +73,23 @@ FAILURES = (RollError, OSError, ValueError, subprocess.SubprocessError, http.cli
 class Container:
     """A container of the stack as the engine describes it (`docker inspect`)."""
 
-    told: Json
+    inspected: Json
 
     @property
     def id(self) -> str:
-        return str(self.told["Id"])
+        return str(self.inspected["Id"])
 
     @property
     def name(self) -> str:
-        return str(self.told["Name"]).removeprefix("/")
+        return str(self.inspected["Name"]).removeprefix("/")
 
     @property
     def service(self) -> str:
-        return str(self.told["Config"]["Labels"][_LABEL + "service"])
+        return str(self.inspected["Config"]["Labels"][_LABEL + "service"])
 
     @property
     def number(self) -> int:
-        return int(self.told["Config"]["Labels"][_LABEL + "container-number"])
+        return int(self.inspected["Config"]["Labels"][_LABEL + "container-number"])
 
     @property
     def is_former(self) -> bool:
@@ -97,28 +97,28 @@ class Container:
 
     @property
     def is_running(self) -> bool:
-        return bool(self.told["State"]["Running"])
+        return bool(self.inspected["State"]["Running"])
 
     @property
     def health(self) -> str:
         """healthy, starting or unhealthy; for one that does not run: exited, created ..."""
-        state = self.told["State"]
+        state = self.inspected["State"]
         return str(state.get("Health", {}).get("Status", "healthy") if self.is_running else state["Status"])
 
     @property
     def restarts(self) -> int:
-        return int(self.told["RestartCount"])
+        return int(self.inspected["RestartCount"])
 
     @property
     def check(self) -> list[str]:
         """The command of its health check; empty without a runnable one."""
-        kind, *words = (self.told["Config"].get("Healthcheck") or {}).get("Test") or [""]
+        kind, *words = (self.inspected["Config"].get("Healthcheck") or {}).get("Test") or [""]
         return [str(each) for each in words] if kind == "CMD" else []
 
     def is_as(self, wanted: Container) -> bool:
         """Whether it has the same image and compose configuration."""
-        ours, theirs = (each.told["Config"]["Labels"][_LABEL + "config-hash"] for each in (self, wanted))
-        return bool(self.told["Image"] == wanted.told["Image"] and ours == theirs)
+        ours, theirs = (each.inspected["Config"]["Labels"][_LABEL + "config-hash"] for each in (self, wanted))
+        return bool(self.inspected["Image"] == wanted.inspected["Image"] and ours == theirs)
 
 
 def next_of(waiting: Collection[Container], leader: int | None) -> Container:
@@ -136,17 +136,17 @@ def next_of(waiting: Collection[Container], leader: int | None) -> Container:
 def body_of(wanted: Container, replaced: Container) -> tuple[Json, dict[str, list[str]]]:
     """The engine's request to create ``wanted`` under the name and number of ``replaced``: the body, and further
     networks with their aliases (an engine before 25 accepts one network at creation)."""
-    config = dict(wanted.told["Config"])
-    if config.get("Hostname") == wanted.told["Id"][:12]:
+    config = dict(wanted.inspected["Config"])
+    if config.get("Hostname") == wanted.inspected["Id"][:12]:
         del config["Hostname"]  # the engine sets a new one
     config["Labels"] = config["Labels"] | {_LABEL + "container-number": str(replaced.number)}
-    first = wanted.told["HostConfig"]["NetworkMode"]
+    first = wanted.inspected["HostConfig"]["NetworkMode"]
     names: dict[str, list[str]] = {}
-    for network, joined in wanted.told["NetworkSettings"]["Networks"].items():
-        own = {wanted.told["Id"][:12], wanted.name}
+    for network, joined in wanted.inspected["NetworkSettings"]["Networks"].items():
+        own = {wanted.inspected["Id"][:12], wanted.name}
         names[network] = [replaced.name, *(each for each in joined.get("Aliases") or () if each not in own)]
     endpoints = {first: {"Aliases": names.pop(first)}} if first in names else {}
-    body = config | {"HostConfig": wanted.told["HostConfig"], "NetworkingConfig": {"EndpointsConfig": endpoints}}
+    body = config | {"HostConfig": wanted.inspected["HostConfig"], "NetworkingConfig": {"EndpointsConfig": endpoints}}
     return body, names
 
 
@@ -187,7 +187,7 @@ class Engine:
         """All containers, running or not, in the order of services and numbers."""
         labels = [f"label={_LABEL}project={self.project}", f"label={_LABEL}oneoff=False"]
         ids = self.docker("ps", "-aq", *(word for label in labels for word in ("--filter", label))).split()
-        found = [Container(told) for told in json.loads(self.docker("inspect", *ids))] if ids else []
+        found = [Container(inspected) for inspected in json.loads(self.docker("inspect", *ids))] if ids else []
         found = [each for each in found if each.service in services]
         return sorted(found, key=lambda each: (SERVICES.index(each.service), each.number, each.is_former))
 
@@ -214,11 +214,11 @@ class Engine:
         scales = [word for each, count in counts.items() for word in ("--scale", f"{each}={count}")]
         try:
             self._run("docker", "compose", "up", "--no-start", "--no-recreate", *scales)
-            known = {each.told["Id"] for each in before}
-            (made,) = (each for each in self.containers([service]) if each.told["Id"] not in known)
+            known = {each.inspected["Id"] for each in before}
+            (made,) = (each for each in self.containers([service]) if each.inspected["Id"] not in known)
         finally:
             for each in self.containers([service]):
-                if each.health == "created" and each.told["Id"] not in {other.told["Id"] for other in before}:
+                if each.health == "created" and each.inspected["Id"] not in {other.inspected["Id"] for other in before}:
                     self.docker("rm", each.name)
         return made
 
@@ -410,7 +410,7 @@ class Roll:
     def _until_whole(self, so_far: str, *, is_first: bool = False) -> None:
         """Wait until the cluster is whole. On a signal it still waits if a container has just been replaced."""
         deadline = time.monotonic() + self._timeout_s
-        told = time.monotonic()
+        inspected = time.monotonic()
         while not (is_first and self.ends):
             health = {each.name: self._engine.health(each) for each in self._engine.containers(SERVICES)}
             reasons = not_whole(health, self._ask("doctor"))
@@ -419,8 +419,8 @@ class Roll:
             now = time.monotonic()
             if now > deadline:
                 raise RollError(f"{so_far}; the cluster is not whole: {'; '.join(reasons)}")
-            if now - told > TELL_S:
-                told = now
+            if now - inspected > TELL_S:
+                inspected = now
                 tell(f"  waiting: {'; '.join(reasons)}")
             time.sleep(LOOK_S)
 

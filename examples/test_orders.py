@@ -149,7 +149,7 @@ def test_the_end_is_behind_the_last_order(bootstrap: str, producer: Producer, he
         assert consumer.end_offsets([partition]) == {partition: 5}
 
 
-def test_reading_begins_where_it_is_told_to(bootstrap: str, producer: Producer, headrace_topic: str) -> None:
+def test_reading_begins_where_it_is_asked_to(bootstrap: str, producer: Producer, headrace_topic: str) -> None:
     take_orders(producer, headrace_topic, [("ann", crates) for crates in range(10)])
     partition = TopicPartition(headrace_topic, 0)
     with Consumer(bootstrap_servers=bootstrap) as consumer:

@@ -128,11 +128,11 @@ def _table(keys: Iterable[ConfigKey], *, changeable: bool) -> str:
 
 
 def _says(key: ConfigKey) -> str:
-    told = key.note or key.refusal
-    if not told:
+    remark = key.note or key.refusal
+    if not remark:
         return key.doc
-    is_key = "." in told.split()[0]  # a key's name keeps its lower case
-    return f"{key.doc} *{told if is_key else told[0].upper() + told[1:]}.*"
+    is_key = "." in remark.split()[0]  # a key's name keeps its lower case
+    return f"{key.doc} *{remark if is_key else remark[0].upper() + remark[1:]}.*"
 
 
 def _scope(key: ConfigKey) -> str:

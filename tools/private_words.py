@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-EXCLUDED = {"CHANGELOG.md", "tools/private_words.py"}
+EXCLUDED = {"CHANGELOG.md", "docs/glossary.md", "tools/private_words.py"}
 
 LIMITS = {
     "core": 36,
@@ -25,7 +25,7 @@ LIMITS = {
     "clients": 15,
     "pipelines": 5,
     "protos": 0,
-    "docs": 53,
+    "docs": 50,
     "tools": 1,
     "tests": 858,
     "other": 6,

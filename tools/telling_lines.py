@@ -50,12 +50,12 @@ def telling(text: str, most: int = LINES_OF_ONE) -> list[str]:
         kept = early + kept[-(most - len(early) - 1) :]  # one line for the dots
     else:
         kept = kept[-most:]
-    told: list[str] = []
+    shown: list[str] = []
     for number, (_, line) in enumerate(kept):
         if number == len(early) and early:
-            told.append("...")
-        told.append(line if len(line) <= COLUMNS else f"{line[: COLUMNS - 4]} ...")
-    return told
+            shown.append("...")
+        shown.append(line if len(line) <= COLUMNS else f"{line[: COLUMNS - 4]} ...")
+    return shown
 
 
 def report(logs: Sequence[Path]) -> list[str]:

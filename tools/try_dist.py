@@ -131,9 +131,9 @@ class Trial:
 
     def use(self) -> None:
         """Run the README's first minute on a small cluster."""
-        told = self.run("headrace", "version")
-        if told.strip() != version():
-            raise TrialError(f"{self.name}: headrace version says {told!r}, not {version()}")
+        output = self.run("headrace", "version")
+        if output.strip() != version():
+            raise TrialError(f"{self.name}: headrace version says {output!r}, not {version()}")
         small = ["--brokers", "1", "--controllers", "1", "--port", "0"]
         self.run("headrace", "up", "--data", "data", *small, "--detach")
         try:
@@ -148,9 +148,9 @@ class Trial:
         finally:
             self.run("headrace", "down", "--data", "data")
         (self.directory / "test_own.py").write_text(TESTS)
-        told = self.run("python", "-m", "pytest", "-q", "test_own.py", limit_s=240)
-        if "2 passed" not in told:
-            raise TrialError(f"{self.name}: expected 2 tests to pass\n{told}")
+        output = self.run("python", "-m", "pytest", "-q", "test_own.py", limit_s=240)
+        if "2 passed" not in output:
+            raise TrialError(f"{self.name}: expected 2 tests to pass\n{output}")
 
 
 def attempt(constraints: Path | None) -> None:

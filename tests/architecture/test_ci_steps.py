@@ -44,7 +44,7 @@ def test_all_steps_pass_and_the_end_says_so(checkout: Path) -> None:
     assert "one" in (checkout / "build/ci/timings.txt").read_text()
 
 
-def test_a_failed_step_keeps_none_from_running_and_is_told_after_all_of_them(checkout: Path) -> None:
+def test_a_failed_step_keeps_none_from_running_and_is_reported_after_all_of_them(checkout: Path) -> None:
     done = ci(
         checkout,
         """
@@ -57,11 +57,11 @@ def test_a_failed_step_keeps_none_from_running_and_is_told_after_all_of_them(che
     assert done.returncode == 1
     assert "ci: failed so far: sim" in done.stdout
     assert done.stdout.splitlines()[-1] == "== 3 passed in 1.00s =="
-    told = done.stderr.splitlines()
-    assert "ci: sim | SURVIVED: AMutant" in told
-    assert told[-1] == "ci: FAILED: sim"
-    assert [line.split()[1] for line in told if "FAILED (" in line] == ["sim"]
-    assert not any("500" in line for line in told), "a step that did not fail"
+    output = done.stderr.splitlines()
+    assert "ci: sim | SURVIVED: AMutant" in output
+    assert output[-1] == "ci: FAILED: sim"
+    assert [line.split()[1] for line in output if "FAILED (" in line] == ["sim"]
+    assert not any("500" in line for line in output), "a step that did not fail"
     assert (checkout / "build/ci/timings.txt").read_text() == done.stderr
 
 
@@ -83,7 +83,7 @@ def test_what_a_step_leaves_running_does_not_hold_up_the_next(checkout: Path) ->
     assert done.stdout.splitlines()[-1] == "on"
 
 
-def test_a_log_s_end_is_told_without_what_says_nothing() -> None:
+def test_a_log_s_end_is_reported_without_what_says_nothing() -> None:
     log = [
         "collected 3 items",
         "",
@@ -96,12 +96,12 @@ def test_a_log_s_end_is_told_without_what_says_nothing() -> None:
     assert telling_lines.telling("\n".join(log)) == ["collected 3 items", "the reason"]
 
 
-def test_an_early_error_is_told_before_the_end_of_a_long_log() -> None:
+def test_an_early_error_is_reported_before_the_end_of_a_long_log() -> None:
     log = ["a.c:3:1: error: expected ';'", *(f"line {number}" for number in range(1000))]
-    told = telling_lines.telling("\n".join(log))
-    assert told[:2] == ["a.c:3:1: error: expected ';'", "..."]
-    assert told[-1] == "line 999"
-    assert len(told) == telling_lines.LINES_OF_ONE
+    output = telling_lines.telling("\n".join(log))
+    assert output[:2] == ["a.c:3:1: error: expected ';'", "..."]
+    assert output[-1] == "line 999"
+    assert len(output) == telling_lines.LINES_OF_ONE
 
 
 def test_many_failed_steps_share_the_lines_and_a_long_line_is_cut(tmp_path: Path) -> None:

@@ -158,10 +158,10 @@ def test_the_demo_on_two_spark_workers_gives_the_numbers_of_what_was_published(s
     note(spark_up_s=round(time.monotonic() - began, 1))
     began = time.monotonic()
     with stranger_is_refused(stack):
-        told = stack.compose("run", "--rm", "-T", "-e", f"DEMO_RECORDS={DEMO_RECORDS}", "demo", limit_s=540)
+        output = stack.compose("run", "--rm", "-T", "-e", f"DEMO_RECORDS={DEMO_RECORDS}", "demo", limit_s=540)
     note(demo_s=round(time.monotonic() - began, 1))
-    assert f"demo: ok: {DEMO_RECORDS:,} departures" in told, told
-    assert "by 2 workers" in told, told
+    assert f"demo: ok: {DEMO_RECORDS:,} departures" in output, output
+    assert "by 2 workers" in output, output
     # Not only by its own word: both topics are read on the host, and added up by hour, airport and carrier.
     wanted: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
     for _, value in stored("departures"):

@@ -73,7 +73,7 @@ def test_every_python_block_compiles_and_imports_what_there_is(block: pages.Bloc
             assert [each.name for each in node.names if not hasattr(module, each.name)] == []
 
 
-def test_what_a_client_of_kafkas_is_told_to_call_exists() -> None:
+def test_what_a_client_of_kafkas_is_advised_to_call_exists() -> None:
     text = (pages.ROOT / "docs" / "migrating.md").read_text()
     ours = [row.split(" | ")[-1] for row in re.findall(r"^\|.*\|$", text, re.MULTILINE)]
     names = [name for cell in ours for name in re.findall(r"`(\w+)\.(\w+)", cell) if name[0][0].isupper()]

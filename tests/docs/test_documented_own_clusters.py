@@ -30,7 +30,7 @@ def test_a_broker_with_several_disks_as_the_page_says(tmp_path: Path) -> None:
         (tmp_path / f"{name}.properties").write_text(here(text))
     start_controller, start_broker = here(start_both).splitlines()
     site = Site(tmp_path, f"127.0.0.1:{free['9095']}")
-    told = site.bash(
+    output = site.bash(
         "trap 'kill $(jobs -p) 2>/dev/null; wait' EXIT\n"
         "served() { for _ in $(seq 100); do headrace log-dirs describe && return; done 2>/dev/null; false; }\n"
         f"{here(format_both)}"
@@ -40,7 +40,7 @@ def test_a_broker_with_several_disks_as_the_page_says(tmp_path: Path) -> None:
         f"sed -i 's|^log.dirs=.*|&,{tmp_path}/disk3/headrace/broker|' broker.properties\n"
         f"{here(format_new)}{start_broker} >broker.log 2>&1 &\nserved\n"
     )
-    before, after = told.split("one more disk")
+    before, after = output.split("one more disk")
     assert f"moved orders-0 on broker 1 to {tmp_path}/disk2" in before
     assert f"{tmp_path}/disk3/headrace/broker" not in before
     assert f"{tmp_path}/disk3/headrace/broker" in after
@@ -54,5 +54,5 @@ def test_the_page_of_a_cluster_in_your_tests(tmp_path: Path) -> None:
     (tmp_path / "pytest.ini").write_text(configuration)
     (tmp_path / "pasted.py").write_text(without_pytest)
     site = Site(tmp_path, "")
-    told = site.bash("python -m pytest -q -p no:cacheprovider test_pasted.py\npython pasted.py")
-    assert "2 passed" in told
+    output = site.bash("python -m pytest -q -p no:cacheprovider test_pasted.py\npython pasted.py")
+    assert "2 passed" in output

@@ -38,22 +38,22 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 
 def test_the_page_of_the_command_line(site: Site) -> None:
-    told = site.follow(*pages.CLI)
-    assert "bootstrap.servers=stage-1:9095,stage-2:9095" in told
-    assert "current profile: local" in told
+    output = site.follow(*pages.CLI)
+    assert "bootstrap.servers=stage-1:9095,stage-2:9095" in output
+    assert "current profile: local" in output
     assert (site.directory / "before.csv").read_text().count("orders,") == 6
     assert not list((site.directory / "profiles").glob("staging*"))
 
 
 def test_the_page_of_operations(site: Site) -> None:
-    told = site.follow(*pages.OPERATIONS, but=about_disks)
-    assert re.search(r"^BROKER +ADDRESS", told, re.MULTILINE)
-    assert "no damage" in told
+    output = site.follow(*pages.OPERATIONS, but=about_disks)
+    assert re.search(r"^BROKER +ADDRESS", output, re.MULTILINE)
+    assert "no damage" in output
 
 
 def test_the_page_for_those_who_come_from_kafka(site: Site) -> None:
-    told = site.follow("docs/migrating.md")
-    assert "b'one crate'" in told
+    output = site.follow("docs/migrating.md")
+    assert "b'one crate'" in output
 
 
 def test_the_pictures_are_what_our_commands_show_of_a_cluster(site: Site, tmp_path: Path) -> None:

@@ -31,9 +31,9 @@ def followed(tmp_path: Path, said: str, code: int) -> str:
     ],
 )
 def test_a_page_goes_on_where_the_machine_is_to_blame(tmp_path: Path, said: str, code: int) -> None:
-    told = followed(tmp_path, said, code)
-    assert said in told
-    assert told.endswith("went on\n")
+    output = followed(tmp_path, said, code)
+    assert said in output
+    assert output.endswith("went on\n")
 
 
 @pytest.mark.parametrize(

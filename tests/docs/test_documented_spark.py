@@ -50,8 +50,8 @@ def test_the_blocks_of_spark(site: Site, tmp_path: Path) -> None:
             script.append("query.processAllAvailable(); query.stop()")
     program = "import subprocess\n" + "\n".join(script).replace("127.0.0.1:9095", site.address)
     (tmp_path / "page.py").write_text(program)
-    told = site.bash(f"python {tmp_path / 'page.py'}\nheadrace consume -t alarms -e -q\nheadrace topics list")
-    assert "order 7" in told
-    assert re.search(r"^hourly-report +orders", told, re.MULTILINE)
-    assert re.search(r"^one$", told, re.MULTILINE)
-    assert "orders-copy" in told
+    output = site.bash(f"python {tmp_path / 'page.py'}\nheadrace consume -t alarms -e -q\nheadrace topics list")
+    assert "order 7" in output
+    assert re.search(r"^hourly-report +orders", output, re.MULTILINE)
+    assert re.search(r"^one$", output, re.MULTILINE)
+    assert "orders-copy" in output

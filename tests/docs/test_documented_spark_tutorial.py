@@ -22,12 +22,12 @@ def test_the_tutorial_ends_with_a_chart(tmp_path: Path) -> None:
     for block in pages.blocks(PAGE):
         text = block.text.replace("127.0.0.1:9095", site.address).replace("headrace up ", f"headrace up --port {port} ")
         script.append(pages.shell(text if block.language == "sh" else f"python - <<'END'\n{text}END\n", str(block)))
-    told = site.bash("".join(script))
-    assert "a first record" in told
-    assert "published 30000" in told
-    counted = re.search(r"'EWR': (\d+)", told)
+    output = site.bash("".join(script))
+    assert "a first record" in output
+    assert "published 30000" in output
+    counted = re.search(r"'EWR': (\d+)", output)
     assert counted is not None
     assert 8_000 < int(counted[1]) < 15_000
-    assert re.search(r"^counters +flights", told, re.MULTILINE)
+    assert re.search(r"^counters +flights", output, re.MULTILINE)
     assert (tmp_path / "delays.png").read_bytes().startswith(b"\x89PNG")
-    assert "the data is deleted" in told
+    assert "the data is deleted" in output

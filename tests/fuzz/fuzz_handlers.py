@@ -119,9 +119,9 @@ def _check(call: Call, channel: grpc.Channel, data: bytes) -> None:
 
 def _check_status(call: Call, failure: Any) -> None:
     """A status of our own has a code; gRPC's own are those of calls that are not served, or are given up."""
-    status, told = failure.code(), dict(failure.trailing_metadata() or ())
-    if ERROR_CODE_KEY in told:
-        assert int(told[ERROR_CODE_KEY]) != _UNKNOWN, f"{call.path}: {failure.details()}"
+    status, trailers = failure.code(), dict(failure.trailing_metadata() or ())
+    if ERROR_CODE_KEY in trailers:
+        assert int(trailers[ERROR_CODE_KEY]) != _UNKNOWN, f"{call.path}: {failure.details()}"
         return
     fine = (grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.CANCELLED)
     assert status in fine, f"{call.path} ended with {status}: {failure.details()}"

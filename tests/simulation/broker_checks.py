@@ -63,7 +63,7 @@ class BrokerChecks(UpkeepChecks):
         self._seen: dict[tuple[int, int, int], int] = {}
         self._led: dict[tuple[int, int, int], int] = {}
         #: value -> acknowledged offset.
-        self._told: dict[bytes, int] = {}
+        self._acknowledged: dict[bytes, int] = {}
         self._idempotent: set[bytes] = set()
 
     def is_tainted(self, partition: int) -> bool:
@@ -186,14 +186,14 @@ class BrokerChecks(UpkeepChecks):
                     raise Violation(
                         "prefix",
                         f"{who}: what is committed at {header.base_offset} of partition {truth.number} was "
-                        f"{_told(known)}, and is {_told(batch)}",
+                        f"{_shown(known)}, and is {_shown(batch)}",
                     )
                 continue
             if header.base_offset != truth.end:
                 raise Violation(
                     "prefix",
                     f"{who}: a committed batch of partition {truth.number} begins at {header.base_offset}, where the "
-                    f"committed ones end at {truth.end} (read from {start}): {_told(batch)}",
+                    f"committed ones end at {truth.end} (read from {start}): {_shown(batch)}",
                 )
             self._commit(truth, header.base_offset, batch)
             truth.end = header.next_offset
@@ -228,7 +228,7 @@ class BrokerChecks(UpkeepChecks):
     def acknowledged(self, producer: ProducerModel, values: list[bytes], base_offset: int) -> None:
         truth = self.truths[producer.partition]
         for index, value in enumerate(values):
-            self._told[value] = base_offset + index
+            self._acknowledged[value] = base_offset + index
             if truth.is_tainted:
                 continue
             if truth.values.get(base_offset + index) != value:
@@ -240,12 +240,14 @@ class BrokerChecks(UpkeepChecks):
 
     def answered_again(self, producer: ProducerModel, values: list[bytes], base_offset: int) -> None:
         """The answer to another try: a duplicate has the first one's offset."""
-        told = self._told.get(values[0])
-        if told is not None and told != base_offset and not self.is_tainted(producer.partition):
-            raise Violation("duplicates", f"{producer} was told {told} of {values[0]!r} first, and now {base_offset}")
+        known_base = self._acknowledged.get(values[0])
+        if known_base is not None and known_base != base_offset and not self.is_tainted(producer.partition):
+            raise Violation(
+                "duplicates", f"{producer} was told {known_base} of {values[0]!r} first, and now {base_offset}"
+            )
         self.world.count("state", "duplicate answered")
 
-    def latest_told(self, partition: int, leader: PartitionLeader) -> None:
+    def latest_answered(self, partition: int, leader: PartitionLeader) -> None:
         """A leader says where the committed records end; not one that is deposed, and has not heard of it (KIP-207)."""
         truth, topic = self.truths[partition], self.world.image.topic("orders")
         if truth.is_tainted or topic is None or topic.partitions[partition].leader_epoch != leader.leader_epoch:
@@ -272,7 +274,7 @@ class BrokerChecks(UpkeepChecks):
         if found is None or bytes(found.records[: len(batch)]) != batch:
             raise Violation(
                 "truncation",
-                f"{consumer} has read {_told(batch)}, which {replica.partition} has no more in leader epoch "
+                f"{consumer} has read {_shown(batch)}, which {replica.partition} has no more in leader epoch "
                 f"{replica.leader.leader_epoch}, and reads on at {position}",
             )
 
@@ -304,7 +306,7 @@ class BrokerChecks(UpkeepChecks):
                 if known is None or known != batch:
                     raise Violation(
                         "consumers",
-                        f"{consumer} reads {_told(batch)}, where {'nothing' if known is None else _told(known)} is "
+                        f"{consumer} reads {_shown(batch)}, where {'nothing' if known is None else _shown(known)} is "
                         "committed",
                     )
             position = header.next_offset
@@ -437,7 +439,7 @@ class BrokerChecks(UpkeepChecks):
                     first = host, batches
                 elif batches != first[1] and not self.world.plan.compacts:
                     raise Violation("equal", f"the logs of {first[0]} and {host} differ in partition {truth.number}")
-        self._told_are_committed()
+        self._acknowledged_are_committed()
 
     def _holds_all(self, host: BrokerHost, truth: Truth, log: PartitionLog, batches: dict[int, bytes]) -> None:
         """One in-sync replica: every committed batch, byte for byte, from where it may start."""
@@ -456,17 +458,17 @@ class BrokerChecks(UpkeepChecks):
                 raise Violation(
                     "lost",
                     f"{host} is in sync, and its log, from {start} to {log.log_end_offset}, lacks what is committed in "
-                    f"partition {truth.number}: {_told(batch)}",
+                    f"partition {truth.number}: {_shown(batch)}",
                 )
 
-    def _told_are_committed(self) -> None:
+    def _acknowledged_are_committed(self) -> None:
         """All acknowledged records are in the logs read by ``_holds_all``, at their offsets."""
         for producer in self.world.producers:
             truth = self.truths[producer.partition]
             if truth.is_tainted:
                 continue
             prefix = b"%d/" % producer.number
-            for value, offset in self._told.items():
+            for value, offset in self._acknowledged.items():
                 if value.startswith(prefix) and truth.values.get(offset) != value:
                     raise Violation(
                         "lost",
@@ -516,7 +518,7 @@ def damage_in(log: PartitionLog) -> CorruptLogError | None:
     return None
 
 
-def _told(batch: bytes) -> str:
+def _shown(batch: bytes) -> str:
     (header,) = [header for _, header in iterate_headers(batch)]
     values = [bytes(record.value or b"").decode() for record in decode_batch(batch, check_crc=False)]
     return f"{header.base_offset}..{header.last_offset} of epoch {header.leader_epoch}: {','.join(values)}"

@@ -363,7 +363,7 @@ class ConsumerModel(Client):
         if not self._is_first(number) or isinstance(result, HeadraceError):
             self.refresh(self.partition)
             return
-        self.world.checks.earliest_told(self, self.partition, result)
+        self.world.checks.earliest_answered(self, self.partition, result)
         self._is_out, self.position, self.last = False, max(self.position, result), None
         self._epochs.forget()
         self.world.count("state", "reader begins at the log's start")
@@ -404,7 +404,7 @@ def latest(broker: Any, partition: TopicPartition, world: BrokerWorld) -> None:
         leader.check_latest_known()
     except HeadraceError:
         return
-    world.checks.latest_told(partition.partition, leader)
+    world.checks.latest_answered(partition.partition, leader)
 
 
 def epoch_end(

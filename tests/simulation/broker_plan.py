@@ -194,11 +194,11 @@ def _with_stories(rng: random.Random, noisy: list[Period], unclean: bool) -> tup
     """A story or two, and few accidents beside them: too many, and none comes to its end."""
     found = _accidents(rng, noisy, unclean, rng.randrange(FAULTS_MIN - 1, FAULTS_MIN + 3))
     kinds = [kind for kind in STORIES if kind not in UNCLEAN]
-    told = rng.choices(kinds, [STORIES[kind] for kind in kinds], k=rng.choice([1, 2, 2]))
+    chosen = rng.choices(kinds, [STORIES[kind] for kind in kinds], k=rng.choice([1, 2, 2]))
     if unclean:
-        told[0] = rng.choice(sorted(UNCLEAN & set(STORIES)))
+        chosen[0] = rng.choice(sorted(UNCLEAN & set(STORIES)))
     begins = [period for period in noisy if all(before.to_ms != period.from_ms for before in noisy)]
-    for period, kind in zip(rng.sample(begins, min(len(told), len(begins))), told, strict=False):
+    for period, kind in zip(rng.sample(begins, min(len(chosen), len(begins))), chosen, strict=False):
         # Early in the period: a fault that is repaired before its effect shows nothing.
         found.append(_drawn(rng, kind, period.from_ms + rng.uniform(0.0, 250.0), period))
     return _numbered(found)

@@ -362,11 +362,11 @@ class BrokerWorld:
         delay_ms = self.rng.uniform(*self.plan.metadata_ms)
         if self.scheduler.now_ms < self.late_metadata_until_ms and self.rng.random() < 0.5:
             delay_ms += self.rng.uniform(50.0, 500.0)
-        self.in_order(("metadata", host.number), delay_ms, functools.partial(self._heard, host, index))
+        self.in_order(("metadata", host.number), delay_ms, functools.partial(self._metadata_arrives, host, index))
 
-    def _heard(self, host: BrokerHost, index: int) -> None:
+    def _metadata_arrives(self, host: BrokerHost, index: int) -> None:
         if (CONTROLLER, host.number) in self.cuts:
-            self.scheduler.after(30.0, self._heard, host, index)
+            self.scheduler.after(30.0, self._metadata_arrives, host, index)
             return
         self._known[host.number] = max(self._known.get(host.number, 0), index)
         waiting = self._waiting.pop(host.number, None)
@@ -531,8 +531,8 @@ class BrokerWorld:
     @property
     def digest(self) -> str:
         """Of what is committed and what happened: equal for equal histories."""
-        told = repr((sorted(self.coverage.items()), [sorted(truth.batches) for truth in self.checks.truths]))
-        return f"{zlib.crc32(told.encode()):08x}"
+        covered = repr((sorted(self.coverage.items()), [sorted(truth.batches) for truth in self.checks.truths]))
+        return f"{zlib.crc32(covered.encode()):08x}"
 
     @property
     def acknowledged(self) -> int:

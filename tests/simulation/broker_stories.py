@@ -260,8 +260,8 @@ def page_cache(stage: Stage, leader: BrokerHost, one: BrokerHost, other: BrokerH
         replica = stage.led(leader)
         if replica is None or log.is_closed:
             return True
-        settled = [each.durable_end for each in replica.leader.progress if each.broker_id != victim.number]
-        return log.log_end_offset > log.flushed_end and min(settled) > log.flushed_end
+        durable = [each.durable_end for each in replica.leader.progress if each.broker_id != victim.number]
+        return log.log_end_offset > log.flushed_end and min(durable) > log.flushed_end
 
     for _ in range(rng.choice([1, 2])):  # the second time its disk is in the midst of a longer turn
         yield from stage.until(is_ahead_of_its_disk, 250.0, 0.5)
@@ -520,8 +520,8 @@ def asked_and_gone(stage: Stage, leader: BrokerHost, one: BrokerHost, other: Bro
     stage.cut(one, leader, other)
     end = stage.end(one)
     stage.tell(f"{one} is in sync, up to {end}, which {leader} does not hear; and it is gone")
-    patience_ms = stage.rng.choice([700.0, 900.0])
-    yield from stage.until(lambda: stage.mark(leader) > end or not leader.is_up, patience_ms, 2.0)
+    within_ms = stage.rng.choice([700.0, 900.0])
+    yield from stage.until(lambda: stage.mark(leader) > end or not leader.is_up, within_ms, 2.0)
     if leader.is_up:
         yield from stage.last_one_up(one, leader, other)
 

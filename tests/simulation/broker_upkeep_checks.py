@@ -144,7 +144,7 @@ class UpkeepChecks:
     def _has_successor(self, truth: Truth, offset: int) -> bool:
         return truth.of_key[truth.records[offset][0]][-1] > offset
 
-    def earliest_told(self, who: object, number: int, start: int) -> None:
+    def earliest_answered(self, who: object, number: int, start: int) -> None:
         truth = self.truths[number]
         if start > truth.start_max and not truth.is_tainted:
             raise Violation("log start", f"{who} is told to begin at {start}, and {truth.start_max} was allowed")

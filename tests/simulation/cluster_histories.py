@@ -173,7 +173,7 @@ class Histories:
                     asked  # type: ignore[misc]
                     or topic_value(after, topic.name, "unclean.leader.election.enable")
                 ),
-                unsettled=world.core.agenda.unsettled,
+                elections_pending=world.core.agenda.elections_pending,
                 lost=self._lost(before, request),
                 suspects=self._suspects(before, request),
             )

@@ -33,13 +33,13 @@ from headrace_core.types import NO_LEADER
 MayBeUnclean = Callable[[TopicImage, int], bool]
 
 
-def check_image(image: MetadataImage, *, unsettled: Collection[int] = ()) -> list[str]:
-    """The state rules for every partition. ``unsettled``: brokers for whose partitions records are still to come."""
+def check_image(image: MetadataImage, *, elections_pending: Collection[int] = ()) -> list[str]:
+    """The state rules for every partition. ``elections_pending``: brokers for whose partitions records are to come."""
     problems: list[str] = []
     for topic in image.topics.values():
         minimum = min_insync_replicas(image, topic.name)
         for number, partition in enumerate(topic.partitions):
-            problems += _named(topic, number, _state(image, partition, minimum, unsettled))
+            problems += _named(topic, number, _state(image, partition, minimum, elections_pending))
     return problems
 
 
@@ -49,7 +49,7 @@ def check_step(
     delta: MetadataDelta,
     *,
     may_be_unclean: MayBeUnclean = lambda topic, number: False,
-    unsettled: Collection[int] = (),
+    elections_pending: Collection[int] = (),
     lost: Collection[int] = (),
     suspects: Collection[int] = (),
 ) -> list[str]:
@@ -67,20 +67,24 @@ def check_step(
             problems.append(f"whole: topic {topic.name} had {len(former.partitions)} partitions")
         for number in sorted(numbers):
             partition = topic.partitions[number]
-            problems += _named(topic, number, _state(after, partition, minimum, unsettled))
+            problems += _named(topic, number, _state(after, partition, minimum, elections_pending))
             if former is not None and number < len(former.partitions):
                 step = _step(
-                    former.partitions[number], partition, may_be_unclean(topic, number), {*suspects, *unsettled}
+                    former.partitions[number], partition, may_be_unclean(topic, number), {*suspects, *elections_pending}
                 )
                 problems += _named(topic, number, step)
     for broker_id in delta.brokers:  # what happened to them without a word about their partitions
         for topic, number, partition in after.partitions_on(broker_id):
             if number not in delta.partitions.get(topic.topic_id, ()):
                 minimum = min_insync_replicas(after, topic.name)
-                problems += _named(topic, number, _state(after, partition, minimum, unsettled))
-            if broker_id in lost and broker_id in partition.elr and broker_id not in unsettled:
+                problems += _named(topic, number, _state(after, partition, minimum, elections_pending))
+            if broker_id in lost and broker_id in partition.elr and broker_id not in elections_pending:
                 problems += _named(topic, number, iter([f"lost: broker {broker_id} is in the ELR {partition.elr}"]))
-            if _is_new_life(before, after, broker_id) and broker_id in partition.isr and broker_id not in unsettled:
+            if (
+                _is_new_life(before, after, broker_id)
+                and broker_id in partition.isr
+                and broker_id not in elections_pending
+            ):
                 problems += _named(topic, number, iter([f"life: broker {broker_id} has begun anew in the ISR"]))
     for resource in delta.configs:
         name = resource[1]
@@ -114,7 +118,9 @@ def _brokers(before: MetadataImage, after: MetadataImage, delta: MetadataDelta) 
     return problems
 
 
-def _state(image: MetadataImage, partition: PartitionImage, minimum: int, unsettled: Collection[int]) -> Iterator[str]:
+def _state(
+    image: MetadataImage, partition: PartitionImage, minimum: int, elections_pending: Collection[int]
+) -> Iterator[str]:
     replicas = partition.replicas
     for name in ("replicas", "isr", "elr", "last_known_elr", "adding", "removing"):
         members = getattr(partition, name)
@@ -127,15 +133,15 @@ def _state(image: MetadataImage, partition: PartitionImage, minimum: int, unsett
     if partition.leader != NO_LEADER and partition.leader not in partition.isr:
         yield f"works: the leader {partition.leader} is not in the ISR {partition.isr}"
     for member in partition.isr:
-        if member not in unsettled and not image.is_available(partition, member):
+        if member not in elections_pending and not image.is_available(partition, member):
             yield f"works: {member}, in the ISR {partition.isr}, does not work"
     if partition.recovering and len(partition.isr) > 1:
         yield f"recovering: not alone in the ISR {partition.isr}"
     if partition.leader == NO_LEADER:
-        if partition.isr and not set(partition.isr) & set(unsettled):
+        if partition.isr and not set(partition.isr) & set(elections_pending):
             yield f"leaderless: the ISR is {partition.isr}"
         waits_for = partition.elr or partition.last_known_elr
-        able = [each for each in waits_for if each not in unsettled and image.is_available(partition, each)]
+        able = [each for each in waits_for if each not in elections_pending and image.is_available(partition, each)]
         if able:
             yield f"leaderless: {able} work, of ELR {partition.elr}, last known {partition.last_known_elr}"
     elif partition.last_known_elr:

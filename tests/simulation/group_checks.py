@@ -324,7 +324,7 @@ class GroupChecks:
         self._revoked_ms.pop((member, part), None)
         self._doubtful.discard((member, part))
 
-    def member_told(self, member: SimMember, response: Any) -> bool:
+    def member_answered(self, member: SimMember, response: Any) -> bool:
         """A response or a push rests on committed state. If the member was misled until now (``is_misled``), all
         partitions that it keeps afterwards must be checked again (``reads``)."""
         if response.error.code:

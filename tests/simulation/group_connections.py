@@ -86,7 +86,7 @@ class MemberConnection:
             self._up.is_closed = self._down.is_closed = True
             self.member.disconnects(self, message[0] or NetworkError("the stream ended"))
         else:
-            self.member.do(lambda: self.member.told(self, message))
+            self.member.do(lambda: self.member.received(self, message))
 
     # -- the coordinator's end ---------------------------------------------------------------------------------------
 

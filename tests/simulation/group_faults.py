@@ -225,10 +225,10 @@ class GroupFaults:
             host.kill()
             self._later(gone_ms + rng.uniform(0.0, 20.0), self._restart(host))
         times = self._times_mended
-        if is_unheard := rng.random() < 0.6:
+        if loses_answers := rng.random() < 0.6:
             behind = functools.partial(world.falls_behind, away, until_ms - gone_ms)
             self._later(gone_ms, lambda: behind() if times == self._times_mended else None)
-        how = "hear of" if is_unheard else "reach"
+        how = "hear of" if loses_answers else "reach"
         return f"there is no coordinator for {gone_ms:.0f} ms; {away} does not {how} the next for {until_ms:.0f} ms"
 
     def _gone_after_the_grace(self, fault: Fault, rng: random.Random) -> str:
@@ -449,13 +449,13 @@ class GroupFaults:
         if not members:
             return ""
         member = rng.choice(members)
-        is_told = rng.random() < 0.7
-        if is_told:
+        says_goodbye = rng.random() < 0.7
+        if says_goodbye:
             member.leave(is_coming_back=True)
         else:
             member.kill()
         self._later(rng.uniform(120.0, 600.0), lambda: member.start() if member.is_needed else None)
-        return f"{member} is started anew" + ("" if is_told else ", killed before")
+        return f"{member} is started anew" + ("" if says_goodbye else ", killed before")
 
     def _static_double(self, fault: Fault, rng: random.Random) -> str:
         """Two processes with the same instance id: the second waits, or takes over from one that seems to be gone."""

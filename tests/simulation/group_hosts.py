@@ -154,7 +154,7 @@ class Coordinator:
         self._is_current = asyncio.Event()
         #: The metadata that are applied show all that was committed then (time of the loop).
         self._as_of_s: float | None = None
-        self._heard_s = float("-inf")
+        self._last_contact_s = float("-inf")
         self._replays = asyncio.Semaphore(REPLAYS_MAX)
         self._new_state_machine = host.world.new_state_machine
 
@@ -244,7 +244,7 @@ class Coordinator:
                 await asyncio.sleep(0.05)
         assert isinstance(reply, CoordinatorRegistered)
         registered = self.registered = reply
-        self._heard_s = sent_s
+        self._last_contact_s = sent_s
         self.world.tell(self, f"is registered, epoch {registered.coordinator_epoch}")
         self.shards = Shards(
             registered.coordinator_id,
@@ -254,8 +254,8 @@ class Coordinator:
         if self._in_force:
             self.shards.begin(self.image)
 
-    def heard_within(self, session_ms: float) -> bool:
-        return self.loop.time() - self._heard_s < session_ms / 1_000
+    def has_contact_within(self, session_ms: float) -> bool:
+        return self.loop.time() - self._last_contact_s < session_ms / 1_000
 
     def _new_runner(self, partition: TopicPartition, topic_id: bytes, shard_epoch: int) -> ShardRunner:
         assert self.registered is not None
@@ -277,7 +277,7 @@ class Coordinator:
             tell=self.members.tell,
             became=self._became,
             is_ours=self._is_ours,
-            is_believed=lambda: self.heard_within(SESSION_MS),
+            is_believed=lambda: self.has_contact_within(SESSION_MS),
         )
         runner._tasks = Ordered()  # type: ignore[assignment]
         runner._timers = Ordered()  # type: ignore[assignment]
@@ -321,7 +321,7 @@ class Coordinator:
                 self.stream = next(self.world.numbers)
                 await asyncio.sleep(0.03)
                 continue
-            self._heard_s = sent_s
+            self._last_contact_s = sent_s
             if reply.should_shutdown:
                 return
             await asyncio.sleep(0.05 if self.wants_shutdown else HEARTBEAT_MS / 1_000)

@@ -163,16 +163,16 @@ class LogPartition:
 
     def compact(self) -> int:
         """Of each key only the last record stays, in what is committed but for the last batches. Offsets stay."""
-        settled = [batch for batch in self.batches if batch.end <= self.committed][:-2]
-        if not settled:
+        cleanable = [batch for batch in self.batches if batch.end <= self.committed][:-2]
+        if not cleanable:
             return 0
-        last = {record.key: record.offset for batch in settled for record in batch.records}
-        before = sum(len(batch.records) for batch in settled)
+        last = {record.key: record.offset for batch in cleanable for record in batch.records}
+        before = sum(len(batch.records) for batch in cleanable)
         cleaned = [
             batch._replace(records=tuple(each for each in batch.records if last[each.key] == each.offset))
-            for batch in settled
+            for batch in cleanable
         ]
-        self.batches[: len(settled)] = [batch for batch in cleaned if batch.records]
+        self.batches[: len(cleanable)] = [batch for batch in cleaned if batch.records]
         return before - sum(len(batch.records) for batch in cleaned)
 
     def has_only_claims_from(self, offset: int) -> bool:

@@ -298,16 +298,16 @@ class SimMember(Caller):
             self.member.connected(self._now())
             self._pump()
 
-    def told(self, connection: MemberConnection, response: Any) -> None:
+    def received(self, connection: MemberConnection, response: Any) -> None:
         if connection is not self.connection:
             return
         if response.correlation_id == LEAVE_NUMBER:
             self.kill()
             return
-        is_excused_no_more = self.world.checks.member_told(self, response)
+        is_excused_no_more = self.world.checks.member_answered(self, response)
         self._failures = 0
         try:
-            self.membership._told(response)
+            self.membership._received(response)
         except NotCoordinatorError as error:
             self.disconnected(connection, error)
             connection.closed_by_member()
@@ -429,8 +429,8 @@ class SimMember(Caller):
             return request
 
         def check(answer: Any) -> None:
-            (told,) = answer.groups
-            for each in (told, *told.offsets):
+            (received,) = answer.groups
+            for each in (received, *received.offsets):
                 if each.error.code:
                     raise from_number(each.error.code, each.error.message)
 
@@ -640,8 +640,8 @@ class Committer(Caller):
             return request
 
         def check(answer: Any) -> None:
-            (told,) = answer.groups
-            for each in (told, *told.offsets):
+            (received,) = answer.groups
+            for each in (received, *received.offsets):
                 if each.error.code:
                     raise from_number(each.error.code, each.error.message)
 

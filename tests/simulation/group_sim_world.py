@@ -323,7 +323,7 @@ class GroupWorld:
         loop = host.loop
         assert loop is not None
 
-        def told(reply: Any) -> None:
+        def on_reply(reply: Any) -> None:
             if answer.done():
                 return
             if isinstance(reply, HeadraceError):
@@ -331,7 +331,7 @@ class GroupWorld:
             else:
                 answer.set_result(reply)
 
-        loop.call_later(SESSION_MS / 2_000, told, NetworkError("the controllers do not answer"))
+        loop.call_later(SESSION_MS / 2_000, on_reply, NetworkError("the controllers do not answer"))
         if delay_ms is None:
             return
 
@@ -339,7 +339,7 @@ class GroupWorld:
             reply = len(self.steps) if isinstance(request, HowFar) else self.decide(request)
             back_ms = self.message_delay_ms((CONTROLLERS, host.name))
             if back_ms is not None:
-                self.in_order(("answer", host.number, host.life), back_ms, lambda: loop.run(told, reply))
+                self.in_order(("answer", host.number, host.life), back_ms, lambda: loop.run(on_reply, reply))
 
         self.in_order(("call", host.number), delay_ms, arrive)
 
@@ -359,12 +359,14 @@ class GroupWorld:
                 if self.scheduler.now_ms < self.late_metadata_until_ms and self.rng.random() < 0.5:
                     delay_ms += self.rng.uniform(50.0, 600.0)
                 self.in_order(
-                    ("metadata", host.number), delay_ms, functools.partial(self._heard, host, len(self.steps))
+                    ("metadata", host.number),
+                    delay_ms,
+                    functools.partial(self._metadata_arrives, host, len(self.steps)),
                 )
 
-    def _heard(self, host: CoordinatorHost, index: int) -> None:
+    def _metadata_arrives(self, host: CoordinatorHost, index: int) -> None:
         if (CONTROLLERS, host.name) in self.cuts:
-            self.scheduler.after(30.0, self._heard, host, index)
+            self.scheduler.after(30.0, self._metadata_arrives, host, index)
             return
         host.known = max(host.known, index)
         if host.process is not None and host.loop is not None:
@@ -406,7 +408,7 @@ class GroupWorld:
             (membership, "boottime_s", lambda: self.scheduler.now_ms / 1_000),
             (shard_log, "Backoff", backoff),
             (shard_log, "_MOVED_S", 0.15),
-            (logic, "NAMESAKE_SETTLED_MS", 2_000),
+            (logic, "NAMESAKE_AGE_MS", 2_000),
             (turn, "ATOMIC_BYTES_MAX", self.plan.atomic_bytes),
             (shard, "BATCH_BYTES_MAX", self.plan.batch_bytes),
         ]
@@ -510,8 +512,8 @@ class GroupWorld:
     @property
     def digest(self) -> str:
         """Of what is committed and what happened: equal for equal histories."""
-        told = repr((sorted(self.coverage.items()), [log.batches for log in self.logs], self.scheduler.events))
-        return f"{zlib.crc32(told.encode()):08x}"
+        on_reply = repr((sorted(self.coverage.items()), [log.batches for log in self.logs], self.scheduler.events))
+        return f"{zlib.crc32(on_reply.encode()):08x}"
 
     @property
     def acknowledged(self) -> int:

@@ -142,12 +142,12 @@ def outcome_of(
     if not isinstance(plan, Plan):
         other, failure = run_one(plan, past_exceptions=past_exceptions)
         assert isinstance(other, BrokerWorld | GroupWorld)
-        told = None if failure is None else _told(failure)
-        return Outcome(plan.seed, other.scheduler.events, other.acknowledged, other.coverage, told)
+        described = None if failure is None else _described(failure)
+        return Outcome(plan.seed, other.scheduler.events, other.acknowledged, other.coverage, described)
     try:
         coverage = run_histories(plan.seed, parts, profile)
     except _FAILURES as error:
-        return Outcome(plan.seed, 0, 0, Counter(), _told(error))
+        return Outcome(plan.seed, 0, 0, Counter(), _described(error))
     if "world" not in parts:
         return Outcome(plan.seed, 0, 0, coverage, None)
     world, failure = run_one(plan, past_exceptions=past_exceptions)
@@ -157,7 +157,7 @@ def outcome_of(
         world.scheduler.events,
         world.checks.writes.acknowledged,
         world.coverage + coverage,
-        None if failure is None else _told(failure),
+        None if failure is None else _described(failure),
     )
 
 
@@ -165,7 +165,7 @@ def is_of_groups(outcome: Outcome) -> bool:
     return ("part", GROUPS) in outcome.coverage
 
 
-def _told(error: BaseException) -> Failure:
+def _described(error: BaseException) -> Failure:
     """What noticed it, and what it says."""
     what = getattr(error, "check", None) or getattr(error, "rule", None) or type(error).__name__
     by_checker = isinstance(error, _OF_CHECKERS) and what != "rules"  # that one: an exception that was only logged
@@ -355,7 +355,7 @@ def explain(seed: int, failure: Failure, mutant: str = "", half: str = "both") -
     numbers = shrink([fault.number for fault in plan.faults], lambda kept: fails(plan.keeping(kept)), tries_max=100)
     plan = plan.keeping(numbers)
     world, error = run_one(plan, with_story=True, past_exceptions=bool(mutant))
-    found = failure if error is None else _told(error)
+    found = failure if error is None else _described(error)
     keep = f" --keep {','.join(map(str, numbers)) or 'none'} --until {length_ms:.0f}"
     name = f" --half {half}" if half != "both" else ""
     name += f" --mutant {mutant}" if mutant else ""

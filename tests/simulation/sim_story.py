@@ -17,12 +17,12 @@ class Story:
 
     def lines(self, last: int | None = None) -> Iterable[str]:
         """``  12.345 s  controller 2   is leader in term 4``; repeated lines are printed once, with a count."""
-        told = self._lines if last is None else self._lines[-last:]
+        shown = self._lines if last is None else self._lines[-last:]
         at = 0
-        while at < len(told):
-            time_ms, who, what = told[at]
+        while at < len(shown):
+            time_ms, who, what = shown[at]
             times = 1
-            while at + times < len(told) and told[at + times][1:] == (who, what):
+            while at + times < len(shown) and shown[at + times][1:] == (who, what):
                 times += 1
             yield f"{time_ms / 1_000:10.4f} s  {who:<14} {what}{f' ({times} times)' if times > 1 else ''}"
             at += times

@@ -25,7 +25,7 @@ from tests.simulation.broker_checks import BrokerChecks
 from tests.simulation.broker_coverage import BROKERS_LISTED, brokers_missing
 from tests.simulation.broker_plan import KINDS, ON_DEMAND, STORIES, UNCLEAN, BrokerPlan, make_broker_plan
 from tests.simulation.broker_sim_world import BrokerWorld
-from tests.simulation.broker_stories import STORIES as TOLD
+from tests.simulation.broker_stories import STORIES as ALL_STORIES
 from tests.simulation.mutants.scoreboard import MUTANTS
 from tests.simulation.sim_checks import Violation
 from tests.simulation.sim_plan import FAULTS_MAX, FAULTS_MIN, REQUIRED, Fault, Period
@@ -50,15 +50,15 @@ def test_a_seed_of_brokers_is_one_history_in_every_process_whatever_its_hashes_a
         "for seed in (4, 8, 22): world, error = run.run_one(run.plan_of(seed)); "
         "print(world.digest, world.scheduler.events, error)"
     )
-    told = set()
+    stories = set()
     for hashes in ("0", "4711"):
         environment = {**os.environ, "PYTHONHASHSEED": hashes}
-        told.add(
+        stories.add(
             subprocess.run(
                 [sys.executable, "-c", script], cwd=ROOT, env=environment, check=True, capture_output=True
             ).stdout
         )
-    assert len(told) == 1, told
+    assert len(stories) == 1, stories
 
 
 def test_plans_of_brokers_are_what_they_are_said_to_be() -> None:
@@ -135,7 +135,7 @@ def plan_with(story: str, seed: int) -> BrokerPlan:
 
 
 def test_every_story_has_a_weight() -> None:
-    assert set(STORIES) | ON_DEMAND == set(TOLD)
+    assert set(STORIES) | ON_DEMAND == set(ALL_STORIES)
 
 
 @pytest.mark.parametrize("story", sorted(STORIES))
@@ -168,7 +168,7 @@ def test_a_story_comes_to_its_end_and_breaks_no_promise(story: str) -> None:
         ("reader_overtaken", "FencesNoReader"),
     ],
 )
-def test_a_story_misses_the_guard_that_it_is_told_for(story: str, mutant: str) -> None:
+def test_a_story_misses_the_guard_that_it_is_for(story: str, mutant: str) -> None:
     with MUTANTS[mutant].applied():
         for seed in range(1, 21):
             _, failure = run.run_one(plan_with(story, seed), past_exceptions=True)
@@ -198,7 +198,7 @@ def test_a_reader_that_goes_on_behind_what_was_cut_off_is_noticed() -> None:
         checks.reads_on(consumer, replica, 1)
 
 
-def test_a_reader_that_is_told_of_a_truncation_without_an_unclean_election_is_noticed() -> None:
+def test_a_truncation_reported_to_a_reader_without_an_unclean_election_is_noticed() -> None:
     checks = BrokerChecks(BrokerWorld(make_broker_plan(1)))
     consumer: Any = SimpleNamespace()
     with pytest.raises(Violation, match="truncation"):

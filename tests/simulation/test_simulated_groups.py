@@ -53,15 +53,15 @@ def test_a_seed_of_groups_is_one_history_in_every_process_whatever_its_hashes_ar
         "for seed in (4, 14, 31): world, error = run.run_one(run.plan_of(seed, 'groups')); "
         "print(world.digest, world.scheduler.events, error)"
     )
-    told = set()
+    stories = set()
     for hashes in ("0", "4711"):
         environment = {**os.environ, "PYTHONHASHSEED": hashes}
-        told.add(
+        stories.add(
             subprocess.run(
                 [sys.executable, "-c", script], cwd=ROOT, env=environment, check=True, capture_output=True
             ).stdout
         )
-    assert len(told) == 1, told
+    assert len(stories) == 1, stories
 
 
 def test_plans_of_groups_are_what_they_are_said_to_be() -> None:
@@ -162,7 +162,7 @@ def test_who_has_not_seen_its_connection_end_may_read_on_until_it_is_answered() 
     found.reads(other, PART)
     found.reads(one, PART)
     answer = SimpleNamespace(error=SimpleNamespace(code=0), member_epoch=0, revision=0, correlation_id=7)
-    found.member_told(one, answer)
+    found.member_answered(one, answer)
     with pytest.raises(Violation, match="two readers"):
         found.reads(one, PART)
 
@@ -180,7 +180,7 @@ def test_who_begins_while_another_one_has_not_let_go_is_noticed_unless_that_one_
 def test_an_answer_that_rests_on_nothing_is_noticed() -> None:
     answer = SimpleNamespace(error=SimpleNamespace(code=0), member_epoch=1, revision=1, correlation_id=7)
     with pytest.raises(Violation, match="answer"):
-        checks().member_told(member("a"), answer)
+        checks().member_answered(member("a"), answer)
 
 
 def test_a_commit_that_is_acknowledged_and_not_in_the_log_is_noticed_and_one_that_is_refused_and_is() -> None:
@@ -194,7 +194,7 @@ def test_a_commit_that_is_acknowledged_and_not_in_the_log_is_noticed_and_one_tha
         found.refused(tag, UnknownMemberIdError("gone"))
 
 
-def test_a_reader_that_is_told_less_than_was_acknowledged_is_noticed() -> None:
+def test_a_reader_that_gets_less_than_was_acknowledged_is_noticed() -> None:
     found = checks()
     topic = SimpleNamespace(topic_id=PART.topic_id)
     found.world.core.committed = SimpleNamespace(topic=lambda name: topic)  # type: ignore[assignment]
@@ -209,7 +209,7 @@ def test_a_reader_that_is_told_less_than_was_acknowledged_is_noticed() -> None:
     found.begins_at(member("a"), PART, 0, floor)
 
 
-def test_who_asks_an_owner_that_was_deposed_is_told_what_had_been_acknowledged_a_session_before() -> None:
+def test_a_deposed_owner_answers_with_what_had_been_acknowledged_a_session_before() -> None:
     found = checks()
     topic = SimpleNamespace(topic_id=PART.topic_id)
     found.world.core.committed = SimpleNamespace(topic=lambda name: topic)  # type: ignore[assignment]

@@ -48,15 +48,15 @@ def test_a_seed_is_one_history_in_every_process_whatever_its_hashes_are() -> Non
         "for seed in (3, 7, 24): world, error = run.run_one(make_plan(seed)); "
         "print(world.digest, world.scheduler.events, error)"
     )
-    told = set()
+    stories = set()
     for hashes in ("0", "1", "4711"):
         environment = {**os.environ, "PYTHONHASHSEED": hashes}
-        told.add(
+        stories.add(
             subprocess.run(
                 [sys.executable, "-c", script], cwd=ROOT, env=environment, check=True, capture_output=True
             ).stdout
         )
-    assert len(told) == 1, told
+    assert len(stories) == 1, stories
 
 
 def test_plans_are_what_they_are_said_to_be() -> None:

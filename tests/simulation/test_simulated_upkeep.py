@@ -192,18 +192,18 @@ def test_a_high_watermark_inside_a_batch_is_the_place_of_a_deletion() -> None:
 
 
 def test_a_thread_aside_works_only_while_it_is_stepped() -> None:
-    told: list[str] = []
+    steps: list[str] = []
 
     def work() -> None:
-        told.append("begun")
+        steps.append("begun")
         aside.wait()
-        told.append("over")
+        steps.append("over")
         raise OSError("its end")
 
     aside = Aside(work)
-    assert told == []
+    assert steps == []
     aside.step()
-    assert (told, aside.is_over) == (["begun"], False)
+    assert (steps, aside.is_over) == (["begun"], False)
     with pytest.raises(OSError, match="its end"):
         aside.step()
-    assert (told, aside.is_over) == (["begun", "over"], True)
+    assert (steps, aside.is_over) == (["begun", "over"], True)

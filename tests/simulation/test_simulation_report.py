@@ -69,7 +69,7 @@ def test_what_is_not_well_fails_the_run(
     capsys.readouterr()
 
 
-def test_mutants_that_only_an_exception_has_killed_are_told_apart(capsys: pytest.CaptureFixture[str]) -> None:
+def test_mutants_that_only_an_exception_has_killed_are_distinguished(capsys: pytest.CaptureFixture[str]) -> None:
     names = list(MUTANTS)[:20]
     raised = run.Failure("AssertionError", "of the product", by_checker=False)
     scores = {name: run.Score(MUTANTS[name], 1, run.Failure("votes", "twice"), 1) for name in names}
@@ -165,14 +165,14 @@ def test_the_last_line_is_what_was_agreed() -> None:
     assert set(said["faults"]) == set(REQUIRED)
 
 
-def test_a_failure_is_shrunk_and_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_is_shrunk_and_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run, "BUILD", tmp_path)
     monkeypatch.setattr(run, "_SHRINK_S_MAX", 2.0)
     run.listen_to_the_log()
     with MUTANTS["AnswersBeforeTheCommit"].applied():
         outcome = run.outcome_of(run.make_plan(3), ("world",))
         assert outcome.failure is not None
-        told = run.explain(3, outcome.failure, "AnswersBeforeTheCommit")
-    assert "make sim SCHEDULES=1 SEED=3 MUTANT=AnswersBeforeTheCommit" in told
-    assert "--keep" in told
+        text = run.explain(3, outcome.failure, "AnswersBeforeTheCommit")
+    assert "make sim SCHEDULES=1 SEED=3 MUTANT=AnswersBeforeTheCommit" in text
+    assert "--keep" in text
     assert "controller" in (tmp_path / "3-AnswersBeforeTheCommit.txt").read_text()

@@ -36,8 +36,8 @@ from tests.worlds import waiting
 #: By how much bounds on time are longer in CI, whose machine is slow, and shared.
 SLOW_MACHINE = 3 if os.environ.get("CI") == "true" else 1
 #: For conditions that a healthy cluster meets in a second or two. CI's machine is slow, and shared.
-PATIENCE_S = 120.0
-eventually = partial(waiting.until, within_s=PATIENCE_S, pause_s=0.05)
+TIMEOUT_S = 120.0
+eventually = partial(waiting.until, within_s=TIMEOUT_S, pause_s=0.05)
 
 
 class _Directory(ClusterDirectory):
@@ -86,7 +86,7 @@ class FaultyCluster:
         #: Of each node's latest life.
         self._pids: dict[str, int] = {}
         self._local = _Directory(
-            directory, self._pids, start_timeout_s=PATIENCE_S, stop_timeout_s=60, command=self._command
+            directory, self._pids, start_timeout_s=TIMEOUT_S, stop_timeout_s=60, command=self._command
         )
         self._ports: dict[str, int] = {}
         self._client_ports: dict[str, int] = {}
@@ -226,7 +226,7 @@ class FaultyCluster:
             parts.append(f"---- {node.name} ({'alive' if node.alive() else 'dead'})\n{tail}")
         return "\n".join(parts)
 
-    def until_logged(self, name: str, text: str, *, since: int, within_s: float = PATIENCE_S) -> None:
+    def until_logged(self, name: str, text: str, *, since: int, within_s: float = TIMEOUT_S) -> None:
         """Until a node has said something with ``text`` (of any case) after the first ``since`` characters."""
         eventually(
             lambda: text.lower() in self.log(name)[since:].lower(),
@@ -260,7 +260,7 @@ class FaultyCluster:
         name: str = eventually(found, f"{topic}-{partition} has no leader")
         return name
 
-    def settled_leader(self, topic: str, partition: int = 0) -> str:
+    def preferred_leader(self, topic: str, partition: int = 0) -> str:
         """The first replica, once it leads: then leadership stays there in the absence of failures. (A returned broker
         gets its leaderships back a moment after it is in sync.)"""
 
@@ -292,7 +292,7 @@ class FaultyCluster:
     def delete_topic(self, name: str) -> None:
         self.ask(lambda admin: admin.delete_topics([name], timeout=20))
 
-    def until_in_sync(self, topic: str, *, within_s: float = PATIENCE_S) -> None:
+    def until_in_sync(self, topic: str, *, within_s: float = TIMEOUT_S) -> None:
         """Wait until every replica of every partition is in sync, and every partition has a leader."""
 
         def is_whole() -> bool:
@@ -300,7 +300,7 @@ class FaultyCluster:
 
         eventually(is_whole, lambda: f"{topic} is not whole: {self.describe(topic)}", within_s=within_s)
 
-    def until_out_of_sync(self, topic: str, name: str, partition: int = 0, *, within_s: float = PATIENCE_S) -> None:
+    def until_out_of_sync(self, topic: str, name: str, partition: int = 0, *, within_s: float = TIMEOUT_S) -> None:
         broker = int(name.rpartition("-")[2])
         eventually(
             lambda: broker not in self.describe(topic)[partition].isr,
@@ -394,7 +394,7 @@ class FaultyCluster:
         segments = sorted(self.replica(name, topic, partition).glob("*.log"))
         return b"".join(segment.read_bytes() for segment in segments)
 
-    def until_identical(self, topic: str, partitions: Collection[int], *, within_s: float = PATIENCE_S) -> None:
+    def until_identical(self, topic: str, partitions: Collection[int], *, within_s: float = TIMEOUT_S) -> None:
         """Until the replicas of each partition are the same, byte for byte; SafetyViolation when they never are."""
         for description in self.describe(topic):
             if description.partition not in partitions:

@@ -136,10 +136,10 @@ class GroupsLoad:
 
     def owners(self) -> list[int]:
         """The owner of each shard; -1: none."""
-        told = self._ask(
+        described = self._ask(
             lambda stub: stub.GetMetadata(metadata_pb2.MetadataRequest(topics=[OFFSETS_TOPIC]), timeout=10)
         )
-        return [each.coordinator_id for each in told.topics[0].partitions]
+        return [each.coordinator_id for each in described.topics[0].partitions]
 
     def _ask(self, question: Any) -> Any:
         def answer() -> Any:

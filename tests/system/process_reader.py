@@ -90,11 +90,11 @@ class ProcessReader:
 
 
 def main(asked: dict[str, Any]) -> None:
-    told_by = threading.Lock()
+    lock = threading.Lock()
 
     def write(lines: list[list[Any]]) -> None:
         if lines:
-            with told_by:
+            with lock:
                 sys.stdout.write("".join(json.dumps(line) + "\n" for line in lines))
                 sys.stdout.flush()
 
@@ -106,18 +106,18 @@ def main(asked: dict[str, Any]) -> None:
     reader = Reader(asked.pop("bootstrap"), asked.pop("group"), asked.pop("topic"), handle=handle, **asked).start()
     ended = threading.Event()
 
-    def until_told_to_end() -> None:
+    def until_stopped() -> None:
         sys.stdin.read()
         ended.set()
 
-    threading.Thread(target=until_told_to_end, daemon=True).start()
-    told = [0, 0]
+    threading.Thread(target=until_stopped, daemon=True).start()
+    reported = [0, 0]
 
     def tell() -> None:
         commits, changes = list(reader.commits), list(reader.changes)
-        lines: list[list[Any]] = [[each.what, sorted(each.partitions), each.at] for each in changes[told[0] :]]
-        lines += [["commit", *each] for each in commits[told[1] :]]
-        told[:] = len(changes), len(commits)
+        lines: list[list[Any]] = [[each.what, sorted(each.partitions), each.at] for each in changes[reported[0] :]]
+        lines += [["commit", *each] for each in commits[reported[1] :]]
+        reported[:] = len(changes), len(commits)
         write(lines)
 
     while not ended.wait(PACE_S):

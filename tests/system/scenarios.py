@@ -21,7 +21,7 @@ from headrace import Producer, TopicPartition
 from headrace.errors import HeadraceError
 from headrace_core.testing.kafka_history import Mark
 from headrace_core.testing.power_loss import Loss
-from tests.system.faulty_cluster import PATIENCE_S, SLOW_MACHINE, FaultyCluster, eventually
+from tests.system.faulty_cluster import SLOW_MACHINE, TIMEOUT_S, FaultyCluster, eventually
 from tests.system.workload import Load, verdict
 
 #: What a cluster acknowledges at least during a fault that it must tolerate.
@@ -367,7 +367,7 @@ def the_disk_of_one_replica_is_full(run: Run) -> None:
         run.topic, next(each.partition for each in run.cluster.describe(run.topic) if broker == each.replicas[0])
     )
     for _ in run.rounds():
-        run.cluster.settled_leader(run.topic, led.partition)
+        run.cluster.preferred_leader(run.topic, led.partition)
         try:
             _fill(filler)
             eventually(
@@ -381,7 +381,7 @@ def the_disk_of_one_replica_is_full(run: Run) -> None:
         finally:
             filler.unlink(missing_ok=True)
         run.heals()
-        run.cluster.settled_leader(run.topic, led.partition)
+        run.cluster.preferred_leader(run.topic, led.partition)
     assert not run.load.errors, run.load.errors
 
 
@@ -398,7 +398,7 @@ def _fill(path: Path) -> None:
 def a_byte_of_the_leaders_log_flips_below_the_high_watermark(run: Run) -> None:
     for _ in run.rounds():
         run.goes_on("at first", 300)
-        leader = run.cluster.settled_leader(run.topic, 0)  # a former leader is not read, and notices nothing
+        leader = run.cluster.preferred_leader(run.topic, 0)  # a former leader is not read, and notices nothing
         start = sorted(run.cluster.replica(leader, run.topic, 0).glob("*.log"))[0]
         before = run.cluster.replica_bytes(leader, run.topic, 0)
         said = len(run.cluster.log(leader))
@@ -514,7 +514,7 @@ def _send_once(run: Run) -> str:
     settings = {"bootstrap.servers": run.cluster.bootstrap, "acks": "all", "enable.idempotence": False, "retries": 0}
     with Producer(settings) as producer:
         try:
-            producer.send(run.topic, b"probe", partition=0).result(timeout=PATIENCE_S)
+            producer.send(run.topic, b"probe", partition=0).result(timeout=TIMEOUT_S)
         except HeadraceError as error:
             return error.code
     return ""

@@ -8,7 +8,7 @@ import socket
 from headrace import Admin, LocalCluster, NewTopic, Producer
 from tests.worlds.waiting import until
 
-PATIENCE_S = 60
+TIMEOUT_S = 60
 TOPIC = "orders"
 
 
@@ -33,7 +33,7 @@ def test_broker_without_descriptors_leads_nothing_and_comes_back() -> None:
                 resource.prlimit(node["pid"], resource.RLIMIT_NOFILE, (40, limits[1]))
                 until(lambda: victim not in leaders(), "the others lead")
                 for number in range(30):
-                    producer.send(TOPIC, b"%d" % number, partition=number % 3).result(PATIENCE_S)
+                    producer.send(TOPIC, b"%d" % number, partition=number % 3).result(TIMEOUT_S)
             finally:
                 resource.prlimit(node["pid"], resource.RLIMIT_NOFILE, limits)
         until(

@@ -24,13 +24,13 @@ CONFIG = {} if IS_FULL else {"broker.session.timeout.ms": "3000", "broker.heartb
 #: The longest time without a record that a member may see; a machine busy with other tests may need more.
 GAP_S = 1.0 if IS_FULL else 3.0
 TOPIC, GROUP, PARTITIONS = "orders", "readers", 4
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 
 
 @pytest.fixture
 def local(tmp_path: Path) -> Iterator[LocalCluster]:
     with LocalCluster(
-        brokers=1, controllers=3, coordinators=1, data=tmp_path / "cluster", config=CONFIG, start_timeout_s=PATIENCE_S
+        brokers=1, controllers=3, coordinators=1, data=tmp_path / "cluster", config=CONFIG, start_timeout_s=TIMEOUT_S
     ) as local:
         with Admin(bootstrap_servers=local.bootstrap_servers) as admin:
             admin.create_topics([NewTopic(TOPIC, PARTITIONS)])
@@ -117,10 +117,10 @@ def test_a_member_reads_on_and_commits_while_every_controller_stands_still(
         for controller in controllers:
             local.resume("controller", controller)
         writer.is_over.set()
-        writer.join(PATIENCE_S)
+        writer.join(TIMEOUT_S)
     until(lambda: all(len(each) >= writer.written for each in reader.read.values()), "all records are read")
     reader.is_over.set()
-    reader.join(PATIENCE_S)
+    reader.join(TIMEOUT_S)
     print(f"frozen for {FROZEN_S:g} s: longest gap {gap_s:.2f} s, {meanwhile} commits meanwhile")
     assert gap_s < GAP_S
     assert meanwhile > 2

@@ -21,7 +21,7 @@ P99_MS_MAX = 1_500
 def test_well_behaved_client_is_served_beside_hostile_ones() -> None:
     command = [sys.executable, str(BENCH), "--smoke", "--only", ATTACKERS, "--floor-ms", str(P99_MS_MAX)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
-    told = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    reports = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
-    assert [each["what"] for each in told[1:-2]] == ATTACKERS.split(",")
-    assert told[-1]["lost"] == 0
+    assert [each["what"] for each in reports[1:-2]] == ATTACKERS.split(",")
+    assert reports[-1]["lost"] == 0

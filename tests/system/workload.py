@@ -18,7 +18,7 @@ from headrace import Consumer, Producer, TopicPartition
 from headrace.errors import DeliveryTimeoutError, HeadraceError, NotEnoughReplicasError, UnknownOutcomeError
 from headrace_core.testing.kafka_history import Anomaly, History, Mark, Seen
 from headrace_core.testing.verdicts import NotInTimeError, SafetyViolation
-from tests.system.faulty_cluster import PATIENCE_S, FaultyCluster, eventually
+from tests.system.faulty_cluster import TIMEOUT_S, FaultyCluster, eventually
 
 #: Per producer and partition: a stuck partition delays no other.
 IN_FLIGHT_MAX = 32
@@ -197,9 +197,9 @@ class Load:
             "acks": "all",
             "enable.idempotence": idempotent,
             # Long enough for every fault that is not meant to fail a send.
-            "delivery.timeout.ms": int(PATIENCE_S * 1000),
+            "delivery.timeout.ms": int(TIMEOUT_S * 1000),
             "request.timeout.ms": 10_000,
-            "max.block.ms": int(PATIENCE_S * 1000),
+            "max.block.ms": int(TIMEOUT_S * 1000),
             **(producer_settings or {}),
         }
         self.consumer_settings: dict[str, Any] = {
@@ -287,7 +287,7 @@ class Load:
         with self._lock:
             return self._acknowledged
 
-    def until_more(self, count: int = 100, *, what: str = "", within_s: float = PATIENCE_S) -> None:
+    def until_more(self, count: int = 100, *, what: str = "", within_s: float = TIMEOUT_S) -> None:
         """Until so many more sends are acknowledged than were when it was called."""
         wanted = self.acknowledged + count
 
@@ -310,7 +310,7 @@ class Load:
             self._silences.end(time.monotonic())
         self.stopping.set()
         for producing in self._producing:
-            producing.join(2 * PATIENCE_S)
+            producing.join(2 * TIMEOUT_S)
             assert not producing.is_alive(), f"{producing.name} does not end; errors: {self.errors}"
         assert self.broken is None, f"a client broke: {self.broken!r}"
 
@@ -319,20 +319,20 @@ class Load:
         self._read_the_log()
         self.stopping_reading.set()
         for consuming in self._consuming:
-            consuming.join(PATIENCE_S)
+            consuming.join(TIMEOUT_S)
             assert not consuming.is_alive(), f"{consuming.name} does not end; errors: {self.reading_errors}"
 
     def _read_the_log(self) -> None:
         assigned = [TopicPartition(self.topic, number) for number in range(self.partitions)]
         with Consumer(self.consumer_settings) as consumer:
             starts = _insist(lambda: consumer.beginning_offsets(assigned))
-            ends = self._settled(lambda: _insist(lambda: consumer.end_offsets(assigned)))
+            ends = self._stable(lambda: _insist(lambda: consumer.end_offsets(assigned)))
             consumer.assign(assigned)
             for partition in assigned:
                 consumer.seek(partition, starts[partition])
             found: dict[int, list[Seen]] = {number: [] for number in range(self.partitions)}
-            deadline = time.monotonic() + PATIENCE_S
-            while any(consumer.position(each, timeout=PATIENCE_S) < ends[each] for each in assigned):
+            deadline = time.monotonic() + TIMEOUT_S
+            while any(consumer.position(each, timeout=TIMEOUT_S) < ends[each] for each in assigned):
                 if time.monotonic() >= deadline:
                     raise NotInTimeError(f"the log is not readable up to {ends}")
                 for record in consumer.poll(timeout=1.0, max_records=5000):
@@ -342,7 +342,7 @@ class Load:
                 each.partition, found[each.partition], log_start=starts[each], end=max(ends[each], _end(found, each))
             )
 
-    def _settled(self, ask: Callable[[], Any]) -> Any:
+    def _stable(self, ask: Callable[[], Any]) -> Any:
         """The ends, once they stand: below acks=all records are acknowledged before they are committed."""
         found = [ask()]
 

@@ -88,8 +88,8 @@ class GroupsCluster:
         """Of each shard; the topic is made by asking."""
         stub = metadata_pb2_grpc.MetadataStub(self.cluster.channel)
         stub.FindCoordinator(metadata_pb2.FindCoordinatorRequest(keys=["g"]), timeout=LONG_S)
-        told = stub.GetMetadata(metadata_pb2.MetadataRequest(topics=[OFFSETS_TOPIC]), timeout=LONG_S)
-        return [each.coordinator_id for each in told.topics[0].partitions]
+        assignments = stub.GetMetadata(metadata_pb2.MetadataRequest(topics=[OFFSETS_TOPIC]), timeout=LONG_S)
+        return [each.coordinator_id for each in assignments.topics[0].partitions]
 
     def owner_of(self, group: str) -> int:
         """-1: none."""
@@ -180,7 +180,7 @@ class Member:
         self.epoch = self.revision = 0
         self.assignment: frozenset[tuple[str, int]] = frozenset()
         #: Each assignment that it received, in order.
-        self.told: list[frozenset[tuple[str, int]]] = []
+        self.assignments: list[frozenset[tuple[str, int]]] = []
         self.ended: grpc.RpcError | None = None
         self._partitions: Any = groups_pb2.GroupPartitions()
         self._lock = threading.Lock()
@@ -251,5 +251,5 @@ class Member:
             self.assignment = frozenset(
                 (topic.topic, partition) for topic in response.assignment.topics for partition in topic.partitions
             )
-            self.told.append(self.assignment)
+            self.assignments.append(self.assignment)
         self.heartbeat()

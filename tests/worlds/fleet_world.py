@@ -163,9 +163,9 @@ class ReplicatedTopic:
 
     def state(self, partition: int = 0) -> Any:
         """As a broker that lives has it."""
-        return until(lambda: self._told(), f"somebody to tell of {self.name}", LONG_S).partitions[partition]
+        return until(lambda: self._described(), f"somebody to tell of {self.name}", LONG_S).partitions[partition]
 
-    def _told(self) -> Any:
+    def _described(self) -> Any:
         request = metadata_pb2.MetadataRequest(topics=[self.name])
         for broker_id in self.fleet.brokers:
             if not self.fleet.is_up(broker_id):
@@ -263,7 +263,7 @@ class ReplicatedTopic:
     def offset(self, partition: int = 0, *, earliest: bool = False) -> int:
         """The high watermark, as the leader tells it; or where the log starts."""
 
-        def told() -> Any:
+        def asked() -> Any:
             leader = self.leader(partition)
             if leader < 0:
                 return None
@@ -281,7 +281,7 @@ class ReplicatedTopic:
             (result,) = stub.ListOffsets(request, timeout=LONG_S, wait_for_ready=True).results
             return None if result.error.code else result
 
-        return int(until(told, f"an offset of {self.name}-{partition}", LONG_S).offset)
+        return int(until(asked, f"an offset of {self.name}-{partition}", LONG_S).offset)
 
     # -- files -------------------------------------------------------------------------------------------------------
 

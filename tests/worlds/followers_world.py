@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from headrace_broker.partition.messages import Ack, Ended, Join, Joined, Lane, News, Push
+from headrace_broker.partition.messages import Ack, Ended, Join, Joined, Lane, OffsetsUpdate, Push
 from headrace_broker.replication.follower_replica import FollowerReplica
 from headrace_core import errors
 from headrace_core.errors import HeadraceError
@@ -117,8 +117,8 @@ class Leader:
     def push(self, records: bytes, high_watermark: int = 0, log_start: int = 0) -> None:
         self.follower.pushed(Push(self._handle, records, high_watermark, log_start))
 
-    def news(self, high_watermark: int, log_start: int = 0) -> None:
-        self.follower.news(News(self._handle, high_watermark, log_start))
+    def updated(self, high_watermark: int, log_start: int = 0) -> None:
+        self.follower.updated(OffsetsUpdate(self._handle, high_watermark, log_start))
 
     def end(self, error: HeadraceError | None = None, *, other_lane: bool = False) -> None:
         self.follower.ended(Ended(self._handle, error, other_lane))

@@ -130,7 +130,7 @@ class GroupShardWorld:
         assert isinstance(reply, DescribedGroup)
         return reply
 
-    def told(self) -> tuple[Rebalance, ...]:
+    def rebalances(self) -> tuple[Rebalance, ...]:
         reply: tuple[Rebalance, ...] = self.ask(ExplainGroup(GROUP))
         return reply
 
@@ -278,7 +278,7 @@ class Client:
         while self.inbox:
             self.hear()
 
-    def leave_unheard(self) -> None:
+    def leave_without_answer(self) -> None:
         """It leaves without a response."""
         self.reading = self.letting_go = frozenset()
         self.is_member = False

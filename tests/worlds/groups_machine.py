@@ -137,7 +137,7 @@ class GroupsMachine(RuleBasedStateMachine):
         about = {"instance_id": client.about.get("instance_id")}
         request: Leave | Heartbeat = Leave(GROUP, client.name, **about)
         if leaves:
-            client.leave_unheard()
+            client.leave_without_answer()
         else:
             request = Heartbeat(
                 GROUP, client.name, client.epoch, client.connection or 99, owned=client.reading,

@@ -165,12 +165,12 @@ class Coordinator(groups_pb2_grpc.GroupsServicer, metadata_pb2_grpc.MetadataServ
         for group in request.group_ids:
             members = self.world.members.get(group, [])
             error = error_to_proto(self._wrong(group))
-            told = answer.groups.add(group_id=group, error=error)
+            described = answer.groups.add(group_id=group, error=error)
             if error is None:
-                told.state = "stable" if members else "empty"
-                told.group_epoch = told.assignment_epoch = 4
-                told.assignor = "uniform" if members else ""
-                told.members.extend(members)
+                described.state = "stable" if members else "empty"
+                described.group_epoch = described.assignment_epoch = 4
+                described.assignor = "uniform" if members else ""
+                described.members.extend(members)
         return answer
 
     def DescribeLag(self, request: Any, context: Any) -> Any:
@@ -181,11 +181,11 @@ class Coordinator(groups_pb2_grpc.GroupsServicer, metadata_pb2_grpc.MetadataServ
             if error is None and group in self.world.lags:
                 answer.groups.append(self.world.lags[group])
                 continue
-            told = answer.groups.add(group_id=group, error=error)
+            described = answer.groups.add(group_id=group, error=error)
             if error is None:
-                told.status = "OK"
+                described.status = "OK"
                 for (topic, partition), (offset, _) in sorted(self.world.committed.get(group, {}).items()):
-                    told.partitions.add(topic=topic, partition=partition, committed_offset=offset, status="OK")
+                    described.partitions.add(topic=topic, partition=partition, committed_offset=offset, status="OK")
         return answer
 
     def ExplainGroup(self, request: Any, context: Any) -> Any:
@@ -241,12 +241,14 @@ class Coordinator(groups_pb2_grpc.GroupsServicer, metadata_pb2_grpc.MetadataServ
         answer = groups_pb2.FetchOffsetsResponse()
         for group in request.groups:
             error = error_to_proto(self._wrong(group.group_id, may_be_new=True))
-            told = answer.groups.add(group_id=group.group_id, error=error)
+            described = answer.groups.add(group_id=group.group_id, error=error)
             table = self.world.committed.get(group.group_id, {})
             wanted = [(each.topic, each.partition) for each in group.partitions.partitions]
             for topic, partition in wanted if group.HasField("partitions") else sorted(table):
                 offset, metadata = table.get((topic, partition), (-1, ""))
-                told.offsets.add(topic=topic, partition=partition, offset=offset, metadata=metadata, leader_epoch=-1)
+                described.offsets.add(
+                    topic=topic, partition=partition, offset=offset, metadata=metadata, leader_epoch=-1
+                )
         return answer
 
     def DeleteOffsets(self, request: Any, context: Any) -> Any:
@@ -267,14 +269,14 @@ def _abort(context: Any, error: HeadraceError) -> None:
 
 def member(member_id: str, client_id: str, *parts: tuple[str, int], **more: Any) -> groups_pb2.DescribedMember:
     """One that reads ``parts``."""
-    told = groups_pb2.DescribedMember(
+    described = groups_pb2.DescribedMember(
         member_id=member_id, client_id=client_id, host="127.0.0.1", member_epoch=4, topics=["orders"], **more
     )
     for topic in dict.fromkeys(topic for topic, _ in parts):
         numbers = [number for name, number in parts if name == topic]
-        for where in (told.assigned, told.target):
+        for where in (described.assigned, described.target):
             where.topics.add(topic_id=TOPIC_IDS[topic], topic=topic, partitions=numbers)
-    return told
+    return described
 
 
 @contextmanager

@@ -174,12 +174,12 @@ class Reader:
         if not self._handled:
             return None
 
-        def note(told: Mapping[TopicPartition, OffsetAndMetadata], error: BaseException | None) -> None:
+        def note(offsets: Mapping[TopicPartition, OffsetAndMetadata], error: BaseException | None) -> None:
             if error is not None:
                 self.failed_commits.append(error)
                 return
             at = time.monotonic()
-            self.commits += [Commit(tp.partition, each.offset, now, at) for tp, each in told.items()]
+            self.commits += [Commit(tp.partition, each.offset, now, at) for tp, each in offsets.items()]
 
         offsets: dict[TopicPartition, int | OffsetAndMetadata] = {
             TopicPartition(self.topic, partition): offset for partition, offset in self._handled.items()
@@ -337,7 +337,7 @@ class Watcher:
     def committed(self) -> dict[int, int]:
         """By partition; 0 where nothing is."""
         found: Mapping[TopicPartition, OffsetAndMetadata | None] = self._consumer.committed(self._everywhere)
-        return {tp.partition: told.offset if (told := found[tp]) is not None else 0 for tp in self._everywhere}
+        return {tp.partition: offsets.offset if (offsets := found[tp]) is not None else 0 for tp in self._everywhere}
 
     def ends(self) -> dict[int, int]:
         return {tp.partition: end for tp, end in self._consumer.end_offsets(self._everywhere).items()}

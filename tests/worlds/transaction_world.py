@@ -99,7 +99,7 @@ class TransactionWorld:
         self.replaced: set[Instance] = set()
         self.markers: list[tuple[WriteMarkers, set[TopicPartition]]] = []
         self.old_markers: list[WriteMarkers] = []
-        self.told: dict[str, bool] = {}
+        self.answered: dict[str, bool] = {}
         self.given: dict[ProducerIdentity, str] = {}
         self.counts: dict[str, int] = {}
         self._machine_class = machine_class
@@ -306,7 +306,7 @@ class TransactionWorld:
             self.give(owner, f"{instance.transactional_id}{instance.number}.{instance.transactions}")
 
     def tell(self, name: str, *, commit: bool) -> None:
-        assert self.told.setdefault(name, commit) == commit, f"{name} was committed and aborted"
+        assert self.answered.setdefault(name, commit) == commit, f"{name} was committed and aborted"
 
     def prepare(self) -> None:
         instance = self.some()
@@ -416,4 +416,6 @@ class TransactionWorld:
                 outcomes.setdefault(name, set()).update(found)
         for name, found in outcomes.items():
             assert len(found) == 1, f"{name} is torn: {found}"
-            assert name not in self.told or self.told[name] in found, f"{name}: told {self.told[name]}, is {found}"
+            assert name not in self.answered or self.answered[name] in found, (
+                f"{name}: answered {self.answered[name]}, is {found}"
+            )

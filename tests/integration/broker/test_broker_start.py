@@ -36,12 +36,12 @@ def test_a_topic_deleted_while_the_first_image_is_put_into_force_takes_its_recor
     cluster = make_cluster()
     cluster.topic("orders").produce(b"old")
     assert cluster.broker.terminate() == 0
-    heard = asyncio.Event()
+    answered = asyncio.Event()
 
     class Listening(Broker):
         async def _metadata_changed(self, image: MetadataImage, delta: MetadataDelta) -> None:
             if delta.removed_topics:
-                heard.set()
+                answered.set()
             await super()._metadata_changed(image, delta)
 
     async def scenario() -> None:
@@ -51,7 +51,7 @@ def test_a_topic_deleted_while_the_first_image_is_put_into_force_takes_its_recor
         async def slow_apply_all(image: MetadataImage) -> None:
             assert image.topic("orders") is not None
             await asyncio.to_thread(delete, cluster)
-            await heard.wait()
+            await answered.wait()
             await apply_all(image)
 
         broker.roles.apply_all = slow_apply_all  # type: ignore[method-assign]

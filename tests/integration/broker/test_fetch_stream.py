@@ -200,7 +200,7 @@ def test_partitions_take_turns(cluster, topic):
     assert served == [0, 1, 2] * 4
 
 
-def test_the_moved_log_start_is_told(cluster, topic):
+def test_the_moved_log_start_is_reported(cluster, topic):
     orders = topic()
     orders.produce(b"a")
     orders.produce(b"b")
@@ -282,7 +282,7 @@ def test_another_leader_epoch_than_the_brokers_is_refused(make_cluster, step, er
         assert (result.current_leader.leader_id, result.current_leader.leader_epoch) == (1, epoch)
 
 
-def test_a_reader_of_a_truncated_log_is_told(cluster, topic):
+def test_a_reader_of_a_truncated_log_is_informed(cluster, topic):
     orders = topic()
     orders.produce(b"a")
     epoch = orders.leader_epoch()

@@ -24,7 +24,7 @@ from headrace_protos.v1 import admin_pb2, admin_pb2_grpc, metadata_pb2, metadata
 from tests.worlds.waiting import until
 
 #: A node that does not answer for so long is dead or stands still; its answer, when it comes, is checked all the same.
-_PATIENCE_S = 5.0
+_TIMEOUT_S = 5.0
 #: So long a write is looked for at one node.
 _READ_S = 1.0
 
@@ -86,7 +86,7 @@ class Nodes:
         for channel in self._channels.values():
             channel.close()
 
-    def metadata(self, name: str, timeout_s: float = _PATIENCE_S, **request: Any) -> Any:
+    def metadata(self, name: str, timeout_s: float = _TIMEOUT_S, **request: Any) -> Any:
         """GetMetadata; HeadraceError."""
         stub = metadata_pb2_grpc.MetadataStub(self._channels[name])
         try:
@@ -98,9 +98,9 @@ class Nodes:
         """The metadata offset of the creation; HeadraceError."""
         stub = admin_pb2_grpc.AdminStub(self._channels[name])
         new = admin_pb2.NewTopic(name=topic, partitions=1, replication_factor=1)
-        request = admin_pb2.CreateTopicsRequest(topics=[new], timeout_ms=int(_PATIENCE_S * 1_000))
+        request = admin_pb2.CreateTopicsRequest(topics=[new], timeout_ms=int(_TIMEOUT_S * 1_000))
         try:
-            answer = stub.CreateTopics(request, timeout=_PATIENCE_S)
+            answer = stub.CreateTopics(request, timeout=_TIMEOUT_S)
         except grpc.RpcError as failure:
             raise error_from_rpc(failure, name) from None
         assert not answer.results[0].error.code, answer.results[0].error
@@ -251,7 +251,7 @@ def test_without_a_majority_the_lag_grows_and_later_metadata_is_refused_until_it
     def shown() -> dict[int, int]:
         """Each broker's metadata age as the leader reports it, asked through a broker."""
         stub = admin_pb2_grpc.AdminStub(nodes.channel("broker 2"))
-        quorum = stub.DescribeQuorum(admin_pb2.DescribeQuorumRequest(), timeout=_PATIENCE_S)
+        quorum = stub.DescribeQuorum(admin_pb2.DescribeQuorumRequest(), timeout=_TIMEOUT_S)
         return {each.broker_id: each.metadata_lag_ms for each in quorum.brokers if each.HasField("metadata_lag_ms")}
 
     until(lambda: set(shown()) == {1, 2}, "both brokers to be described")

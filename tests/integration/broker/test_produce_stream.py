@@ -199,7 +199,7 @@ def test_timestamps_out_of_bounds_are_refused(topic):
     assert code(bounded.append(batch(b"a", timestamp_ms=now))) == 0
 
 
-def test_log_append_time_is_the_brokers_and_is_told(topic):
+def test_log_append_time_is_the_brokers_and_is_reported(topic):
     orders = topic(message_timestamp_type="LogAppendTime")
     before = int(time.time() * 1000)
     result = orders.append(batch(b"a", timestamp_ms=5))
@@ -354,10 +354,10 @@ def test_a_broken_stream_does_not_tear_what_it_sent(cluster, topic):
             stream.send(produce_request(number, produce_partition(orders.name, batch(value, value))))
         for _ in range(50):
             stream.receive()
-    settled = orders.produce(b"last").base_offset  # everything that had reached the broker before lies below it
+    arrived = orders.produce(b"last").base_offset  # everything that had reached the broker before lies below it
     stored = orders.read()
-    assert 100 <= settled < len(stored)
-    assert stored[:settled] == [value for value in sent for _ in (0, 1)][:settled]
+    assert 100 <= arrived < len(stored)
+    assert stored[:arrived] == [value for value in sent for _ in (0, 1)][:arrived]
 
 
 def test_back_pressure_bounds_what_the_broker_holds(cluster, topic):

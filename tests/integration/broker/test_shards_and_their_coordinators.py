@@ -140,7 +140,7 @@ def keyed(epoch: int, *values: bytes) -> bytes:
     return encode_batch([(1_700_000_000_000, value, value, []) for value in values], base_sequence=epoch)
 
 
-def test_why_a_topic_cannot_be_made_is_told_to_whoever_asks(own: Cluster) -> None:
+def test_why_a_topic_cannot_be_made_is_the_answer_to_every_request(own: Cluster) -> None:
     request = metadata_pb2.FindCoordinatorRequest(type=metadata_pb2.COORDINATOR_TYPE_TRANSACTION, keys=["payments", ""])
     found, empty = own.metadata.FindCoordinator(request, timeout=WAIT_S, wait_for_ready=True).coordinators
     assert found.error.code == common_pb2.ERROR_CODE_COORDINATOR_NOT_AVAILABLE
@@ -228,7 +228,7 @@ def test_what_is_no_coordinators_append_is_refused(own: Cluster, coordinator: Ca
         assert result.error.code == common_pb2.ERROR_CODE_INVALID_REQUEST
 
 
-def test_a_former_life_is_told_that_it_is_over(own: Cluster, coordinator: Callable[[], Coordinator]) -> None:
+def test_a_former_life_learns_that_it_is_over(own: Cluster, coordinator: Callable[[], Coordinator]) -> None:
     first = coordinator()
     first.epoch -= 1  # (its stream ends as that of another, so its session runs out)
     with pytest.raises(grpc.RpcError, match="STALE_BROKER_EPOCH"):

@@ -53,7 +53,7 @@ def test_a_check_changes_nothing(cli, topic: str) -> None:
     assert "retention.ms='soon': must be a whole number" in failed.err
 
 
-def test_every_value_that_is_set_is_told_with_its_source(cli, topic: str, altered: None) -> None:
+def test_every_value_that_is_set_is_reported_with_its_source(cli, topic: str, altered: None) -> None:
     cli("configs", "alter", "--broker-default", "--set", "log.retention.ms=70000")
     cli("configs", "alter", "-t", topic, "--set", "retention.ms=60000")
     (row,) = (
@@ -73,7 +73,7 @@ def test_every_value_that_is_set_is_told_with_its_source(cli, topic: str, altere
     cli("configs", "alter", "-t", topic, "--delete", "retention.ms")
 
 
-def test_a_brokers_own_file_is_told_whoever_is_asked(cli, headrace: LocalCluster) -> None:
+def test_a_brokers_own_file_is_reported_whoever_is_asked(cli, headrace: LocalCluster) -> None:
     asked = next(node["address"] for node in headrace.ps() if node["role"] == "controller")
     found = cli("configs", "describe", "--broker", "1", "-b", asked, "-o", "json").json()
     log_dirs = next(row for row in found["configs"] if row["name"] == "log.dirs")
@@ -90,7 +90,7 @@ def test_a_brokers_key_is_in_force_when_the_command_returns(cli, headrace: Local
     assert "'log.cleaner.backoff.ms': '14998 -> 14999'" in headrace.log("broker", 1)
 
 
-def test_a_key_that_is_set_no_longer_is_told_with_what_holds_now(cli, topic: str, altered: None) -> None:
+def test_a_key_that_is_set_no_longer_is_reported_with_what_holds_now(cli, topic: str, altered: None) -> None:
     key = "log.cleaner.backoff.ms"
     cli("configs", "alter", "--broker-default", "--set", f"{key}=14997", "--set", "log.retention.ms=70000")
     cli("configs", "alter", "--broker", "1", "--set", f"{key}=14996")
@@ -111,7 +111,7 @@ def test_a_key_that_is_set_no_longer_is_told_with_what_holds_now(cli, topic: str
     assert cli("topics", "alter", topic, "--delete-config", "retention.ms").lines[1:] == [line]
 
 
-def test_brokers_that_differ_are_told_apart() -> None:
+def test_brokers_that_differ_are_distinguished() -> None:
     def entry(*sources: str) -> ConfigEntry:
         values = tuple(
             ConfigSynonym("k", value, source) for value, _, source in (each.partition(" ") for each in sources)
@@ -128,11 +128,13 @@ def test_brokers_that_differ_are_told_apart() -> None:
         ConfigResource("broker", "3"): {"k": entry("1 default")},
     }
     held = configs.what_holds(admin, ConfigResource("broker", ""), ["k", "unknown"])
-    assert configs.told("k", held["k"]) == ("k: reset; now 1 (default) on broker 1, 3; 7 (dynamic_broker) on broker 2")
-    assert configs.told("unknown", held["unknown"]) == "unknown: reset"
+    assert configs.value_after_reset("k", held["k"]) == (
+        "k: reset; now 1 (default) on broker 1, 3; 7 (dynamic_broker) on broker 2"
+    )
+    assert configs.value_after_reset("unknown", held["unknown"]) == "unknown: reset"
 
 
-def test_a_key_that_does_nothing_here_is_told_so(cli, topic: str) -> None:
+def test_a_key_that_does_nothing_here_is_reported(cli, topic: str) -> None:
     done = cli("configs", "alter", "-t", topic, "--set", "local.retention.ms=5")
     assert "note: local.retention.ms: has no effect: tiered storage is not built" in done.err
     cli("configs", "alter", "-t", topic, "--delete", "local.retention.ms")
@@ -151,7 +153,7 @@ def test_a_key_that_does_nothing_here_is_told_so(cli, topic: str) -> None:
         ("alter", "--topic", "t", "--add", "a"),
     ],
 )
-def test_wrong_usage_is_told_before_anybody_is_asked(bare_cli, arguments: tuple[str, ...]) -> None:
+def test_wrong_usage_is_reported_before_anybody_is_asked(bare_cli, arguments: tuple[str, ...]) -> None:
     assert bare_cli("configs", *arguments, code=2).err
 
 

@@ -26,8 +26,8 @@ from headrace import Admin, Consumer, NewTopic, Producer, TopicPartition
 from headrace.errors import HeadraceError
 from tests.worlds import waiting
 
-PATIENCE_S = 120.0
-eventually = partial(waiting.until, within_s=PATIENCE_S, pause_s=0.1)
+TIMEOUT_S = 120.0
+eventually = partial(waiting.until, within_s=TIMEOUT_S, pause_s=0.1)
 TOPIC, GROUP = "orders", "billing"
 #: A coordinator of another version, on a machine whose clock is a minute and a half ahead.
 STRANGE_COORDINATOR = """
@@ -39,7 +39,7 @@ runpy.run_module("headrace_coordinator", run_name="__main__", alter_sys=True)
 """
 
 
-class Patient:
+class ExaminedCluster:
     """Four brokers, three controllers, a coordinator; and what tests start by hand in the place of one of them."""
 
     def __init__(self, cli: Callable[..., Any], data: Path) -> None:
@@ -85,8 +85,8 @@ class Patient:
 
 
 @pytest.fixture(scope="module")
-def patient(tmp_path_factory: pytest.TempPathFactory, bare_cli: Callable[..., Any]) -> Iterator[Patient]:
-    found = Patient(bare_cli, tmp_path_factory.mktemp("patient") / "cluster")
+def examined(tmp_path_factory: pytest.TempPathFactory, bare_cli: Callable[..., Any]) -> Iterator[ExaminedCluster]:
+    found = ExaminedCluster(bare_cli, tmp_path_factory.mktemp("patient") / "cluster")
     try:
         with Admin(bootstrap_servers=found.bootstrap) as admin:
             admin.create_topics([NewTopic(TOPIC, partitions=6)])
@@ -96,19 +96,19 @@ def patient(tmp_path_factory: pytest.TempPathFactory, bare_cli: Callable[..., An
 
 
 @pytest.fixture
-def traffic(patient: Patient) -> Iterator[None]:
+def traffic(examined: ExaminedCluster) -> Iterator[None]:
     """A producer, and a consumer in a group that commits, as long as the test lasts."""
     over, first = threading.Event(), threading.Event()
 
     def produce() -> None:
-        with Producer(bootstrap_servers=patient.bootstrap) as producer:
+        with Producer(bootstrap_servers=examined.bootstrap) as producer:
             while not over.is_set():
-                producer.send_many(TOPIC, [b"x" * 100] * 50).result(timeout=PATIENCE_S)
+                producer.send_many(TOPIC, [b"x" * 100] * 50).result(timeout=TIMEOUT_S)
                 over.wait(0.05)
 
     def consume() -> None:
         settings: dict[str, Any] = {"group_id": GROUP, "auto_offset_reset": "earliest", "enable_auto_commit": False}
-        with Consumer(bootstrap_servers=patient.bootstrap, **settings) as consumer:
+        with Consumer(bootstrap_servers=examined.bootstrap, **settings) as consumer:
             consumer.subscribe([TOPIC])
             while not over.is_set():
                 if consumer.poll(timeout=0.1):
@@ -119,27 +119,27 @@ def traffic(patient: Patient) -> Iterator[None]:
     for thread in threads:
         thread.start()
     try:
-        assert first.wait(PATIENCE_S)
+        assert first.wait(TIMEOUT_S)
         yield
     finally:
         over.set()
         for thread in threads:
-            thread.join(PATIENCE_S)
+            thread.join(TIMEOUT_S)
 
 
-def test_a_healthy_cluster_gets_one_line_and_no_finding(patient: Patient, traffic: None) -> None:
-    told = patient.doctor("--timeout", "30", "-o", "json", code=0)
-    found = told.json()
+def test_a_healthy_cluster_gets_one_line_and_no_finding(examined: ExaminedCluster, traffic: None) -> None:
+    output = examined.doctor("--timeout", "30", "-o", "json", code=0)
+    found = output.json()
     assert found["findings"] == []
-    assert (found["healthy"], found["not_asked"], told.err) == (True, [], "")
-    told = patient.doctor("--timeout", "30", code=0)
-    assert len(told.lines) == 1
-    assert told.text.startswith("healthy: 3 controllers, 4 brokers, 1 coordinator, ")
-    assert "\x1b" not in told.text
+    assert (found["healthy"], found["not_asked"], output.err) == (True, [], "")
+    output = examined.doctor("--timeout", "30", code=0)
+    assert len(output.lines) == 1
+    assert output.text.startswith("healthy: 3 controllers, 4 brokers, 1 coordinator, ")
+    assert "\x1b" not in output.text
 
 
-def test_top_shows_what_flows_once_or_a_document_a_line(patient: Patient, traffic: None, program: str) -> None:
-    frames = [json.loads(line) for line in patient("top", "-n", "2", "-i", "1", "-o", "json").lines]
+def test_top_shows_what_flows_once_or_a_document_a_line(examined: ExaminedCluster, traffic: None, program: str) -> None:
+    frames = [json.loads(line) for line in examined("top", "-n", "2", "-i", "1", "-o", "json").lines]
     assert len(frames) == 2
     assert frames[0]["timestamp_ms"] < frames[1]["timestamp_ms"]
     for frame in frames:
@@ -151,18 +151,18 @@ def test_top_shows_what_flows_once_or_a_document_a_line(patient: Patient, traffi
         (group,) = frame["groups"]
         assert (group["group"], group["members"], group["status"]) == (GROUP, 1, "OK")
     assert any(frame["groups"][0]["records_per_s"] > 0 for frame in frames)
-    shown = patient("top", "--once", "-i", "0.5")
+    shown = examined("top", "--once", "-i", "0.5")
     assert re.search(rf"^{TOPIC} +6 ", shown.text, re.MULTILINE)
     assert re.search(rf"^{GROUP} +stable +1 ", shown.text, re.MULTILINE)
     assert "\x1b" not in shown.text
 
 
 @pytest.mark.parametrize(("end", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_top_ends_when_it_is_told_to_and_leaves_the_terminal_as_it_was(
-    patient: Patient, program: str, end: signal.Signals, code: int
+def test_top_ends_when_it_is_asked_to_and_leaves_the_terminal_as_it_was(
+    examined: ExaminedCluster, program: str, end: signal.Signals, code: int
 ) -> None:
     ours, theirs = pty.openpty()
-    environment = {**os.environ, "HEADRACE_BOOTSTRAP_SERVERS": patient.bootstrap, "TERM": "xterm", "COLUMNS": "200"}
+    environment = {**os.environ, "HEADRACE_BOOTSTRAP_SERVERS": examined.bootstrap, "TERM": "xterm", "COLUMNS": "200"}
     process = subprocess.Popen(
         [program, "top", "-i", "0.2"], stdin=theirs, stdout=theirs, stderr=subprocess.PIPE, env=environment
     )
@@ -177,7 +177,7 @@ def test_top_ends_when_it_is_told_to_and_leaves_the_terminal_as_it_was(
                 shown += part
         except OSError:  # the terminal's other end is closed
             pass
-        _, err = process.communicate(timeout=PATIENCE_S)
+        _, err = process.communicate(timeout=TIMEOUT_S)
     finally:
         process.kill()
         os.close(ours)
@@ -187,8 +187,8 @@ def test_top_ends_when_it_is_told_to_and_leaves_the_terminal_as_it_was(
 
 
 def test_a_doctor_whom_nobody_answers_says_why(bare_cli: Callable[..., Any]) -> None:
-    told = bare_cli("doctor", "-b", "nowhere.invalid:9095,127.0.0.1:1", "--data", "/nowhere", "-o", "json", code=1)
-    found = told.json()
+    output = bare_cli("doctor", "-b", "nowhere.invalid:9095,127.0.0.1:1", "--data", "/nowhere", "-o", "json", code=1)
+    found = output.json()
     assert (found["healthy"], found["cluster_id"]) == (False, None)
     assert [each["rule"] for each in found["findings"]] == ["no-cluster", "name-not-resolved"]
     assert found["not_asked"][0]["what"] == "the cluster"
@@ -201,9 +201,9 @@ def polled(first: Consumer, *others: Consumer) -> Consumer:
     return first
 
 
-def storm(patient: Patient) -> None:
+def storm(examined: ExaminedCluster) -> None:
     """Members come and go: ten rebalances, as quickly as they can be had."""
-    settings = {"bootstrap_servers": patient.bootstrap, "group_id": GROUP}
+    settings = {"bootstrap_servers": examined.bootstrap, "group_id": GROUP}
     with Consumer(**settings) as stays:
         stays.subscribe([TOPIC])
         eventually(lambda: polled(stays).assignment(), "a member that stays")
@@ -215,8 +215,8 @@ def storm(patient: Patient) -> None:
 
 
 @pytest.mark.timeout(300)  # a minute of it is one cluster's troubles, on a quiet machine
-def test_much_is_wrong_at_once_and_each_of_it_is_found(patient: Patient) -> None:
-    with Admin(bootstrap_servers=patient.bootstrap) as admin:
+def test_much_is_wrong_at_once_and_each_of_it_is_found(examined: ExaminedCluster) -> None:
+    with Admin(bootstrap_servers=examined.bootstrap) as admin:
         admin.create_topics(
             [
                 NewTopic("only-there", assignments={0: [4]}),
@@ -225,21 +225,21 @@ def test_much_is_wrong_at_once_and_each_of_it_is_found(patient: Patient) -> None
                 NewTopic("moving", assignments={0: [1]}),
             ]
         )
-        patient.kill("broker", 4)
+        examined.kill("broker", 4)
         eventually(lambda: any(b.fenced for b in admin.describe_cluster(include_fenced_brokers=True).brokers), "fenced")
         admin.alter_partition_reassignments({TopicPartition("moving", 0): [1, 4]})
         led_by = admin.describe_quorum().leader_id
-        patient.kill("controller", next(each for each in (1, 2, 3) if each != led_by))
+        examined.kill("controller", next(each for each in (1, 2, 3) if each != led_by))
 
-        patient.kill("coordinator", 1)
-        patient.start_by_hand("coordinator", 1, ["-P", "-c", STRANGE_COORDINATOR])
-        own = patient.node("broker", 3)
+        examined.kill("coordinator", 1)
+        examined.start_by_hand("coordinator", 1, ["-P", "-c", STRANGE_COORDINATOR])
+        own = examined.node("broker", 3)
         port = own["address"].rpartition(":")[2]
         os.kill(own["pid"], signal.SIGTERM)
-        eventually(lambda: patient.node("broker", 3)["pid"] is None, "stopped")
-        internal = re.search(r"internal://(\S+)", (patient.data / "config" / "broker-3.properties").read_text())
+        eventually(lambda: examined.node("broker", 3)["pid"] is None, "stopped")
+        internal = re.search(r"internal://(\S+)", (examined.data / "config" / "broker-3.properties").read_text())
         assert internal is not None
-        patient.start_by_hand(
+        examined.start_by_hand(
             "broker",
             3,
             ["-P", "-m", "headrace_broker"],
@@ -259,24 +259,24 @@ def test_much_is_wrong_at_once_and_each_of_it_is_found(patient: Patient) -> None
     }  # fmt: skip
 
     def all_is_found() -> bool:
-        patient.starve("broker", 1)
-        return planted <= patient.rules()
+        examined.starve("broker", 1)
+        return planted <= examined.rules()
 
     eventually(all_is_found, "all that is planted is found")
 
     def seen_in_a_storm() -> Any:
         """None on a machine so slow that the storm took longer than the minute that it is judged by."""
-        storm(patient)
-        patient.starve("broker", 1)
-        told = patient.doctor("-o", "json", code=1).json()
-        return told if planted | {"group-storm"} <= {each["rule"] for each in told["findings"]} else None
+        storm(examined)
+        examined.starve("broker", 1)
+        output = examined.doctor("-o", "json", code=1).json()
+        return output if planted | {"group-storm"} <= {each["rule"] for each in output["findings"]} else None
 
-    told = eventually(seen_in_a_storm, "all of it in one look")
-    found = {each["rule"]: each for each in told["findings"]}
-    assert not told["healthy"]
+    output = eventually(seen_in_a_storm, "all of it in one look")
+    found = {each["rule"]: each for each in output["findings"]}
+    assert not output["healthy"]
     assert set(found) - planted - {"group-storm"} <= {"group-lag"}, "false alarms; though the group may well lag"
     assert all(each["what"] and each["where"] and each["cure"] for each in found.values())
-    assert f"headrace restart --data {patient.data} broker 4" in found["broker-down"]["cure"]
+    assert f"headrace restart --data {examined.data} broker 4" in found["broker-down"]["cure"]
     assert found["partition-offline"]["where"] == "only-there-0"
     assert "broker 4" in found["partition-offline"]["cure"]
     assert found["min-isr"]["where"] == "strict-0"
@@ -286,7 +286,7 @@ def test_much_is_wrong_at_once_and_each_of_it_is_found(patient: Patient) -> None
     assert (found["clock-skew"]["where"], found["clock-skew"]["severity"]) == ("coordinator 1", "error")
     assert "0.0.9: coordinator 1" in found["version-mix"]["what"]
     assert GROUP in found["group-storm"]["what"]
-    shown = patient.doctor(code=1)
+    shown = examined.doctor(code=1)
     assert shown.lines[0].startswith("error: ")  # errors first, each with its cure, then the sum
     assert shown.text.count("    cure:  ") >= len(planted)
     assert re.search(r"^\d+ errors, \d+ warnings; 3 controllers, 4 brokers", shown.lines[-1])

@@ -31,7 +31,9 @@ def test_an_id_is_made_for_a_cluster_or_a_directory(bare_cli: Cli) -> None:
     assert bare_cli("random-uuid", "-o", "json").json()["id"] != line
 
 
-def test_controllers_that_begin_together_are_told_of_each_other(bare_cli: Cli, config: Path, tmp_path: Path) -> None:
+def test_controllers_that_begin_together_are_notified_of_each_other(
+    bare_cli: Cli, config: Path, tmp_path: Path
+) -> None:
     voters = "1@127.0.0.1:19094:JEXY6aqzQY-32P5TStzaFg,2@127.0.0.1:19095:MvDxzVmcRsaTz33bUuRU6A"
     line = ("format", "--config", config, "--cluster-id", "S1L7bB9RQ0qq9d0RkX7UDQ", "--initial-controllers", voters)
     done = bare_cli(*line, "-o", "json").json()

@@ -123,9 +123,9 @@ def test_members_their_partitions_and_their_lag_are_shown(cli: Cli, consumers: l
 def test_each_rebalance_is_explained(cli: Cli, consumers: list[Consumer]) -> None:
     last = until(
         lambda: (
-            (told := cli("groups", "explain", GROUP, "-o", "json").json()["rebalances"])
-            and told[-1]["ended_at_ms"] is not None
-            and told[-1]
+            (rebalances := cli("groups", "explain", GROUP, "-o", "json").json()["rebalances"])
+            and rebalances[-1]["ended_at_ms"] is not None
+            and rebalances[-1]
         ),
         "the last rebalance to be done",
     )

@@ -256,7 +256,7 @@ def test_wrong_flags_are_usage_errors(cli: Cli) -> None:
     assert "none, gzip, snappy" in cli("produce", "-t", "t", "-z", "rar", stdin=b"x\n", code=2).err
 
 
-def test_a_topic_that_produce_creates_is_told_once(cli: Cli, topic: str) -> None:
+def test_a_topic_that_produce_creates_is_reported_once(cli: Cli, topic: str) -> None:
     """A name with a typing mistake must not go unnoticed."""
     assert "created topic" not in cli("produce", "-t", topic, stdin=b"x\n").err
     made = cli("produce", "-t", f"{topic}-new", "-p", "0", "-o", "json", stdin=b"x\n")

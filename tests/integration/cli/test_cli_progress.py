@@ -20,9 +20,11 @@ def with_a_terminal(program: str, bootstrap: str, *arguments: str, stdin: Path |
     """stdout, and what the terminal at stderr got."""
     ours, theirs = pty.openpty()
     kept = {key: value for key, value in os.environ.items() if not key.startswith("HEADRACE_") and key != "NO_COLOR"}
-    told = kept | {"TERM": "xterm", "COLUMNS": "100", "HEADRACE_BOOTSTRAP_SERVERS": bootstrap}
+    environment = kept | {"TERM": "xterm", "COLUMNS": "100", "HEADRACE_BOOTSTRAP_SERVERS": bootstrap}
     with open(stdin or os.devnull, "rb") as source:
-        process = subprocess.Popen([program, *arguments], stdin=source, stdout=subprocess.PIPE, stderr=theirs, env=told)
+        process = subprocess.Popen(
+            [program, *arguments], stdin=source, stdout=subprocess.PIPE, stderr=theirs, env=environment
+        )
     os.close(theirs)
     shown: list[bytes] = []
 

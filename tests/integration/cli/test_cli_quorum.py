@@ -22,7 +22,7 @@ from tests.worlds.waiting import until
 
 Cli = Callable[..., Any]
 #: Nothing here waits longer than this for anything.
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 
 
 class Cluster:
@@ -92,7 +92,7 @@ class Writes:
 
     def __exit__(self, *exception: object) -> None:
         self._stop.set()
-        self._thread.join(PATIENCE_S)
+        self._thread.join(TIMEOUT_S)
 
     def goes_on(self) -> None:
         """Returns once a write that began after this was acknowledged."""
@@ -110,7 +110,7 @@ class Writes:
             while not self._stop.is_set():
                 number += 1
                 try:
-                    admin.create_topics([NewTopic(f"t{number}", partitions=1)], timeout=PATIENCE_S)
+                    admin.create_topics([NewTopic(f"t{number}", partitions=1)], timeout=TIMEOUT_S)
                 except HeadraceError as error:  # its outcome may be unknown; the next name is another one
                     self.refused.append(error)
                 else:

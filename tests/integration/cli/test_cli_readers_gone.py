@@ -86,7 +86,7 @@ def _nobody_reads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def told(headrace: LocalCluster) -> Callable[[str], list[str]]:
+def address_options(headrace: LocalCluster) -> Callable[[str], list[str]]:
     """Fills in the arguments: a topic with records, and a group that has read it."""
     with Admin(bootstrap_servers=headrace.bootstrap_servers) as admin:
         admin.create_topics([NewTopic(TOPIC, partitions=1)])
@@ -108,7 +108,7 @@ def told(headrace: LocalCluster) -> Callable[[str], list[str]]:
 @pytest.mark.parametrize("command", _PRINTS)
 def test_it_ends_with_141(
     command: str,
-    told: Callable[[str], list[str]],
+    address_options: Callable[[str], list[str]],
     headrace: LocalCluster,
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
@@ -116,7 +116,7 @@ def test_it_ends_with_141(
 ) -> None:
     monkeypatch.setenv("HEADRACE_BOOTSTRAP_SERVERS", headrace.bootstrap_servers)
     monkeypatch.setenv("HEADRACE_CONFIG_DIR", str(tmp_path))
-    arguments = [*command.split(), *told(_PRINTS[command])]
+    arguments = [*command.split(), *address_options(_PRINTS[command])]
     with _nobody_reads(monkeypatch):
         code = run(arguments)
     err = capfd.readouterr().err

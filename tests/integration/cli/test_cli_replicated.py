@@ -15,7 +15,7 @@ import pytest
 
 from tests.worlds.waiting import until
 
-PATIENCE_S = 90.0
+TIMEOUT_S = 90.0
 
 
 class Cluster:
@@ -42,7 +42,7 @@ class Cluster:
         until(
             lambda: {"role": "broker", "id": broker, "pid": None}.items() <= self._node(broker).items(),
             "gone",
-            PATIENCE_S,
+            TIMEOUT_S,
         )
 
     def _node(self, broker: int) -> dict[str, Any]:
@@ -113,7 +113,7 @@ def test_a_leader_dies_another_is_elected_and_the_first_leads_again_when_it_is_a
     assert "PREFERRED_LEADER_NOT_AVAILABLE" in refused.err
 
     cluster.restart(before["leader"])
-    until(lambda: cluster.is_whole("led"), "in sync again", PATIENCE_S, pause_s=0.1)
+    until(lambda: cluster.is_whole("led"), "in sync again", TIMEOUT_S, pause_s=0.1)
     assert cluster.read("led") == ["after", "before"]
     assert cluster.json("partitions", "elect", "led-0")[0]["elected"]
     assert cluster.partitions("led")[0]["leader"] == before["leader"]
@@ -158,6 +158,6 @@ def test_a_broker_is_emptied_stopped_and_forgotten(cluster: Cluster) -> None:
     assert (rows[3]["draining"], rows[3]["replicas"]) == (True, 0)
     assert all(sorted(row["isr"]) == [1, 2] for row in cluster.partitions("kept"))
     cluster.end(3, signal.SIGTERM)
-    cluster("brokers", "unregister", "3", "--wait", str(PATIENCE_S))
+    cluster("brokers", "unregister", "3", "--wait", str(TIMEOUT_S))
     assert [row["id"] for row in cluster.json("brokers", "list")] == [1, 2]
     assert cluster.read("kept") == lines

@@ -112,12 +112,12 @@ def test_every_node_is_restarted_under_a_producer_and_nothing_is_lost_or_fails(
         rolled = bare_cli("cluster", "roll", "--data", cluster.directory, "-o", "json", timeout_s=WAIT_S)
     finally:
         outcomes = writer.stop()
-    told = rolled.json()
-    assert told["left"] == told["notes"] == []
-    names = [(row["role"], row["id"]) for row in told["restarted"]]
+    summary = rolled.json()
+    assert summary["left"] == summary["notes"] == []
+    names = [(row["role"], row["id"]) for row in summary["restarted"]]
     assert sorted(names[:3]) == [("controller", number) for number in (1, 2, 3)]
     assert names[3:] == [(role, number) for role in ("broker", "coordinator") for number in (1, 2)]
-    assert {name: row["pid"] for name, row in zip(names, told["restarted"], strict=True)} == pids(cluster)
+    assert {name: row["pid"] for name, row in zip(names, summary["restarted"], strict=True)} == pids(cluster)
     assert all(before[name] != pid for name, pid in pids(cluster).items())
     failed = [outcome for outcome in outcomes if not isinstance(outcome, int)]
     assert (failed[:3], outcomes) == ([], list(range(len(outcomes))))

@@ -64,7 +64,7 @@ class ConsumerGroupWorld:
         number = next(_names)
         self.topic, self.group = f"in-{os.getpid()}-{number}", f"group-{os.getpid()}-{number}"
         self.partitions = [TopicPartition(self.topic, each) for each in range(partitions)]
-        self.told: list[tuple[str, str, list[int]]] = []
+        self.reported: list[tuple[str, str, list[int]]] = []
         self._made: list[Consumer] = []
         with Admin(bootstrap_servers=self.bootstrap) as admin:
             admin.create_topics([NewTopic(self.topic, partitions)])
@@ -83,7 +83,7 @@ class ConsumerGroupWorld:
 
     def callbacks(self, name: str) -> dict[str, Any]:
         def note(what: str) -> Callable[[Consumer, list[TopicPartition]], None]:
-            return lambda _, partitions: self.told.append((name, what, [tp.partition for tp in partitions]))
+            return lambda _, partitions: self.reported.append((name, what, [tp.partition for tp in partitions]))
 
         return {f"on_{what}": note(what) for what in ("assigned", "revoked", "lost")}
 
@@ -287,7 +287,7 @@ def test_a_second_member_takes_its_share_and_the_rest_is_read_on(make_world: Cal
     poll_until(lambda: len(two.assignment()) == 2, one, two)
     assert one.assignment() | two.assignment() == set(world.partitions)
     assert one.assignment() & two.assignment() == set()
-    assert [what for name, what, _ in world.told if name == "one"] == ["assigned", "revoked"]
+    assert [what for name, what, _ in world.reported if name == "one"] == ["assigned", "revoked"]
     world.fill()
     came: list[Any] = []
     poll_until(lambda: came.extend(one.poll(0.05) + two.poll(0.05)) or len(came) >= 40)
@@ -318,7 +318,7 @@ def test_partitions_that_are_added_are_read(make_world: Callable[..., ConsumerGr
     with Admin(bootstrap_servers=world.bootstrap) as admin:
         admin.create_partitions({world.topic: 3})
     poll_until(lambda: len(member.assignment()) == 3, member)
-    assert world.told == [("a", "assigned", [0]), ("a", "assigned", [1, 2])]
+    assert world.reported == [("a", "assigned", [0]), ("a", "assigned", [1, 2])]
 
 
 def test_a_static_member_that_comes_back_moves_nothing(make_world: Callable[..., ConsumerGroupWorld]) -> None:
@@ -327,11 +327,11 @@ def test_a_static_member_that_comes_back_moves_nothing(make_world: Callable[...,
     poll_until(lambda: len(one.assignment()) == len(two.assignment()) == 2, one, two)
     had = two.assignment()
     two.close()
-    world.told.clear()
+    world.reported.clear()
     again = world.member("again", group_instance_id="two")
     poll_until(lambda: again.assignment(), one, again)
     assert again.assignment() == had
-    assert [entry for entry in world.told if entry[0] == "one"] == []
+    assert [entry for entry in world.reported if entry[0] == "one"] == []
 
 
 def test_a_second_process_of_the_same_name_waits_until_the_first_is_gone(
@@ -350,7 +350,7 @@ def test_a_second_process_of_the_same_name_waits_until_the_first_is_gone(
     poll_until(lambda: second.assignment(), second)
 
 
-def test_a_caller_that_does_nothing_for_too_long_is_out_and_told_why(
+def test_a_caller_that_does_nothing_for_too_long_is_out_and_learns_why(
     make_world: Callable[..., ConsumerGroupWorld], caplog: pytest.LogCaptureFixture
 ) -> None:
     world = make_world(2)
@@ -363,7 +363,7 @@ def test_a_caller_that_does_nothing_for_too_long_is_out_and_told_why(
         slow.commit({world.partitions[0]: 1})
     assert "was not polled for" in caplog.text
     poll_until(lambda: len(slow.assignment()) == 1, slow, other)  # it joins again
-    assert [what for name, what, _ in world.told if name == "slow"][:2] == ["assigned", "lost"]
+    assert [what for name, what, _ in world.reported if name == "slow"][:2] == ["assigned", "lost"]
 
 
 def test_a_handler_that_makes_progress_is_no_idle_one(make_world: Callable[..., ConsumerGroupWorld]) -> None:
@@ -378,7 +378,7 @@ def test_a_handler_that_makes_progress_is_no_idle_one(make_world: Callable[..., 
             break
     member.commit()
     assert world.committed() == [10]
-    assert [what for _, what, _ in world.told] == ["assigned"]
+    assert [what for _, what, _ in world.reported] == ["assigned"]
 
 
 def test_coordinators_come_and_go_and_nobody_stops_reading(
@@ -396,7 +396,7 @@ def test_coordinators_come_and_go_and_nobody_stops_reading(
     poll_until(lambda: all(member.position(tp) == 2 for tp in world.partitions), member)
     member.commit()
     assert world.committed() == [2, 2]
-    assert [what for _, what, _ in world.told] == ["assigned"]
+    assert [what for _, what, _ in world.reported] == ["assigned"]
 
 
 def test_without_any_coordinator_reading_goes_on_and_commits_say_why_they_do_not(
@@ -406,7 +406,7 @@ def test_without_any_coordinator_reading_goes_on_and_commits_say_why_they_do_not
     one = world.member("one", request_timeout_ms=2_000, default_api_timeout_ms=4_000)
     other = world.member("other")
     poll_until(lambda: len(one.assignment()) == len(other.assignment()) == 1, one, other)
-    world.told.clear()
+    world.reported.clear()
 
     def reads_all() -> bool:
         return all(each.position(tp) == sent for each in (one, other) for tp in each.assignment())
@@ -430,22 +430,22 @@ def test_without_any_coordinator_reading_goes_on_and_commits_say_why_they_do_not
     world.fill(1)
     sent += 1
     poll_until(reads_all, one, other)
-    assert world.told == [], "nobody has lost anything, or read anything again"
+    assert world.reported == [], "nobody has lost anything, or read anything again"
 
 
 def test_commits_that_do_not_wait_keep_their_order(make_world: Callable[..., ConsumerGroupWorld]) -> None:
     world = make_world(1)
     (tp,) = world.partitions
-    heard: list[int] = []
+    committed: list[int] = []
     with world.consumer() as committing:
         futures = [
-            committing.commit_async({tp: offset}, lambda offsets, error: heard.append(offsets[tp].offset))
+            committing.commit_async({tp: offset}, lambda offsets, error: committed.append(offsets[tp].offset))
             for offset in range(1, 51)
         ]
         for future in futures:
             future.result(LIMIT_S)
-        until(lambda: len(heard) == 50, within_s=LIMIT_S)
-        assert heard == list(range(1, 51))
+        until(lambda: len(committed) == 50, within_s=LIMIT_S)
+        assert committed == list(range(1, 51))
         assert committing.committed(tp) == 50
 
 
@@ -455,15 +455,15 @@ def test_the_asyncio_face(make_world: Callable[..., ConsumerGroupWorld]) -> None
     (tp,) = world.partitions
 
     async def main() -> None:
-        told: list[str] = []
+        reported: list[str] = []
 
         async def assigned(consumer: AsyncConsumer, partitions: list[TopicPartition]) -> None:
             await consumer.seek(partitions[0], 2)
-            told.append("assigned")
+            reported.append("assigned")
 
         async def revoked(consumer: AsyncConsumer, partitions: list[TopicPartition]) -> None:
             await consumer.commit()
-            told.append("revoked")
+            reported.append("revoked")
 
         async with AsyncConsumer(
             bootstrap_servers=world.bootstrap, group_id=world.group, enable_auto_commit=False
@@ -479,7 +479,7 @@ def test_the_asyncio_face(make_world: Callable[..., ConsumerGroupWorld]) -> None
             await member.commit_async({tp: 5})
             assert await member.committed(tp) == 5
             assert member.group_metadata().group_id == world.group
-        assert told == ["assigned", "revoked"]
+        assert reported == ["assigned", "revoked"]
 
     asyncio.run(main())
     assert world.committed() == [10]
@@ -537,7 +537,7 @@ def test_to_subscribe_to_nothing_is_to_unsubscribe(make_world: Callable[..., Con
     member, other = world.member("a"), world.consumer()
     poll_until(lambda: member.assignment(), member)
     member.subscribe([])
-    assert world.told == [("a", "assigned", [0]), ("a", "revoked", [0])]
+    assert world.reported == [("a", "assigned", [0]), ("a", "revoked", [0])]
     assert member.subscription() == frozenset()
     member.assign(world.partitions)  # which who is subscribed may not
     other.subscribe([world.topic])
@@ -637,7 +637,7 @@ def test_an_instance_that_was_replaced_is_out_for_good(make_world: Callable[...,
     first._core.engine.io.call(group._membership.nudge)
     with pytest.raises(FencedInstanceIdError):
         poll_until(lambda: False, first)
-    assert ("first", "lost", [0]) in world.told
+    assert ("first", "lost", [0]) in world.reported
     with pytest.raises(FencedInstanceIdError):
         first.poll(0)
 
@@ -653,11 +653,11 @@ def test_a_topic_that_is_made_anew_is_read_from_its_beginning(make_world: Callab
         poll_until(lambda: not member.assignment(), member)
         admin.create_topics([NewTopic(world.topic, 1)])
     world.fill(10)
-    came = poll_until(lambda: world.told[-1][1] == "assigned", member)
+    came = poll_until(lambda: world.reported[-1][1] == "assigned", member)
     came += poll_until(lambda: member.position(world.partitions[0]) == 10, member)
     assert [record.offset for record in came] == list(range(10))
     poll_until(lambda: world.committed() == [10], member)
-    assert [what for _, what, _ in world.told] == ["assigned", "revoked", "assigned"]
+    assert [what for _, what, _ in world.reported] == ["assigned", "revoked", "assigned"]
 
 
 def test_a_loop_goes_on_after_its_consumer_was_out(make_world: Callable[..., ConsumerGroupWorld]) -> None:
@@ -673,4 +673,4 @@ def test_a_loop_goes_on_after_its_consumer_was_out(make_world: Callable[..., Con
         if record.offset == 1:
             break
     assert offsets == [0, 0, 1]  # nothing was committed
-    assert [what for _, what, _ in world.told] == ["assigned", "lost", "assigned"]
+    assert [what for _, what, _ in world.reported] == ["assigned", "lost", "assigned"]

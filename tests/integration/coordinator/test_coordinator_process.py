@@ -65,10 +65,10 @@ def test_members_share_and_one_whose_stream_breaks_is_gone_after_the_grace(clust
     described = cluster.describe(group)
     assert [(member.member_id, member.client_id) for member in described.members] == [(first.id, "by hand")]
     assert described.state == "stable"
-    told = stub.ExplainGroup(groups_pb2.ExplainGroupRequest(group_id=group), timeout=20).rebalances
-    assert [each.number for each in told] == sorted(each.number for each in told)
-    assert "connection" in told[-1].reason
-    assert {each.partition for each in told[-1].moved} == {partition for _, partition in second.assignment}
+    history = stub.ExplainGroup(groups_pb2.ExplainGroupRequest(group_id=group), timeout=20).rebalances
+    assert [each.number for each in history] == sorted(each.number for each in history)
+    assert "connection" in history[-1].reason
+    assert {each.partition for each in history[-1].moved} == {partition for _, partition in second.assignment}
     first.leave()
     until(lambda: not cluster.describe(group).members, "the group to be empty", LONG_S)
 
@@ -141,8 +141,8 @@ def test_lag_is_known_soon_and_groups_are_listed_and_deleted(cluster: GroupsClus
     stub = cluster.stub(1)
 
     def lag() -> int | None:
-        (told,) = stub.DescribeLag(groups_pb2.DescribeLagRequest(group_ids=[group]), timeout=20).groups
-        (partition,) = told.partitions
+        (history,) = stub.DescribeLag(groups_pb2.DescribeLagRequest(group_ids=[group]), timeout=20).groups
+        (partition,) = history.partitions
         return partition.lag if partition.HasField("lag") else None
 
     until(lambda: lag() == 6, "the high watermark to be seen", LONG_S)

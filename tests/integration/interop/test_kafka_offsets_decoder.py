@@ -197,8 +197,8 @@ def test_kafka_reads_what_a_cluster_of_ours_has_written(tmp_path: Path) -> None:
         key = json.loads(line.key)
         assert key["type"] == "1"
         assert (key["data"]["topic"], key["data"]["partition"]) == (topic, 0)
-        told = None if line.value == "<DELETE>" else json.loads(line.value)["data"]
-        offsets.setdefault(key["data"]["group"], []).append(told and told["offset"])
-        assert told is None or len(told["topicId"]) == 22, "sixteen bytes in Kafka's base 64"
+        decoded = None if line.value == "<DELETE>" else json.loads(line.value)["data"]
+        offsets.setdefault(key["data"]["group"], []).append(decoded and decoded["offset"])
+        assert decoded is None or len(decoded["topicId"]) == 22, "sixteen bytes in Kafka's base 64"
     assert offsets == {group: list(range(10)), plain: [77, None]}
     assert any(not line.key.startswith("{") for line in lines), "no record of ours was there to be stepped over"

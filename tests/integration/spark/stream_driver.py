@@ -65,8 +65,8 @@ def main() -> None:
         query.awaitTermination()
     if (directory / "files").exists():
         rows = spark.read.parquet(str(directory / "files" / "out")).collect()
-        told = [(row.partition, row.offset, bytes(row.value).decode()) for row in rows]
-        (directory / "files" / "rows.json").write_text(json.dumps(told))
+        records = [(row.partition, row.offset, bytes(row.value).decode()) for row in rows]
+        (directory / "files" / "rows.json").write_text(json.dumps(records))
     spark.stop()
 
 

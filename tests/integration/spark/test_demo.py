@@ -38,11 +38,11 @@ def run_of_today() -> tuple[Path, str] | None:
 def test_the_demos_numbers_are_those_of_the_csv(tmp_path: Path) -> None:
     import pandas as pd
 
-    root, told = run_of_today() or run_demo(tmp_path)
-    assert told.strip().splitlines()[-1].startswith("demo: ok ")
+    root, output = run_of_today() or run_demo(tmp_path)
+    assert output.strip().splitlines()[-1].startswith("demo: ok ")
     summary: dict[str, Any] = json.loads((root / "build/demo/summary.json").read_text())
     for plot in (root / "build/demo").glob("*.png"):
-        assert str(plot) in told
+        assert str(plot) in output
         assert plot.stat().st_size > 20_000
     assert len(list((root / "build/demo").glob("*.png"))) == 2
 
@@ -63,12 +63,12 @@ def test_the_demos_numbers_are_those_of_the_csv(tmp_path: Path) -> None:
         assert summary[key] > 0
     assert summary["group"]["lag"] == 0
     assert 0 < summary["group"]["largest_lag"] <= len(flights)
-    assert "groups describe departures_by_hour" in told
+    assert "groups describe departures_by_hour" in output
     failover = summary["failover"]
     assert failover["new_leader"] != failover["old_leader"]
     assert failover["new_epoch"] > failover["old_epoch"]
     assert failover["first_write_s"] > 0
-    assert f"KILLING broker {failover['old_leader']} (kill -9)" in told
+    assert f"KILLING broker {failover['old_leader']} (kill -9)" in output
     assert cluster_processes(root) == []
 
 

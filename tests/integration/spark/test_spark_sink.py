@@ -89,7 +89,7 @@ def test_the_option_wins_over_the_column_and_a_topic_can_be_copied_as_it_stands(
         ("'x' value", {"topic": "t", "headrace.lingr.ms": "1"}, "did you mean 'linger.ms'"),
     ],
 )
-def test_mistakes_are_told_before_a_task_runs(
+def test_mistakes_are_reported_before_a_task_runs(
     spark: Any, headrace: Any, columns: str, options: dict[str, str], message: str
 ) -> None:
     with pytest.raises(Exception, match=message) as caught:

@@ -135,7 +135,9 @@ def test_an_empty_topic_and_a_pattern_without_a_match_give_no_rows(source: Any, 
         ({"subscribe": "a", "headrace.fetch.min.bites": "1"}, "did you mean 'fetch.min.bytes'"),
     ],
 )
-def test_mistakes_are_told_where_the_frame_is_made_or_run(source: Any, options: dict[str, str], message: str) -> None:
+def test_mistakes_are_reported_where_the_frame_is_made_or_run(
+    source: Any, options: dict[str, str], message: str
+) -> None:
     with pytest.raises(Exception, match=message):
         source("read", **options).load().count()
 

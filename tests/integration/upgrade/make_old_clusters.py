@@ -136,7 +136,7 @@ def hexed(data: bytes | None) -> str | None:
     return None if data is None else bytes(data).hex()
 
 
-def told(bootstrap: str, admin: Admin) -> dict[str, Any]:
+def described(bootstrap: str, admin: Admin) -> dict[str, Any]:
     topics = {}
     for topic in admin.describe_topics():
         resource = ConfigResource("topic", topic.name)
@@ -176,7 +176,7 @@ def make(name: str, root: Path, **topology: int) -> None:
         about = {
             "metadata.version": admin.describe_features()["metadata.version"].finalized_level,
             "cluster_id": admin.describe_cluster().cluster_id,
-            "topics": told(bootstrap, admin),
+            "topics": described(bootstrap, admin),
         }
     if name == "replication":
         about["last_batches"] = last_batches(directory)

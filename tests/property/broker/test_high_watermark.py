@@ -61,12 +61,12 @@ class HighWatermarkMachine(RuleBasedStateMachine):
         """This moment's candidate, and whether the leader waits for a joining follower (then the value may be lower:
         checked separately)."""
         if len(self.isr) >= min(self.min_insync, len(REPLICAS)):
-            settled = [self.words.get(each, (0, -1))[1] for each in sorted(self.maximal()) if each != LEADER]
-            self.largest = max(self.largest, min([self.flushed, *settled]))
+            durable = [self.words.get(each, (0, -1))[1] for each in sorted(self.maximal()) if each != LEADER]
+            self.largest = max(self.largest, min([self.flushed, *durable]))
 
     def lower_bound(self) -> int:
         """The leader may wait for any follower."""
-        return min([self.largest, *(settled for _, settled in self.words.values())])
+        return min([self.largest, *(durable for _, durable in self.words.values())])
 
     # ---------------------------------------------------------------- what happens
 
@@ -87,25 +87,25 @@ class HighWatermarkMachine(RuleBasedStateMachine):
     @rule(who=followers, share=st.floats(0, 1), reborn=st.booleans())
     def join(self, who: int, share: float, reborn: bool) -> None:
         self.lives[who] += reborn
-        settled = int(self.end * share)
+        durable = int(self.end * share)
         assert self.leader.follower_joined(
-            who, self.lives[who], log_end=settled, durable_end=settled, log_start=0, now_ms=self.now_ms
+            who, self.lives[who], log_end=durable, durable_end=durable, log_start=0, now_ms=self.now_ms
         )
         self.joined[who] = self.lives[who]
-        self.words[who] = self.lives[who], settled
+        self.words[who] = self.lives[who], durable
         self.look()
 
     @rule(who=followers, share=st.floats(0, 1), stale=st.booleans())
     def ack(self, who: int, share: float, stale: bool) -> None:
         life = self.lives[who] - stale
         before = self.words.get(who, (0, 0))[1]
-        settled = before + int((self.end - before) * share)
+        durable = before + int((self.end - before) * share)
         counts = self.leader.follower_acked(
-            who, life, durable_end=settled, log_end=settled, log_start=0, now_ms=self.now_ms
+            who, life, durable_end=durable, log_end=durable, log_start=0, now_ms=self.now_ms
         )
         assert counts == (who in self.joined and self.joined[who] == life)
         if counts:
-            self.words[who] = life, settled
+            self.words[who] = life, durable
         self.look()
 
     @rule(who=followers)
@@ -204,8 +204,8 @@ class HighWatermarkMachine(RuleBasedStateMachine):
         """Without a joining follower, this moment's minimum is exact."""
         if len(self.isr) < min(self.min_insync, len(REPLICAS)):
             return
-        settled = [self.words.get(each, (0, -1))[1] for each in sorted(self.maximal()) if each != LEADER]
-        assert self.leader.high_watermark >= min([self.flushed, *settled])
+        durable = [self.words.get(each, (0, -1))[1] for each in sorted(self.maximal()) if each != LEADER]
+        assert self.leader.high_watermark >= min([self.flushed, *durable])
 
     @invariant()
     def it_never_goes_back(self) -> None:

@@ -72,9 +72,9 @@ class LeaderMachine(RuleBasedStateMachine):
         leader.appended(end, end if flushed else leader.flushed_end, count * RECORD_BYTES)
         self.moved(number)
         if waits:
-            heard: list[HeadraceError | None] = []
-            leader.when_committed(end, heard.append)
-            self.producers.append((number, end, heard))
+            outcomes: list[HeadraceError | None] = []
+            leader.when_committed(end, outcomes.append)
+            self.producers.append((number, end, outcomes))
 
     @rule(number=numbers, share=st.floats(0, 1))
     def flush(self, number: int, share: float) -> None:
@@ -100,9 +100,9 @@ class LeaderMachine(RuleBasedStateMachine):
         reason = NotLeaderOrFollowerError("moved")
         old.resign(reason)
         old.resign(NotLeaderOrFollowerError("twice"))
-        for at, end, heard in self.producers:
+        for at, end, outcomes in self.producers:
             if at == number and end > self.promised[number]:
-                assert heard == [reason]
+                assert outcomes == [reason]
         self.producers = [item for item in self.producers if item[0] != number]
         assert old.waiting[0] == 0
         leader = self.elected(old.partition, old.leader_epoch + 1, self.starts[number], old.log_end, old.flush_policy)
@@ -165,8 +165,8 @@ class LeaderMachine(RuleBasedStateMachine):
 
     @invariant()
     def producers_hear_once_and_not_too_soon(self) -> None:
-        for number, end, heard in getattr(self, "producers", ()):
-            assert heard == ([None] if end <= self.promised[number] else [])
+        for number, end, outcomes in getattr(self, "producers", ()):
+            assert outcomes == ([None] if end <= self.promised[number] else [])
 
     @invariant()
     def nobody_waits_for_what_is_there(self) -> None:

@@ -250,7 +250,7 @@ MUTANTS: dict[str, tuple[type, str, Callable[..., object]]] = {
     "a refused commit has changed something": (OffsetsLogic, "_check_committer", _applies_before_it_checks),
     "the new topic's offsets are buried with the old one's": (OffsetsLogic, "_next_doomed", _buries_namesakes),
     "nobody asks who commits": (OffsetsLogic, "_check_committer", lambda self, request: None),
-    "a clock that was set back stops the checks": (RetentionSweep, "heard", _never_hears),
+    "a clock that was set back stops the checks": (RetentionSweep, "check_clock", _never_hears),
     "a consumer may not go back": (OffsetBook, "apply", _ignores_older_offsets),
     "topics that go leave their offsets": (OffsetsLogic, "topics_changed", lambda self, request: None),
 }

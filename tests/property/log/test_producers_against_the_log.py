@@ -194,8 +194,8 @@ class ProducerMachine(RuleBasedStateMachine):
                 found = ProducerTable.from_snapshot(data, path, offset)
             except CorruptLogError:  # damaged, or torn, and not asked for since
                 continue
-            told = {entry.producer_id: (entry.epoch, entry.last_batch) for entry in found}
-            assert told == {entry.producer_id: (entry.epoch, entry.last_batch) for entry in table}
+            scanned = {entry.producer_id: (entry.epoch, entry.last_batch) for entry in found}
+            assert scanned == {entry.producer_id: (entry.epoch, entry.last_batch) for entry in table}
 
 
 TestProducers = ProducerMachine.TestCase

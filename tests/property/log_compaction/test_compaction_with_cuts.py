@@ -34,7 +34,7 @@ class ShortenedWorld(CompactionWorld):
     def __post_init__(self) -> None:
         super().__post_init__()
         #: All that was true of a producer at some time.
-        self.told: set[tuple[int, Known]] = set()
+        self.acknowledged: set[tuple[int, Known]] = set()
 
     def truncate(self) -> None:
         """As a follower does it: the end goes back to anywhere, and the producers' state is what the log still says."""
@@ -57,18 +57,20 @@ class ShortenedWorld(CompactionWorld):
 
     def append(self, data: bytes) -> None:
         super().append(data)
-        self.told |= known_of(self.table).items()
+        self.acknowledged |= known_of(self.table).items()
 
     def check_producers_after_a_cut(self) -> None:
         """The log may know more than its batches say, for snapshots tell of some that a cleaning took. It knows no
         less, nothing of what was cut off, and nothing that never was."""
         log = self.log
-        self.told = {(producer_id, known) for producer_id, known in self.told if known.last_offset < log.log_end_offset}
+        self.acknowledged = {
+            (producer_id, known) for producer_id, known in self.acknowledged if known.last_offset < log.log_end_offset
+        }
         found, rebuilt = known_of(log.producers), known_of(producers_of(batches_of(log)))
-        told = {(producer_id, known[:3]) for producer_id, known in self.told}
+        acknowledged = {(producer_id, known[:3]) for producer_id, known in self.acknowledged}
         # A marker that stayed, where the data before it went for the sake of what is cut off, tells its epoch only.
-        told |= {(producer_id, (known.epoch, -1, -1)) for producer_id, known in self.told}
-        assert {(producer_id, known[:3]) for producer_id, known in found.items()} <= told, (
+        acknowledged |= {(producer_id, (known.epoch, -1, -1)) for producer_id, known in self.acknowledged}
+        assert {(producer_id, known[:3]) for producer_id, known in found.items()} <= acknowledged, (
             f"seed {self.seed}: the log knows what never was"
         )
         for producer_id in rebuilt.keys() - self.forgotten:

@@ -70,7 +70,7 @@ class Room:
         )
         self.settings.apply(self.broker.image, BROKER_ID)
 
-    def told(self, kind: type) -> list[Any]:
+    def events_of(self, kind: type) -> list[Any]:
         return [event for event in self.events if isinstance(event, kind)]
 
     async def fill(self, topic: str, count: int, *, keys: int = 5, timestamp_ms: int | None = None) -> None:
@@ -123,7 +123,7 @@ def test_a_log_start_that_retention_moved_is_in_every_answer() -> None:
             (done,) = await produced.wait_sent(1)
             assert (done.results[0].base_offset, done.results[0].log_start_offset) == (20, 20)
             assert broker.values("t") == [b"new"]
-            (event,) = here.told(SegmentsDeleted)
+            (event,) = here.events_of(SegmentsDeleted)
             assert (event.why, event.log_start_offset, event.count) == ("retention.ms", 20, 7)
             consumer.on_closed()
 
@@ -151,7 +151,7 @@ def test_a_pass_over_many_partitions_judges_some_at_a_time_on_a_thread(
             assert sum(judged) == 301
             assert max(judged) <= retention.LOGS_AT_ONCE
             assert here.broker.partitions.leader(TopicPartition("old", 0)).leader.log_start == 10
-            assert len(here.told(SegmentsDeleted)) == 1
+            assert len(here.events_of(SegmentsDeleted)) == 1
 
     asyncio.run(scenario())
 
@@ -245,7 +245,7 @@ def test_an_idle_active_segment_is_compacted_when_its_records_wait_too_long() ->
             await here.configure("t", cleanup_policy="compact", max_compaction_lag_ms="300", segment_bytes="1000000")
             await here.fill("t", 30)
             here.upkeep.start()
-            (event, *_) = await until(lambda: here.told(LogCleaned))
+            (event, *_) = await until(lambda: here.events_of(LogCleaned))
             assert event.records_kept == 5
             assert here.broker.values("t") == [b"%d " % number + b"." * 200 for number in range(25, 30)]
 
@@ -262,17 +262,17 @@ def test_a_log_that_cannot_be_cleaned_is_said_once_and_the_others_go_on() -> Non
                 await here.fill(name, 30)
             fs.flip("/data/bad-0/00000000000000000003.log", 80)
             here.upkeep.start()
-            (event,) = await until(lambda: here.told(LogUncleanable))
+            (event,) = await until(lambda: here.events_of(LogUncleanable))
             assert event.partition == TopicPartition("bad", 0)
             assert "00000000000000000003.log" in event.reason
-            await until(lambda: any(event.partition.topic == "good" for event in here.told(LogCleaned)))
+            await until(lambda: any(event.partition.topic == "good" for event in here.events_of(LogCleaned)))
             await until(lambda: here.metrics.snapshot()["uncleanable-partitions-count"] == 1)
             await here.fill("good", 10)
-            await until(lambda: len(here.told(LogCleaned)) > 1)
-            assert len(here.told(LogUncleanable)) == 1
+            await until(lambda: len(here.events_of(LogCleaned)) > 1)
+            assert len(here.events_of(LogUncleanable)) == 1
             fs.flip("/data/bad-0/00000000000000000003.log", 80)  # mended
             await here.configure("bad", min_cleanable_dirty_ratio="0.02")
-            await until(lambda: any(event.partition.topic == "bad" for event in here.told(LogCleaned)))
+            await until(lambda: any(event.partition.topic == "bad" for event in here.events_of(LogCleaned)))
             await until(lambda: here.metrics.snapshot()["uncleanable-partitions-count"] == 0)
 
     asyncio.run(scenario())
@@ -290,9 +290,9 @@ def test_the_crew_follows_its_settings_and_stops_at_once_though_it_is_throttled(
             started = time.monotonic()
             await here.alter(log_cleaner_threads="3")  # 10 bytes a second: the old cleaner threads are in a wait
             await until(lambda: len(cleaners()) == before + 3)
-            assert not here.told(LogCleaned)
+            assert not here.events_of(LogCleaned)
             await here.alter(log_cleaner_threads="1", log_cleaner_io_max_bytes_per_second="1e9")
-            await until(lambda: here.told(LogCleaned))
+            await until(lambda: here.events_of(LogCleaned))
             assert len(cleaners()) == before + 1
             await here.upkeep.stop()
             assert len(cleaners()) == before
@@ -328,7 +328,7 @@ def test_the_map_s_memory_is_there_only_while_there_is_something_to_clean(monkey
             assert not made
             await here.configure("t", cleanup_policy="compact", min_cleanable_dirty_ratio="0.01")
             await here.fill("t", 30)
-            await until(lambda: here.told(LogCleaned))
+            await until(lambda: here.events_of(LogCleaned))
             await until(lambda: all(cleaner() is None for cleaner in made))
 
     asyncio.run(scenario())
@@ -357,7 +357,7 @@ def test_a_topic_that_is_deleted_in_the_middle_of_its_cleaning_is_no_failure() -
                 await until(lambda directory=directory: directory.compaction._in_progress)
                 await here.broker.delete("t")
             await until(lambda: not here.broker.storage.writers()[0].directory.compaction._in_progress)
-            assert not here.told(LogUncleanable)
+            assert not here.events_of(LogUncleanable)
 
     asyncio.run(scenario())
 

@@ -62,18 +62,18 @@ async def scrubbing(broker: SoloBroker, **keys: Any) -> AsyncIterator[LiveSettin
         assert not [task for task in asyncio.all_tasks() if "scrub" in task.get_name()]
 
 
-def told(broker: SoloBroker, kind: type) -> list[Any]:
+def events_of(broker: SoloBroker, kind: type) -> list[Any]:
     return [event for event in broker.events if isinstance(event, kind)]
 
 
 async def quarantined(broker: SoloBroker) -> None:
     """Offline here, reported once with its place, and recorded; the other partition continues."""
     await until(lambda: broker.fs.exists("/data/rotten-0/headrace-quarantine"))
-    (found,) = told(broker, CorruptionFound)
+    (found,) = events_of(broker, CorruptionFound)
     assert (found.partition, found.path) == (ROTTEN, SEALED)
     assert found.position >= 0
     assert found.offset >= 0
-    assert len(told(broker, PartitionFailed)) == 1
+    assert len(events_of(broker, PartitionFailed)) == 1
     with pytest.raises(CorruptLogError, match=r"0000\.log"):
         broker.partitions.leader(ROTTEN)
     refused = await broker.append("rotten", encode_batch([(1, None, b"x", None)]))
@@ -127,7 +127,7 @@ def test_the_scrubber_finds_what_nobody_reads(position: int) -> None:
             fs.flip(SEALED, position)
             async with scrubbing(broker):
                 await quarantined(broker)
-                (ended,) = await until(lambda: told(broker, ScrubEnded))
+                (ended,) = await until(lambda: events_of(broker, ScrubEnded))
             assert ended.bytes > 4000, "the other log was read through"
 
     asyncio.run(scenario())
@@ -143,10 +143,10 @@ def test_the_scrubber_has_a_damaged_index_made_anew(suffix: str, position: int) 
             whole = fs.files()[path]
             fs.flip(path, position)
             async with scrubbing(broker):
-                (rebuilt,) = await until(lambda: told(broker, IndexRebuilt))
+                (rebuilt,) = await until(lambda: events_of(broker, IndexRebuilt))
             assert path in rebuilt.why
             assert fs.files()[path] == whole, "as an appender had written it"
-            assert not told(broker, CorruptionFound)
+            assert not events_of(broker, CorruptionFound)
             assert len(broker.values("rotten")) == 20
 
     asyncio.run(scenario())
@@ -168,9 +168,9 @@ def test_what_is_wrong_at_first_sight_only_is_no_finding() -> None:
 
             fs.on_operation = bad_moment
             async with scrubbing(broker):
-                await until(lambda: told(broker, ScrubEnded))
+                await until(lambda: events_of(broker, ScrubEnded))
             assert reads >= 2
-            assert not told(broker, CorruptionFound)
+            assert not events_of(broker, CorruptionFound)
 
     asyncio.run(scenario())
 
@@ -180,7 +180,7 @@ def test_a_rate_of_zero_is_off_until_it_is_not() -> None:
         fs = CrashingFileSystem(keep_trace=False)
         async with filled(fs) as broker, scrubbing(broker, log_scrub_bytes_per_second=0) as settings:
             fs.flip(SEALED, 150)
-            assert not told(broker, ScrubEnded)
+            assert not events_of(broker, ScrubEnded)
             await broker.change(ConfigRecord(ConfigResourceType.BROKER, "", "log.scrub.bytes.per.second", str(1 << 30)))
             settings.apply(broker.image, BROKER_ID)
             await quarantined(broker)

@@ -14,7 +14,7 @@ from headrace_core.testing.crashing_fs import CrashingFileSystem
 from tests.worlds.solo_broker import BROKER_ID, SoloBroker, batch
 
 
-class Told:
+class Assignments:
     """The broker's assignments, and what was reported of them, by partition number."""
 
     def __init__(self, broker: SoloBroker) -> None:
@@ -54,8 +54,8 @@ def test_a_replica_that_could_not_be_made_is_said_to_be_in_the_directory_that_fa
             assert broker.storage.offline_directory_ids() == [two]
             outcomes = [(await broker.append("orders", batch(b"a"), number)).error.code for number in range(4)]
             assert sorted(outcomes) == [0, 0, errors.StorageError.number, errors.StorageError.number]
-            told = await Told(broker).everything()
-            assert told == {number: two.bytes if code else one.bytes for number, code in enumerate(outcomes)}
+            assigned = await Assignments(broker).everything()
+            assert assigned == {number: two.bytes if code else one.bytes for number, code in enumerate(outcomes)}
 
     asyncio.run(scenario())
 
@@ -65,11 +65,11 @@ def test_a_replica_whose_directory_failed_unassigned_is_said_to_have_been_there(
         fs = CrashingFileSystem()
         async with SoloBroker(fs, "/one", "/two") as broker:
             await broker.topic("orders", 2)
-            before = await Told(broker).everything()
+            before = await Assignments(broker).everything()
             fs.break_disk("/two")
             outcomes = [(await broker.append("orders", batch(b"a"), number)).error.code for number in range(2)]
             assert sorted(outcomes) == [0, errors.StorageError.number]
-            assert await Told(broker).everything() == before
+            assert await Assignments(broker).everything() == before
             assert len(set(before.values())) == 2
 
     asyncio.run(scenario())
@@ -83,24 +83,24 @@ def test_a_replica_that_is_not_found_while_a_directory_is_away_is_said_to_be_los
         fs = CrashingFileSystem()
         async with SoloBroker(fs, "/one", "/two") as broker:
             await broker.topic("orders", 2)
-            before = await Told(broker).everything()
+            before = await Assignments(broker).everything()
             image = broker.image
         fs.break_disk("/two", reads=True)
         async with SoloBroker(fs, "/one", "/two", image=image) as broker:
             (one,) = (each.bytes for each in broker.storage.directory_ids())
-            told = await Told(broker).everything()
-            assert told == {number: one if was == one else LOST_DIRECTORY for number, was in before.items()}
-            assert sorted(told.values()) == sorted([one, LOST_DIRECTORY])
+            assigned = await Assignments(broker).everything()
+            assert assigned == {number: one if was == one else LOST_DIRECTORY for number, was in before.items()}
+            assert sorted(assigned.values()) == sorted([one, LOST_DIRECTORY])
             await broker.change(
                 *(
                     PartitionChangeRecord(image.topic_ids["orders"], number, 1, directories=(directory,))
-                    for number, directory in told.items()
+                    for number, directory in assigned.items()
                 )
             )
             image = broker.image
         fs.mend_disk("/two")
         async with SoloBroker(fs, "/one", "/two", image=image) as broker:
-            assert await Told(broker).everything() == {n: where for n, where in before.items() if where != one}
+            assert await Assignments(broker).everything() == {n: where for n, where in before.items() if where != one}
             outcomes = [(await broker.append("orders", batch(b"a"), number)).error.code for number in range(2)]
             assert outcomes == [0, 0]
 
@@ -110,8 +110,8 @@ def test_a_replica_that_is_not_found_while_a_directory_is_away_is_said_to_be_los
 def test_a_broker_without_partitions_tells_nothing() -> None:
     async def scenario() -> None:
         async with SoloBroker(CrashingFileSystem(), "/one", "/two") as broker:
-            told = Told(broker)
-            told.assignments.all_changed(EMPTY_IMAGE)
-            assert await told.everything() == {}
+            assigned = Assignments(broker)
+            assigned.assignments.all_changed(EMPTY_IMAGE)
+            assert await assigned.everything() == {}
 
     asyncio.run(scenario())

@@ -122,7 +122,7 @@ def test_a_start_says_with_how_many_directories_it_goes_on_and_only_if_it_does(
     asyncio.run(scenario())
 
 
-def test_a_log_that_moved_before_the_controller_heard_of_it_is_not_made_anew_where_it_was() -> None:
+def test_a_log_that_moved_before_the_controller_knows_is_not_made_anew_where_it_was() -> None:
     async def scenario() -> None:
         fs = CrashingFileSystem()
         before, where = await two_directories(fs)
@@ -197,9 +197,9 @@ def test_new_partitions_go_where_there_are_fewest_then_where_there_is_most_room(
 def test_a_disk_that_goes_while_nobody_uses_it_is_noticed(break_it: object) -> None:
     async def scenario() -> None:
         fs = CrashingFileSystem()
-        told: list[uuid.UUID] = []
+        reported: list[uuid.UUID] = []
         broker = SoloBroker(fs, "/one", "/two")
-        broker.storage.failed.subscribe(lambda *_: told.extend(broker.storage.offline_directory_ids()))
+        broker.storage.failed.subscribe(lambda *_: reported.extend(broker.storage.offline_directory_ids()))
         async with broker:
             await broker.topic("orders")
             await broker.topic("payments")
@@ -207,10 +207,10 @@ def test_a_disk_that_goes_while_nobody_uses_it_is_noticed(break_it: object) -> N
             ids = ids_of(broker)
             await broker.storage.checkpoint({})
             break_it(fs)  # type: ignore[operator]
-            assert not told
+            assert not reported
             await broker.storage.checkpoint({})
-            assert told == [ids["/two"]]
-            assert broker.storage.offline_directory_ids() == told
+            assert reported == [ids["/two"]]
+            assert broker.storage.offline_directory_ids() == reported
             assert broker.storage.directory_of(TopicPartition("payments", 0)) == ids["/two"]
             assert await append(broker, "payments", b"b") == STORAGE_ERROR
             assert await append(broker, "orders", b"b") == 0

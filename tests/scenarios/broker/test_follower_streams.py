@@ -7,7 +7,18 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
-from headrace_broker.partition.messages import Ack, Ended, Hello, Join, Joined, Lane, News, Push, Request, Response
+from headrace_broker.partition.messages import (
+    Ack,
+    Ended,
+    Hello,
+    Join,
+    Joined,
+    Lane,
+    OffsetsUpdate,
+    Push,
+    Request,
+    Response,
+)
 from headrace_broker.replication import wire
 from headrace_broker.replication.follower_streams import FollowerStreams
 from headrace_broker.replication.leave_confirmation import LeaveConfirmation
@@ -109,7 +120,7 @@ class Replica:
         self._ack = Ack(self.handle, len(self.pushes), len(self.pushes), 0)
         self.streams.ack_due(self)  # type: ignore[arg-type]
 
-    def news(self, news: News) -> None:
+    def updated(self, update: OffsetsUpdate) -> None:
         pass
 
     def ended(self, message: Ended) -> None:
@@ -261,14 +272,14 @@ def test_a_leave_whose_listener_fails_is_confirmed_again() -> None:
     async def scenario() -> None:
         async with world() as (leader, streams):
             streams.metadata_changed(at(leader.port))
-            told: list[int] = []
+            reported: list[int] = []
 
             def fails_once() -> None:
-                told.append(len(told))
-                assert len(told) > 1, "what nobody foresaw"
+                reported.append(len(reported))
+                assert len(reported) > 1, "what nobody foresaw"
 
             streams.confirm_leave(Replica(streams), fails_once)  # type: ignore[arg-type]
-            await until(lambda: len(told) == 2)
+            await until(lambda: len(reported) == 2)
             await until(lambda: not leader.streams)
 
     asyncio.run(scenario())
@@ -298,11 +309,11 @@ def test_a_leave_is_confirmed_behind_the_last_word() -> None:
             streams.join(stays)
             streams.join(goes)
             await until(lambda: stays.is_following and goes.is_following)
-            heard: list[bool] = []
+            confirmed: list[bool] = []
             streams.leave(goes)
-            streams.confirm_leave(goes, lambda: heard.append(goes.handle in leader.leaves))  # type: ignore[arg-type]
-            await until(lambda: heard)
-            assert heard == [True]
+            streams.confirm_leave(goes, lambda: confirmed.append(goes.handle in leader.leaves))  # type: ignore[arg-type]
+            await until(lambda: confirmed)
+            assert confirmed == [True]
             await until(lambda: len(leader.leaves) == 2)  # and the follower ends the handle that it joined for it
             assert isinstance(LeaveConfirmation(goes, streams, lambda: None).join(9), Join)
 

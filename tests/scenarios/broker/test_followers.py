@@ -44,7 +44,7 @@ def test_what_is_pushed_is_acknowledged_when_it_is_on_the_disk_and_stands_there_
             assert leader.acks[-1][1:] == (3, 3, 0)
             assert log_of(broker) == first + second
             assert leader.follower.high_watermark == 2
-            leader.news(high_watermark=9)
+            leader.updated(high_watermark=9)
             assert leader.follower.high_watermark == 3  # it has no more
 
     asyncio.run(scenario())
@@ -173,7 +173,7 @@ def test_the_log_starts_where_the_leaders_does() -> None:
             await leader.welcome()
             leader.push(batches(0, b"a") + batches(1, b"b"), high_watermark=2)
             await leader.acknowledged(2)
-            leader.news(high_watermark=2, log_start=1)
+            leader.updated(high_watermark=2, log_start=1)
             await leader.until(lambda: leader.acks[-1].log_start == 1)
             log = broker.storage.log(ORDERS)
             assert log is not None
@@ -189,7 +189,7 @@ def test_a_follower_that_is_elected_leads_from_where_its_log_ends() -> None:
             await leader.welcome()
             leader.push(batches(0, b"a", b"b"), high_watermark=1)
             await leader.acknowledged(2)
-            leader.news(high_watermark=1)
+            leader.updated(high_watermark=1)
             fs.stall()
             leader.push(batches(2, LARGE))  # being written when the election comes
             await leader.until(fs.stalling.is_set)
@@ -329,7 +329,7 @@ def _damage(broker: SoloBroker) -> None:
 def test_a_damaged_follower_is_made_anew_when_everybody_knows_and_not_before() -> None:
     async def scenario() -> None:
         async with FollowersWorld() as (broker, leader):
-            told = broker.beginnings
+            reported = broker.beginnings
             await leader.welcome()
             leader.push(batches(0, b"a"))
             await leader.acknowledged(1)
@@ -337,14 +337,14 @@ def test_a_damaged_follower_is_made_anew_when_everybody_knows_and_not_before() -
             assert leader.replica is None
             await asyncio.sleep(0)
             await change(broker, isr=(OTHER, BROKER_ID))  # any unrelated change
-            assert told == [], "its leader does not know yet that it follows no more"
+            assert reported == [], "its leader does not know yet that it follows no more"
             leader.unconfirmed_leaves.pop()()
-            await leader.until(lambda: told)
+            await leader.until(lambda: reported)
             directory = broker.storage.directory_of(ORDERS)
             assert directory is not None
-            assert told[0] == (b"orders".ljust(16, b"."), 0, directory.bytes)
+            assert reported[0] == (b"orders".ljust(16, b"."), 0, directory.bytes)
             # A response that the metadata does not show yet; and an in-sync set requested before it.
-            broker.roles.fresh_recorded(told[0][0], 0, broker.image.next_offset + 2)
+            broker.roles.fresh_recorded(reported[0][0], 0, broker.image.next_offset + 2)
             await change(broker, isr=(OTHER,))
             assert broker.fs.exists("/data/orders-0/headrace-quarantine")
             await change(broker, isr=(OTHER,))
@@ -364,7 +364,7 @@ def test_a_replica_whose_disk_is_gone_begins_when_the_answer_and_the_metadata_ar
 
     async def scenario() -> None:
         async with FollowersWorld() as (broker, leader):
-            told = broker.beginnings
+            reported = broker.beginnings
             broker.assigned = broker.partitions.assigned_directory
             topic_id, partition = b"payments".ljust(16, b"."), TopicPartition("payments", 0)
             elsewhere, gone = b"e" * 16, b"g" * 16
@@ -373,7 +373,7 @@ def test_a_replica_whose_disk_is_gone_begins_when_the_answer_and_the_metadata_ar
                 TopicRecord("payments", topic_id), msgspec.structs.replace(record, directories=(elsewhere, gone))
             )
             (directory,) = [found.bytes for found in broker.storage.directory_ids()]
-            assert told == [(topic_id, 0, directory)]
+            assert reported == [(topic_id, 0, directory)]
 
             def answered() -> None:
                 broker.roles.fresh_recorded(topic_id, 0, broker.image.next_offset + (2 if answer_first else 0))
@@ -386,16 +386,16 @@ def test_a_replica_whose_disk_is_gone_begins_when_the_answer_and_the_metadata_ar
                 await broker.change(ConfigRecord(ConfigResourceType.BROKER, "7", "a.b", "c"))
                 assert broker.storage.log(partition) is None
                 await shown()
-                assert len(told) == 1, "what the controllers know is not told again"
+                assert len(reported) == 1, "what the controllers know is not told again"
             else:
                 await shown()
                 assert broker.storage.log(partition) is None
                 answered()
             await leader.until(lambda: broker.storage.log(partition) is not None)
             await leader.until(lambda: leader.replica is not None and leader.replica.partition == partition)
-            telling = len(told)
+            telling = len(reported)
             await broker.change(PartitionChangeRecord(topic_id, 0, 2, isr=(OTHER, BROKER_ID)))
-            assert len(told) == telling
+            assert len(reported) == telling
 
     asyncio.run(scenario())
 
@@ -403,14 +403,14 @@ def test_a_replica_whose_disk_is_gone_begins_when_the_answer_and_the_metadata_ar
 def test_a_damaged_follower_whose_leader_is_gone_has_no_leave_confirmed() -> None:
     async def scenario() -> None:
         async with FollowersWorld() as (broker, leader):
-            told = broker.beginnings
+            reported = broker.beginnings
             await leader.welcome()
             leader.push(batches(0, b"a"))
             await leader.acknowledged(1)
             _damage(broker)
             await change(broker, leader=-1, leader_epoch=1, isr=(OTHER, BROKER_ID))
             assert leader.unconfirmed_leaves == []
-            assert told
+            assert reported
 
     asyncio.run(scenario())
 
@@ -432,12 +432,12 @@ def test_clients_of_a_damaged_leader_are_sent_to_the_others_unless_it_is_the_las
 def test_the_last_copy_is_kept_however_damaged_it_is() -> None:
     async def scenario() -> None:
         async with FollowersWorld() as (broker, _):
-            told = broker.beginnings
+            reported = broker.beginnings
             await change(broker, leader=BROKER_ID, leader_epoch=1, isr=(BROKER_ID,))
             _damage(broker)
             await asyncio.sleep(0)
             await change(broker, leader=-1, leader_epoch=2, isr=(BROKER_ID,))
-            assert told == []
+            assert reported == []
             assert broker.fs.exists("/data/orders-0/00000000000000000000.log")
             with pytest.raises(errors.CorruptLogError):
                 broker.partitions.leader(ORDERS)

@@ -18,14 +18,14 @@ from tests.worlds.solo_broker import SoloBroker
 from tests.worlds.waiting import until_async as until
 
 
-def test_a_follower_that_speaks_and_falls_silent_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_follower_that_sends_heartbeats_and_falls_silent_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leader_lane, "SILENCE_MS", 40)
 
     async def scenario() -> None:
         async with ReplicationWorld(SoloBroker(CrashingFileSystem())) as world:
             await world.topic("orders")
             follower = world.follower()
-            follower.hello(speaks=True)
+            follower.hello(sends_heartbeats=True)
             follower.join(1, "orders")
             await world.append("orders", b"one")
             follower.reads = False  # later pushes stay in the stream, and do not delay the verdict
@@ -45,13 +45,13 @@ def test_a_follower_that_says_nothing_but_that_it_is_there_stays(monkeypatch: py
     async def scenario() -> None:
         async with ReplicationWorld(SoloBroker(CrashingFileSystem())) as world:
             await world.topic("orders")
-            speaking, older = world.follower(), world.follower()
-            speaking.hello(speaks=True)
+            current, older = world.follower(), world.follower()
+            current.hello(sends_heartbeats=True)
             started = asyncio.get_running_loop().time()
             while asyncio.get_running_loop().time() < started + 0.7:
-                speaking.say(Request())
+                current.say(Request())
                 await asyncio.sleep(0.02)
-            assert speaking.stream.ended is None
+            assert current.stream.ended is None
             older.hello()  # replaces the other one; an older version sends no heartbeats, so its silence proves nothing
             assert older.handler._silence is None
 
@@ -59,7 +59,7 @@ def test_a_follower_that_says_nothing_but_that_it_is_there_stays(monkeypatch: py
 
 
 def test_a_follower_says_that_it_is_there_while_it_has_nothing_to_say(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(follower_streams, "SPEAK_S", 0.02)
+    monkeypatch.setattr(follower_streams, "HEARTBEAT_S", 0.02)
 
     async def scenario() -> None:
         async with world() as (leader, streams):
@@ -75,14 +75,14 @@ def test_a_follower_says_that_it_is_there_while_it_has_nothing_to_say(monkeypatc
             streams.metadata_changed(at(leader.port))
             streams.join(replica)
             await until(lambda: replica.is_following and said.count(Request()) >= 3)
-            assert leader.hellos[0].speaks
+            assert leader.hellos[0].sends_heartbeats
             assert replica.losses == 0
 
     asyncio.run(scenario())
 
 
 def test_a_leader_says_that_it_is_there_to_followers_that_do_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replication, "SPEAK_S", 0.02)
+    monkeypatch.setattr(replication, "HEARTBEAT_S", 0.02)
 
     async def scenario() -> None:
         async with ReplicationWorld(SoloBroker(CrashingFileSystem())) as world:
@@ -90,10 +90,10 @@ def test_a_leader_says_that_it_is_there_to_followers_that_do_the_same(monkeypatc
             older.hello()
             assert not older.stream.sent, "one of an older version would not know what to make of it"
             follower = world.follower()
-            follower.hello(speaks=True)
-            await until(lambda: follower.got.count(Response(speaks=True)) >= 3)
+            follower.hello(sends_heartbeats=True)
+            await until(lambda: follower.got.count(Response(sends_heartbeats=True)) >= 3)
             follower.handler.on_closed()
-            assert follower.handler._speaking is None
+            assert follower.handler._heartbeat_timer is None
 
     asyncio.run(scenario())
 
@@ -111,7 +111,7 @@ def test_a_follower_that_hears_nothing_ends_the_stream_and_asks_again(monkeypatc
             leader.push(Push(replica.handle, b"of an older leader, which does not speak", 0, 0))
             await until(lambda: len(replica.pushes) == 1)
             first = leader.streams[-1]
-            first.send(wire.response_to_proto(Response(speaks=True)))
+            first.send(wire.response_to_proto(Response(sends_heartbeats=True)))
             await until(lambda: len(leader.joins) == 2)
             assert replica.losses == 1
             assert first not in leader.streams, "the leader heard that the stream is over"
@@ -133,7 +133,7 @@ def test_each_silent_stream_doubles_the_time_until_something_is_pushed(monkeypat
             for lost, silence_s in enumerate((0.05, 0.1, 0.1)):
                 await until(lambda: replica.is_following)
                 assert stream._silence_s == silence_s
-                leader.streams[-1].send(wire.response_to_proto(Response(speaks=True)))
+                leader.streams[-1].send(wire.response_to_proto(Response(sends_heartbeats=True)))
                 await until(lambda lost=lost: replica.losses > lost)
             await until(lambda: replica.is_following)
             leader.push(Push(replica.handle, b"records", 0, 0))

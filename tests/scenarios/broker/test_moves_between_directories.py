@@ -52,8 +52,8 @@ def test_a_log_moves_with_all_that_belongs_to_it_and_comes_back() -> None:
     async def scenario() -> None:
         fs = CrashingFileSystem()
         broker = SoloBroker(fs, "/one", "/two", **SMALL)
-        told: list[TopicPartition] = []
-        broker.storage.directory_changed.subscribe(told.extend)
+        reported: list[TopicPartition] = []
+        broker.storage.directory_changed.subscribe(reported.extend)
         async with broker:
             await broker.topic("orders")
             values = await fill(broker, 0, 20)
@@ -63,7 +63,7 @@ def test_a_log_moves_with_all_that_belongs_to_it_and_comes_back() -> None:
             await moved(broker, "/two")
             assert homes(fs) == ["/two/orders-0"]
             assert broker.storage.directory_of(ORDERS) == ids["/two"]
-            assert told == [ORDERS]
+            assert reported == [ORDERS]
             assert [event.target for event in broker.events if isinstance(event, ReplicaMoved)] == ["/two"]
             assert broker.values("orders") == values[7:]
             values += await fill(broker, 20, 25)
@@ -369,7 +369,7 @@ def test_a_move_keeps_to_its_rate_until_it_is_given_another() -> None:
     asyncio.run(scenario())
 
 
-def test_nothing_is_settled_where_nothing_moved() -> None:
+def test_nothing_is_changed_where_nothing_moved() -> None:
     async def scenario() -> None:
         async with SoloBroker(CrashingFileSystem(), "/one", "/two") as broker:
             await broker.topic("orders")

@@ -91,9 +91,9 @@ def test_a_consumer_is_sent_to_a_replica_in_its_rack():
             pair.follows(1)
             consumer, answers = broker.consumer()
             consumer.on_request(racked(1, "orders"))
-            (told,) = (await answers.wait_sent(1))[0].results
-            assert told.preferred_read_replica == OTHER
-            assert (told.records, told.next_offset, told.error.code) == (b"", 0, 0)
+            (fetched,) = (await answers.wait_sent(1))[0].results
+            assert fetched.preferred_read_replica == OTHER
+            assert (fetched.records, fetched.next_offset, fetched.error.code) == (b"", 0, 0)
             consumer.on_request(racked(2, max_wait_ms=0))  # it has left the session
             assert not (await answers.wait_sent(2))[1].results
             consumer.on_closed()
@@ -112,9 +112,9 @@ def test_who_says_no_rack_or_another_one_stays_with_the_leader():
             for number, request in enumerate((fetch(1, "orders"), racked(1, "orders", rack="c"))):
                 consumer, answers = broker.consumer()
                 consumer.on_request(request)
-                (told,) = (await answers.wait_sent(1))[0].results
-                assert not told.HasField("preferred_read_replica"), number
-                assert told.next_offset == 1
+                (fetched,) = (await answers.wait_sent(1))[0].results
+                assert not fetched.HasField("preferred_read_replica"), number
+                assert fetched.next_offset == 1
                 consumer.on_closed()
 
     asyncio.run(scenario())
@@ -156,8 +156,8 @@ def test_without_the_selector_nobody_is_sent_anywhere():
             pair.follows(1)
             consumer, answers = broker.consumer()
             consumer.on_request(racked(1, "orders"))
-            (told,) = (await answers.wait_sent(1))[0].results
-            assert not told.HasField("preferred_read_replica")
+            (fetched,) = (await answers.wait_sent(1))[0].results
+            assert not fetched.HasField("preferred_read_replica")
             consumer.on_closed()
 
     asyncio.run(scenario())
@@ -219,14 +219,14 @@ def test_a_follower_serves_up_to_its_high_watermark_and_no_further():
             assert not any(result.records for result in (await answers.wait_sent(1))[0].results)
             consumer.on_request(racked(2))
             _feed(pair, b"c", high_watermark=2)
-            (told,) = (await answers.wait_sent(2))[1].results
-            assert (told.next_offset, told.high_watermark, told.error.code) == (2, 2, 0)
-            assert told.records
+            (fetched,) = (await answers.wait_sent(2))[1].results
+            assert (fetched.next_offset, fetched.high_watermark, fetched.error.code) == (2, 2, 0)
+            assert fetched.records
             consumer.on_request(racked(3, "orders", offset=2, max_wait_ms=0))
             assert not any(result.error.code for result in (await answers.wait_sent(3))[2].results)  # it is on its way
             consumer.on_request(racked(4, "orders", offset=9, max_wait_ms=0))
-            (told,) = (await answers.wait_sent(4))[3].results
-            assert told.error.code == errors.OffsetNotAvailableError.number
+            (fetched,) = (await answers.wait_sent(4))[3].results
+            assert fetched.error.code == errors.OffsetNotAvailableError.number
             consumer.on_closed()
 
     asyncio.run(scenario())
@@ -270,9 +270,9 @@ def test_a_follower_serves_nobody_who_did_not_ask_for_it_and_names_the_leader():
             await pair.begin(leader=OTHER)
             consumer, answers = broker.consumer()
             consumer.on_request(fetch(1, "orders"))
-            (told,) = (await answers.wait_sent(1))[0].results
-            assert told.error.code == errors.NotLeaderOrFollowerError.number
-            assert told.current_leader.leader_id == OTHER
+            (fetched,) = (await answers.wait_sent(1))[0].results
+            assert fetched.error.code == errors.NotLeaderOrFollowerError.number
+            assert fetched.current_leader.leader_id == OTHER
             consumer.on_closed()
 
     asyncio.run(scenario())
@@ -286,8 +286,8 @@ def test_a_follower_that_follows_no_more_says_so_to_its_readers():
             consumer, answers = broker.consumer()
             consumer.on_request(racked(1, "orders"))
             await broker.new_leader("orders", BROKER_ID, 4)
-            (told,) = (await answers.wait_sent(1))[0].results
-            assert told.error.code == errors.NotLeaderOrFollowerError.number
+            (fetched,) = (await answers.wait_sent(1))[0].results
+            assert fetched.error.code == errors.NotLeaderOrFollowerError.number
             consumer.on_closed()
 
     asyncio.run(scenario())
@@ -300,7 +300,7 @@ def _list_offsets(timestamp_ms: int) -> Any:
     return offsets_pb2.ListOffsetsRequest(partitions=[item])
 
 
-def test_the_latest_offset_is_not_told_after_an_election_before_it_is_known_again():
+def test_the_latest_offset_is_not_reported_after_an_election_before_it_is_known_again():
     async def scenario() -> None:
         async with SoloBroker(CrashingFileSystem()) as broker:
             pair = Pair(broker)
@@ -310,14 +310,14 @@ def test_the_latest_offset_is_not_told_after_an_election_before_it_is_known_agai
             await broker.new_leader("orders", BROKER_ID, 5)  # it knows of no record that it is committed
             assert pair.leader.high_watermark == 0
             for timestamp_ms in (-1, -3, 500):
-                (told,) = (await service.ListOffsets(_list_offsets(timestamp_ms), None)).results
-                assert told.error.code == errors.OffsetNotAvailableError.number, timestamp_ms
-            (told,) = (await service.ListOffsets(_list_offsets(-2), None)).results
-            assert (told.error.code, told.offset) == (0, 0)
+                (fetched,) = (await service.ListOffsets(_list_offsets(timestamp_ms), None)).results
+                assert fetched.error.code == errors.OffsetNotAvailableError.number, timestamp_ms
+            (fetched,) = (await service.ListOffsets(_list_offsets(-2), None)).results
+            assert (fetched.error.code, fetched.offset) == (0, 0)
             pair.follows(1)
             for timestamp_ms, offset in ((-1, 1), (-3, 0), (500, 0)):
-                (told,) = (await service.ListOffsets(_list_offsets(timestamp_ms), None)).results
-                assert (told.error.code, told.offset) == (0, offset)
+                (fetched,) = (await service.ListOffsets(_list_offsets(timestamp_ms), None)).results
+                assert (fetched.error.code, fetched.offset) == (0, offset)
 
     asyncio.run(scenario())
 

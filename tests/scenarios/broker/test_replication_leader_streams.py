@@ -51,7 +51,9 @@ def test_acks_all_waits_for_the_follower_and_not_longer():
             follower.ack(1, 1)
             (answer,) = await answers.wait_sent(1)
             assert answer.results[0].error.code == 0
-            await until(lambda: any(news.high_watermark == 1 for message in follower.got for news in message.news))
+            await until(
+                lambda: any(update.high_watermark == 1 for message in follower.got for update in message.updates)
+            )
             producer.on_closed()
             follower.handler.on_closed()
 
@@ -86,8 +88,8 @@ def test_the_leader_flushes_when_the_push_to_its_follower_is_handed_over():
             for value in (b"a", b"b", b"c"):
                 await here.append("orders", value)
             fs.on_operation = None
-            told = [said for said in diary if said in ("write", "sending", "sync")]
-            assert told == ["write", "sending", "sync"] * 3
+            steps = [said for said in diary if said in ("write", "sending", "sync")]
+            assert steps == ["write", "sending", "sync"] * 3
             follower.handler.on_closed()
 
     asyncio.run(scenario())
@@ -179,7 +181,7 @@ def test_a_follower_that_does_not_read_costs_one_message():
     asyncio.run(scenario())
 
 
-def test_a_follower_that_acknowledges_nothing_gets_its_window_and_is_told_nothing_more():
+def test_a_follower_that_acknowledges_nothing_gets_its_window_and_is_sent_nothing_more():
     async def scenario() -> None:
         async with world() as here:
             await here.topic("orders")

@@ -243,14 +243,14 @@ class _Metadata(metadata_pb2_grpc.MetadataServicer):
             context.abort(grpc.StatusCode.UNIMPLEMENTED, "no watches here")
         with cluster.changed:
             cluster.watches += 1
-        told = None
+        previous = None
         while context.is_active():
             with cluster.changed:
                 answer = self._answer(request)
-                if answer == told:
+                if answer == previous:
                     cluster.changed.wait(0.05)
                     continue
-            told = answer
+            previous = answer
             yield answer
 
 

@@ -144,7 +144,7 @@ def test_broker_that_moves_is_followed_while_its_old_address_still_answers(fake_
         until(lambda: [t.get_name() for t in out._core.engine.io._tasks].count("headrace-produce-1") == 1)
 
 
-def test_nothing_is_opened_by_what_is_told_after_close(fake: Any) -> None:
+def test_nothing_is_opened_by_what_is_reported_after_close(fake: Any) -> None:
     out = producer(fake)
     out.send("t", b"1").result(60)
     core = out._core

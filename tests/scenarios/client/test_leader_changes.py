@@ -119,7 +119,7 @@ def test_broker_that_stood_still_while_it_was_connected_to_is_used_when_it_is_ba
                 assert [record.value for record in inp.poll(60)] == [b"first"]
 
 
-def test_new_leader_is_heard_of_without_asking(fake_cluster: Any) -> None:
+def test_new_leader_is_known_without_asking(fake_cluster: Any) -> None:
     cluster = fake_cluster(3)
     cluster.watchable = True
     cluster.create("t", leader=1)

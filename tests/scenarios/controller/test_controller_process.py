@@ -190,7 +190,7 @@ def test_admin_works_on_both_listeners_and_errors_are_per_item(make_controller: 
             assert [(entry.name, entry.value) for entry in shown.results[0].entries] == [("log.retention.ms", "7")]
 
 
-def test_a_watcher_is_told_of_what_concerns_it_and_of_nothing_else(make_controller: Make) -> None:
+def test_a_watcher_is_notified_of_what_concerns_it_and_of_nothing_else(make_controller: Make) -> None:
     controller = make_controller()
     controller.start()
 

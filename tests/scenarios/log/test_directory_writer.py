@@ -332,23 +332,23 @@ def test_log_that_is_deleted_before_its_flush_is_due_keeps_no_timer_alive(monkey
 
 
 def test_on_turn_tells_once_for_each_log_before_the_waiters_hear() -> None:
-    heard: list[tuple[str, int]] = []
+    calls: list[tuple[str, int]] = []
 
     async def scenario() -> None:
         def on_turn(logs: list[PartitionLog]) -> None:
-            heard.extend((str(log.topic_partition), log.durable_end) for log in logs)
+            calls.extend((str(log.topic_partition), log.durable_end) for log in logs)
 
         async with writing(on_turn=on_turn) as (_, writer, log):
-            heard.clear()
+            calls.clear()
             futures = [writer.append(log, batch(str(i)), leader_epoch=0) for i in range(3)]
-            futures[0].add_done_callback(lambda done: heard.append(("waiter", done.result().next_offset)))
+            futures[0].add_done_callback(lambda done: calls.append(("waiter", done.result().next_offset)))
             await asyncio.gather(*futures)
-            assert heard == [("orders-0", 3), ("waiter", 1)]
+            assert calls == [("orders-0", 3), ("waiter", 1)]
 
     run(scenario)
 
 
-def test_append_to_a_deleted_log_is_told_so() -> None:
+def test_append_to_a_deleted_log_fails_with_that_reason() -> None:
     async def scenario() -> None:
         async with writing() as (_, writer, log):
             deleted = writer.run(lambda: writer.directory.delete(ORDERS))
@@ -388,7 +388,7 @@ def test_large_queue_is_cut_into_turns_in_order() -> None:
     run(scenario)
 
 
-def heard() -> tuple[list[tuple[str, int, int, int]], OnWritten]:
+def calls() -> tuple[list[tuple[str, int, int, int]], OnWritten]:
     """A write listener, and its log: (thread, end, flushed end, readable bytes) of the first log."""
     diary: list[tuple[str, int, int, int]] = []
 
@@ -406,7 +406,7 @@ def heard() -> tuple[list[tuple[str, int, int, int]], OnWritten]:
 
 def test_what_is_written_can_be_sent_to_followers_before_it_is_flushed() -> None:
     async def scenario() -> None:
-        diary, listen = heard()
+        diary, listen = calls()
         async with writing(on_written=listen, inline_sync_ms_max=1e9) as (_, writer, log):
             await writer.append(log, batch("a"), leader_epoch=0)
             assert [(end, flushed) for _, end, flushed, size in diary if size] == [(1, 0)]
@@ -419,37 +419,37 @@ def test_what_is_written_can_be_sent_to_followers_before_it_is_flushed() -> None
 
 def test_a_turn_on_the_thread_tells_the_loop_while_its_flush_is_under_way() -> None:
     async def scenario() -> None:
-        diary, listen = heard()
+        diary, listen = calls()
         async with writing(on_written=listen, inline_bytes_max=0) as (fs, writer, log):
-            told = asyncio.get_running_loop().create_future()
-            told_in_thread = threading.Event()
+            notified = asyncio.get_running_loop().create_future()
+            notified_in_thread = threading.Event()
 
             def hear(logs: Sequence[PartitionLog], sent: Callable[[], None]) -> None:
                 listen(logs, sent)
-                told_in_thread.set()
-                told.set_result(None)
+                notified_in_thread.set()
+                notified.set_result(None)
 
             writer._on_written = hear
 
             def hold(entry: TraceEntry) -> None:
                 if entry.operation == "sync" and entry.path.endswith(".log"):
-                    assert told_in_thread.wait(60), "the flush waits for the listener: it must be called meanwhile"
+                    assert notified_in_thread.wait(60), "the flush waits for the listener: it must be called meanwhile"
 
             fs.on_operation = hold
             await writer.append(log, batch("a"), leader_epoch=0)
-            await told
+            await notified
             fs.on_operation = None
             assert diary[0][:3] == (threading.current_thread().name, 1, 0)
 
     run(scenario)
 
 
-def test_nobody_is_told_of_a_turn_that_wrote_nothing_or_of_one_that_failed() -> None:
+def test_nobody_is_notified_of_a_turn_that_wrote_nothing_or_of_one_that_failed() -> None:
     async def scenario() -> None:
-        told: list[PartitionLog] = []
+        notified: list[PartitionLog] = []
 
         def hear(logs: Sequence[PartitionLog], sent: Callable[[], None]) -> None:
-            told.extend(logs)
+            notified.extend(logs)
             sent()
 
         async with writing(on_written=hear) as (fs, writer, log):
@@ -457,13 +457,13 @@ def test_nobody_is_told_of_a_turn_that_wrote_nothing_or_of_one_that_failed() -> 
             fs.fail("write", errno.ENOSPC, path_ends=".log")
             with pytest.raises(DiskFullError):
                 await writer.append(log, batch("a"), leader_epoch=0)
-            assert told == []
+            assert notified == []
             await writer.append(log, batch("a"), leader_epoch=0)
-            assert told == [log]
+            assert notified == [log]
             fs.fail("write", errno.EIO, path_ends=".log")
             with pytest.raises(StorageError):
                 await writer.append(log, batch("b"), leader_epoch=0)
-            assert told == [log]
+            assert notified == [log]
 
     run(scenario)
 

@@ -83,7 +83,7 @@ def test_an_append_that_was_decided_on_another_log_is_refused_and_tells_where_it
     assert log.log_end_offset == 2
 
 
-def test_a_stale_epoch_is_told_before_a_wrong_end() -> None:
+def test_a_stale_epoch_is_reported_before_a_wrong_end() -> None:
     """Replaying would not help: the coordinator must resign."""
     _, _, log = opened()
     one(log, fenced(9, "claim"))

@@ -183,16 +183,16 @@ def test_a_long_start_says_how_far_it_is():
         log.append(batch("a", pad=3000), 0)
         log.flush()
     fs.crash()
-    told: list[OpeningProgress] = []
+    reports: list[OpeningProgress] = []
     fs.on_operation = lambda entry: clock.advance(100) if entry.operation == "read" else None
     LogDirectory.open(
-        fs, ROOT, clock=clock, config_of=lambda topic, topic_id: LogConfig(), on_progress=told.append
+        fs, ROOT, clock=clock, config_of=lambda topic, topic_id: LogConfig(), on_progress=reports.append
     ).close()
-    assert len(told) > 1
-    assert {(progress.path, progress.logs) for progress in told} == {(ROOT, 30)}
-    assert [progress.logs_opened for progress in told] == sorted(progress.logs_opened for progress in told)
-    assert 3000 < told[0].scanned_bytes <= told[-1].scanned_bytes <= 30 * 3200
-    assert all(after.seconds - before.seconds >= 2 for before, after in pairwise(told))
+    assert len(reports) > 1
+    assert {(progress.path, progress.logs) for progress in reports} == {(ROOT, 30)}
+    assert [progress.logs_opened for progress in reports] == sorted(progress.logs_opened for progress in reports)
+    assert 3000 < reports[0].scanned_bytes <= reports[-1].scanned_bytes <= 30 * 3200
+    assert all(after.seconds - before.seconds >= 2 for before, after in pairwise(reports))
 
 
 def test_an_unclean_start_forces_only_what_may_not_be_on_the_disk():

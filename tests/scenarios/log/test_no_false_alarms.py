@@ -153,7 +153,7 @@ def test_an_epoch_that_kafkas_checkpoint_lacks_is_no_damage_ever_after(is_clean:
     log = directory.logs[ORDERS]
     assert values_of(log) == ["v0", "v1", "v2", "v3"]
     assert scrubbed(directory, log) == []
-    assert log.epochs.is_vouched_for is not is_clean, "made anew from the batches, or still Kafka's"
+    assert log.epochs.is_checksummed is not is_clean, "made anew from the batches, or still Kafka's"
     assert [entry.epoch for entry in log.epochs.entries] == ([0, 2, 3] if is_clean else [0, 1, 2, 3])
 
 

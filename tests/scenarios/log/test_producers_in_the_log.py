@@ -552,7 +552,7 @@ def test_duplicates_and_refused_batches_begin_no_epoch_and_force_no_file() -> No
     assert fs.files()[path] != before
 
 
-def test_what_was_told_of_batches_that_are_not_appended_is_taken_back() -> None:
+def test_what_was_noted_of_batches_that_are_not_appended_is_taken_back() -> None:
     """A marker is damaged in memory, behind a reported batch of its producer; and an epoch does not fit on a full
     disk."""
     fs, _, log = begun()

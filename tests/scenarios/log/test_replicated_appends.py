@@ -143,7 +143,7 @@ def test_what_cannot_follow_is_refused_and_changes_nothing() -> None:
     assert isinstance(outcome, AppendInfo)
 
 
-def test_damage_is_told_with_its_place() -> None:
+def test_damage_is_reported_with_its_place() -> None:
     data = bytearray(sent(7) + sent(8))
     data[-1] ^= 1
     with pytest.raises(CorruptMessageError, match=rf"position {len(data) // 2}.*CRC"):
@@ -163,7 +163,7 @@ def test_a_push_that_follows_one_that_failed_is_not_taken_for_a_gap() -> None:
     assert isinstance(later, ReplicatedAppendError)
 
 
-def test_the_first_batch_may_begin_below_the_start_that_the_leader_told() -> None:
+def test_the_first_batch_may_begin_below_the_start_that_the_leader_reported() -> None:
     fs, directory = formatted_and_open()
     log = directory.logs[ORDERS]
     directory.restart(log, 150)

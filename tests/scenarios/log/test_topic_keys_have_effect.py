@@ -18,7 +18,7 @@ import pytest
 from headrace_broker.handlers.replication import ReplicationService
 from headrace_broker.partition.leader import PartitionLeader
 from headrace_controller.cluster.decision import ClusterSettings
-from headrace_controller.cluster.elections import Electorate, settled
+from headrace_controller.cluster.elections import Electorate, partition_change
 from headrace_core.config import Status
 from headrace_core.config.topic_keys import TOPIC, TOPIC_DEFAULT_KEYS
 from headrace_core.errors import HeadraceError, NotEnoughReplicasError
@@ -346,7 +346,7 @@ def takes_acks_all(image: MetadataImage) -> bool:
 def elected_when_the_leader_dies(image: MetadataImage) -> int | None:
     """The elected leader, when all other replicas were out of sync."""
     image = image.apply([BrokerChangeRecord(LEADER, LEADER, fenced=True)], image.next_offset + 1)
-    change = settled(Electorate(image, ClusterSettings()), image.topics[TOPIC_ID], 0)
+    change = partition_change(Electorate(image, ClusterSettings()), image.topics[TOPIC_ID], 0)
     assert change is not None
     return change.leader
 

@@ -72,7 +72,7 @@ def _all_is_promised(self: PartitionLeader) -> int:
     return self.log_end
 
 
-def _all_is_settled(self: PartitionLog) -> int:
+def _all_is_durable(self: PartitionLog) -> int:
     return self.log_end_offset
 
 
@@ -154,7 +154,7 @@ def _count_one_attempt(self: InSyncSet, code: str, *, retriable: bool, now_ms: i
 # -- replicas that start empty -----------------------------------------------------------------------------------------
 
 
-def _make_before_it_is_told(self: roles.Roles, each: Any) -> bool:
+def _make_before_it_is_known(self: roles.Roles, each: Any) -> bool:
     """Neither the leader nor the controllers learn of it. (That ``next_step`` returns MAKE too soon is harmless: only a
     replica with the metadata asks it again.)"""
     if each.state.leader in (NO_LEADER, self._broker_id) or next_step(each.state, self._broker_id) is Step.KEEP:
@@ -294,7 +294,7 @@ MUTANTS = (
     _mutant(
         "BeginsAnewUntold",
         "KIP-903: an empty log stands where a full one was, and the controllers do not know",
-        Patch(roles.Roles, "_may_be_made", _make_before_it_is_told),
+        Patch(roles.Roles, "_may_be_made", _make_before_it_is_known),
     ),
     _mutant(
         "CommitsBelowMinInsync",
@@ -324,7 +324,7 @@ MUTANTS = (
     _mutant(
         "FollowersCountTheirPageCache",
         "unflushed page cache: 10 bytes truncated on one node lose data cluster-wide",
-        Patch(PartitionLog, "durable_end", property(_all_is_settled)),
+        Patch(PartitionLog, "durable_end", property(_all_is_durable)),
         Patch(PartitionTable, "logs_written", _followers_look_at_once),
     ),
     _mutant(

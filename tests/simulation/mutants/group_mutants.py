@@ -114,7 +114,7 @@ _watch = rebalancing.Rebalancing.watch
 _overdue = groups.Groups._overdue
 
 
-def _slow_since_it_was_told(self: groups.Groups, turn: Any, group: Any, member: Any) -> Any:
+def _slow_since_the_answer(self: groups.Groups, turn: Any, group: Any, member: Any) -> Any:
     since_ms = member.session.revoking_ms
     if since_ms is not None and turn.owned_ms - since_ms >= member.said.rebalance_timeout_ms:
         return RemovalReason.REBALANCE
@@ -367,7 +367,7 @@ MUTANTS = (
     _mutant(
         "UntoldMembersAreLate",
         "what a member was not told to let go of is given away while it reads on",
-        Patch(groups.Groups, "_overdue", _slow_since_it_was_told),
+        Patch(groups.Groups, "_overdue", _slow_since_the_answer),
         Patch(rebalancing.Rebalancing, "watch", _watch_the_time_out),
         hard=("revoked_unheard",),
     ),

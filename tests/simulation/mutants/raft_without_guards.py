@@ -125,8 +125,8 @@ class CommitsWhatItHasNotCompared(RaftNode):
         super()._send_heartbeats()
         for number, message in enumerate(self._messages):
             if isinstance(message.body, HeartbeatRequest):
-                told = dataclasses.replace(message.body, committed=self.committed)
-                self._messages[number] = message._replace(body=told)
+                changed = dataclasses.replace(message.body, committed=self.committed)
+                self._messages[number] = message._replace(body=changed)
 
 
 class ChangesVotersWhileTheyChange(RaftNode):
@@ -188,7 +188,7 @@ class RaisesItsTermWhenItLosesTheLeader(RaftNode):
             self._become_candidate()
 
 
-class StaysImpatient(RaftNode):
+class KeepsTheShortTimeout(RaftNode):
     """A leader that is heard again after its connection broke is given one tick of silence, and no more."""
 
     def _follow(self, leader: ReplicaKey) -> None:
@@ -291,7 +291,7 @@ class HearsOldAnswers(RaftNode):
     def _on_answer_to_leader(self, sender: ReplicaKey, body: Body) -> None:
         progress = self.progress_of(sender)
         if progress is not None:
-            progress.heard_at = self._ticks
+            progress.contact_at = self._ticks
         super()._on_answer_to_leader(sender, body)
 
 

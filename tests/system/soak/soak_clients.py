@@ -36,12 +36,12 @@ LOTS = {"soak-many": 60, "soak-arrow": 150}
 #: Calls without an outcome, of one producer: while the cluster is broken, memory does not grow.
 IN_FLIGHT_MAX = 400
 #: For what a healthy cluster does in seconds; the machine may be slow, and shared.
-PATIENCE_S = 120.0
+TIMEOUT_S = 120.0
 PRODUCER = {
     "acks": "all",
-    "delivery.timeout.ms": int(PATIENCE_S * 1000),
+    "delivery.timeout.ms": int(TIMEOUT_S * 1000),
     "request.timeout.ms": 10_000,
-    "max.block.ms": int(PATIENCE_S * 1000),
+    "max.block.ms": int(TIMEOUT_S * 1000),
 }
 
 
@@ -94,7 +94,7 @@ class Producing:
         self.latest_of_key: dict[str, int] = {}
         self._rng = random.Random(f"{client.rng.random()} {topic}")
         self._lives = 0
-        self._heard_at = time.monotonic()
+        self._received_at = time.monotonic()
         self._lock = threading.Lock()
 
     def run(self) -> None:
@@ -102,7 +102,7 @@ class Producing:
             self._lives += 1
             name = f"{self.topic.removeprefix('soak-')}.{self._lives}"
             self._useless = threading.Event()
-            self._heard_at = time.monotonic()
+            self._received_at = time.monotonic()
             with Producer(PRODUCER, bootstrap_servers=self.client.bootstrap) as producer:
                 self._live(producer, name)
 
@@ -120,7 +120,7 @@ class Producing:
                     waiting.extend(send(producer, name, lot))
             due = max(due + every_s, time.monotonic() - 1)  # what a broken second left out is not made up
             self.client.stopping.wait(max(0.0, due - time.monotonic()))
-        producer.flush(PATIENCE_S * 2)
+        producer.flush(TIMEOUT_S * 2)
 
     def _send_objects(self, producer: Producer, name: str, count: int) -> list[Any]:
         futures = []
@@ -185,8 +185,8 @@ class Producing:
                     self.claims.fail(mark)
                 self._useless.set()
             else:
-                self.longest_silence_s = max(self.longest_silence_s, now - self._heard_at)
-                self._heard_at = now
+                self.longest_silence_s = max(self.longest_silence_s, now - self._received_at)
+                self._received_at = now
                 for mark in marks:
                     self.claims.acknowledge(mark)
                 if key is not None:
@@ -218,7 +218,7 @@ def producers(client: Client) -> dict[str, Any]:
     threads = client.start(*(each.run for each in every))
     client.stopping.wait()
     for thread in threads:
-        thread.join(PATIENCE_S * 3)
+        thread.join(TIMEOUT_S * 3)
         assert not thread.is_alive(), "a producer does not end"
     return client.report(
         claims=[each.claims.report() for each in every],
@@ -258,12 +258,12 @@ class Reading:
                     take(consumer, self.follower, arrow=self.arrow)
                     if ends is None and self.client.stopping.is_set():
                         ends = consumer.end_offsets(_partitions(self.topic))
-                        deadline = time.monotonic() + PATIENCE_S
+                        deadline = time.monotonic() + TIMEOUT_S
                 except HeadraceError as error:
                     self.client.failed(f"reading {self.topic}", error)
                     time.sleep(0.2)
                 if ends is not None and time.monotonic() > deadline:
-                    self.late = f"{self.topic}: not read up to {sorted(ends.values())} within {PATIENCE_S:g} s"
+                    self.late = f"{self.topic}: not read up to {sorted(ends.values())} within {TIMEOUT_S:g} s"
                     return
 
 
@@ -290,7 +290,7 @@ def what_is_left(client: Client, topic: str, latest: dict[str, int] | None = Non
     with Consumer(settings) as consumer:
         ends = consumer.end_offsets(_partitions(topic))
         consumer.assign(ends)
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + TIMEOUT_S
         while any(consumer.position(each) < ends[each] for each in ends):
             assert time.monotonic() < deadline, f"{topic} is not readable up to {ends}"
             take(consumer, follower, arrow=False, latest=latest)
@@ -337,7 +337,7 @@ class Members:
             self.came += 1
             self.client.stopping.wait(COMING_S * self.client.rng.uniform(0.5, 1.5))
             leaving.set()
-            member.join(PATIENCE_S)
+            member.join(TIMEOUT_S)
             assert not member.is_alive(), "a member does not leave"
             self.client.stopping.wait(COMING_S / 2)
 
@@ -366,7 +366,7 @@ class Members:
         """A last member reads to the end; returns what is not read, or not committed, in the end."""
         leaving = threading.Event()
         (last,) = self.client.start(lambda: self._be_member(leaving))
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + TIMEOUT_S
         left = ["not looked"]
         with Consumer({"bootstrap.servers": self.client.bootstrap, "group.id": GROUP}) as consumer:
             while left and time.monotonic() < deadline:
@@ -383,7 +383,7 @@ class Members:
                     if end != (0 if committed[each] is None else committed[each].offset)
                 ]
         leaving.set()
-        last.join(PATIENCE_S)
+        last.join(TIMEOUT_S)
         return left
 
 
@@ -469,11 +469,11 @@ CLIENTS: dict[str, Callable[[Client], dict[str, Any]]] = {
 def main(name: str, bootstrap: str, seed: str) -> int:
     client = Client(bootstrap, random.Random(f"{seed} {name}"))
 
-    def until_told() -> None:
+    def until_stopped() -> None:
         sys.stdin.readline()  # also at the end of the input: the soak is dead
         client.stopping.set()
 
-    threading.Thread(target=until_told, daemon=True).start()
+    threading.Thread(target=until_stopped, daemon=True).start()
     try:
         report = CLIENTS[name](client)
     except BaseException:  # noqa: BLE001 (told to the soak, as a miss)

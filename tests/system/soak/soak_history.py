@@ -48,10 +48,10 @@ class Anomalies:
         if len(self.quoted) < QUOTED_MAX:
             self.quoted.append(f"{kind}: {what}")
 
-    def merge(self, told: Mapping[str, Any]) -> None:
+    def merge(self, other: Mapping[str, Any]) -> None:
         """Add what ``report`` of another process's anomalies says."""
-        self.counts.update(told["counts"])
-        self.quoted = (self.quoted + list(told["quoted"]))[:QUOTED_MAX]
+        self.counts.update(other["counts"])
+        self.quoted = (self.quoted + list(other["quoted"]))[:QUOTED_MAX]
 
     def report(self) -> dict[str, Any]:
         return {"counts": dict(self.counts), "quoted": self.quoted}

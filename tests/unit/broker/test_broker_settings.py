@@ -27,7 +27,7 @@ def delta_of(*names: str) -> MetadataDelta:
     return MetadataDelta(0, 1, configs=frozenset((ConfigResourceType.BROKER, name) for name in names))
 
 
-class Told:
+class Recorder:
     """A subscriber that remembers."""
 
     def __init__(self) -> None:
@@ -55,22 +55,22 @@ def test_this_broker_goes_before_all_brokers_before_the_file() -> None:
     assert BrokerSettings.of(static).cleaner_threads == 2
 
 
-def test_who_subscribed_is_told_once_of_each_change_and_no_more_after_leaving() -> None:
+def test_a_subscriber_is_notified_once_of_each_change_and_no_more_after_leaving() -> None:
     seen: list[Event] = []
     events = Emitter()
     events.subscribe(seen.append)
-    live, told = LiveSettings({}, events), Told()
-    leave = live.subscribe(told)
+    live, recorder = LiveSettings({}, events), Recorder()
+    leave = live.subscribe(recorder)
     image = image_with(("", "log.scrub.bytes.per.second", "0"))
     live.apply(image, 1, delta_of(""))
     live.apply(image, 1, delta_of(""))
-    ((old, new),) = told.changes
+    ((old, new),) = recorder.changes
     assert (old.scrub_bytes_per_second, new.scrub_bytes_per_second) == (4_194_304, 0)
     assert live.current is new
     assert seen == [BrokerSettingsChanged(changed={"log.scrub.bytes.per.second": "4194304 -> 0"})]
     leave()
     live.apply(EMPTY_IMAGE, 1, delta_of(""))
-    assert len(told.changes) == 1
+    assert len(recorder.changes) == 1
     assert live.current == old
 
 
@@ -96,9 +96,9 @@ def test_a_subscriber_that_fails_keeps_nobody_from_the_change(caplog: pytest.Log
     def broken(old: BrokerSettings, new: BrokerSettings) -> None:
         raise ValueError("broken on purpose")
 
-    live, told = LiveSettings({}, Emitter()), Told()
+    live, recorder = LiveSettings({}, Emitter()), Recorder()
     live.subscribe(broken)
-    live.subscribe(told)
+    live.subscribe(recorder)
     live.apply(image_with(("1", "log.cleaner.threads", "5")), 1)
-    assert len(told.changes) == 1
+    assert len(recorder.changes) == 1
     assert "broken on purpose" in caplog.text

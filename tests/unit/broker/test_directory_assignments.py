@@ -47,7 +47,7 @@ class DirectoryAssignmentsWorld:
         self.on_call: Callable[[], None] | None = None
         self.records_max = 10_000
         self.image = MetadataImage()
-        self.told = DirectoryAssignments(
+        self.reporter = DirectoryAssignments(
             BrokerIdentity("tests", ME, 1), self._directory_of, self._tell, backoff=Backoff(first_ms=0.1, most_ms=1)
         )
 
@@ -70,7 +70,7 @@ class DirectoryAssignmentsWorld:
     def change(self, *records: MetadataRecord) -> None:
         image, delta = self.image.apply_with_delta(records, self.image.next_offset + len(records))
         self.image = image
-        self.told.metadata_changed(image, delta)
+        self.reporter.metadata_changed(image, delta)
 
     def topic(self, name: str, topic_id: bytes, directory: bytes = b"", partitions: int = 1) -> None:
         """A topic whose logs were made in ``directory``."""
@@ -82,100 +82,100 @@ class DirectoryAssignmentsWorld:
             *(PartitionRecord(topic_id, number, (ME, OTHER), (ME,), ME, 0, 0) for number in range(partitions)),
         )
 
-    async def settled(self) -> None:
+    async def finished(self) -> None:
         """Until there is nothing left to tell."""
-        task = asyncio.create_task(self.told.run())
+        task = asyncio.create_task(self.reporter.run())
         async with asyncio.timeout(60):
-            while self.told.pending:  # noqa: ASYNC110
+            while self.reporter.pending:  # noqa: ASYNC110
                 await asyncio.sleep(0)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
 
-def test_new_replicas_are_told_together() -> None:
+def test_new_replicas_are_reported_together() -> None:
     world = DirectoryAssignmentsWorld()
     world.topic("t", A, ONE, partitions=3)
     world.topic("u", B, TWO)
-    asyncio.run(world.settled())
+    asyncio.run(world.finished())
     assert world.calls == [{(A, 0): ONE, (A, 1): ONE, (A, 2): ONE, (B, 0): TWO}]
 
 
-def test_what_the_controllers_know_is_not_told() -> None:
+def test_what_the_controllers_know_is_not_reported() -> None:
     world = DirectoryAssignmentsWorld()
     world.topic("t", A, ONE, partitions=2)
     world.change(
         *(PartitionChangeRecord(A, number, 1, directories=(ONE, bytes(16))) for number in range(2)),
     )
-    assert world.told.pending == 0, "somebody told them meanwhile"
-    world.told.replicas_changed([TopicPartition("t", 0)])
-    asyncio.run(world.settled())
+    assert world.reporter.pending == 0, "somebody told them meanwhile"
+    world.reporter.replicas_changed([TopicPartition("t", 0)])
+    asyncio.run(world.finished())
     assert world.calls == []
 
 
-def test_what_is_not_here_is_not_told() -> None:
+def test_what_is_not_here_is_not_reported() -> None:
     world = DirectoryAssignmentsWorld()
     world.topic("without a log", A)
     world.at[TopicPartition("theirs", 0)] = ONE
     world.change(TopicRecord("theirs", B), PartitionRecord(B, 0, (OTHER,), (OTHER,), OTHER, 0, 0))
-    world.told.replicas_changed([TopicPartition("nobody knows it", 0), TopicPartition("t", 77)])
-    assert world.told.pending == 0
+    world.reporter.replicas_changed([TopicPartition("nobody knows it", 0), TopicPartition("t", 77)])
+    assert world.reporter.pending == 0
 
 
-def test_a_move_is_told() -> None:
+def test_a_move_is_reported() -> None:
     world = DirectoryAssignmentsWorld()
     world.topic("t", A, ONE)
     world.change(PartitionChangeRecord(A, 0, 1, directories=(ONE, bytes(16))))
     world.at[TopicPartition("t", 0)] = TWO
-    world.told.replicas_changed([TopicPartition("t", 0)])
-    asyncio.run(world.settled())
+    world.reporter.replicas_changed([TopicPartition("t", 0)])
+    asyncio.run(world.finished())
     assert world.calls == [{(A, 0): TWO}]
 
 
-def test_a_replica_that_moves_while_it_is_told_is_told_again() -> None:
+def test_a_replica_that_moves_while_it_is_reported_is_reported_again() -> None:
     world = DirectoryAssignmentsWorld()
     world.topic("t", A, ONE)
 
     def move() -> None:
         world.on_call = None
         world.at[TopicPartition("t", 0)] = TWO
-        world.told.replicas_changed([TopicPartition("t", 0)])
+        world.reporter.replicas_changed([TopicPartition("t", 0)])
 
     world.on_call = move
-    asyncio.run(world.settled())
+    asyncio.run(world.finished())
     assert world.calls == [{(A, 0): ONE}, {(A, 0): TWO}]
 
 
-def test_a_replica_that_moves_back_need_not_be_told() -> None:
+def test_a_replica_that_moves_back_need_not_be_reported() -> None:
     world = DirectoryAssignmentsWorld()
     world.topic("t", A, ONE)
     world.change(PartitionChangeRecord(A, 0, 1, directories=(ONE, bytes(16))))
     for directory in (TWO, ONE):
         world.at[TopicPartition("t", 0)] = directory
-        world.told.replicas_changed([TopicPartition("t", 0)])
-    assert world.told.pending == 0
+        world.reporter.replicas_changed([TopicPartition("t", 0)])
+    assert world.reporter.pending == 0
 
 
 def test_a_failed_call_is_repeated_until_it_succeeds() -> None:
     world = DirectoryAssignmentsWorld()
     world.failures = [NetworkError("gone"), StaleBrokerEpochError("a former life"), NetworkError("gone")]
     world.topic("t", A, ONE)
-    asyncio.run(world.settled())
+    asyncio.run(world.finished())
     assert world.calls == [{(A, 0): ONE}] * 4
 
 
-def test_what_is_refused_is_not_told_for_ever() -> None:
+def test_what_is_refused_is_not_reported_for_ever() -> None:
     world = DirectoryAssignmentsWorld()
     world.refusals = {(A, 0): UnknownTopicIdError("deleted meanwhile")}
     world.topic("t", A, ONE, partitions=2)
     world.change(RemoveTopicRecord(A))
-    asyncio.run(world.settled())
+    asyncio.run(world.finished())
     assert world.calls == [{(A, 0): ONE, (A, 1): ONE}]
 
 
 def test_five_thousand_replicas_are_three_calls() -> None:
     world = DirectoryAssignmentsWorld()
     world.topic("t", A, ONE, partitions=5_000)
-    asyncio.run(world.settled())
+    asyncio.run(world.finished())
     assert [len(call) for call in world.calls] == [assignments.CALL_REPLICAS_MAX, assignments.CALL_REPLICAS_MAX, 1_000]
     assert len({key for call in world.calls for key in call}) == 5_000
 
@@ -184,7 +184,7 @@ def test_calls_become_smaller_where_the_controllers_take_less() -> None:
     world = DirectoryAssignmentsWorld()
     world.records_max = 700
     world.topic("t", A, ONE, partitions=2_000)
-    asyncio.run(world.settled())
+    asyncio.run(world.finished())
     assert [len(call) for call in world.calls] == [2_000, 1_000, 500, 500, 500, 500]
 
 
@@ -192,9 +192,11 @@ def test_what_begins_anew_is_said_to_until_it_is_known_and_whoever_waits_hears_a
     world = DirectoryAssignmentsWorld()
     world.topic("t", A, ONE, partitions=2)
     world.change(*(PartitionChangeRecord(A, number, 1, directories=(ONE, bytes(16))) for number in range(2)))
-    world.told.report_fresh(A, 1, ONE, world.anew.append)  # where it was before: nothing in the metadata would show it
+    world.reporter.report_fresh(
+        A, 1, ONE, world.anew.append
+    )  # where it was before: nothing in the metadata would show it
     world.failures.append(NetworkError("the answer is lost"))
-    asyncio.run(world.settled())
+    asyncio.run(world.finished())
     assert world.calls == [{(A, 1): ONE}] * 2
     assert world.fresh == [{(A, 1)}] * 2
     assert world.anew == [77]
@@ -204,6 +206,6 @@ def test_what_was_refused_does_not_begin_anew() -> None:
     world = DirectoryAssignmentsWorld()
     world.topic("t", A, ONE)
     world.refusals[A, 0] = UnknownTopicIdError("it was deleted")
-    world.told.report_fresh(A, 0, TWO, world.anew.append)
-    asyncio.run(world.settled())
+    world.reporter.report_fresh(A, 0, TWO, world.anew.append)
+    asyncio.run(world.finished())
     assert world.anew == []

@@ -87,10 +87,10 @@ def test_nobody_is_woken_when_no_poll_waits():
     assert woken == []
 
 
-def test_a_partition_has_news_when_high_watermark_or_log_start_moved():
+def test_a_partition_has_changed_when_high_watermark_or_log_start_moved():
     entry = SessionPartition(A, position=0, max_bytes=1)
-    assert entry.has_news(0, 0)
+    assert entry.has_changed(0, 0)
     entry.sent_high_watermark, entry.sent_log_start = 5, 2
-    assert not entry.has_news(5, 2)
-    assert entry.has_news(6, 2)
-    assert entry.has_news(5, 3)
+    assert not entry.has_changed(5, 2)
+    assert entry.has_changed(6, 2)
+    assert entry.has_changed(5, 3)

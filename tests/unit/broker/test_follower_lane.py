@@ -15,20 +15,20 @@ class Replica:
         self.end = 0
         self.is_busy = False
         self.handle = -1
-        self._told = -1
+        self._acked = -1
 
     @property
     def can_join(self) -> bool:
         return not self.is_busy
 
     def join(self, handle: int) -> Join:
-        self.handle, self._told = handle, -1
+        self.handle, self._acked = handle, -1
         return Join(handle, self.name.encode(), 0, 1, 0, self.end, -1, self.end, 1_000)
 
     def next_ack(self) -> Ack | None:
-        if self.end == self._told:
+        if self.end == self._acked:
             return None
-        self._told = self.end
+        self._acked = self.end
         return Ack(self.handle, self.end, self.end, 0)
 
 
@@ -129,7 +129,7 @@ def test_an_answer_that_is_no_welcome_ends_the_handle_without_a_leave() -> None:
     assert lane.next() is None
 
 
-def test_a_leader_that_ends_a_handle_is_told_nothing_more_of_it() -> None:
+def test_a_leader_that_ends_a_handle_gets_nothing_more_of_it() -> None:
     lane, (a,) = _following("a")
     a.end = 9
     lane.ack_due(a)

@@ -9,7 +9,7 @@ import pytest
 from headrace_broker.partition import FollowerState, PartitionFollower, match
 from headrace_broker.partition.follower import Drop, LogsMatch, OtherLane, Refuse, Restart, Stale, Take, Truncate, Wait
 from headrace_broker.partition.matching import MATCHES, OUT_OF_RANGE, EndOf, Match, cut_for
-from headrace_broker.partition.messages import Divergence, Ended, Joined, News, Push
+from headrace_broker.partition.messages import Divergence, Ended, Joined, OffsetsUpdate, Push
 from headrace_core.errors import CorruptMessageError, FencedLeaderEpochError, StorageError
 from headrace_core.log.epochs import EpochStart, LeaderEpochs
 from headrace_core.testing.crashing_fs import CrashingFileSystem
@@ -142,7 +142,7 @@ def test_a_follower_of_an_older_epoch_that_ends_at_the_leader_s_log_start_begins
     assert matched(50, 4, (4, 40), (7, 50), start=50) == MATCHES, "the leader knows where epoch 4 ended"
 
 
-def test_a_follower_of_an_older_epoch_begins_anew_though_the_leader_s_start_is_not_told_yet():
+def test_a_follower_of_an_older_epoch_begins_anew_though_the_leader_s_start_is_not_reported_yet():
     """Retention has cut the leader's epochs, and reports its new log start a moment later. (Simulator, brokers, seed
     20261122150.)"""
     assert matched(36, 0, (2, 52), start=25) == OUT_OF_RANGE
@@ -223,7 +223,7 @@ def test_a_follower_out_of_range_begins_anew_at_the_leader_s_start():
     assert it.join(8, 1).last_epoch == -1
 
 
-def test_a_refused_join_waits_and_is_retried_when_told():
+def test_a_refused_join_waits_and_is_retried_on_request():
     it = follower()
     it.join(7, 1)
     error = FencedLeaderEpochError("epoch 5 is over")
@@ -254,7 +254,7 @@ def test_answers_and_pushes_for_a_former_handle_count_for_nothing():
     assert it.joined(Joined(8), end_of(100)) == LogsMatch()
     assert it.pushed(Push(7, b"", 100, 0), [Batch(100, 110, 5)]) == Drop()
     assert it.ended(Ended(7)) == Stale()
-    it.news(News(7, 100, 0))
+    it.updated(OffsetsUpdate(7, 100, 0))
     assert it.high_watermark == 80
 
 
@@ -306,9 +306,9 @@ def test_the_high_watermark_is_the_leader_s_as_far_as_the_log_goes():
     assert it.high_watermark == 100
     it.appended(120, 100, 5)
     assert it.high_watermark == 115
-    it.news(News(7, 90, 0))
+    it.updated(OffsetsUpdate(7, 90, 0))
     assert it.high_watermark == 115
-    it.news(News(7, 120, 0))
+    it.updated(OffsetsUpdate(7, 120, 0))
     assert it.high_watermark == 120
 
 
@@ -321,14 +321,14 @@ def test_a_new_leader_that_knows_less_does_not_take_the_high_watermark_back():
 
 def test_the_leader_s_log_start_is_followed_no_further_than_the_high_watermark():
     it = following()
-    it.news(News(7, 85, 90))
+    it.updated(OffsetsUpdate(7, 85, 90))
     assert it.wanted_log_start == 85
     it.log_start_moved(85)
-    it.news(News(7, 95, 90))
+    it.updated(OffsetsUpdate(7, 95, 90))
     assert it.wanted_log_start == 90
 
 
-def test_what_is_settled_is_acknowledged_and_said_once():
+def test_what_is_durable_is_acknowledged_and_said_once():
     it = following()
     assert it.next_ack() is not None
     assert it.next_ack() is None

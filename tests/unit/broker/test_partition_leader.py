@@ -36,13 +36,13 @@ def leader(policy: FlushPolicy = FlushPolicy.COMMIT, *, start: int = 0, end: int
 
 class Watcher:
     def __init__(self) -> None:
-        self.heard: list[object] = []
+        self.calls: list[object] = []
 
     def partition_advanced(self, partition: TopicPartition, readable_bytes: int) -> None:
-        self.heard.append((partition, readable_bytes))
+        self.calls.append((partition, readable_bytes))
 
     def partition_changed(self, partition: TopicPartition) -> None:
-        self.heard.append(partition)
+        self.calls.append(partition)
 
 
 def test_high_watermark_stops_at_the_flushed_end_under_commit():
@@ -109,7 +109,7 @@ def test_resigning_fails_every_waiter_and_every_later_check():
     it.resign(reason)
     it.resign(NotLeaderOrFollowerError("a second reason does not count"))
     assert answered == [reason]
-    assert watcher.heard == [PARTITION]
+    assert watcher.calls == [PARTITION]
     with pytest.raises(NotLeaderOrFollowerError, match="moved"):
         it.check_serving()
     it.when_committed(5, answered.append)
@@ -121,12 +121,12 @@ def test_a_watcher_hears_how_many_bytes_became_readable_and_not_before_they_are(
     it.subscribe(watcher)
     it.appended(10, 0, 1000)
     it.appended(12, 0, 200)
-    assert watcher.heard == []
+    assert watcher.calls == []
     it.flushed(12)
-    assert watcher.heard == [(PARTITION, 1200)]
+    assert watcher.calls == [(PARTITION, 1200)]
 
 
-def test_what_is_committed_step_by_step_is_told_step_by_step():
+def test_what_is_committed_step_by_step_is_notified_step_by_step():
     """Bytes reported with the first step would leave none for the second, and its readers asleep."""
     it, watcher = leader(), Watcher()
     it.subscribe(watcher)
@@ -134,19 +134,19 @@ def test_what_is_committed_step_by_step_is_told_step_by_step():
     it.appended(12, 0, 200)
     it.flushed(10)
     it.flushed(12)
-    assert watcher.heard == [(PARTITION, 1000), (PARTITION, 200)]
+    assert watcher.calls == [(PARTITION, 1000), (PARTITION, 200)]
 
 
-def test_a_step_into_the_midst_of_an_append_is_told_too():
+def test_a_step_into_the_midst_of_an_append_is_reported_too():
     it, watcher = leader(), Watcher()
     it.subscribe(watcher)
     it.appended(10, 0, 1000)
     it.flushed(4)
     it.flushed(10)
-    assert watcher.heard == [(PARTITION, 1), (PARTITION, 1000)]
+    assert watcher.calls == [(PARTITION, 1), (PARTITION, 1000)]
 
 
-def test_what_nobody_commits_for_long_takes_no_memory_and_is_told_in_full_at_last():
+def test_what_nobody_commits_for_long_takes_no_memory_and_is_reported_in_full_at_last():
     """acks=1 appends on while fewer than min.insync.replicas are in sync, and the high watermark stands still."""
     it, watcher = leader(), Watcher()
     it.subscribe(watcher)
@@ -159,10 +159,10 @@ def test_what_nobody_commits_for_long_takes_no_memory_and_is_told_in_full_at_las
 
     left = tracemalloc_of(go_on)
     assert left < 500_000  # an entry for each would be megabytes
-    assert watcher.heard == []
+    assert watcher.calls == []
     it.flushed(1)
     it.flushed(50_000)
-    assert watcher.heard == [(PARTITION, 100), (PARTITION, 4_999_900)]
+    assert watcher.calls == [(PARTITION, 100), (PARTITION, 4_999_900)]
 
 
 def tracemalloc_of(work: Callable[[], object]) -> int:
@@ -180,16 +180,16 @@ def test_a_watcher_that_left_hears_nothing():
     it.unsubscribe(watcher)
     it.unsubscribe(watcher)
     it.appended(10, 10, 1000)
-    assert watcher.heard == []
+    assert watcher.calls == []
 
 
-def test_the_log_start_moves_forwards_only_and_watchers_are_told():
+def test_the_log_start_moves_forwards_only_and_watchers_are_notified():
     it, watcher = leader(end=10), Watcher()
     it.subscribe(watcher)
     it.advance_log_start(4)
     it.advance_log_start(3)
     assert it.log_start == 4
-    assert watcher.heard == [PARTITION]
+    assert watcher.calls == [PARTITION]
 
 
 @pytest.mark.parametrize(("epoch", "error"), [(4, FencedLeaderEpochError), (6, UnknownLeaderEpochError)])

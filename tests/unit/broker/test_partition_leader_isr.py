@@ -129,11 +129,11 @@ def test_what_a_follower_has_in_its_page_cache_does_not_count():
 
 def test_readers_hear_of_every_step_of_the_high_watermark_also_over_what_was_there_before():
     """A new leader has counted no bytes of its existing log; a reader that waits for it must be woken."""
-    told: list[int] = []
+    notified: list[int] = []
 
     class Reader:
         def partition_advanced(self, partition: TopicPartition, readable_bytes: int) -> None:
-            told.append(readable_bytes)
+            notified.append(readable_bytes)
 
         def partition_changed(self, partition: TopicPartition) -> None:
             raise AssertionError(partition)
@@ -141,13 +141,13 @@ def test_readers_hear_of_every_step_of_the_high_watermark_also_over_what_was_the
     leader = Leader(isr=(1, 2), high_watermark=60)
     leader.it.subscribe(Reader())
     leader.join(2, end=80)
-    assert (leader.it.high_watermark, told) == (80, [1])
+    assert (leader.it.high_watermark, notified) == (80, [1])
     leader.ack(2, 100)
     leader.append(110)
     leader.append(120)
     leader.ack(2, 110)
     leader.ack(2, 120)
-    assert told == [1, 1, 10, 10]
+    assert notified == [1, 1, 10, 10]
 
 
 def test_a_new_leader_waits_for_every_in_sync_follower_to_speak():
@@ -540,19 +540,19 @@ def test_an_append_is_refused_before_it_is_made_when_too_few_are_in_sync():
     leader.it.check_enough_in_sync()
 
 
-def test_an_append_that_lost_its_replicas_is_told_so_when_its_time_is_out_and_no_sooner():
+def test_an_append_that_lost_its_replicas_fails_when_its_time_is_out_and_no_sooner():
     leader = Leader(isr=(1, 2))
     leader.join(2)
-    heard: list[HeadraceError | None] = []
+    outcomes: list[HeadraceError | None] = []
     leader.append(120)
-    leader.it.when_committed(120, heard.append)
+    leader.it.when_committed(120, outcomes.append)
     assert isinstance(leader.it.late_error(), RequestTimedOutError)
     leader.metadata((1,), 8)
     assert isinstance(leader.it.late_error(), NotEnoughReplicasAfterAppendError)
-    assert heard == []
+    assert outcomes == []
     leader.metadata((1, 2), 9)
     leader.ack(2, 120)
-    assert heard == [None]
+    assert outcomes == [None]
 
 
 # -- watching ----------------------------------------------------------------------------------------------------------
@@ -569,7 +569,7 @@ def test_an_idle_partition_in_sync_has_nothing_due_and_stirs_nobody():
     assert leader.stirred == 0
 
 
-def test_the_keeper_is_stirred_once_when_a_follower_falls_behind_and_told_when_to_come():
+def test_the_keeper_is_stirred_once_when_a_follower_falls_behind_and_learns_when_to_come():
     leader = Leader()
     leader.join(2)
     leader.join(3)
@@ -595,16 +595,16 @@ def test_the_keeper_is_stirred_when_a_follower_has_come_up():
 
 class Lane:
     def __init__(self) -> None:
-        self.heard: list[str] = []
+        self.outcomes: list[str] = []
 
     def log_grew(self, partition: TopicPartition) -> None:
-        self.heard.append("grew")
+        self.outcomes.append("grew")
 
     def high_watermark_moved(self, partition: TopicPartition) -> None:
-        self.heard.append("moved")
+        self.outcomes.append("moved")
 
     def leadership_ended(self, partition: TopicPartition) -> None:
-        self.heard.append("ended")
+        self.outcomes.append("ended")
 
 
 def test_a_lane_hears_of_what_is_written_before_it_is_flushed():
@@ -612,12 +612,12 @@ def test_a_lane_hears_of_what_is_written_before_it_is_flushed():
     leader.join(2)
     leader.it.watch_log(lane)
     leader.append(120, flushed=False)
-    assert lane.heard == ["grew"]
+    assert lane.outcomes == ["grew"]
     leader.it.flushed(120)
     leader.ack(2, 120)
-    assert lane.heard == ["grew", "moved"]
+    assert lane.outcomes == ["grew", "moved"]
     leader.it.resign(NotLeaderOrFollowerError("moved"))
-    assert lane.heard == ["grew", "moved", "ended"]
+    assert lane.outcomes == ["grew", "moved", "ended"]
 
 
 def test_who_has_resigned_commits_nothing_and_asks_for_nothing():
@@ -636,21 +636,21 @@ def test_who_has_resigned_commits_nothing_and_asks_for_nothing():
 
 def deletion(leader: Leader, offset: int) -> list[HeadraceError | None]:
     """What the waiter for a deletion hears."""
-    heard: list[HeadraceError | None] = []
-    leader.it.when_deleted(offset, heard.append)
-    return heard
+    outcomes: list[HeadraceError | None] = []
+    leader.it.when_deleted(offset, outcomes.append)
+    return outcomes
 
 
 def test_a_deletion_waits_for_members_that_have_not_joined():
     leader = Leader()
     leader.it.advance_log_start(50)
-    heard = deletion(leader, 50)
+    outcomes = deletion(leader, 50)
     for broker_id in (2, 3):
-        assert (heard, leader.it.low_watermark, broker_id in leader.it.yet_to_delete(50)) == ([], -1, True)
+        assert (outcomes, leader.it.low_watermark, broker_id in leader.it.yet_to_delete(50)) == ([], -1, True)
         leader.it.follower_joined(
             broker_id, LIVES[broker_id], durable_end=100, log_end=100, log_start=50, now_ms=leader.now_ms
         )
-    assert (heard, leader.it.yet_to_delete(50)) == ([None], [])
+    assert (outcomes, leader.it.yet_to_delete(50)) == ([None], [])
 
 
 def test_a_deletion_waits_for_a_member_whose_stream_broke():
@@ -658,12 +658,12 @@ def test_a_deletion_waits_for_a_member_whose_stream_broke():
     leader.join(2)
     leader.join(3)
     leader.it.advance_log_start(50)
-    heard = deletion(leader, 50)
+    outcomes = deletion(leader, 50)
     leader.it.follower_left(3, leader.now_ms, broken=True)
     leader.it.follower_acked(2, LIVES[2], durable_end=100, log_end=100, log_start=50, now_ms=leader.now_ms)
-    assert (heard, leader.it.yet_to_delete(50)) == ([], [3])
+    assert (outcomes, leader.it.yet_to_delete(50)) == ([], [3])
     leader.it.metadata_changed(isr=(1, 2), partition_epoch=8, replicas=(1, 2, 3), min_insync=1)
-    assert heard == [None]
+    assert outcomes == [None]
 
 
 def test_a_deletion_ends_with_the_leadership_and_is_forgotten_when_its_caller_gives_up():
@@ -672,9 +672,9 @@ def test_a_deletion_ends_with_the_leadership_and_is_forgotten_when_its_caller_gi
     given_up: list[HeadraceError | None] = []
     leader.it.when_deleted(50, given_up.append)
     leader.it.forget_deletion(given_up.append)
-    heard = deletion(leader, 50)
+    outcomes = deletion(leader, 50)
     leader.it.resign(reason)
-    assert (given_up, heard, deletion(leader, 50)) == ([], [reason], [reason])
+    assert (given_up, outcomes, deletion(leader, 50)) == ([], [reason], [reason])
 
 
 def test_deletions_wait_for_the_log_starts_of_the_replicas_that_are_there():
@@ -709,10 +709,10 @@ def test_a_duplicate_waits_for_what_was_appended_the_first_time():
     leader = Leader(isr=(1, 2))
     leader.join(2)
     leader.append(120)
-    heard: list[str] = []
-    leader.it.when_committed(120, lambda error: heard.append("second"))
-    leader.it.when_committed(110, lambda error: heard.append("first again"))
+    outcomes: list[str] = []
+    leader.it.when_committed(120, lambda error: outcomes.append("second"))
+    leader.it.when_committed(110, lambda error: outcomes.append("first again"))
     leader.ack(2, 115)
-    assert heard == ["first again"]
+    assert outcomes == ["first again"]
     leader.ack(2, 120)
-    assert heard == ["first again", "second"]
+    assert outcomes == ["first again", "second"]

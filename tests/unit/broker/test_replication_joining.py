@@ -208,7 +208,7 @@ def test_a_handle_that_was_let_go_of_gets_nothing_and_costs_nothing():
     assert not led.leader.progress[1].is_joined
 
 
-def test_a_stream_that_broke_leaves_no_trace_but_what_was_settled():
+def test_a_stream_that_broke_leaves_no_trace_but_what_is_durable():
     broker = LeadingBroker()
     led = broker.lead("orders")
     lane = broker.lane()

@@ -8,8 +8,8 @@ from headrace_broker.partition.leader_lane import (
     CATCH_UP_BYTES,
     HAND_OVER_BYTES,
     MESSAGE_BYTES,
-    NEWS_DELAY_MS,
     SHARE_BYTES_MIN,
+    UPDATE_DELAY_MS,
     State,
 )
 from headrace_broker.partition.messages import Ack, Lane
@@ -60,7 +60,7 @@ def test_records_go_out_before_they_are_forced_to_the_leaders_disk():
     assert [push.records for push in said(lane).pushes] == [batch.data]
 
 
-def test_records_are_committed_when_the_follower_and_the_leader_have_settled_them():
+def test_records_are_committed_when_they_are_durable_at_the_follower_and_the_leader():
     broker = LeadingBroker()
     led = broker.lead("orders")
     lane = broker.lane()
@@ -179,7 +179,7 @@ def test_every_byte_arrives_once_and_in_order_whatever_happens_between():
                 read = reading.pop(rng.randrange(len(reading)))
                 lane.was_read(read, read.source.read_cold(read.offset, read.max_bytes))
             handle = rng.randrange(len(led))
-            acked(lane, handle, _settled(led[handle], got[handle], rng))
+            acked(lane, handle, _durable(led[handle], got[handle], rng))
         for each in led:
             each.cold_below = 0
         for _ in range(400):
@@ -188,7 +188,7 @@ def test_every_byte_arrives_once_and_in_order_whatever_happens_between():
                 lane.was_read(read, read.source.read_cold(read.offset, read.max_bytes))
             reading = []
             for handle, each in enumerate(led):
-                acked(lane, handle, _settled(each, got[handle], None))
+                acked(lane, handle, _durable(each, got[handle], None))
         assert [got[handle] for handle in range(len(led))] == [_all(each) for each in led], f"seed {seed}"
         assert lane.in_flight_bytes == 0, f"seed {seed}"
 
@@ -204,7 +204,7 @@ def _all(led) -> bytes:
     return b"".join(batch.data for batch in led.batches)
 
 
-def _settled(led, got: bytes, rng: random.Random | None) -> int:
+def _durable(led, got: bytes, rng: random.Random | None) -> int:
     """Where what was received ends; with ``rng``, somewhere before that."""
     end = size = 0
     for batch in led.batches:
@@ -291,10 +291,10 @@ def test_what_is_not_sent_is_not_read():
     assert led.reads <= 2
 
 
-# -- news --------------------------------------------------------------------------------------------------------------
+# -- offsets updates ---------------------------------------------------------------------------------------------------
 
 
-def test_a_high_watermark_that_moved_is_told_after_a_pause_and_once():
+def test_a_high_watermark_that_moved_is_reported_after_a_pause_and_once():
     broker = LeadingBroker()
     led = broker.lead("orders")
     lane = broker.lane()
@@ -306,16 +306,16 @@ def test_a_high_watermark_that_moved_is_told_after_a_pause_and_once():
     acked(lane, 1, 1)
     assert lane.has_work
     assert lane.next() is None
-    assert (broker.wakes, broker.wakes_at) == (wakes, [broker.now_ms + NEWS_DELAY_MS])
-    assert lane.due_ms() == broker.now_ms + NEWS_DELAY_MS
-    broker.now_ms += NEWS_DELAY_MS
-    (news,) = said(lane).news
-    assert (news.handle, news.high_watermark, news.log_start) == (1, 1, 0)
+    assert (broker.wakes, broker.wakes_at) == (wakes, [broker.now_ms + UPDATE_DELAY_MS])
+    assert lane.due_ms() == broker.now_ms + UPDATE_DELAY_MS
+    broker.now_ms += UPDATE_DELAY_MS
+    (update,) = said(lane).updates
+    assert (update.handle, update.high_watermark, update.log_start) == (1, 1, 0)
     assert lane.next() is None
     assert lane.due_ms() is None
 
 
-def test_news_travel_with_the_next_push_when_there_is_one():
+def test_changed_offsets_travel_with_the_next_push_when_there_is_one():
     broker = LeadingBroker()
     led = broker.lead("orders")
     lane = broker.lane()
@@ -327,11 +327,11 @@ def test_news_travel_with_the_next_push_when_there_is_one():
     (push,) = said(lane).pushes
     assert push.high_watermark == 1
     assert lane.due_ms() is None
-    broker.now_ms += NEWS_DELAY_MS
+    broker.now_ms += UPDATE_DELAY_MS
     assert lane.next() is None
 
 
-def test_a_log_start_that_moved_is_news():
+def test_a_log_start_that_moved_is_sent():
     broker = LeadingBroker()
     led = broker.lead("orders")
     lane = broker.lane()
@@ -340,8 +340,8 @@ def test_a_log_start_that_moved_is_news():
     drain(lane)
     acked(lane, 1, 1)
     led.leader.advance_log_start(1)
-    broker.now_ms += NEWS_DELAY_MS
-    assert [(news.high_watermark, news.log_start) for news in said(lane).news] == [(1, 1)]
+    broker.now_ms += UPDATE_DELAY_MS
+    assert [(update.high_watermark, update.log_start) for update in said(lane).updates] == [(1, 1)]
 
 
 # -- far behind --------------------------------------------------------------------------------------------------------

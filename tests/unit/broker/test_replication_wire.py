@@ -12,7 +12,7 @@ from headrace_broker.partition.messages import (
     Join,
     Joined,
     Lane,
-    News,
+    OffsetsUpdate,
     Push,
     Request,
     Response,
@@ -52,7 +52,7 @@ def test_a_response_comes_out_as_it_went_in():
             Joined(5, other_lane=True),
         ),
         pushes=(Push(1, b"records", 5, 1), Push(6, b"\0" * 3, 2**60, 0)),
-        news=(News(9, 4, 2),),
+        updates=(OffsetsUpdate(9, 4, 2),),
         ended=(Ended(9), Ended(10, None, True)),
     )
     sent = replication_pb2.FollowResponse.FromString(wire.response_to_proto(response).SerializeToString())

@@ -50,9 +50,9 @@ def completed(words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     monkeypatch.setenv("COMP_WORDS", words)
     monkeypatch.setenv("COMP_CWORD", str(words.count(" ")))
     run([])
-    told = capsys.readouterr()
-    assert told.err == ""
-    return told.out.split()
+    output = capsys.readouterr()
+    assert output.err == ""
+    return output.out.split()
 
 
 @pytest.mark.parametrize(

@@ -61,10 +61,10 @@ def test_as_long_as_one_replica_can_move_nothing_is_said() -> None:
 
 def test_the_error_names_a_few_and_counts_the_rest() -> None:
     found = {TopicPartition("orders", number): "why" for number in range(NAMED_MAX + 3)}
-    told = words([3, 4], found)
-    assert told.startswith(f"cannot drain broker 3, 4: {NAMED_MAX + 3} partitions cannot move: orders-0 (why), ")
-    assert "and 3 more" in told
-    assert "--cancel" in told
+    message = words([3, 4], found)
+    assert message.startswith(f"cannot drain broker 3, 4: {NAMED_MAX + 3} partitions cannot move: orders-0 (why), ")
+    assert "and 3 more" in message
+    assert "--cancel" in message
 
 
 class _Cluster:
@@ -95,6 +95,6 @@ def test_drain_wait_ends_with_1_and_says_why(
     monkeypatch.setattr(command, "_STUCK_S", 0.05)
     monkeypatch.setattr(command, "_LOOK_S", 0.01)
     assert run(["brokers", "drain", "3", "--wait", "-b", "127.0.0.1:1"]) == 1
-    told = capsys.readouterr()
-    assert "cannot drain broker 3: 1 partition cannot move: orders-0 (replicas 1, 2, 3; " in told.err
-    assert told.err.rstrip().endswith("[INVALID_REQUEST]")
+    message = capsys.readouterr()
+    assert "cannot drain broker 3: 1 partition cannot move: orders-0 (replicas 1, 2, 3; " in message.err
+    assert message.err.rstrip().endswith("[INVALID_REQUEST]")

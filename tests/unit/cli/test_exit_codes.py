@@ -21,18 +21,18 @@ def nobody() -> str:
 
 def test_0_is_done(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["random-uuid"]) == 0
-    told = capsys.readouterr()
-    assert len(told.out.strip()) == 22
-    assert told.err == ""
+    output = capsys.readouterr()
+    assert len(output.out.strip()) == 22
+    assert output.err == ""
 
 
 def test_1_is_failed_with_one_line_that_ends_with_the_errors_stable_code(
     nobody: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["topics", "list", "-b", nobody]) == 1
-    told = capsys.readouterr()
-    assert told.out == ""
-    (line,) = told.err.splitlines()
+    output = capsys.readouterr()
+    assert output.out == ""
+    (line,) = output.err.splitlines()
     assert line.startswith("headrace: ")
     assert line.endswith(" [BOOTSTRAP_FAILED]")
 
@@ -50,10 +50,10 @@ def test_1_is_what_a_doctor_says_of_a_directory_without_a_cluster(
     """And not what is wrong with another cluster."""
     monkeypatch.delenv("HEADRACE_BOOTSTRAP_SERVERS", raising=False)
     assert run(["doctor", "--data", str(tmp_path / "nothing")]) == 1
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert f"there is no cluster in {tmp_path / 'nothing'}" in told.err
-    assert told.err.strip().endswith("[INVALID_ARGUMENT]")
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert f"there is no cluster in {tmp_path / 'nothing'}" in output.err
+    assert output.err.strip().endswith("[INVALID_ARGUMENT]")
 
 
 @pytest.mark.parametrize(
@@ -64,6 +64,6 @@ def test_2_is_a_wrong_command_line_and_writes_nothing_on_stdout(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(arguments) == 2
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert "Usage: headrace" in told.err
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert "Usage: headrace" in output.err

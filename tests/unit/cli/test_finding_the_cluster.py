@@ -53,7 +53,7 @@ def somebody_else(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(finding, "listens", lambda address: address == DEFAULT_BOOTSTRAP)
 
 
-def told(*arguments: str) -> tuple[str, str]:
+def found_for(*arguments: str) -> tuple[str, str]:
     """Whom a command would ask, and what it says beside that."""
     app = typer.Typer()
 
@@ -69,7 +69,7 @@ def told(*arguments: str) -> tuple[str, str]:
 
 def asked(*arguments: str) -> str:
     """Whom a command would ask, and that without a word."""
-    address, words = told(*arguments)
+    address, words = found_for(*arguments)
     assert words == ""
     return address
 
@@ -116,7 +116,7 @@ def test_a_cluster_that_a_program_would_not_find_is_not_asked_either_and_that_is
     directory = written(tmp_path / "other" if named else Path("headrace-data"), (4000, 4001))
     if named:
         monkeypatch.setenv("HEADRACE_DATA", str(directory))
-    address, words = told()
+    address, words = found_for()
     assert address == DEFAULT_BOOTSTRAP, "which is where Producer() goes"
     assert str(directory) in words
     assert "-b 127.0.0.1:4000,127.0.0.1:4001" in words
@@ -125,7 +125,7 @@ def test_a_cluster_that_a_program_would_not_find_is_not_asked_either_and_that_is
 
 def test_when_another_cluster_has_taken_the_dead_brokers_port_that_one_is_asked(somebody_else: None) -> None:
     written(Path("headrace-data"), (9095, 9096), dead=(1,))
-    address, words = told()
+    address, words = found_for()
     assert address == DEFAULT_BOOTSTRAP
     assert "headrace-data is another one" in words
 

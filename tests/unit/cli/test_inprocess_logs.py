@@ -54,7 +54,7 @@ def test_a_thread_that_outlives_its_node_may_say_so(tmp_path: Path) -> None:
     assert (tmp_path / "broker-1.log").read_text() == ""
 
 
-def test_a_module_that_is_imported_when_a_node_needs_it_is_heard_by_the_node_alone(
+def test_a_module_that_is_imported_when_a_node_needs_it_logs_to_the_node_alone(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     before = logging.Logger.manager.loggerClass

@@ -90,7 +90,7 @@ def test_each_client_takes_the_keys_that_concern_it_and_flags_win(profiles: Path
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "expected"),
     [
         (("acsk=1",), "did you mean 'acks'"),
         (("acks=2",), "must be one of all, -1, 1, 0"),
@@ -101,11 +101,11 @@ def test_each_client_takes_the_keys_that_concern_it_and_flags_win(profiles: Path
     ],
 )
 def test_what_a_client_would_refuse_is_not_kept(
-    profiles: Path, words: tuple[str, ...], told: str, capsys: pytest.CaptureFixture[str]
+    profiles: Path, words: tuple[str, ...], expected: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = (profiles / "stage.properties").read_bytes()
     assert run(["profile", "set", "stage", *words]) == 1
-    assert told in capsys.readouterr().err
+    assert expected in capsys.readouterr().err
     assert (profiles / "stage.properties").read_bytes() == before
 
 

@@ -87,10 +87,10 @@ def test_no_color_leaves_the_bar_without_colours() -> None:
 
 
 @pytest.mark.parametrize(
-    ("lines_s", "told"),
+    ("lines_s", "expected"),
     [(0.0, ["[1] of 4 crates", "[2] of 4 crates", "a remark", "[3] of 4 crates"]), (None, ["a remark"])],
 )
-def test_a_pipe_gets_lines_where_it_always_has_and_no_escape(lines_s: float | None, told: list[str]) -> None:
+def test_a_pipe_gets_lines_where_it_always_has_and_no_escape(lines_s: float | None, expected: list[str]) -> None:
     done = subprocess.run(
         [sys.executable, "-c", work(lines_s=lines_s)],
         capture_output=True,
@@ -98,4 +98,4 @@ def test_a_pipe_gets_lines_where_it_always_has_and_no_escape(lines_s: float | No
         check=True,
         env=os.environ | {"FORCE_COLOR": "1"},
     )
-    assert (done.stdout, done.stderr.splitlines()) == ("the result\n", told)
+    assert (done.stdout, done.stderr.splitlines()) == ("the result\n", expected)

@@ -99,21 +99,21 @@ def cluster(tmp_path: Path) -> Cluster:
     return Cluster(tmp_path)
 
 
-def rolling(cluster: Cluster, told: list[str] | None = None, **changed: Any) -> RollingRestart:
-    tell = ([] if told is None else told).append
+def rolling(cluster: Cluster, reported: list[str] | None = None, **changed: Any) -> RollingRestart:
+    tell = ([] if reported is None else reported).append
     # the stand-in is both what is restarted and what is looked at
     return RollingRestart(cluster, cluster, tell=tell, **({"timeout_s": 60.0} | changed))  # type: ignore[arg-type]
 
 
 def test_all_are_restarted_in_order_and_nobody_while_a_copy_is_missing(cluster: Cluster) -> None:
-    told: list[str] = []
-    rolled = rolling(cluster, told).run()
+    reported: list[str] = []
+    rolled = rolling(cluster, reported).run()
     assert cluster.happened == ["controller 2", "controller 3", "controller 1", "broker 1", "broker 2"]
     assert [str(each.node) for each in rolled.restarted] == cluster.happened
     assert [each.pid for each in rolled.restarted] == [201, 202, 203, 204, 205]
     assert rolled.left == rolled.notes == ()
     assert all(each.whole_s is not None for each in rolled.restarted)
-    assert [line for line in told if line.startswith("[")] == [
+    assert [line for line in reported if line.startswith("[")] == [
         f"[{number}/5] {name}: restarting" for number, name in enumerate(cluster.happened, start=1)
     ]
 
@@ -141,12 +141,12 @@ def test_a_cluster_that_has_only_just_come_up_is_given_a_moment(cluster: Cluster
 
 
 def test_a_node_that_does_not_come_back_ends_it_and_the_others_are_left_alone(cluster: Cluster) -> None:
-    told: list[str] = []
+    reported: list[str] = []
     cluster.broken = {"controller 3"}
     with pytest.raises(ClusterStartError, match="controller 3 ended before it served"):
-        rolling(cluster, told).run()
+        rolling(cluster, reported).run()
     assert cluster.happened == ["controller 2", "controller 3"]
-    assert told[-1].endswith("Restarted: controller 2; not restarted: controller 1, broker 1, broker 2")
+    assert reported[-1].endswith("Restarted: controller 2; not restarted: controller 1, broker 1, broker 2")
 
 
 def test_a_cluster_that_does_not_become_whole_again_ends_it(tmp_path: Path) -> None:

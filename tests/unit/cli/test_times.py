@@ -61,7 +61,7 @@ def test_offsets_of_consume_take_a_time() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "expected"),
     [
         (("top", "--interval", "0.1s"), "must be at least 0.2 s"),
         (("doctor", "--timeout", "soon"), "must be a duration such as"),
@@ -71,7 +71,7 @@ def test_offsets_of_consume_take_a_time() -> None:
     ],
 )
 def test_a_wrong_time_is_a_usage_error_that_says_what_it_may_be(
-    arguments: tuple[str, ...], told: str, capsys: pytest.CaptureFixture[str]
+    arguments: tuple[str, ...], expected: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run([*arguments]) == 2
-    assert told in " ".join(capsys.readouterr().err.split())
+    assert expected in " ".join(capsys.readouterr().err.split())

@@ -54,7 +54,7 @@ def controller() -> Iterator[Controller]:
     server.stop(None)
 
 
-def told(controller: Controller) -> tuple[dict[str, int], int, bool]:
+def request_of(controller: Controller) -> tuple[dict[str, int], int, bool]:
     """What the last update asked for."""
     request = controller.asked[-1]
     (how,) = {each.upgrade_type for each in request.updates}
@@ -65,9 +65,9 @@ def test_levels_are_described_raised_and_lowered(controller: Controller) -> None
     with Admin(bootstrap_servers=controller.address) as admin:
         assert admin.describe_features() == {NAME: FeatureInfo(NAME, 1, 1, 2)}
         admin.update_features({NAME: 2})
-        assert told(controller) == ({NAME: 2}, admin_pb2.FEATURE_UPGRADE_TYPE_UPGRADE, False)
+        assert request_of(controller) == ({NAME: 2}, admin_pb2.FEATURE_UPGRADE_TYPE_UPGRADE, False)
         admin.update_features({NAME: 1}, downgrade=True, validate_only=True)
-        assert told(controller) == ({NAME: 1}, admin_pb2.FEATURE_UPGRADE_TYPE_SAFE_DOWNGRADE, True)
+        assert request_of(controller) == ({NAME: 1}, admin_pb2.FEATURE_UPGRADE_TYPE_SAFE_DOWNGRADE, True)
         assert admin.describe_features()[NAME].finalized_level == 2
 
 
@@ -87,13 +87,13 @@ def test_the_command_line_raises_all_that_is_understood(
 ) -> None:
     at = ["-b", controller.address]
     assert run(["features", "upgrade", "--dry-run", *at]) == 0
-    assert told(controller) == ({NAME: 2}, admin_pb2.FEATURE_UPGRADE_TYPE_UPGRADE, True)
+    assert request_of(controller) == ({NAME: 2}, admin_pb2.FEATURE_UPGRADE_TYPE_UPGRADE, True)
     capsys.readouterr()
     assert run(["features", "upgrade", "-o", "json", *at]) == 0
     shown = json.loads(capsys.readouterr().out)
     assert shown == [{"name": NAME, "finalized_level": 2, "min_level": 1, "max_level": 2}]
     assert run(["features", "downgrade", "--feature", f"{NAME}=1", *at]) == 0
-    assert told(controller)[:2] == ({NAME: 1}, admin_pb2.FEATURE_UPGRADE_TYPE_SAFE_DOWNGRADE)
+    assert request_of(controller)[:2] == ({NAME: 1}, admin_pb2.FEATURE_UPGRADE_TYPE_SAFE_DOWNGRADE)
     assert run(["features", "describe", *at]) == 0
     assert "1 to 2" in capsys.readouterr().out
 

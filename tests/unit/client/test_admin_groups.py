@@ -160,7 +160,7 @@ def test_offsets_of_partitions_that_are_not_there_and_of_groups_that_work_are_re
         admin.alter_group_offsets("berry", {O0: 1})
 
 
-def test_lag_and_rebalances_are_told(world: StandinGroupsWorld, admin: Admin) -> None:
+def test_lag_and_rebalances_are_reported(world: StandinGroupsWorld, admin: Admin) -> None:
     lag = groups_pb2.LagOfGroup(group_id="apple", status="ERR", total_lag=60)
     lag.partitions.add(
         topic="orders", partition=0, committed_offset=40, commit_timestamp_ms=9, high_watermark=100, lag=60,
@@ -168,9 +168,9 @@ def test_lag_and_rebalances_are_told(world: StandinGroupsWorld, admin: Admin) ->
     )  # fmt: skip
     lag.partitions.add(topic="orders", partition=1, committed_offset=1, commit_timestamp_ms=-1, status="OK")
     world.lags["apple"] = lag
-    (told,) = admin.describe_lag(["apple"])
-    assert (told.status, told.total_lag) == ("ERR", 60)
-    first, second = told.partitions
+    (listed,) = admin.describe_lag(["apple"])
+    assert (listed.status, listed.total_lag) == ("ERR", 60)
+    first, second = listed.partitions
     assert (first.lag, first.lag_ms, first.lag_ms_is_at_least, first.records_lost) == (60, 1_500, True, 2)
     assert (first.status, first.complete) == ("STOP", 0.5)
     assert (second.high_watermark, second.lag, second.lag_ms) == (None, None, None), "not seen yet"

@@ -52,14 +52,14 @@ def served(clock: Clock | None) -> Iterator[str]:
 
 def test_a_node_says_who_it_is_and_how_its_clock_stands() -> None:
     with served(FastClock()) as address, Admin(bootstrap_servers=address) as admin:
-        told = admin.describe_node(address, timeout=60)
-    assert (told.role, told.node_id, told.cluster_id) == ("broker", 7, "a cluster")
-    assert (told.metadata_version_min, told.metadata_version_max) == (1, 2)
-    assert told.software_version[0].isdigit()
-    assert abs(told.clock_ahead_ms - AHEAD_MS) <= told.round_trip_ms / 2 + 2  # whole milliseconds on one side
-    assert told.descriptors_max == descriptors_max()
-    assert told.open_descriptors is not None
-    assert 3 <= told.open_descriptors <= open_descriptors() + 50
+        described = admin.describe_node(address, timeout=60)
+    assert (described.role, described.node_id, described.cluster_id) == ("broker", 7, "a cluster")
+    assert (described.metadata_version_min, described.metadata_version_max) == (1, 2)
+    assert described.software_version[0].isdigit()
+    assert abs(described.clock_ahead_ms - AHEAD_MS) <= described.round_trip_ms / 2 + 2  # whole milliseconds on one side
+    assert described.descriptors_max == descriptors_max()
+    assert described.open_descriptors is not None
+    assert 3 <= described.open_descriptors <= open_descriptors() + 50
 
 
 def test_a_node_that_is_too_old_to_say_or_is_not_there_is_a_typed_error() -> None:

@@ -165,12 +165,12 @@ def test_a_fast_body_pays_for_few_reads_of_the_clock(monkeypatch: pytest.MonkeyP
 
 def test_a_callback_outlives_its_cancelled_poll_and_the_next_one_waits_for_it(make: Make) -> None:
     async def scenario() -> None:
-        began, may_end, told = asyncio.Event(), asyncio.Event(), []
+        began, may_end, reported = asyncio.Event(), asyncio.Event(), []
 
         async def assigned(_: AsyncConsumer, partitions: list[TopicPartition]) -> None:
             began.set()
             await may_end.wait()
-            told.append(partitions)
+            reported.append(partitions)
 
         consumer, _ = in_group(make, on_assigned=assigned)
         poll = asyncio.create_task(consumer.poll(LIMIT_S))
@@ -185,7 +185,7 @@ def test_a_callback_outlives_its_cancelled_poll_and_the_next_one_waits_for_it(ma
         assert not again.done(), "no record before the callback is done"
         may_end.set()
         assert await asyncio.wait_for(again, LIMIT_S)
-        assert told == [[T0]]
+        assert reported == [[T0]]
         await consumer.close(LIMIT_S)
 
     run(scenario)
@@ -217,12 +217,12 @@ def test_what_a_callback_raises_after_its_poll_was_cancelled_is_raised_by_the_ne
 
 def test_a_callback_of_a_close_that_is_cancelled_runs_to_its_end(make: Make) -> None:
     async def scenario() -> None:
-        began, may_end, told = asyncio.Event(), asyncio.Event(), []
+        began, may_end, reported = asyncio.Event(), asyncio.Event(), []
 
         async def revoked(_: AsyncConsumer, partitions: list[TopicPartition]) -> None:
             began.set()
             await may_end.wait()
-            told.append(partitions)
+            reported.append(partitions)
 
         consumer, coordinator = in_group(make, on_revoked=revoked)
         while not consumer.assignment():
@@ -233,7 +233,7 @@ def test_a_callback_of_a_close_that_is_cancelled_runs_to_its_end(make: Make) -> 
         await asyncio.gather(closing, return_exceptions=True)
         may_end.set()
         await asyncio.wait_for(consumer.close(LIMIT_S), LIMIT_S)
-        assert told == [[T0]]
+        assert reported == [[T0]]
         assert consumer._core.reading.state == "closed"
         assert any(request.HasField("leave") for stream in coordinator.streams for request in stream.said)
 

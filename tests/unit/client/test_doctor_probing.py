@@ -19,7 +19,7 @@ from headrace_tools.doctor.facts import Trouble
 from headrace_tools.doctor.gathering import _grown, local_cluster
 from headrace_tools.doctor.probing import at_once, try_address, try_addresses
 
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def listener() -> Iterator[tuple[str, asyncio.AbstractEventLoop, Listener]]:
 
 @pytest.mark.parametrize("address", ["broker-3.invalid:9095", "no-port", "[::1:9095"])
 def test_a_name_that_means_nothing(address: str) -> None:
-    tried = try_address(address, timeout_s=PATIENCE_S)
+    tried = try_address(address, timeout_s=TIMEOUT_S)
     assert (tried.address, tried.trouble, tried.ips) == (address, Trouble.NAME, ())
     assert tried.detail
 
@@ -53,7 +53,7 @@ def test_a_name_that_means_nothing(address: str) -> None:
 def test_nobody_listens() -> None:
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))  # bound and not listening, so that no other process listens there
-        tried = try_address(f"127.0.0.1:{held.getsockname()[1]}", timeout_s=PATIENCE_S)
+        tried = try_address(f"127.0.0.1:{held.getsockname()[1]}", timeout_s=TIMEOUT_S)
     assert (tried.trouble, tried.ips) == (Trouble.REFUSED, ("127.0.0.1",))
 
 
@@ -68,9 +68,9 @@ def test_a_node_that_says_that_it_does_not_serve_and_one_that_does(
     listener: tuple[str, asyncio.AbstractEventLoop, Listener],
 ) -> None:
     address, loop, server = listener
-    assert try_address(address, timeout_s=PATIENCE_S).trouble is Trouble.NOT_SERVING
+    assert try_address(address, timeout_s=TIMEOUT_S).trouble is Trouble.NOT_SERVING
     asyncio.run_coroutine_threadsafe(server.serving(True), loop).result(60)
-    tried = try_address(address, timeout_s=PATIENCE_S)
+    tried = try_address(address, timeout_s=TIMEOUT_S)
     assert (tried.trouble, tried.detail, tried.ips) == (None, "", ("127.0.0.1",))
 
 
@@ -124,9 +124,9 @@ def test_a_name_that_was_found_is_not_blamed_for_many_deaf_addresses(
     assert "0.5 s" in tried.detail
 
 
-def test_addresses_are_tried_at_once_and_told_in_order() -> None:
+def test_addresses_are_tried_at_once_and_reported_in_order() -> None:
     addresses = ["a.invalid:1", "no-port", "b.invalid:2"]
-    assert [tried.address for tried in try_addresses(addresses, timeout_s=PATIENCE_S)] == addresses
+    assert [tried.address for tried in try_addresses(addresses, timeout_s=TIMEOUT_S)] == addresses
 
 
 def test_who_is_late_is_not_waited_for() -> None:
@@ -144,7 +144,7 @@ def test_who_is_late_is_not_waited_for() -> None:
     never.set()
 
 
-def test_how_much_was_copied_is_told_by_those_who_have_it() -> None:
+def test_how_much_was_copied_is_reported_by_those_who_have_it() -> None:
     def at(size: int) -> tuple[LogDirDescription, ...]:
         return (LogDirDescription(3, "/d", b"", None, (ReplicaInfo("orders", 0, size, 0, False),), None, None),)
 

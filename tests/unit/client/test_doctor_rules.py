@@ -70,9 +70,9 @@ def log_dir(broker_id: int, **changed: Any) -> LogDirDescription:
     return dataclasses.replace(healthy, **changed)
 
 
-def voter(node_id: int, heard_ms_ago: int | None = 0) -> QuorumReplica:
-    heard_ms = None if heard_ms_ago is None else NOW_MS - heard_ms_ago
-    return QuorumReplica(node_id, b"v" * 16, f"{HOSTS[node_id]}:19095", 500, 0, heard_ms, heard_ms)
+def voter(node_id: int, fetched_ms_ago: int | None = 0) -> QuorumReplica:
+    fetched_ms = None if fetched_ms_ago is None else NOW_MS - fetched_ms_ago
+    return QuorumReplica(node_id, b"v" * 16, f"{HOSTS[node_id]}:19095", 500, 0, fetched_ms, fetched_ms)
 
 
 def group(*, rebalances: tuple[Rebalance, ...] = (), **of_partition: Any) -> GroupFacts:
@@ -378,7 +378,7 @@ def test_too_few_in_sync_refuse_acks_all() -> None:
     assert "brokers 2, 3" in findings[0].cure
 
 
-def test_copies_are_missing_and_partitions_that_miss_the_same_are_told_together() -> None:
+def test_copies_are_missing_and_partitions_that_miss_the_same_are_reported_together() -> None:
     parts = [partition(number, isr=(1, 3)) for number in range(9)]
     finding = only(topics=(topic("orders", *parts),))
     assert finding.rule == "under-replicated"
@@ -532,9 +532,9 @@ def test_a_group_does_not_keep_up(status: str) -> None:
     assert "40 records behind" in finding.what
 
 
-@pytest.mark.parametrize(("status", "is_told"), [("STOP", True), ("STALL", False), ("REWIND", True), ("WARN", False)])
-def test_a_few_commits_do_not_show_whether_a_group_keeps_up(status: str, is_told: bool) -> None:
-    assert bool(found(groups=(group(status=status, lag=40, complete=0.3),))) == is_told
+@pytest.mark.parametrize(("status", "is_found"), [("STOP", True), ("STALL", False), ("REWIND", True), ("WARN", False)])
+def test_a_few_commits_do_not_show_whether_a_group_keeps_up(status: str, is_found: bool) -> None:
+    assert bool(found(groups=(group(status=status, lag=40, complete=0.3),))) == is_found
 
 
 @pytest.mark.parametrize("status", ["STOP", "REWIND"])

@@ -163,9 +163,9 @@ class Coordinator:
 
     async def FetchOffsets(self, request: Any, timeout: float) -> Any:
         answer = groups_pb2.FetchOffsetsResponse()
-        told = answer.groups.add(group_id=request.groups[0].group_id)
+        reported = answer.groups.add(group_id=request.groups[0].group_id)
         for each in request.groups[0].partitions.partitions:
-            told.offsets.add(topic=each.topic, partition=each.partition, offset=10, leader_epoch=-1)
+            reported.offsets.add(topic=each.topic, partition=each.partition, offset=10, leader_epoch=-1)
         return answer
 
 
@@ -181,14 +181,14 @@ class Party:
         engine._io, engine.connections, engine.start = self.io, coordinator, lambda: None
         self.group: GroupConsumer = self.core.in_group("this")
         self.group._coordinators.address = self._address  # type: ignore[method-assign]
-        self.told: list[tuple[str, list[TopicPartition]]] = []
+        self.reported: list[tuple[str, list[TopicPartition]]] = []
 
     async def _address(self, group_id: str, timeout_s: float) -> str:
         return "coordinator:1"
 
     def subscribe(self, **callbacks: Any) -> None:
         def note(what: str) -> Callable[[list[TopicPartition]], None]:
-            return lambda partitions: self.told.append((what, partitions))
+            return lambda partitions: self.reported.append((what, partitions))
 
         named = {f"on_{what}": note(what) for what in ("assigned", "revoked", "lost")}
         self.callbacks = Callbacks(**{**named, **callbacks})  # (the group does not keep them)
@@ -275,11 +275,11 @@ def test_who_comes_back_while_he_is_evicted_reads_nothing_and_joins_after_the_go
         for _ in range(20):  # he is there again, and the goodbye is not answered yet
             await party.comes_back()
             await asyncio.sleep(0.001)
-        assert party.told[-1] == ("lost", [T0])
+        assert party.reported[-1] == ("lost", [T0])
         assert coordinator.joins == 1
         assert len(coordinator.streams) == 1
         coordinator.may_answer_leave.set()
-        await party.until(lambda: party.told[-1] == ("assigned", [T0]))
+        await party.until(lambda: party.reported[-1] == ("assigned", [T0]))
         assert coordinator.joins == 2
         members = [task for task in party.io.tasks if task.get_name() == "headrace-member"]
         assert len(members) == 1
@@ -305,7 +305,7 @@ def test_who_is_evicted_while_nobody_knew_whether_he_might_read_reads_when_he_is
         await party.away_until(lambda: party.core.reading.inbox.shut)
         await party.is_evicted()
         found.set()
-        await party.until(lambda: [what for what, _ in party.told] == ["assigned", "lost", "assigned"])
+        await party.until(lambda: [what for what, _ in party.reported] == ["assigned", "lost", "assigned"])
         assert not party.core.reading.inbox.shut
         await drive_async(party.group.leave_steps(), party.io)
 
@@ -319,7 +319,7 @@ def test_an_iteration_goes_on_after_an_eviction_by_itself(make: Make) -> None:
         party = await joined(make, 0, max_poll_interval_ms=50, enable_auto_commit=False)
         await party.is_evicted()
         await party.comes_back()
-        assert party.told[-1] == ("lost", [T0])
+        assert party.reported[-1] == ("lost", [T0])
         await party.away_until(lambda: party.owned == {0})
         assert await party.core.reading.inbox.wait_async(time.monotonic() + LIMIT_S)
         await drive_async(party.group.leave_steps(), party.io)
@@ -363,7 +363,7 @@ def test_what_was_lost_is_not_committed_in_the_name_of_the_next_membership(make:
         await party.away_until(lambda: party.owned == {0} and party.coordinator.joins == 2)
         with pytest.raises(UnknownMemberIdError, match=r"who\?"):
             await party.group.commit_work(party.core.reading.offsets_to_commit(None))
-        await party.until(lambda: len(party.told) == 2)
+        await party.until(lambda: len(party.reported) == 2)
         assert len(refused) == 1
         assert party.coordinator.commits == []
         await party.group.commit_work(party.core.reading.offsets_to_commit(None))
@@ -375,7 +375,7 @@ def test_what_was_lost_is_not_committed_in_the_name_of_the_next_membership(make:
     run(scenario)
 
 
-def test_reading_that_goes_on_is_told_to_who_waits_in_the_middle_of_a_slice(make: Make) -> None:
+def test_a_slice_that_is_being_waited_for_learns_that_reading_goes_on(make: Make) -> None:
     async def scenario() -> None:
         party = await joined(make, 0, enable_auto_commit=False)
         core = party.core
@@ -423,7 +423,7 @@ def test_a_commit_is_of_the_topic_that_was_read_and_not_of_its_name(make: Make) 
         assert [each.topic_id for each in party.coordinator.commits[-1].offsets] == [TOPIC_ID, b""]
         party.coordinator.topic_id = b"u" * 16  # deleted and re-created
         party.coordinator.push(0, 1)
-        await party.until(lambda: [what for what, _ in party.told] == ["assigned", "revoked", "assigned"])
+        await party.until(lambda: [what for what, _ in party.reported] == ["assigned", "revoked", "assigned"])
         assert {each.topic_id for each in party.coordinator.commits[-1].offsets} == {TOPIC_ID}
         await party.group.commit_work({T0: OffsetAndMetadata(3)})
         assert party.coordinator.commits[-1].offsets[0].topic_id == b"u" * 16
@@ -438,7 +438,7 @@ def test_an_auto_commit_of_a_topic_that_is_gone_keeps_nobody_waiting(make: Make,
         party = await joined(make, 0, request_timeout_ms=600_000)
         party.coordinator.commit_error = error
         party.coordinator.push()
-        await party.until(lambda: ("revoked", [T0]) in party.told)
+        await party.until(lambda: ("revoked", [T0]) in party.reported)
         assert len(party.coordinator.commits) == 1
         await drive_async(party.group.leave_steps(), party.io)
 
@@ -465,7 +465,7 @@ def test_auto_commits_do_not_queue_behind_one_that_takes_long(make: Make) -> Non
 # -- what is broken off ------------------------------------------------------------------------------------------------
 
 
-def test_whose_poll_is_cancelled_in_a_commit_is_told_of_the_revocation_by_the_next_one(make: Make) -> None:
+def test_the_next_poll_reports_the_revocation_after_one_was_cancelled_in_a_commit(make: Make) -> None:
     async def scenario() -> None:
         party = await joined(make, 0)
         party.coordinator.may_commit.clear()
@@ -477,9 +477,9 @@ def test_whose_poll_is_cancelled_in_a_commit_is_told_of_the_revocation_by_the_ne
         with pytest.raises(asyncio.CancelledError):
             await poll
         assert party.owned == {0}
-        assert party.told == [("assigned", [T0])]
+        assert party.reported == [("assigned", [T0])]
         await party.until(lambda: not party.owned)
-        assert party.told == [("assigned", [T0]), ("revoked", [T0])]
+        assert party.reported == [("assigned", [T0]), ("revoked", [T0])]
         assert len(party.coordinator.commits) == 1, "he is not made to wait again"
         party.coordinator.may_commit.set()
         await drive_async(party.group.leave_steps(), party.io)
@@ -509,7 +509,7 @@ def test_a_close_during_an_eviction_leaves_no_task_behind(make: Make) -> None:
         await party.away_until(lambda: party.coordinator.goodbyes == 1)
         await drive_async(party.group.leave_steps(), party.io)
         await party.away_until(lambda: not party.io.tasks)
-        assert party.told[-1] == ("lost", [T0])
+        assert party.reported[-1] == ("lost", [T0])
 
     run(scenario)
 
@@ -556,24 +556,24 @@ def test_a_topic_without_a_name_is_not_read(make: Make) -> None:
 
     async def scenario() -> None:
         party = await joined(make, 0, 1, enable_auto_commit=False)
-        told = groups_pb2.MembershipResponse(
+        reported = groups_pb2.MembershipResponse(
             member_epoch=1,
             revision=2,
             heartbeat_interval_ms=5_000,
             session_timeout_ms=45_000,
             connection_grace_ms=1_500,
         )
-        told.assignment.topics.add(topic_id=TOPIC_ID, topic="", partitions=[0, 1])
+        reported.assignment.topics.add(topic_id=TOPIC_ID, topic="", partitions=[0, 1])
         party.coordinator.revision = 2
-        party.coordinator.streams[-1].tell(told)
+        party.coordinator.streams[-1].tell(reported)
         await party.until(lambda: not party.owned)
-        assert party.told == [("assigned", [T0, T1]), ("revoked", [T0, T1])]
+        assert party.reported == [("assigned", [T0, T1]), ("revoked", [T0, T1])]
         await drive_async(party.group.leave_steps(), party.io)
 
     run(scenario)
 
 
-def test_where_nobody_answers_at_all_the_caller_is_told(make: Make) -> None:
+def test_where_nobody_answers_at_all_the_caller_is_informed(make: Make) -> None:
     async def scenario() -> None:
         party = make(Coordinator(0))
         answers: list[Any] = [BootstrapError("127.0.0.1:1: connection refused"), "coordinator:1"]

@@ -35,7 +35,7 @@ def parts(*numbers: int) -> Parts:
     return frozenset(Part(b"i" * 16, "t", number) for number in numbers)
 
 
-class Told:
+class Connected:
     """A member, its coordinator's words as short as they can be, and a clock."""
 
     def __init__(self) -> None:
@@ -66,7 +66,7 @@ class Told:
             self.epoch = epoch
         if assignment is not None:
             self.revision += 1
-        self.member.heard(
+        self.member.answered(
             Answer(
                 number,
                 self.epoch,
@@ -116,303 +116,307 @@ class Told:
 
 
 @pytest.fixture
-def told() -> Told:
-    return Told()
+def fresh() -> Connected:
+    return Connected()
 
 
-def test_the_first_words_name_everything_and_the_next_only_what_changed(told: Told) -> None:
-    told.member.join(told.now)
-    assert told.member.request(told.now) is None  # there is no connection to send it on
-    told.member.connected(told.now)
-    first = told.answers(1, parts(0, 1))
+def test_the_first_words_name_everything_and_the_next_only_what_changed(fresh: Connected) -> None:
+    fresh.member.join(fresh.now)
+    assert fresh.member.request(fresh.now) is None  # there is no connection to send it on
+    fresh.member.connected(fresh.now)
+    first = fresh.answers(1, parts(0, 1))
     assert first == Request(1, 0, 0, None, True)
-    assert told.answers() == Request(2, 1, 1, NOTHING, False)  # the assignment is heard, and nothing of it owned yet
-    (assign,) = told.events()
+    assert fresh.answers() == Request(2, 1, 1, NOTHING, False)  # the assignment is heard, and nothing of it owned yet
+    (assign,) = fresh.events()
     assert isinstance(assign, Assign)
     assert assign.parts == parts(0, 1)
-    assert told.member.begin(assign.ticket, told.now) == parts(0, 1)
-    assert told.answers() == Request(3, 1, 1, parts(0, 1), False)
-    assert told.member.request(told.now) is None
-    assert told.member.next_at() == told.now + INTERVAL_S
-    told.passes(INTERVAL_S)
-    assert told.answers() == Request(4, 1, 1, None, False)
+    assert fresh.member.begin(assign.ticket, fresh.now) == parts(0, 1)
+    assert fresh.answers() == Request(3, 1, 1, parts(0, 1), False)
+    assert fresh.member.request(fresh.now) is None
+    assert fresh.member.next_at() == fresh.now + INTERVAL_S
+    fresh.passes(INTERVAL_S)
+    assert fresh.answers() == Request(4, 1, 1, None, False)
 
 
-def test_one_request_at_a_time(told: Told) -> None:
-    told.joins(0)
-    told.passes(INTERVAL_S)
-    told.asks()
-    told.passes(INTERVAL_S)
-    assert told.member.request(told.now) is None
-    assert told.member.is_waiting
-    assert told.member.next_at() == float("inf")
+def test_one_request_at_a_time(fresh: Connected) -> None:
+    fresh.joins(0)
+    fresh.passes(INTERVAL_S)
+    fresh.asks()
+    fresh.passes(INTERVAL_S)
+    assert fresh.member.request(fresh.now) is None
+    assert fresh.member.is_waiting
+    assert fresh.member.next_at() == float("inf")
 
 
-def test_what_goes_goes_before_anything_comes(told: Told) -> None:
-    told.joins(0, 1)
-    told.pushes(parts(1, 2))
-    (revoke,) = told.events()
+def test_what_goes_goes_before_anything_comes(fresh: Connected) -> None:
+    fresh.joins(0, 1)
+    fresh.pushes(parts(1, 2))
+    (revoke,) = fresh.events()
     assert revoke == Revoke(revoke.ticket, parts(0))  # type: ignore[union-attr]
-    assert told.answers().owned == parts(0, 1)  # still: the consumer has not let go
-    assert told.events() == []
-    told.member.released(revoke.ticket)  # type: ignore[union-attr]
-    assert told.member.owned == parts(1)
-    (assign,) = told.events()
+    assert fresh.answers().owned == parts(0, 1)  # still: the consumer has not let go
+    assert fresh.events() == []
+    fresh.member.released(revoke.ticket)  # type: ignore[union-attr]
+    assert fresh.member.owned == parts(1)
+    (assign,) = fresh.events()
     assert isinstance(assign, Assign)
     assert assign.parts == parts(2)
-    assert told.answers().owned == parts(1)
-    told.member.begin(assign.ticket, told.now)
-    assert told.answers().owned == parts(1, 2)
+    assert fresh.answers().owned == parts(1)
+    fresh.member.begin(assign.ticket, fresh.now)
+    assert fresh.answers().owned == parts(1, 2)
 
 
-def test_what_is_taken_back_before_it_was_begun_is_never_owned(told: Told) -> None:
-    told.joins(0)
-    told.pushes(parts(0, 1, 2))
-    (assign,) = told.events()
-    told.pushes(parts(0, 2))
-    assert told.events() == []  # one change at a time
-    assert told.member.begin(assign.ticket, told.now) == parts(2)  # type: ignore[union-attr]
-    assert told.member.owned == parts(0, 2)
-    assert told.events() == []
+def test_what_is_taken_back_before_it_was_begun_is_never_owned(fresh: Connected) -> None:
+    fresh.joins(0)
+    fresh.pushes(parts(0, 1, 2))
+    (assign,) = fresh.events()
+    fresh.pushes(parts(0, 2))
+    assert fresh.events() == []  # one change at a time
+    assert fresh.member.begin(assign.ticket, fresh.now) == parts(2)  # type: ignore[union-attr]
+    assert fresh.member.owned == parts(0, 2)
+    assert fresh.events() == []
 
 
-def test_what_is_given_back_while_it_is_let_go_of_is_let_go_of_and_begun_anew(told: Told) -> None:
-    told.joins(0, 1)
-    told.pushes(parts(0))
-    (revoke,) = told.events()
-    told.pushes(parts(0, 1))
-    told.member.released(revoke.ticket)  # type: ignore[union-attr]
-    assert told.member.owned == parts(0)
-    (assign,) = told.events()
+def test_what_is_given_back_while_it_is_let_go_of_is_let_go_of_and_begun_anew(fresh: Connected) -> None:
+    fresh.joins(0, 1)
+    fresh.pushes(parts(0))
+    (revoke,) = fresh.events()
+    fresh.pushes(parts(0, 1))
+    fresh.member.released(revoke.ticket)  # type: ignore[union-attr]
+    assert fresh.member.owned == parts(0)
+    (assign,) = fresh.events()
     assert isinstance(assign, Assign)
     assert assign.parts == parts(1)
 
 
-def test_a_connection_that_is_back_within_the_grace_stops_nothing(told: Told) -> None:
-    told.joins(0)
-    told.member.disconnected(told.now)
-    told.passes(GRACE_S * 0.9)
-    told.member.connected(told.now)
-    again = told.answers()
+def test_a_connection_that_is_back_within_the_grace_stops_nothing(fresh: Connected) -> None:
+    fresh.joins(0)
+    fresh.member.disconnected(fresh.now)
+    fresh.passes(GRACE_S * 0.9)
+    fresh.member.connected(fresh.now)
+    again = fresh.answers()
     assert again.is_full
     assert again.epoch == 1
     assert again.owned == parts(0)
-    told.passes(GRACE_S)
-    assert told.events() == []
+    fresh.passes(GRACE_S)
+    assert fresh.events() == []
 
 
-def test_beyond_the_grace_nothing_is_read_until_the_coordinator_has_answered(told: Told) -> None:
-    told.joins(0)
-    told.member.disconnected(told.now)
-    assert told.member.lease_ends_at() == told.now + GRACE_S
-    told.passes(GRACE_S)
-    (suspended,) = told.events()
+def test_beyond_the_grace_nothing_is_read_until_the_coordinator_has_answered(fresh: Connected) -> None:
+    fresh.joins(0)
+    fresh.member.disconnected(fresh.now)
+    assert fresh.member.lease_ends_at() == fresh.now + GRACE_S
+    fresh.passes(GRACE_S)
+    (suspended,) = fresh.events()
     assert isinstance(suspended, Suspended)
-    assert told.member.lease_ends_at() == float("inf")
-    told.member.connected(told.now)  # which does not yet prove ownership
-    told.passes(0.1)
-    assert told.events() == []
-    told.answers()
-    assert told.events() == [Resumed()]
+    assert fresh.member.lease_ends_at() == float("inf")
+    fresh.member.connected(fresh.now)  # which does not yet prove ownership
+    fresh.passes(0.1)
+    assert fresh.events() == []
+    fresh.answers()
+    assert fresh.events() == [Resumed()]
 
 
-def test_connections_that_break_again_before_an_answer_have_one_grace_together(told: Told) -> None:
-    told.joins(0)
+def test_connections_that_break_again_before_an_answer_have_one_grace_together(fresh: Connected) -> None:
+    fresh.joins(0)
     for _ in range(3):
-        told.member.disconnected(told.now)
-        told.passes(GRACE_S * 0.4)
-        told.member.connected(told.now)
-    assert [type(event) for event in told.events()] == [Suspended]
+        fresh.member.disconnected(fresh.now)
+        fresh.passes(GRACE_S * 0.4)
+        fresh.member.connected(fresh.now)
+    assert [type(event) for event in fresh.events()] == [Suspended]
 
 
-def test_what_others_may_have_by_now_is_let_go_of_before_reading_goes_on(told: Told) -> None:
-    told.joins(0, 1)
-    told.member.disconnected(told.now)
-    told.passes(GRACE_S)
-    told.member.connected(told.now)
-    told.events()
-    told.answers(2, parts(1))
-    revoke, resumed = told.events()  # in this order: what is revoked is stopped first
+def test_what_others_may_have_by_now_is_let_go_of_before_reading_goes_on(fresh: Connected) -> None:
+    fresh.joins(0, 1)
+    fresh.member.disconnected(fresh.now)
+    fresh.passes(GRACE_S)
+    fresh.member.connected(fresh.now)
+    fresh.events()
+    fresh.answers(2, parts(1))
+    revoke, resumed = fresh.events()  # in this order: what is revoked is stopped first
     assert isinstance(revoke, Revoke)
     assert revoke.parts == parts(0)
     assert resumed == Resumed()
 
 
-def test_a_coordinator_that_is_silent_for_a_session_is_believed_no_longer(told: Told) -> None:
-    told.joins(0)
-    told.passes(INTERVAL_S)
-    told.asks()
-    told.passes(SESSION_S - INTERVAL_S - 0.1)
-    assert told.events() == []
-    told.passes(0.1)
-    assert [type(event) for event in told.events()] == [Suspended]
+def test_a_coordinator_that_is_silent_for_a_session_is_believed_no_longer(fresh: Connected) -> None:
+    fresh.joins(0)
+    fresh.passes(INTERVAL_S)
+    fresh.asks()
+    fresh.passes(SESSION_S - INTERVAL_S - 0.1)
+    assert fresh.events() == []
+    fresh.passes(0.1)
+    assert [type(event) for event in fresh.events()] == [Suspended]
 
 
-def test_the_session_counts_from_when_the_answered_request_was_sent(told: Told) -> None:
+def test_the_session_counts_from_when_the_answered_request_was_sent(fresh: Connected) -> None:
     """The coordinator counts from when it got the request, which may be long before its answer is read."""
-    told.joins(0)
-    told.passes(INTERVAL_S)
-    request = told.asks()
-    sent = told.now
-    told.passes(30.0)
-    told.hears(request.number)
-    assert told.member.lease_ends_at() == sent + SESSION_S
+    fresh.joins(0)
+    fresh.passes(INTERVAL_S)
+    request = fresh.asks()
+    sent = fresh.now
+    fresh.passes(30.0)
+    fresh.hears(request.number)
+    assert fresh.member.lease_ends_at() == sent + SESSION_S
 
 
-def test_a_push_is_no_answer_and_renews_no_lease(told: Told) -> None:
-    told.joins(0)
-    before = told.member.lease_ends_at()
-    told.passes(30.0)
-    told.pushes(parts(0, 1))
-    assert told.member.lease_ends_at() == before
+def test_a_push_is_no_answer_and_renews_no_lease(fresh: Connected) -> None:
+    fresh.joins(0)
+    before = fresh.member.lease_ends_at()
+    fresh.passes(30.0)
+    fresh.pushes(parts(0, 1))
+    assert fresh.member.lease_ends_at() == before
 
 
-def test_a_process_that_stood_still_reads_nothing_until_it_was_answered(told: Told) -> None:
+def test_a_process_that_stood_still_reads_nothing_until_it_was_answered(fresh: Connected) -> None:
     """Its connection may have broken while it slept, and the grace be over: it would see the break only now."""
-    told.joins(0)
-    told.passes(INTERVAL_S)
-    late = told.asks()
-    assert told.events() == []
-    told.sleeps(GRACE_S)
-    (suspended,) = told.events()
+    fresh.joins(0)
+    fresh.passes(INTERVAL_S)
+    late = fresh.asks()
+    assert fresh.events() == []
+    fresh.sleeps(GRACE_S)
+    (suspended,) = fresh.events()
     assert isinstance(suspended, Suspended)
     assert "was paused" in suspended.why
-    told.hears(late.number)  # it was asked before, and may have lain in a buffer
-    assert told.events() == []
-    told.answers()  # asked at once
-    assert told.events() == [Resumed()]
+    fresh.hears(late.number)  # it was asked before, and may have lain in a buffer
+    assert fresh.events() == []
+    fresh.answers()  # asked at once
+    assert fresh.events() == [Resumed()]
 
 
-def test_a_member_that_reads_nothing_has_nothing_to_stop(told: Told) -> None:
-    told.member.join(told.now)
-    told.member.connected(told.now)
-    told.answers(1, NOTHING)
-    told.member.disconnected(told.now)
-    told.passes(100.0)
-    assert told.events() == []
+def test_a_member_that_reads_nothing_has_nothing_to_stop(fresh: Connected) -> None:
+    fresh.member.join(fresh.now)
+    fresh.member.connected(fresh.now)
+    fresh.answers(1, NOTHING)
+    fresh.member.disconnected(fresh.now)
+    fresh.passes(100.0)
+    assert fresh.events() == []
 
 
 @pytest.mark.parametrize("error", [UnknownMemberIdError("who?"), FencedMemberEpochError("too old")])
-def test_a_member_that_is_none_any_more_says_what_it_lost_and_joins_anew(told: Told, error: HeadraceError) -> None:
-    told.joins(0, 1)
-    told.passes(INTERVAL_S)
-    told.refuses(error)
-    (lost,) = told.events()
+def test_a_member_that_is_none_any_more_says_what_it_lost_and_joins_anew(
+    fresh: Connected, error: HeadraceError
+) -> None:
+    fresh.joins(0, 1)
+    fresh.passes(INTERVAL_S)
+    fresh.refuses(error)
+    (lost,) = fresh.events()
     assert isinstance(lost, Lost)
     assert lost.parts == parts(0, 1)
     assert error.message in lost.why
-    again = told.asks()
+    again = fresh.asks()
     assert (again.epoch, again.revision, again.owned, again.is_full) == (0, 0, None, True)
 
 
-def test_what_was_said_of_an_earlier_membership_is_not_heard(told: Told) -> None:
-    told.joins(0)
-    told.passes(INTERVAL_S)
-    late = told.asks()
-    told.member.lost("evicted")
-    told.member.join(told.now)
-    told.events()
-    told.hears(late.number, 7, parts(0, 1))
-    assert told.member.epoch == 0
-    assert told.events() == []
+def test_answers_to_an_earlier_membership_count_for_nothing(fresh: Connected) -> None:
+    fresh.joins(0)
+    fresh.passes(INTERVAL_S)
+    late = fresh.asks()
+    fresh.member.lost("evicted")
+    fresh.member.join(fresh.now)
+    fresh.events()
+    fresh.hears(late.number, 7, parts(0, 1))
+    assert fresh.member.epoch == 0
+    assert fresh.events() == []
 
 
-def test_a_commit_of_the_change_before_it_was_lost_means_nothing(told: Told) -> None:
-    told.joins(0)
-    told.pushes(parts(0, 1))
-    (assign,) = told.events()
-    told.member.lost("evicted")
-    assert told.member.begin(assign.ticket, told.now) == NOTHING  # type: ignore[union-attr]
-    assert told.member.owned == NOTHING
+def test_a_commit_of_the_change_before_it_was_lost_means_nothing(fresh: Connected) -> None:
+    fresh.joins(0)
+    fresh.pushes(parts(0, 1))
+    (assign,) = fresh.events()
+    fresh.member.lost("evicted")
+    assert fresh.member.begin(assign.ticket, fresh.now) == NOTHING  # type: ignore[union-attr]
+    assert fresh.member.owned == NOTHING
 
 
-def test_refusals_that_pass_are_waited_for(told: Told) -> None:
-    told.member.join(told.now)
-    told.member.connected(told.now)
+def test_refusals_that_pass_are_waited_for(fresh: Connected) -> None:
+    fresh.member.join(fresh.now)
+    fresh.member.connected(fresh.now)
     for error in (UnreleasedInstanceIdError("the other lives"), CoordinatorLoadInProgressError("soon")):
-        told.refuses(error)
-        assert told.member.request(told.now) is None
-        assert told.member.next_at() > told.now
-        told.now = told.member.next_at()
-    assert told.asks().is_full
-    assert told.events() == []
+        fresh.refuses(error)
+        assert fresh.member.request(fresh.now) is None
+        assert fresh.member.next_at() > fresh.now
+        fresh.now = fresh.member.next_at()
+    assert fresh.asks().is_full
+    assert fresh.events() == []
 
 
-def test_a_refusal_for_good_ends_the_membership(told: Told) -> None:
-    told.joins(0)
-    told.passes(INTERVAL_S)
+def test_a_refusal_for_good_ends_the_membership(fresh: Connected) -> None:
+    fresh.joins(0)
+    fresh.passes(INTERVAL_S)
     error = FencedInstanceIdError("another one has it")
-    told.refuses(error)
-    lost, failed = told.events()
+    fresh.refuses(error)
+    lost, failed = fresh.events()
     assert isinstance(lost, Lost)
     assert failed == Failed(error)
-    told.passes(INTERVAL_S)
-    assert told.member.request(told.now) is None
+    fresh.passes(INTERVAL_S)
+    assert fresh.member.request(fresh.now) is None
 
 
-def test_a_new_subscription_is_told_at_once_and_in_full(told: Told) -> None:
-    told.joins(0)
-    told.member.subscribed_anew()
-    request = told.asks()
+def test_a_new_subscription_is_reported_at_once_and_in_full(fresh: Connected) -> None:
+    fresh.joins(0)
+    fresh.member.subscribed_anew()
+    request = fresh.asks()
     assert request.is_full
     assert request.owned == parts(0)
 
 
-def test_a_member_that_left_says_nothing_and_owns_nothing(told: Told) -> None:
-    told.joins(0)
-    assert told.member.left() == parts(0)
-    told.passes(INTERVAL_S)
-    assert told.member.request(told.now) is None
-    assert told.events() == []
+def test_a_member_that_left_says_nothing_and_owns_nothing(fresh: Connected) -> None:
+    fresh.joins(0)
+    assert fresh.member.left() == parts(0)
+    fresh.passes(INTERVAL_S)
+    assert fresh.member.request(fresh.now) is None
+    assert fresh.events() == []
 
 
-def test_what_a_refused_request_named_is_named_again(told: Told) -> None:
+def test_what_a_refused_request_named_is_named_again(fresh: Connected) -> None:
     """A coordinator that has just taken over did not take the new subscription in."""
-    told.joins(0)
-    told.member.subscribed_anew()
-    told.refuses(CoordinatorLoadInProgressError("soon"))
-    told.now = told.member.next_at()
-    assert told.asks().is_full
+    fresh.joins(0)
+    fresh.member.subscribed_anew()
+    fresh.refuses(CoordinatorLoadInProgressError("soon"))
+    fresh.now = fresh.member.next_at()
+    assert fresh.asks().is_full
 
 
-def test_what_goes_does_not_wait_for_what_comes(told: Told) -> None:
+def test_what_goes_does_not_wait_for_what_comes(fresh: Connected) -> None:
     """Finding the start of a new partition may take long: another member waits for the revoked one."""
-    told.joins(0, 1)
-    told.pushes(parts(0, 1, 2))
-    (assign,) = told.events()
+    fresh.joins(0, 1)
+    fresh.pushes(parts(0, 1, 2))
+    (assign,) = fresh.events()
     assert isinstance(assign, Assign)
-    told.pushes(parts(1, 2))
-    (revoke,) = told.events()
+    fresh.pushes(parts(1, 2))
+    (revoke,) = fresh.events()
     assert isinstance(revoke, Revoke)
     assert revoke.parts == parts(0)
-    assert told.member.begin(assign.ticket, told.now) == NOTHING
-    told.member.released(revoke.ticket)
-    (again,) = told.events()
+    assert fresh.member.begin(assign.ticket, fresh.now) == NOTHING
+    fresh.member.released(revoke.ticket)
+    (again,) = fresh.events()
     assert isinstance(again, Assign)
     assert again.parts == parts(2)
-    assert told.member.begin(again.ticket, told.now) == parts(2)
-    assert told.member.owned == parts(1, 2)
+    assert fresh.member.begin(again.ticket, fresh.now) == parts(2)
+    assert fresh.member.owned == parts(1, 2)
 
 
 @pytest.mark.parametrize("silent_s", [GRACE_S, SESSION_S])
-def test_what_was_assigned_before_the_lease_was_over_is_not_begun_before_an_answer(told: Told, silent_s: float) -> None:
+def test_what_was_assigned_before_the_lease_was_over_is_not_begun_before_an_answer(
+    fresh: Connected, silent_s: float
+) -> None:
     """Where it begins was long in coming; meanwhile it may have been taken for gone."""
-    told.member.join(told.now)
-    told.member.connected(told.now)
-    told.answers(1, parts(0))
-    (assign,) = told.events()
+    fresh.member.join(fresh.now)
+    fresh.member.connected(fresh.now)
+    fresh.answers(1, parts(0))
+    (assign,) = fresh.events()
     assert isinstance(assign, Assign)
     if silent_s < SESSION_S:
-        told.member.disconnected(told.now)
-    told.now += silent_s
-    assert told.member.begin(assign.ticket, told.now) == NOTHING
-    assert told.member.owned == NOTHING
-    told.member.disconnected(told.now)
-    told.member.connected(told.now)
-    told.answers()
-    (again,) = told.events()
+        fresh.member.disconnected(fresh.now)
+    fresh.now += silent_s
+    assert fresh.member.begin(assign.ticket, fresh.now) == NOTHING
+    assert fresh.member.owned == NOTHING
+    fresh.member.disconnected(fresh.now)
+    fresh.member.connected(fresh.now)
+    fresh.answers()
+    (again,) = fresh.events()
     assert isinstance(again, Assign)
-    assert told.member.begin(again.ticket, told.now) == parts(0)
+    assert fresh.member.begin(again.ticket, fresh.now) == parts(0)
 
 
 # -- without a coordinator: the metadata prove that the member was not removed -----------------------------------------
@@ -421,17 +425,19 @@ EPOCH = 7
 
 
 @pytest.fixture
-def alone() -> Told:
+def alone() -> Connected:
     """It was answered by an owner of epoch 7, a second after that one last knew for certain that it was the owner, and
     the connection has just broken."""
-    alone = Told()
+    alone = Connected()
     alone.shard_epoch, alone.age_s = EPOCH, 1.0
     alone.joins(0)
     alone.member.disconnected(alone.now)
     return alone
 
 
-def test_without_a_coordinator_reading_goes_on_for_as_long_as_the_metadata_say_that_there_is_none(alone: Told) -> None:
+def test_without_a_coordinator_reading_goes_on_for_as_long_as_the_metadata_say_that_there_is_none(
+    alone: Connected,
+) -> None:
     answered_at = alone.now
     alone.passes(GRACE_S * 0.9)
     alone.finds(EPOCH + 1, is_vacant=True, age_s=None)
@@ -450,7 +456,7 @@ def test_without_a_coordinator_reading_goes_on_for_as_long_as_the_metadata_say_t
     assert [type(event) for event in alone.events()] == [Suspended]
 
 
-def test_metadata_that_are_never_new_enough_renew_nothing(alone: Told) -> None:
+def test_metadata_that_are_never_new_enough_renew_nothing(alone: Connected) -> None:
     alone.finds(EPOCH + 1, is_vacant=True, age_s=0.0)
     end = alone.member.lease_ends_at()
     for _ in range(10):
@@ -462,7 +468,7 @@ def test_metadata_that_are_never_new_enough_renew_nothing(alone: Told) -> None:
     assert [type(event) for event in alone.events()] == [Suspended]
 
 
-def test_news_that_come_after_the_grace_come_too_late(alone: Told) -> None:
+def test_news_that_come_after_the_grace_come_too_late(alone: Connected) -> None:
     """Its coordinator may have taken it for gone before it was deposed."""
     alone.passes(GRACE_S)
     alone.events()
@@ -473,13 +479,13 @@ def test_news_that_come_after_the_grace_come_too_late(alone: Told) -> None:
 
 
 @pytest.mark.parametrize("epoch", [EPOCH - 1, EPOCH, 0])
-def test_a_vacancy_that_was_filled_by_its_own_coordinator_means_nothing(alone: Told, epoch: int) -> None:
+def test_a_vacancy_that_was_filled_by_its_own_coordinator_means_nothing(alone: Connected, epoch: int) -> None:
     alone.finds(epoch, is_vacant=epoch != EPOCH, age_s=0.0)
     alone.passes(GRACE_S)
     assert [type(event) for event in alone.events()] == [Suspended]
 
 
-def test_the_next_owner_ends_the_grace_and_renews_nothing(alone: Told) -> None:
+def test_the_next_owner_ends_the_grace_and_renews_nothing(alone: Connected) -> None:
     """It may have begun to count at any moment since the one before it was deposed."""
     end = alone.now - 1.0 + SESSION_S
     alone.finds(EPOCH + 2, is_vacant=False, age_s=0.0)
@@ -491,7 +497,7 @@ def test_the_next_owner_ends_the_grace_and_renews_nothing(alone: Told) -> None:
     assert alone.member.lease_ends_at() == alone.now + SESSION_S
 
 
-def test_a_vacancy_before_an_owner_who_was_seen_renews_nothing_however_young_it_looks(alone: Told) -> None:
+def test_a_vacancy_before_an_owner_who_was_seen_renews_nothing_however_young_it_looks(alone: Connected) -> None:
     """Its age is by the clock of another machine, which may have stood still."""
     alone.finds(EPOCH + 2, is_vacant=False, age_s=0.0)
     end = alone.member.lease_ends_at()
@@ -500,7 +506,7 @@ def test_a_vacancy_before_an_owner_who_was_seen_renews_nothing_however_young_it_
     assert alone.member.lease_ends_at() == end
 
 
-def test_a_request_that_was_lost_makes_all_later_news_doubtful(alone: Told) -> None:
+def test_a_request_that_was_lost_makes_all_later_news_doubtful(alone: Connected) -> None:
     """The coordinator that received it, under any epoch, counts the grace period from the break that it saw."""
     alone.member.connected(alone.now)
     alone.asks()
@@ -511,16 +517,16 @@ def test_a_request_that_was_lost_makes_all_later_news_doubtful(alone: Told) -> N
     assert [type(event) for event in alone.events()] == [Suspended]
 
 
-def test_a_request_that_nobody_took_notice_of_does_not(alone: Told) -> None:
+def test_a_request_that_nobody_took_notice_of_does_not(alone: Connected) -> None:
     alone.member.connected(alone.now)
-    alone.member.refused_unheard(alone.asks().number)
+    alone.member.not_coordinator(alone.asks().number)
     alone.member.disconnected(alone.now)
     alone.finds(EPOCH + 1, is_vacant=True, age_s=0.0)
     alone.passes(GRACE_S)
     assert alone.events() == []
 
 
-def test_a_connection_to_somebody_who_never_answers_has_its_grace(alone: Told) -> None:
+def test_a_connection_to_somebody_who_never_answers_has_its_grace(alone: Connected) -> None:
     alone.finds(EPOCH + 1, is_vacant=True, age_s=0.0)
     alone.passes(10.0)
     alone.member.connected(alone.now)
@@ -531,15 +537,15 @@ def test_a_connection_to_somebody_who_never_answers_has_its_grace(alone: Told) -
     assert [type(event) for event in alone.events()] == [Suspended]
 
 
-def test_a_coordinator_that_does_not_say_its_epoch_leaves_the_grace_as_it_was(told: Told) -> None:
-    told.joins(0)
-    told.member.disconnected(told.now)
-    told.finds(EPOCH, is_vacant=True, age_s=0.0)
-    told.passes(GRACE_S)
-    assert [type(event) for event in told.events()] == [Suspended]
+def test_a_coordinator_that_does_not_say_its_epoch_leaves_the_grace_as_it_was(fresh: Connected) -> None:
+    fresh.joins(0)
+    fresh.member.disconnected(fresh.now)
+    fresh.finds(EPOCH, is_vacant=True, age_s=0.0)
+    fresh.passes(GRACE_S)
+    assert [type(event) for event in fresh.events()] == [Suspended]
 
 
-def test_news_are_needed_by_who_reads_and_is_not_answered(alone: Told) -> None:
+def test_news_are_needed_by_who_reads_and_is_not_answered(alone: Connected) -> None:
     assert alone.member.needs_news
     alone.member.connected(alone.now)
     assert not alone.member.needs_news

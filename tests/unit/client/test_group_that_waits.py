@@ -44,9 +44,9 @@ def test_a_pause_is_logged_once_by_poll_and_shown_by_metrics(make: Make, caplog:
         assert not warnings(caplog, "stops reading"), "it is poll that logs it"
         for _ in range(3):
             await party.comes_back()
-        (told,) = warnings(caplog, "stops reading")
-        assert f"group 'g': member {party.group._member_id} stops reading: no answer from the coordinator" in told
-        assert "headrace doctor" in told
+        (warning,) = warnings(caplog, "stops reading")
+        assert f"group 'g': member {party.group._member_id} stops reading: no answer from the coordinator" in warning
+        assert "headrace doctor" in warning
         values = party.core.metric_values()
         assert values["paused-since-ms"] > 1e12
         assert (values["paused-no-answer"], values["paused-no-connection"]) == (1, 0)
@@ -70,9 +70,9 @@ def test_who_waits_for_a_coordinator_hears_of_it_after_some_seconds_and_seldom(
         await party.until(lambda: warnings(caplog, "waiting for the coordinator"))
         for _ in range(3):
             await party.comes_back()
-        (told,) = warnings(caplog, "waiting for the coordinator")
-        assert "group 'g': COORDINATOR_NOT_AVAILABLE" in told
-        assert "headrace up --coordinators 1" in told
+        (warning,) = warnings(caplog, "waiting for the coordinator")
+        assert "group 'g': COORDINATOR_NOT_AVAILABLE" in warning
+        assert "headrace up --coordinators 1" in warning
         assert party.group.wake_at(float("inf")) < float("inf"), "a poll that waits looks again"
         await drive_async(party.group.leave_steps(), party.io)
         assert party.group.waiting(0.0) == ""
@@ -97,11 +97,11 @@ def test_consume_in_a_group_says_that_no_coordinator_answers_and_fails_when_it_s
         party = alone(make)
         waiting, face = command._Waiting(gives_up=exit_at_end), Face(party.core)
 
-        def is_told() -> bool:
+        def is_warned() -> bool:
             waiting.look(face)
             return bool(notes)
 
-        await party.until(is_told)
+        await party.until(is_warned)
         assert notes[0].startswith("% Waiting for the coordinator of group 'g'")
         await party.until(lambda: party.group.waiting(0.25))
         if exit_at_end:

@@ -48,9 +48,9 @@ def shown(capsys: Captured) -> Any:
 
 
 def warn(group: str) -> groups_pb2.LagOfGroup:
-    told = groups_pb2.LagOfGroup(group_id=group, status="WARN", total_lag=1)
-    told.partitions.add(topic="orders", partition=0, committed_offset=99, high_watermark=100, lag=1, status="WARN")
-    return told
+    described = groups_pb2.LagOfGroup(group_id=group, status="WARN", total_lag=1)
+    described.partitions.add(topic="orders", partition=0, committed_offset=99, high_watermark=100, lag=1, status="WARN")
+    return described
 
 
 def test_groups_are_listed(world: StandinGroupsWorld, capsys: Captured) -> None:
@@ -144,7 +144,7 @@ def test_without_any_coordinator_that_is_said_soon(
     assert "no coordinator lives" in error or "live coordinators: none" in error
 
 
-def test_a_port_that_nobody_listens_at_is_told_from_one_that_somebody_does(world: StandinGroupsWorld) -> None:
+def test_a_port_that_nobody_listens_at_is_distinguished_from_one_that_somebody_does(world: StandinGroupsWorld) -> None:
     host, _, port = world.coordinators[0].address.partition(":")
     assert client_module._listens(host, int(port))
     assert not client_module._listens("127.0.0.1", 1)
@@ -192,9 +192,9 @@ def test_no_coordinator_is_said_with_its_cure_and_in_time(world: StandinGroupsWo
     world.owner = lambda group: None
     for command in (["describe", "berry"], ["list"], ["explain", "berry"], ["delete", "berry"]):
         assert run(["groups", *command, "--timeout", "1"]) == 1
-        told = capsys.readouterr().err
-        assert "[REQUEST_TIMED_OUT]" in told
-        assert "no coordinator" in told
+        described = capsys.readouterr().err
+        assert "[REQUEST_TIMED_OUT]" in described
+        assert "no coordinator" in described
 
 
 def test_a_watch_goes_on_over_failures_and_ends_when_lag_is_bad(
@@ -309,9 +309,9 @@ def test_rebalances_are_explained(world: StandinGroupsWorld, capsys: Captured) -
         "  why: r3",
     ]
     assert run(["groups", "explain", "berry", "-o", "json"]) == 0
-    told = shown(capsys)
-    assert (told["group"], told["state"], len(told["rebalances"])) == ("berry", "stable", 3)
-    assert told["rebalances"][0]["moved"][1] == {
+    described = shown(capsys)
+    assert (described["group"], described["state"], len(described["rebalances"])) == ("berry", "stable", 3)
+    assert described["rebalances"][0]["moved"][1] == {
         "topic": "orders", "partition": 1, "from_member": None, "to_member": "m2", "unread_ms": None,
     }  # fmt: skip
 

@@ -13,10 +13,10 @@ from headrace.engine.io_thread import _note
 
 class Loop:
     def __init__(self) -> None:
-        self.told: list[dict[str, Any]] = []
+        self.contexts: list[dict[str, Any]] = []
 
     def default_exception_handler(self, context: dict[str, Any]) -> None:
-        self.told.append(context)
+        self.contexts.append(context)
 
 
 def _handle_events(number: int) -> None:
@@ -36,7 +36,7 @@ def test_a_poller_that_meets_a_closed_descriptor_shows_no_traceback(caplog: pyte
     loop = Loop()
     with caplog.at_level(logging.DEBUG, "headrace"):
         _note(loop, context_of(errno.EBADF))  # type: ignore[arg-type]
-    assert loop.told == []
+    assert loop.contexts == []
     assert "closed descriptor" in caplog.text
 
 
@@ -45,4 +45,4 @@ def test_everything_else_is_shown_as_ever() -> None:
     elsewhere = OSError(errno.EBADF, "raised by nobody we know")
     for context in (context_of(errno.EIO), {"message": "x"}, {"message": "x", "exception": elsewhere}):
         _note(loop, context)  # type: ignore[arg-type]
-    assert len(loop.told) == 3
+    assert len(loop.contexts) == 3

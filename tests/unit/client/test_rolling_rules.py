@@ -22,9 +22,9 @@ def partition(number: int = 0, *, min_insync: int | None = 2, adding: Any = (), 
     return PartitionSeen(topic="orders", described=described, adding=frozenset(adding), min_insync=min_insync)
 
 
-def voter(node_id: int, heard_ms_ago: int | None = 0, caught_up_ms_ago: int | None = 0) -> QuorumReplica:
-    heard, caught_up = (None if ago is None else NOW_MS - ago for ago in (heard_ms_ago, caught_up_ms_ago))
-    return QuorumReplica(node_id, b"v" * 16, f"127.0.0.1:1909{node_id}", 500, 0, heard, caught_up)
+def voter(node_id: int, fetched_ms_ago: int | None = 0, caught_up_ms_ago: int | None = 0) -> QuorumReplica:
+    fetched, caught_up = (None if ago is None else NOW_MS - ago for ago in (fetched_ms_ago, caught_up_ms_ago))
+    return QuorumReplica(node_id, b"v" * 16, f"127.0.0.1:1909{node_id}", 500, 0, fetched, caught_up)
 
 
 def quorum(*voters: QuorumReplica, leader_id: int = 1) -> QuorumInfo:
@@ -87,9 +87,9 @@ def test_a_whole_cluster_has_nothing_against_it() -> None:
         ({"unowned": "3 of 50 shards"}, "not all groups are served: 3 of 50 shards"),
     ],
 )
-def test_one_thing_that_is_not_well_is_told_and_nothing_else(changed: dict[str, Any], reason: str) -> None:
-    (told,) = not_whole(seen(**changed))
-    assert told.startswith(reason)
+def test_one_thing_that_is_not_well_is_reported_and_nothing_else(changed: dict[str, Any], reason: str) -> None:
+    (reported,) = not_whole(seen(**changed))
+    assert reported.startswith(reason)
 
 
 def test_what_a_reassignment_adds_is_not_missed_and_what_it_leaves_is() -> None:
@@ -135,7 +135,7 @@ def test_controllers_go_first_and_the_active_one_last_of_them_wherever_the_leade
     assert next_node([NodeName("controller", 3), NodeName("broker", 1)], 3) == NodeName("controller", 3)
 
 
-def test_what_has_no_copy_to_spare_is_told_and_stops_nobody() -> None:
+def test_what_has_no_copy_to_spare_is_reported_and_stops_nobody() -> None:
     alone = partition(0, replicas=(2,), isr=(2,), min_insync=1)
     tight = partition(1, min_insync=3)
     facts = seen(partitions=(alone, tight, partition(2)))
@@ -148,7 +148,7 @@ def test_what_has_no_copy_to_spare_is_told_and_stops_nobody() -> None:
     assert "orders-1" in refused
 
 
-def test_a_sole_controller_or_coordinator_is_told_where_it_is_to_be_restarted() -> None:
+def test_a_sole_controller_or_coordinator_that_is_to_be_restarted_is_noted() -> None:
     nodes = {name: True for name in NODES if name.role == "broker" or name.node_id == 1}
     facts = seen(nodes=nodes, quorum=quorum(voter(1)), coordinators=(coordinator(1),))
     assert not_whole(facts) == []

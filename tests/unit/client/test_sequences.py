@@ -125,7 +125,7 @@ def test_what_may_have_been_written_never_gets_another_number() -> None:
     assert refused(made, "a") is Verdict.UNKNOWN
 
 
-def test_batch_that_is_given_up_holds_new_numbers_back_until_those_behind_it_are_settled() -> None:
+def test_batch_that_is_given_up_holds_new_numbers_back_until_those_behind_it_have_an_outcome() -> None:
     made = book()
     sent(made, "a", "b")
     lost(made, "a")

@@ -178,7 +178,7 @@ def test_who_asks_while_a_deferred_barrier_is_under_way_has_its_answer_and_how_l
     time.run(work())
 
 
-def test_who_asks_while_a_deferred_barrier_fails_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_read_while_a_deferred_barrier_fails_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     idle = Idle(400)
     leader = idle.leader
 

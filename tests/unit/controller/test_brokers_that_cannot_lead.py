@@ -37,8 +37,8 @@ class Cluster:
         (result,) = self.world.ask(CreateTopics((topic,)))
         assert result.error is None
 
-    def says(self, broker_id: int, *told: CannotLead) -> None:
-        self.world.beat(self.brokers[broker_id], cannot_lead=told)
+    def says(self, broker_id: int, *reported: CannotLead) -> None:
+        self.world.beat(self.brokers[broker_id], cannot_lead=reported)
 
     def state(self, name: str = "orders", number: int = 0) -> PartitionImage:
         return self.world.partition(name, number)
@@ -178,7 +178,7 @@ def test_many_partitions_move_over_several_decisions() -> None:
     for number in range(5):
         cluster.create(f"t{number}", (1, 2), (1, 3))
     cluster.says(1, *FULL)
-    while cluster.world.core.agenda.unsettled:
+    while cluster.world.core.agenda.elections_pending:
         decision = cluster.world.core.upkeep(cluster.world.now_ms)
         cluster.world.log += decision.records
         cluster.world.core.accept(decision, len(cluster.world.log), epoch=1)
@@ -188,10 +188,10 @@ def test_many_partitions_move_over_several_decisions() -> None:
 
 
 @pytest.mark.parametrize(
-    "told", [(CannotLead(b"short", "DISK_FULL"),), (CannotLead(EVERYWHERE, "x" * 101),), FULL * 1_002]
+    "reported", [(CannotLead(b"short", "DISK_FULL"),), (CannotLead(EVERYWHERE, "x" * 101),), FULL * 1_002]
 )
-def test_what_no_broker_says_is_refused(told: tuple[CannotLead, ...]) -> None:
+def test_what_no_broker_says_is_refused(reported: tuple[CannotLead, ...]) -> None:
     cluster = Cluster()
     with pytest.raises(InvalidRequestError, match="cannot_lead"):
-        cluster.says(1, *told)
+        cluster.says(1, *reported)
     assert cluster.state().leader == 1

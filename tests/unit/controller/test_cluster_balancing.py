@@ -215,11 +215,11 @@ def test_a_drained_broker_loses_all_its_replicas_and_may_then_go() -> None:
         world.ask(DrainBroker(2, draining=True))
 
 
-def test_a_drain_is_told_from_its_begin_to_the_brokers_end() -> None:
+def test_a_drain_is_reported_from_its_begin_to_the_brokers_end() -> None:
     world = with_replicas(3, (1, 2), (2, 3))
     before = world.image
 
-    def told() -> list[Event]:
+    def new_events() -> list[Event]:
         nonlocal before
         delta = MetadataDelta.between(before, world.image)
         events = list(events_of(delta, before, world.image))
@@ -227,17 +227,17 @@ def test_a_drain_is_told_from_its_begin_to_the_brokers_end() -> None:
         return events
 
     world.ask(DrainBroker(2, draining=True))
-    assert told() == [BrokerDraining(broker_id=2, replicas=2)]
+    assert new_events() == [BrokerDraining(broker_id=2, replicas=2)]
     world.upkeep()
-    assert told() == []
+    assert new_events() == []
     world.settle()
-    assert told() == [BrokerDrained(broker_id=2)]
+    assert new_events() == [BrokerDrained(broker_id=2)]
     world.ask(DrainBroker(2, draining=True))
-    assert told() == []
+    assert new_events() == []
     world.pass_time(20_000, but=[2])
-    assert [type(event) for event in told()] == [BrokerFenced]
+    assert [type(event) for event in new_events()] == [BrokerFenced]
     world.ask(UnregisterBroker(2))
-    assert told() == [BrokerUnregistered(broker_id=2)]
+    assert new_events() == [BrokerUnregistered(broker_id=2)]
 
 
 def test_a_drained_broker_gets_nothing_new_and_stays_so_through_a_restart() -> None:

@@ -490,11 +490,11 @@ def test_a_crashed_broker_is_not_unfenced_before_it_has_lost_all_that_it_may_not
     cluster.world.now_ms += 9_001
     cluster.start(2, unfence=False)
     broker = cluster.world.image.brokers[2]
-    assert broker.unsettled
+    assert broker.elections_pending
     assert cluster.world.beat(cluster.brokers[2]).fenced
     cluster.world.beat(cluster.brokers[1])
     cluster.upkeep()
-    assert not cluster.world.image.brokers[2].unsettled
+    assert not cluster.world.image.brokers[2].elections_pending
     topic = cluster.world.image.topic("t")
     assert topic is not None
     assert {(each.isr, each.elr) for each in topic.partitions} == {((1,), ())}

@@ -299,7 +299,7 @@ def test_who_leaves_an_isr_that_is_too_small_stays_eligible_until_it_is_large_en
     assert (three.partition.isr, three.partition.elr) == ((1, 3), ())
 
 
-def test_a_leader_that_does_not_know_the_minimum_is_told_of_no_small_set() -> None:
+def test_a_leader_that_does_not_know_the_minimum_gets_no_small_set() -> None:
     """With ISR {1} and a minimum of 1 it would commit alone; controllers that take 2 for it would elect 2 later."""
     three = Three(minimum=1)
     late = three.request(1)

@@ -14,7 +14,7 @@ from headrace_controller.raft import ReplicaKey
 from headrace_core.node.ids import id_from_text, id_to_text
 
 
-class Told:
+class Recorder:
     """A listener that keeps the states of its health service."""
 
     def __init__(self) -> None:
@@ -27,14 +27,14 @@ class Told:
 def test_a_controller_that_lost_its_leader_says_who_leads_afterwards(caplog: pytest.LogCaptureFixture) -> None:
     async def live() -> None:
         controller = SimpleNamespace(node_id=2, leader_id=-1, term=0, is_serving=False)
-        told = Told()
-        health = Health(cast(Any, controller), [cast(Any, told)])
+        recorder = Recorder()
+        health = Health(cast(Any, controller), [cast(Any, recorder)])
         running = asyncio.create_task(health.run())
         for serves, leader, term in ((True, 1, 4), (False, -1, 5), (True, 3, 6)):
             controller.is_serving, controller.leader_id, controller.term = serves, leader, term
             health.look()
             async with asyncio.timeout(60):
-                assert await told.states.get() is serves
+                assert await recorder.states.get() is serves
                 await asyncio.sleep(0)
         running.cancel()
 

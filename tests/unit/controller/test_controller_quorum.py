@@ -316,7 +316,7 @@ def test_the_lead_is_handed_over_without_waiting_for_a_time_out(world: QuorumWor
     world.create("t")
 
 
-def test_a_hand_over_that_fails_is_told_and_the_leader_goes_on(world: QuorumWorld) -> None:
+def test_a_hand_over_that_fails_is_reported_and_the_leader_goes_on(world: QuorumWorld) -> None:
     old = world.leader
     away = other_voters(world)[0]
     world.isolate(away)

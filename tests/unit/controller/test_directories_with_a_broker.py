@@ -51,7 +51,7 @@ class Broker:
         self.failed: set[bytes] = set()
         self.withheld: set[ReplicaKey] = set()
         self.image: MetadataImage = EMPTY_IMAGE
-        self.told = DirectoryAssignments(
+        self.reporter = DirectoryAssignments(
             BrokerIdentity("tests", self.registered.broker_id, self.registered.broker_epoch),
             self._directory_of,
             self._tell,
@@ -84,7 +84,7 @@ class Broker:
             for topic_id, numbers in delta.partitions.items():
                 for number in sorted(numbers):
                     self._place((topic_id, number), at_start=first)
-            self.told.metadata_changed(image, delta)
+            self.reporter.metadata_changed(image, delta)
 
     def _place(self, key: ReplicaKey, *, at_start: bool) -> None:
         """As headrace_broker.placement has it."""
@@ -109,7 +109,7 @@ class Broker:
             self.failed.add(disk)
             partitions = [TopicPartition(self.image.topics[topic].name, n) for topic, n in sorted(self.opened[disk])
                           if topic in self.image.topics]  # fmt: skip
-            self.told.replicas_changed(partitions)
+            self.reporter.replicas_changed(partitions)
 
     def move(self) -> None:
         held = [
@@ -119,7 +119,7 @@ class Broker:
             source, key = self.rng.choice(held)
             self.opened[source].remove(key)
             self.opened[self.rng.choice(self.online())].add(key)
-            self.told.replicas_changed([TopicPartition(self.image.topics[key[0]].name, key[1])])
+            self.reporter.replicas_changed([TopicPartition(self.image.topics[key[0]].name, key[1])])
 
     async def _tell(self, where: Mapping[ReplicaKey, bytes], fresh: Collection[ReplicaKey]) -> DirectoriesAssigned:
         fate = self.rng.random() if self.calls_are_lost else 1.0
@@ -140,9 +140,9 @@ class Broker:
 
     async def report(self, turns: int) -> None:
         """Let the reports go on for so many turns of the event loop (0: until there is nothing left to tell)."""
-        task = asyncio.create_task(self.told.run())
+        task = asyncio.create_task(self.reporter.run())
         async with asyncio.timeout(60):
-            while turns or self.told.pending:
+            while turns or self.reporter.pending:
                 await asyncio.sleep(0)
                 turns -= 1 if turns else 0
                 if not turns and self.calls_are_lost:

@@ -57,7 +57,7 @@ class Life:
         self.acknowledged: list[tuple[float, int]] = []  # when, and the metadata offset
         self.copies = [Copy(number) for number in (1, 2, 3)]
         self.observers = [Copy(self.rng.randint(1, 3)) for _ in range(2)]
-        self.told: dict[
+        self.proven: dict[
             int, tuple[float, int]
         ] = {}  # the newest barrier that a controller has: when it began, its offset
         self.answered_of_late = 0
@@ -102,7 +102,7 @@ class Life:
                     self._questions.remove(question)
                     if isinstance(question.asked.result, int):
                         question.copy.freshness.confirmed(question.asked.result, question.began_ms)
-                        self._told(question, question.asked.result)
+                        self._note_proven(question, question.asked.result)
             case "apply":
                 for observer in self.observers:
                     controller_of = world.nodes[observer.follows].controller
@@ -127,7 +127,7 @@ class Life:
                 self.paused.discard(number)
                 world.kill(number)
                 self.copies[number - 1] = Copy(number)  # it starts empty, without a barrier
-                self.told.pop(number, None)
+                self.proven.pop(number, None)
 
     def _ask(self, number: int) -> Asked | None:
         """Controller ``number`` asks the one it takes for the leader, if they can reach each other."""
@@ -142,16 +142,16 @@ class Life:
     def _is_controllers(self, copy: Copy) -> bool:
         return any(copy is each for each in self.copies)
 
-    def _told(self, question: Question, offset: int) -> None:
+    def _note_proven(self, question: Question, offset: int) -> None:
         """A controller remembers the newest of its own."""
         copy = question.copy
         if self._is_controllers(copy):
-            self.told[copy.follows] = max(self.told.get(copy.follows, (0.0, 0)), (question.began_ms, offset))
+            self.proven[copy.follows] = max(self.proven.get(copy.follows, (0.0, 0)), (question.began_ms, offset))
 
     def _ask_of_late(self, copy: Copy) -> None:
         """The followed controller reports its last barrier and that barrier's age; the response may be late, too."""
-        if copy.follows in self.told and copy.follows not in self.paused:
-            began_ms, offset = self.told[copy.follows]
+        if copy.follows in self.proven and copy.follows not in self.paused:
+            began_ms, offset = self.proven[copy.follows]
             now_ms = self.world.clock.monotonic_ms()
             age_ms = now_ms - began_ms
             self._questions.append(Question(copy, now_ms - age_ms, Asked([offset])))

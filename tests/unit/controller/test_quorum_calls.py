@@ -165,7 +165,7 @@ def test_what_cannot_be_is_refused_by_name(tmp_path: Path) -> None:
     with_controllers(tmp_path, 1, 0, test)
 
 
-def test_times_of_one_description_are_told_from_one_look_at_the_clock() -> None:
+def test_times_of_one_description_come_from_one_look_at_the_clock() -> None:
     """A voter that had answered and caught up at the same tick was reported as caught up a millisecond later."""
     times = itertools.count(1_700_000_000_000)
     raft = world_of(1, 2, 3).elect(1)
@@ -174,7 +174,7 @@ def test_times_of_one_description_are_told_from_one_look_at_the_clock() -> None:
     calls._driver = SimpleNamespace(is_leader=True, controller=controller)  # type: ignore[assignment]
     calls._clock = SimpleNamespace(now_ms=lambda: next(times))  # type: ignore[assignment]
     calls._address_of = lambda key: ""
-    calls._brokers_heard = lambda: ()
+    calls._brokers_seen = lambda: ()
     found = asyncio.run(calls.DescribeQuorum(admin_pb2.DescribeQuorumRequest(), None))
-    told = {(each.last_fetch_timestamp_ms, each.last_caught_up_timestamp_ms) for each in found.voters}
-    assert told == {(1_700_000_000_000, 1_700_000_000_000)}
+    shown = {(each.last_fetch_timestamp_ms, each.last_caught_up_timestamp_ms) for each in found.voters}
+    assert shown == {(1_700_000_000_000, 1_700_000_000_000)}

@@ -283,15 +283,15 @@ def test_a_voter_with_another_name_than_the_log_has_is_dialed_by_its_own_without
 def test_heartbeats_pass_the_chunks_of_a_large_snapshot() -> None:
     async def test() -> None:
         async with quorum(2) as (one, two):
-            heard: list[object] = []
-            two.on_message = lambda message: heard.append(message.body)
+            received: list[object] = []
+            two.on_message = lambda message: received.append(message.body)
             for position in range(12):
                 one.send(two.key, chunk(position))
             one.send(two.key, beat(1))
-            await until(lambda: beat(1) in heard, "the heartbeat")
-            assert heard.index(beat(1)) <= 2, "it waits for one at most, beside the one that was being written"
-            await until(lambda: len(heard) == 13, "and the chunks come, too")
-            assert [body.position for body in heard if isinstance(body, SnapshotRequest)] == list(range(12))
+            await until(lambda: beat(1) in received, "the heartbeat")
+            assert received.index(beat(1)) <= 2, "it waits for one at most, beside the one that was being written"
+            await until(lambda: len(received) == 13, "and the chunks come, too")
+            assert [body.position for body in received if isinstance(body, SnapshotRequest)] == list(range(12))
 
     run(test)
 

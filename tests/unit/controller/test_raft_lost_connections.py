@@ -159,7 +159,7 @@ def test_a_flapping_connection_never_makes_the_term_grow(seed: int) -> None:
     assert world[1].role is Role.LEADER
 
 
-def test_a_leader_that_is_heard_again_is_given_the_whole_time_out_again() -> None:
+def test_a_leader_that_is_back_is_given_the_whole_time_out_again() -> None:
     world = led_by_one(1, 2, 3)
     for node_id in (2, 3):
         world[node_id].peer_lost(key(1))

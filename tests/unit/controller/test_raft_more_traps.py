@@ -510,7 +510,7 @@ def test_a_follower_that_lost_messages_in_the_midst_of_many_is_back_within_a_hea
     assert world[2].log_end_offset == world[1].log_end_offset
 
 
-def test_a_disk_that_lost_what_it_acknowledged_is_told_so_by_the_leader() -> None:
+def test_a_disk_that_lost_what_it_acknowledged_is_informed_by_the_leader() -> None:
     """Such as a log that was emptied by hand. Neither side would ever move: the leader does not go back below what was
     acknowledged to it, and the replica lacks what the leader goes on from."""
     world = world_of(1, 2, 3)
@@ -552,23 +552,23 @@ def test_a_leader_tells_who_has_how_much_and_since_when() -> None:
     assert (status.leader, status.term, status.committed) == (1, 1, entry.next_offset)
     assert [(each.key.node_id, each.match) for each in status.voters] == [(1, end + 1), (2, end + 1), (3, -1)]
     assert [(each.key.node_id, each.match) for each in status.observers] == [(4, end + 1)]
-    assert [each.heard_ticks_ago for each in status.voters] == [0, 1, 3]
+    assert [each.last_contact_ticks_ago for each in status.voters] == [0, 1, 3]
     assert [each.caught_up_ticks_ago for each in status.voters] == [0, 1, 3]
     follower = quorum_status(world[2])
     assert (follower.leader, follower.voters, follower.observers) == (1, (), ())
 
 
-def test_who_has_answered_entries_and_no_heartbeat_yet_is_told_as_heard() -> None:
+def test_a_voter_that_has_answered_entries_and_no_heartbeat_yet_counts_as_contacted() -> None:
     """A follower that has the whole log must not be shown as never heard from."""
     world = world_of(1, 2, 3)
     world.elect(1)
     status = quorum_status(world[1])
     assert [each.match for each in status.voters] == [status.log_end_offset] * 3
-    assert [each.heard_ticks_ago for each in status.voters] == [0, 0, 0]
+    assert [each.last_contact_ticks_ago for each in status.voters] == [0, 0, 0]
     assert [each.caught_up_ticks_ago for each in status.voters] == [0, 0, 0]
 
 
-def test_a_silent_follower_has_not_caught_up_since_it_was_heard() -> None:
+def test_a_silent_follower_has_not_caught_up_since_its_last_answer() -> None:
     """Nothing was appended meanwhile, so the leader's log ended where its own does; but it may be gone."""
     world = world_of(1, 2, 3)
     world.elect(1)
@@ -581,5 +581,5 @@ def test_a_silent_follower_has_not_caught_up_since_it_was_heard() -> None:
     world.tick(1)
     world.settle()
     status = quorum_status(world[1])
-    assert [each.heard_ticks_ago for each in status.voters] == [0, 0, 4]
+    assert [each.last_contact_ticks_ago for each in status.voters] == [0, 0, 4]
     assert [each.caught_up_ticks_ago for each in status.voters] == [0, 0, 4]

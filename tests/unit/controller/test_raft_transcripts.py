@@ -22,7 +22,7 @@ def test_a_script_leads_to_its_transcript(path: Path) -> None:
     story, _, _ = recorded.partition("\n> ")
     commands = [line[2:] for line in recorded.splitlines() if line.startswith("> ")]
     assert commands, f"{path.name} has no commands"
-    told = f"{story.rstrip()}\n\n{Teller().run(commands)}"
+    transcript = f"{story.rstrip()}\n\n{Teller().run(commands)}"
     if os.environ.get("HEADRACE_RECORD"):
-        path.write_text(told)
-    assert told == recorded
+        path.write_text(transcript)
+    assert transcript == recorded

@@ -145,7 +145,7 @@ def test_a_partitioned_voter_does_not_raise_its_term_and_disturbs_nobody_when_it
     assert (world[1].role, world[1].term) == (Role.LEADER, 1)
 
 
-def test_a_voter_that_hears_nobody_but_is_heard_deposes_no_leader() -> None:
+def test_a_voter_that_receives_nothing_but_can_send_deposes_no_leader() -> None:
     """T 9.6 with an asymmetric partition: its questions arrive, the leader's heartbeats do not. Pre-vote alone would
     let it win the others over; they hear from a leader, so they say no."""
     world = world_of(1, 2, 3)
@@ -160,7 +160,7 @@ def test_a_voter_that_hears_nobody_but_is_heard_deposes_no_leader() -> None:
     assert world[1].committed == entry.next_offset
 
 
-def test_a_leader_that_is_heard_but_hears_nobody_makes_room() -> None:
+def test_a_leader_that_sends_but_receives_nothing_makes_room() -> None:
     """6.2: check-quorum. Its heartbeats arrive, so no follower stands for election; the responses do not."""
     world = RaftWorld(voters(1, 2, 3), settings=SETTINGS, seed=1)
     world.elect(1)

@@ -430,7 +430,7 @@ def test_a_full_disk_while_a_snapshot_arrives_leaves_nothing_and_the_next_try_su
     assert voter.model.wrong(voter.storage, leaders.end) is None
 
 
-def test_a_disk_that_fills_up_while_a_snapshot_is_installed_is_settled_when_there_is_room(rng: random.Random) -> None:
+def test_a_snapshot_whose_installation_met_a_full_disk_is_installed_when_there_is_room(rng: random.Random) -> None:
     leaders = Model(tuple(history(rng, 12)))
     refusals = 0
     for nth in range(1, 20):
@@ -490,7 +490,7 @@ def test_a_snapshot_counts_while_there_is_no_room_to_begin_the_log_behind_it(rng
     assert refusals >= 3
 
 
-def test_a_controller_that_stops_and_starts_on_a_full_disk_keeps_a_snapshot_that_was_not_settled(
+def test_a_controller_that_stops_and_starts_on_a_full_disk_keeps_a_snapshot_that_was_not_installed(
     rng: random.Random,
 ) -> None:
     leaders = Model(tuple(history(rng, 12)))

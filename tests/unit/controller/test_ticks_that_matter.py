@@ -163,12 +163,12 @@ def test_a_pause_of_the_process_counts_for_no_more_than_what_was_slept_for(is_bu
     assert {each.term for each in clocked.world.alive()} == {term}
 
 
-def test_who_is_asked_for_its_vote_in_the_midst_of_a_sleep_has_not_forgotten_how_long_it_heard_nobody() -> None:
+def test_a_voter_asked_for_its_vote_in_the_midst_of_a_sleep_remembers_how_long_it_had_no_contact() -> None:
     """It refuses as long as it hears a leader: an election time-out, and not what has been counted of it."""
     clocked = Clocked()
     leader, (one, other) = clocked.leader, clocked.followers
-    heard_ms = clocked.now_ms
-    while not any(isinstance(message.body, HeartbeatRequest) for at, message in clocked.sent if at > heard_ms):
+    contact_ms = clocked.now_ms
+    while not any(isinstance(message.body, HeartbeatRequest) for at, message in clocked.sent if at > contact_ms):
         clocked.pass_ms(STEP_MS)
     clocked.world.isolate(leader.node_id)
     clocked.world.isolate(one.node_id)
@@ -267,11 +267,11 @@ def test_upkeep_is_due_until_it_has_found_nothing_and_then_when_a_session_may_be
     world.create("t", partitions=-1, assignments={0: (1,)})
     assert world.core.next_upkeep_ms(world.now_ms) == world.now_ms, "nobody has looked at what was decided"
     assert not world.core.upkeep(world.now_ms).records
-    heard_ms = world.now_ms
-    assert world.core.next_upkeep_ms(world.now_ms) == heard_ms + 9_000
+    contact_ms = world.now_ms
+    assert world.core.next_upkeep_ms(world.now_ms) == contact_ms + 9_000
     world.now_ms += 2_000
     world.beat(broker)
-    assert world.core.next_upkeep_ms(world.now_ms) == heard_ms + 11_000, "a heartbeat alone is nothing to look at"
+    assert world.core.next_upkeep_ms(world.now_ms) == contact_ms + 11_000, "a heartbeat alone is nothing to look at"
     world.ask(HeartbeatsEnded(broker.broker_id, broker.broker_epoch, 0))
     assert world.core.next_upkeep_ms(world.now_ms) == world.now_ms + 500
     world.now_ms += 501

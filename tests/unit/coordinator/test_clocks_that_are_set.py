@@ -77,7 +77,7 @@ def a_runner(clock: Clock, state_machine: Machine, serves: asyncio.Event) -> Sha
     )
 
 
-def test_the_state_machine_is_told_that_the_clock_was_set_before_anything_that_is_asked_by_the_new_time() -> None:
+def test_the_state_machine_learns_that_the_clock_was_set_before_any_request_by_the_new_time() -> None:
     async def scenario() -> None:
         clock, state_machine, serves = ManualClock(), Machine(), asyncio.Event()
 

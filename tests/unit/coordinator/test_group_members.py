@@ -168,7 +168,7 @@ def test_a_storm_of_joins_is_assigned_once_in_a_while() -> None:
     shard.sleep(1_000)
     shard.converge()
     assert shard.sizes() == [1] * 50
-    assert len(shard.told()) == 2, "the first member's, and one for all others"
+    assert len(shard.rebalances()) == 2, "the first member's, and one for all others"
 
 
 def test_what_a_member_leaves_behind_does_not_wait() -> None:
@@ -533,7 +533,7 @@ def test_nobody_joins_before_it_is_known_which_topics_there_are() -> None:
         groups.handle(Heartbeat(GROUP, "a", 0, 1, topics=("orders",), rebalance_timeout_ms=1), 0)
 
 
-def test_who_is_not_in_the_group_is_told_to_join() -> None:
+def test_who_is_not_in_the_group_is_asked_to_join() -> None:
     shard = GroupShardWorld(orders=1)
     with pytest.raises(UnknownMemberIdError, match="join anew"):
         shard.ask(Heartbeat(GROUP, "a", 3, 1))
@@ -615,7 +615,7 @@ def test_strangers_commit_only_to_groups_without_members() -> None:
 # -- why did I rebalance? ---------------------------------------------------------------------------------------------
 
 
-def test_a_rebalance_is_told_with_its_reason_its_moves_and_how_long_nobody_read() -> None:
+def test_a_rebalance_is_reported_with_its_reason_its_moves_and_how_long_nobody_read() -> None:
     shard = GroupShardWorld(orders=2)
     (a,) = shard.join("a", client_id="billing")
     shard.join("b", client_id="billing")
@@ -625,7 +625,7 @@ def test_a_rebalance_is_told_with_its_reason_its_moves_and_how_long_nobody_read(
     shard.sleep(500)
     shard.sleep(20)
     shard.converge()
-    last = shard.told()[-1]
+    last = shard.rebalances()[-1]
     assert last.reason == (
         "member a (client billing) is gone: its connection broke, and it did not come back within the grace"
     )
@@ -634,9 +634,9 @@ def test_a_rebalance_is_told_with_its_reason_its_moves_and_how_long_nobody_read(
     ]
     assert (last.at_ms, last.ended_ms) == (shard.now_ms - 20, shard.now_ms)
     assert last.group_epoch == shard.described().group_epoch
-    before = shard.told()
+    before = shard.rebalances()
     shard.take_over()
-    assert shard.told() == before
+    assert shard.rebalances() == before
 
 
 def test_only_the_last_twenty_rebalances_are_kept() -> None:
@@ -646,8 +646,8 @@ def test_only_the_last_twenty_rebalances_are_kept() -> None:
         (b,) = shard.join(f"b{number}")
         b.leave()
         shard.converge()
-    told = shard.told()
-    assert [each.number for each in told] == list(range(12, 32))
+    rebalances = shard.rebalances()
+    assert [each.number for each in rebalances] == list(range(12, 32))
     slots = {key for key, value in shard.log if value is not None and key[:2] == (1005).to_bytes(2, "big")}
     assert len(slots) == 20
     assert a.reading == parts("orders", 0, 1)

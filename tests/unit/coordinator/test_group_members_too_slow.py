@@ -6,7 +6,7 @@ from headrace_coordinator.state_machine import OwnershipAsked, OwnershipProven
 from tests.worlds.group_world import Client, GroupShardWorld, parts
 
 
-def test_who_does_not_let_go_in_time_is_gone_and_told_so() -> None:
+def test_a_member_that_does_not_revoke_in_time_is_removed_and_informed() -> None:
     shard = GroupShardWorld(orders=2)
     (a,) = shard.join("a", rebalance_timeout_ms=10_000)
     b = Client(shard, "b")
@@ -116,7 +116,7 @@ def test_the_rebalance_time_out_begins_anew_when_one_revocation_follows_another(
     assert {each.member_id for each in shard.described().members} == {"b", "c"}
 
 
-def test_who_is_heard_more_often_than_ownership_is_proven_is_gone_all_the_same() -> None:
+def test_a_member_with_more_heartbeats_than_ownership_proofs_is_gone_all_the_same() -> None:
     shard = GroupShardWorld(orders=2, awaits_proof=True)
     (a,) = shard.join("a", rebalance_timeout_ms=1_000)
     b = Client(shard, "b")

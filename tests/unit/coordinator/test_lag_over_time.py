@@ -118,7 +118,7 @@ def _lag(world: OffsetsWorld, group_id: str, now_ms: int) -> GroupLag:
     return reply
 
 
-def test_a_groups_lag_is_told_by_partition_and_summed() -> None:
+def test_a_groups_lag_is_reported_by_partition_and_summed() -> None:
     world = OffsetsWorld()
     world.commit("g", OffsetToCommit("t", 1, 70), OffsetToCommit("t", 0, 100), OffsetToCommit("s", 0, 5))
     _see(world, NOW_MS, PartitionEnd("t", 0, 100), PartitionEnd("t", 1, 50), PartitionEnd("unread", 0, 9))

@@ -6,7 +6,7 @@ import pytest
 
 from headrace_coordinator.group.messages import Topic, TopicsChanged
 from headrace_coordinator.offsets.codec import decode_value
-from headrace_coordinator.offsets.logic import NAMESAKE_SETTLED_MS, OffsetSettings
+from headrace_coordinator.offsets.logic import NAMESAKE_AGE_MS, OffsetSettings
 from headrace_coordinator.offsets.messages import (
     NO_OFFSET,
     DeleteOffsets,
@@ -218,7 +218,7 @@ def test_who_names_no_topic_id_is_not_given_the_offset_of_a_deleted_namesake_eit
     world.commit("g", OffsetToCommit("t", 0, 42, topic_id=OLD_ID), OffsetToCommit("u", 0, 43, topic_id=OLD_ID))
     world.logic = world.successor()
     world.logic.topics_changed(_topics(t=(NEW_ID, 1)))
-    later_ms = NOW_MS + NAMESAKE_SETTLED_MS
+    later_ms = NOW_MS + NAMESAKE_AGE_MS
     assert world.fetch("g", partitions=(OffsetToFetch("t", 0),), now_ms=later_ms)["t", 0].offset == NO_OFFSET
     assert list(world.fetch("g", now_ms=later_ms)) == [("u", 0)]
 

@@ -193,7 +193,7 @@ def test_a_clock_that_was_set_back_is_noticed_by_whatever_is_asked_next() -> Non
     assert shard.state.next_due_ms() == earlier_ms + CHECK_MS
 
 
-def test_topics_are_told_to_both() -> None:
+def test_topics_are_passed_to_both() -> None:
     shard = Shard()
     there = TopicsChanged({"t": Topic("t", bytes(16), 3)})
     shard.ask(there)
@@ -205,7 +205,7 @@ def test_topics_are_told_to_both() -> None:
     assert shard.offsets("g") == []
 
 
-def test_lag_is_told_from_what_the_leaders_say() -> None:
+def test_lag_is_computed_from_what_the_leaders_say() -> None:
     shard = Shard()
     shard.commit("g", 0)
     assert isinstance(shard.state, ShardStateMachine)

@@ -92,7 +92,7 @@ class Machine:
     """Something is due at once, until a tick."""
 
     def __init__(self) -> None:
-        self.told: list[Any] = []
+        self.requests: list[Any] = []
         self.is_due = True
 
     def replay(self, key: bytes, value: bytes | None, timestamp_ms: int) -> None: ...
@@ -101,11 +101,11 @@ class Machine:
         return Decision()
 
     def handle(self, request: Any, now_ms: int) -> Decision:
-        self.told.append(request)
+        self.requests.append(request)
         return Decision()
 
     def tick(self, now_ms: int) -> Decision:
-        self.told.append("tick")
+        self.requests.append("tick")
         self.is_due = False
         return Decision()
 
@@ -150,19 +150,19 @@ def test_a_tick_comes_after_the_proof_and_without_it_there_is_none(is_ours: bool
         runner.start()
         await asked.wait()
         runner.put("meanwhile")
-        assert state_machine.told == [OwnershipAsked(1), "meanwhile"], "it waits, and others do not"
+        assert state_machine.requests == [OwnershipAsked(1), "meanwhile"], "it waits, and others do not"
         answer.set()
         await answered.wait()
         for _ in range(5):
             await asyncio.sleep(0)
         after = [OwnershipProven(1), "tick"] if is_ours else []
-        assert state_machine.told == [OwnershipAsked(1), "meanwhile", *after]
+        assert state_machine.requests == [OwnershipAsked(1), "meanwhile", *after]
         await runner.close()
 
     asyncio.run(scenario())
 
 
-def test_a_proof_that_fails_is_told_of_and_asked_for_again(
+def test_a_proof_that_fails_is_reported_and_asked_for_again(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(runner_module, "TICK_MS_MAX", 1)
@@ -183,7 +183,7 @@ def test_a_proof_that_fails_is_told_of_and_asked_for_again(
             await ticked.wait()
         for _ in range(5):
             await asyncio.sleep(0)
-        assert "tick" in state_machine.told
+        assert "tick" in state_machine.requests
         await runner.close()
         assert times == [2]
 

@@ -17,7 +17,7 @@ from headrace_protos.v1 import produce_pb2, produce_pb2_grpc
 
 LIMIT_S = 60.0
 #: Longer than any of these tests may take: nothing here is cured by a time-out.
-PATIENT_S = 600.0
+LONG_S = 600.0
 PARTITION = produce_pb2.ProducePartition(topic="__consumer_offsets", partition=3, records=b"x" * 1000)
 
 
@@ -68,7 +68,7 @@ def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 async def refused(link: ProduceLink) -> HeadraceError:
     with pytest.raises(HeadraceError) as caught:
-        await link.append(PARTITION, PATIENT_S)
+        await link.append(PARTITION, LONG_S)
     return caught.value
 
 
@@ -85,7 +85,7 @@ def test_appends_share_a_stream_and_are_answered_by_number() -> None:
         broker = Broker(twice_and_backwards)
         async with serving(broker) as address:
             link = ProduceLink(address)
-            results = await asyncio.gather(*(link.append(PARTITION, PATIENT_S) for _ in range(3)))
+            results = await asyncio.gather(*(link.append(PARTITION, LONG_S) for _ in range(3)))
             assert [result.base_offset for result in results] == [1, 2, 3]
             assert broker.streams == 1
             await link.close()
@@ -109,7 +109,7 @@ def test_an_answer_without_its_one_result_breaks_the_stream_and_not_the_link(res
         async with serving(Broker(wrong)) as address:
             link = ProduceLink(address)
             assert isinstance(await refused(link), NetworkError)
-            assert (await link.append(PARTITION, PATIENT_S)).base_offset == 0
+            assert (await link.append(PARTITION, LONG_S)).base_offset == 0
             await link.close()
 
     run(test)
@@ -141,13 +141,13 @@ def test_a_broker_that_is_back_is_reached_at_once() -> None:
     async def test() -> None:
         async with serving(Broker()) as address:
             link = ProduceLink(address)
-            await link.append(PARTITION, PATIENT_S)
+            await link.append(PARTITION, LONG_S)
         for _ in range(10):  # gRPC's memory grows with each
             failure = await refused(link)
             assert isinstance(failure, NetworkError)
         assert not failure.was_sent
         async with serving(Broker(), int(address.rpartition(":")[2])):
-            assert (await link.append(PARTITION, PATIENT_S)).base_offset == 0
+            assert (await link.append(PARTITION, LONG_S)).base_offset == 0
             await link.close()
 
     run(test)
@@ -157,9 +157,9 @@ def test_what_waits_fails_when_the_link_is_closed() -> None:
     async def test() -> None:
         async with serving(Broker(silent)) as address:
             link = ProduceLink(address)
-            waiting = [asyncio.create_task(link.append(PARTITION, PATIENT_S)) for _ in range(2)]
+            waiting = [asyncio.create_task(link.append(PARTITION, LONG_S)) for _ in range(2)]
             at_once = ProduceLink(address)
-            waiting.append(asyncio.create_task(at_once.append(PARTITION, PATIENT_S)))
+            waiting.append(asyncio.create_task(at_once.append(PARTITION, LONG_S)))
             await asyncio.sleep(0)
             await asyncio.gather(link.close(), at_once.close())
             assert [type(each) for each in await asyncio.gather(*waiting, return_exceptions=True)] == [NetworkError] * 3
@@ -175,11 +175,11 @@ def test_what_waits_fails_when_the_link_is_closed() -> None:
 
 def test_an_append_that_is_cancelled_while_the_broker_is_dialed_is_not_sent() -> None:
     async def test() -> None:
-        heard: list[int] = []
+        received: list[int] = []
 
         async def listening(context: Any) -> None:
             request = await context.read()
-            heard.append(request.correlation_id)
+            received.append(request.correlation_id)
             response = produce_pb2.ProduceResponse(correlation_id=request.correlation_id)
             response.results.add()
             await context.write(response)
@@ -187,11 +187,11 @@ def test_an_append_that_is_cancelled_while_the_broker_is_dialed_is_not_sent() ->
 
         async with serving(Broker(listening)) as address:
             link = ProduceLink(address)
-            hasty = asyncio.create_task(link.append(PARTITION, PATIENT_S))
+            hasty = asyncio.create_task(link.append(PARTITION, LONG_S))
             await asyncio.sleep(0)
             hasty.cancel()
-            await link.append(PARTITION, PATIENT_S)
-            assert heard == [2]
+            await link.append(PARTITION, LONG_S)
+            assert received == [2]
             await link.close()
 
     run(test)

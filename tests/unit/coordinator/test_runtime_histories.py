@@ -105,7 +105,7 @@ class Owner:
                     self.history.answered(ticket, outcome)
                 case Tell(pushes):
                     for push in pushes:
-                        self.history.told(push.member_id.encode(), push.message)
+                        self.history.pushed(push.member_id.encode(), push.message)
                 case Became():
                     pass
 
@@ -215,7 +215,7 @@ class History:
             verb, key = self.asked[ticket]
             assert outcome == b"" or self.is_committed(key, outcome), f"{verb} told what is not in the log"
 
-    def told(self, key: bytes, value: Any) -> None:
+    def pushed(self, key: bytes, value: Any) -> None:
         assert self.is_committed(key, value), "pushed what is not in the log"
 
     def is_committed(self, key: bytes, value: bytes) -> bool:
@@ -230,7 +230,7 @@ class History:
 
 
 @pytest.mark.parametrize("part", range(3))
-def test_whatever_happens_what_was_told_is_in_the_log_and_who_serves_knows_it(part: int, seed: int) -> None:
+def test_whatever_happens_what_was_reported_is_in_the_log_and_who_serves_knows_it(part: int, seed: int) -> None:
     for number in range(HISTORIES):
         History(seed * 1_000 + number).run()
 

@@ -93,7 +93,7 @@ class Scene:
         self.replays: list[Replay] = []
         self.pauses: list[Pause] = []
         self.answers: dict[object, Any] = {}
-        self.told: list[Push] = []
+        self.pushed: list[Push] = []
         self.states: list[ShardState] = []
         self.shard = Shard("shard-7", CLAIM, self._new_state_machine, **options)
         self.turn()
@@ -115,7 +115,7 @@ class Scene:
                     assert ticket not in self.answers, "a request is answered once"
                     self.answers[ticket] = outcome
                 case Tell(pushes):
-                    self.told += pushes
+                    self.pushed += pushes
                 case Became(state):
                     self.states.append(state)
 
@@ -231,10 +231,10 @@ def test_nobody_is_answered_and_nothing_pushed_before_the_commit() -> None:
     scene = Scene().load()
     scene.ask("w", "push", b"a", b"1")
     assert not scene.answers
-    assert not scene.told
+    assert not scene.pushed
     scene.commit()
     assert scene.answers == {"w": ("written", b"a")}
-    assert scene.told == [Push("g", "m", b"a")]
+    assert scene.pushed == [Push("g", "m", b"a")]
 
 
 def test_what_is_asked_while_an_append_is_under_way_flies_together_in_the_next() -> None:
@@ -364,14 +364,14 @@ def test_an_append_whose_outcome_is_unknown_is_looked_up_in_the_log(written: boo
     scene.fail(NotEnoughReplicasError("who knows"), written=written)
     for ticket in ("w", "r", "next"):
         assert isinstance(scene.answers[ticket], CoordinatorNotAvailableError), ticket
-    assert not scene.told
+    assert not scene.pushed
     assert scene.shard.state is ShardState.CLAIMING
     scene.reload()
     assert scene.state_machines[-1].notes == ({b"k": b"1", b"a": b"1"} if written else {b"k": b"1"})
     assert scene.shard.claim.shard_epoch == 3
 
 
-def test_what_was_committed_before_a_failure_is_still_told() -> None:
+def test_what_was_committed_before_a_failure_is_still_reported() -> None:
     scene = Scene().load()
     scene.ask("w", "push", b"a", b"1")
     append = scene.appends.pop()
@@ -380,7 +380,7 @@ def test_what_was_committed_before_a_failure_is_still_told() -> None:
     scene.shard.ask("bug", ("bug",), 0)  # before the shell took what was ready
     scene.turn()
     assert scene.answers["w"] == ("written", b"a")
-    assert scene.told == [Push("g", "m", b"a")]
+    assert scene.pushed == [Push("g", "m", b"a")]
     assert isinstance(scene.answers["bug"], UnknownServerError)
 
 
@@ -481,5 +481,5 @@ def test_a_shard_resigns_at_any_moment_and_says_so_to_all_who_wait(moment: str) 
     for news in later:
         news()
     assert scene.shard.state is ShardState.RESIGNED
-    assert not scene.told
+    assert not scene.pushed
     assert scene.shard.state_machine is None

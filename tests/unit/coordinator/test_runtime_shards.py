@@ -284,7 +284,7 @@ def test_a_shard_begins_with_the_topics_there_are_and_hears_of_changes() -> None
     scenario(test)
 
 
-def test_a_failed_append_is_told_and_the_shard_comes_back_with_a_new_state_machine() -> None:
+def test_a_failed_append_is_reported_and_the_shard_comes_back_with_a_new_state_machine() -> None:
     async def test(owner: Owner) -> None:
         await owner.serving(2)
         runner = owner.shards.of_group(owner.group_of(0))
@@ -327,9 +327,9 @@ def test_groups_hear_of_topics_that_come_grow_and_go_but_not_of_leaders() -> Non
     moved = PartitionRecord(TOPIC_ID, 0, (1,), (), -1, 2, 2, (b"\x01" * 16,))
     assert view.advance(*world.apply(moved)) is None
     before = view.current.topics
-    told = view.advance(*world.apply(*topic("b", OTHER_ID, 3)))
-    assert told is not None
-    assert told.changed == frozenset({"b"})
+    advanced = view.advance(*world.apply(*topic("b", OTHER_ID, 3)))
+    assert advanced is not None
+    assert advanced.changed == frozenset({"b"})
     assert "b" not in before, "what was told does not change afterwards"
     replaced = view.advance(*world.apply(RemoveTopicRecord(OTHER_ID), *topic("b", b"\x09" * 16, 3)))
     assert replaced is not None
@@ -345,7 +345,7 @@ def test_a_broker_that_comes_back_in_another_rack_is_news_and_one_in_the_same_is
     world.apply(broker(1, "r1"), *topic("a", TOPIC_ID, 1))
     view.begin(world.image)
     assert view.advance(*world.apply(broker(1, "r1"))) is None
-    told = view.advance(*world.apply(broker(1, "r7")))
-    assert told is not None
-    assert told.changed == frozenset({"a"})
-    assert told.topics["a"].racks == (frozenset({"r7"}),)
+    advanced = view.advance(*world.apply(broker(1, "r7")))
+    assert advanced is not None
+    assert advanced.changed == frozenset({"a"})
+    assert advanced.topics["a"].racks == (frozenset({"r7"}),)

@@ -268,7 +268,7 @@ class Door:
 
 
 @in_a_loop
-async def test_one_connection_too_many_is_reset_counted_and_told_and_the_others_go_on(
+async def test_one_connection_too_many_is_reset_counted_and_reported_and_the_others_go_on(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with Door(edge.Limits(max_connections=2)) as door:
@@ -280,9 +280,9 @@ async def test_one_connection_too_many_is_reset_counted_and_told_and_the_others_
             assert not await door.is_answered()
         assert door.edge.admission.connections == 2
         assert door.edge.admission.refused == {"max.connections=2": 3}
-        (told,) = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
-        assert told.startswith("1 connections refused by max.connections=2, the last one from 127.0.0.1; 2 are open")
-        door.edge._told_at -= edge.TELL_S
+        (warning,) = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
+        assert warning.startswith("1 connections refused by max.connections=2, the last one from 127.0.0.1; 2 are open")
+        door.edge._logged_at -= edge.TELL_S
         door.edge.tell_refusals()
         assert "2 connections refused by max.connections=2" in caplog.records[-1].getMessage(), "those since"
         writer.write(b"again")
@@ -354,8 +354,8 @@ def test_an_address_takes_no_more_than_its_share() -> None:
 
 
 def test_limits_come_from_the_environment_by_kafkas_names() -> None:
-    told = {"HEADRACE_MAX_CONNECTIONS": "50", "HEADRACE_MAX_CONNECTIONS_PER_IP": "", "HEADRACE_LOG_LEVEL": "DEBUG"}
-    assert edge.parse_limits(told) == edge.Limits(max_connections=50)
+    warning = {"HEADRACE_MAX_CONNECTIONS": "50", "HEADRACE_MAX_CONNECTIONS_PER_IP": "", "HEADRACE_LOG_LEVEL": "DEBUG"}
+    assert edge.parse_limits(warning) == edge.Limits(max_connections=50)
     for wrong in ("0", "-1", "many", "1e3", str(2**31)):
         with pytest.raises(ValueError, match=re.escape(f"HEADRACE_CONNECTIONS_MAX_IDLE_MS={wrong}")):
             edge.parse_limits({"HEADRACE_CONNECTIONS_MAX_IDLE_MS": wrong})

@@ -28,7 +28,9 @@ LABEL = "com.docker.compose."
 HEALTHY = {"healthy": True, "findings": [], "not_asked": []}
 
 
-def told(service: str, number: int, version: str = "old", name: str = "", status: str = "running") -> dict[str, Any]:
+def inspected(
+    service: str, number: int, version: str = "old", name: str = "", status: str = "running"
+) -> dict[str, Any]:
     """What the engine says of a container, as far as it matters here."""
     name = name or f"hr-{service}-{number}"
     own_id = f"{abs(hash((name, version))):064x}"
@@ -75,7 +77,7 @@ class FakeEngine:
         return sorted(found, key=lambda each: (roll.SERVICES.index(each.service), each.number, each.is_former))
 
     def rendered(self, service: str) -> Any:
-        return roll.Container(told(service, 99, "new"))
+        return roll.Container(inspected(service, 99, "new"))
 
     def health(self, container: Any) -> str:
         return str(container.health)
@@ -86,7 +88,7 @@ class FakeEngine:
     def create(self, name: str, body: dict[str, Any], more: dict[str, list[str]]) -> None:
         labels = body["Labels"]
         assert name not in self.there
-        made = told(labels[LABEL + "service"], int(labels[LABEL + "container-number"]), "new", name, "created")
+        made = inspected(labels[LABEL + "service"], int(labels[LABEL + "container-number"]), "new", name, "created")
         assert body["Image"] == made["Config"]["Image"]
         assert list(more) == ["hr-internal"]
         self.there[name] = made
@@ -126,7 +128,9 @@ class FakeEngine:
 
 def stack(**changed: Any) -> FakeEngine:
     counts = (("controller", 3), ("broker", 3), ("coordinator", 2), ("edge", 1))
-    return FakeEngine(*(told(service, number + 1) for service, count in counts for number in range(count)), **changed)
+    return FakeEngine(
+        *(inspected(service, number + 1) for service, count in counts for number in range(count)), **changed
+    )
 
 
 def run(engine: FakeEngine, *services: str, everything: bool = False, timeout_s: float = 0.0) -> int:
@@ -247,7 +251,7 @@ def test_a_roll_that_was_cut_off_is_put_in_order_by_the_next(successor: str) -> 
     name = "hr-broker-2" + roll.FORMER
     engine.there[name] = former | {"Name": f"/{name}", "State": {"Running": False, "Status": "exited"}}
     if successor != "none":
-        engine.there["hr-broker-2"] = told("broker", 2, "new")
+        engine.there["hr-broker-2"] = inspected("broker", 2, "new")
     if successor == "unwell":
         engine.there["hr-broker-2"]["State"]["Health"] = {"Status": "unhealthy"}
     roll.Roll(engine, timeout_s=0.0)._mend()
@@ -256,7 +260,7 @@ def test_a_roll_that_was_cut_off_is_put_in_order_by_the_next(successor: str) -> 
     assert name not in engine.there
 
 
-def test_told_to_end_it_ends_between_two() -> None:
+def test_asked_to_end_it_ends_between_two() -> None:
     engine = stack()
     rolling = roll.Roll(engine, timeout_s=0.0)
     whole = engine.ask
@@ -315,16 +319,16 @@ def test_whatever_step_fails_before_or_after_it_was_done_the_former_container_is
         fail("created")  # `docker network connect`, or the answer that did not come
 
     def lost_health(container: Any) -> str:
-        if container.told["Image"] == "sha256:new":
+        if container.inspected["Image"] == "sha256:new":
             fail("health")
         return health(container)
 
     monkeypatch.setattr(engine, "docker", lost_docker)
     monkeypatch.setattr(engine, "create", lost_create)
     monkeypatch.setattr(engine, "health", lost_health)
-    with pytest.raises(roll.RollError) as told_why:
+    with pytest.raises(roll.RollError) as raised:
         run(engine, "broker")
-    assert str(error) in str(told_why.value)
+    assert str(error) in str(raised.value)
     assert failed
     assert as_before(engine)
 
@@ -353,7 +357,7 @@ def test_an_engine_that_is_being_restarted_is_asked_again_until_the_former_conta
     assert as_before(engine)
 
 
-def test_an_engine_that_is_gone_is_told_with_why_and_the_next_roll_puts_the_former_one_back(
+def test_an_engine_that_is_gone_is_reported_with_why_and_the_next_roll_puts_the_former_one_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     engine = stack()
@@ -450,7 +454,7 @@ def test_under_nohup_it_goes_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     assert len(engine.done) == 3
 
 
-def test_told_to_end_before_anything_was_replaced_it_waits_for_nothing() -> None:
+def test_asked_to_end_before_anything_was_replaced_it_waits_for_nothing() -> None:
     engine = stack()
     engine.doctor = None
     rolling = roll.Roll(engine, timeout_s=3600.0)
@@ -477,7 +481,7 @@ def test_a_check_that_does_not_end_has_found_nothing_out_and_ctrl_c_is_not_for_i
         raise error
 
     monkeypatch.setattr(roll.subprocess, "run", late)
-    container = told("broker", 1)
+    container = inspected("broker", 1)
     container["State"]["Health"] = {"Status": "starting"}
     assert real_engine(tmp_path).health(roll.Container(container)) == "starting"
     assert real_engine(tmp_path).ask("hr-broker-1", "doctor") is None
@@ -511,16 +515,16 @@ def test_an_engine_that_does_not_answer_the_creation_is_a_roll_error(
 
 
 def test_a_container_is_created_as_compose_would_under_the_name_and_number_of_the_former() -> None:
-    wanted, replaced = roll.Container(told("broker", 4, "new")), roll.Container(told("broker", 2))
+    wanted, replaced = roll.Container(inspected("broker", 4, "new")), roll.Container(inspected("broker", 2))
     body, more = roll.body_of(wanted, replaced)
-    assert body["Labels"] == wanted.told["Config"]["Labels"] | {LABEL + "container-number": "2"}
+    assert body["Labels"] == wanted.inspected["Config"]["Labels"] | {LABEL + "container-number": "2"}
     assert body["Image"] == "headrace/service:new"
-    assert body["HostConfig"] == wanted.told["HostConfig"]
+    assert body["HostConfig"] == wanted.inspected["HostConfig"]
     assert "Hostname" not in body, "its own, not that of the one that was made for a look"
     assert body["NetworkingConfig"] == {"EndpointsConfig": {"hr-client": {"Aliases": ["hr-broker-2", "broker"]}}}
     assert more == {"hr-internal": ["hr-broker-2", "broker"]}
     assert wanted.number == 4, "what the engine told is as it was"
-    named = copy.deepcopy(wanted.told)
+    named = copy.deepcopy(wanted.inspected)
     named["Config"]["Hostname"] = "by-the-file"
     assert roll.body_of(roll.Container(named), replaced)[0]["Hostname"] == "by-the-file"
 

@@ -147,7 +147,7 @@ def test_page_whose_flush_failed_is_durable_once_it_was_written_again_and_flushe
     assert read_file(kept, "/f") == bytes(BLOCK_BYTES) + seen[BLOCK_BYTES : 2 * BLOCK_BYTES] + bytes(BLOCK_BYTES)
 
 
-def test_failed_flush_may_have_written_some_pages_and_is_told_to_every_open_handle_once() -> None:
+def test_failed_flush_may_have_written_some_pages_and_fails_every_open_handle_once() -> None:
     found = set()
     for seed in range(20):
         fs = CrashingFileSystem()

@@ -91,7 +91,7 @@ def test_a_closed_file_is_not_opened_again(tmp_path: Path):
         file.pread(1, 0)
 
 
-def test_a_missing_file_is_told_when_it_is_used(tmp_path: Path):
+def test_a_missing_file_is_reported_when_it_is_used(tmp_path: Path):
     cache = DescriptorCache(RealFileSystem(), 5)
     file = cache.open_lazily(f"{tmp_path}/nothing")
     with pytest.raises(FileNotFoundError):

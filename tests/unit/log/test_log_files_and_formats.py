@@ -292,7 +292,7 @@ def test_epoch_that_never_wrote_a_record_is_replaced() -> None:
 
 
 @pytest.mark.parametrize("text", [b"0\n2\n1 0\n", b"0\n2\n2 0\n1 5\n", b"0\n1\n1 x\n", b"0\n1\n1 2 3\n"])
-def test_damaged_epoch_checkpoint_is_told_from_an_empty_one(text: bytes) -> None:
+def test_damaged_epoch_checkpoint_is_distinguished_from_an_empty_one(text: bytes) -> None:
     fs = CrashingFileSystem()
     fs.mkdir("/d")
     fs.replace("/d/leader-epoch-checkpoint", text)

@@ -25,7 +25,7 @@ def test_every_file_is_forced_however_many_there_are(tmp_path, count):
 
 
 @native
-def test_each_failure_is_told_and_spares_no_other_file(tmp_path):
+def test_each_failure_is_reported_and_spares_no_other_file(tmp_path):
     assert files._sync_descriptors is not None
     sound = [os.open(tmp_path / str(number), os.O_RDWR | os.O_CREAT) for number in range(20)]
     left, right = socket.socketpair()  # fdatasync of a socket is EINVAL

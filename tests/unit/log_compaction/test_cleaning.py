@@ -207,7 +207,7 @@ def test_a_failed_swap_is_final_whatever_the_disk_gives_as_its_reason() -> None:
     assert failed.value.errno == errno.EIO
 
 
-def test_a_cleaning_can_be_told_to_stop() -> None:
+def test_a_cleaning_can_be_asked_to_stop() -> None:
     ledger = Ledger()
     ledger.fill(100)
     manager = ledger.manager()

@@ -122,7 +122,7 @@ def test_a_marker_with_a_newer_epoch_fences_and_begins_sequences_anew() -> None:
     assert found.last_records() == {7: LastRecord(None, 1)}
 
 
-def test_compaction_is_told_each_producer_s_last_record() -> None:
+def test_compaction_knows_each_producer_s_last_record() -> None:
     found = table(batch(0, 0), batch(5, 1, 2), batch(9, 0, producer_id=8))
     assert found.last_records() == {7: LastRecord(6, 0), 8: LastRecord(9, 0)}
 

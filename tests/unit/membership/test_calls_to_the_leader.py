@@ -190,7 +190,7 @@ def test_a_registration_goes_where_a_refusal_points() -> None:
     _run(work)
 
 
-def test_heartbeats_move_at_once_when_another_leader_is_heard_of_and_not_again() -> None:
+def test_heartbeats_move_at_once_when_another_leader_is_known_and_not_again() -> None:
     """The old one stands still: nothing breaks, and its answer would be waited for. The interval is a minute."""
 
     async def work(found: list[Controller], known: Controllers) -> None:

@@ -327,7 +327,7 @@ def test_who_hurries_does_not_wait_for_the_deferred() -> None:
     asyncio.run(work())
 
 
-def test_who_is_not_in_a_hurry_is_told_what_is_known_and_how_old_that_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_read_that_may_be_stale_gets_what_is_known_and_its_age(monkeypatch: pytest.MonkeyPatch) -> None:
     """It costs the quorum nothing, and is never newer than what the controller itself has received."""
 
     async def work() -> None:

@@ -140,13 +140,13 @@ def test_an_answer_that_comes_twice_does_not_answer_the_next_heartbeat() -> None
         running = asyncio.create_task(session.run())
         try:
             await until(lambda: session.answers, "the first heartbeat is not answered")
-            heard_s = session._heard_s
+            last_contact_s = session._last_contact_s
             session.hurry()
             await until(lambda: controller.heartbeats == 2, "the second heartbeat is not sent")
-            assert (session.answers, session._heard_s) == (1, heard_s)
+            assert (session.answers, session._last_contact_s) == (1, last_contact_s)
             release.set()
             await until(lambda: session.answers == 2, "the second heartbeat is not answered")
-            assert session._heard_s > heard_s
+            assert session._last_contact_s > last_contact_s
         finally:
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)

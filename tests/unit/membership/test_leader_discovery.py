@@ -69,7 +69,7 @@ def test_all_are_tried_before_there_is_a_pause_and_pauses_grow_to_a_bound() -> N
     assert max(pauses) <= 0.24
 
 
-def test_a_pause_ends_when_a_leader_is_heard_of() -> None:
+def test_a_pause_ends_when_a_leader_is_known() -> None:
     async def work() -> None:
         controllers = _three()
         discovery = LeaderDiscovery(controllers)
@@ -83,7 +83,7 @@ def test_a_pause_ends_when_a_leader_is_heard_of() -> None:
     asyncio.run(work())
 
 
-def test_a_leader_that_was_heard_of_during_an_attempt_is_asked_next_and_once() -> None:
+def test_a_leader_that_became_known_during_an_attempt_is_asked_next_and_once() -> None:
     controllers = _three()
     discovery = LeaderDiscovery(controllers)
     discovery.failed(_LOST)

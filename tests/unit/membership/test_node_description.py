@@ -30,9 +30,9 @@ def test_descriptors_are_counted_once_a_second_however_many_ask(monkeypatch: pyt
     clock: Any = Clock()
     service = NodeService("broker", lambda: 1, lambda: "c", clock)
 
-    def told() -> int:
+    def count() -> int:
         return int(asyncio.run(service.DescribeNode(node_pb2.DescribeNodeRequest(), None)).open_descriptors)
 
-    assert [told() for _ in range(5)] == [10] * 5
+    assert [count() for _ in range(5)] == [10] * 5
     clock.at_ms += DESCRIPTORS_KEPT_MS
-    assert [told(), told()] == [20, 20]
+    assert [count(), count()] == [20, 20]

@@ -51,18 +51,18 @@ def test_a_suspension_counts_for_the_session_of_a_node(monkeypatch: pytest.Monke
             heartbeat_interval_ms=20,
             answer_timeout_ms=SESSION_MS / 2,
         )
-        assert not session.heard_within(SESSION_MS)
+        assert not session.has_contact_within(SESSION_MS)
         await session.register()
-        assert session.heard_within(SESSION_MS)
+        assert session.has_contact_within(SESSION_MS)
         slept_ns += SESSION_MS * 1_000_000
-        assert not session.heard_within(SESSION_MS)
+        assert not session.has_contact_within(SESSION_MS)
         beating = asyncio.create_task(session.run())
-        while not session.heard_within(SESSION_MS):  # noqa: ASYNC110 - until the first heartbeat is answered
+        while not session.has_contact_within(SESSION_MS):  # noqa: ASYNC110 - until the first heartbeat is answered
             await asyncio.sleep(0.01)
         beating.cancel()
         await asyncio.gather(beating, return_exceptions=True)
         slept_ns += SESSION_MS * 1_000_000
-        assert not session.heard_within(SESSION_MS)
+        assert not session.has_contact_within(SESSION_MS)
         await controller.listener.stop(0)
 
     asyncio.run(asyncio.wait_for(scenario(), 30))

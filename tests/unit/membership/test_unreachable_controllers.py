@@ -29,18 +29,18 @@ def _said(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
     return [(record.levelname, record.getMessage()) for record in caplog.records]
 
 
-def test_an_outage_is_told_soon_then_every_ten_seconds_and_when_it_is_over(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_outage_is_logged_soon_then_every_ten_seconds_and_when_it_is_over(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     clock = Clock()
     outage = Outage(logger, "registering", clock=clock)
-    told_at = []
+    logged_at = []
     for tenth in range(250):  # an attempt every 0.1 s
         clock.now_s = 1_000 + tenth / 10
         before = len(caplog.records)
         outage.failed("10.0.0.1:19094", "connection refused")
         if len(caplog.records) > before:
-            told_at.append(tenth / 10)
-    assert told_at == [1.0, 11.0, 21.0]
+            logged_at.append(tenth / 10)
+    assert logged_at == [1.0, 11.0, 21.0]
     assert _said(caplog)[1] == (
         "WARNING",
         "registering: cannot reach the controller at 10.0.0.1:19094 for 11 s, retrying: connection refused",

@@ -45,7 +45,7 @@ ONE_OF_EACH: list[MetadataRecord] = [
     BrokerChangeRecord(1, 7, fenced=False),
     BrokerChangeRecord(1, 7, in_controlled_shutdown=True),
     BrokerChangeRecord(1, 7, offline_directories=(A, b"b" * 16)),
-    BrokerChangeRecord(1, 7, unsettled=False),
+    BrokerChangeRecord(1, 7, elections_pending=False),
     TopicRecord("t", A),
     PartitionRecord(A, 0, (1, 2), (1,), 1, 3, 4),
     PartitionRecord(A, 1, (1, 2), (1,), 1, 3, 4, (A, bytes(16))),

@@ -93,7 +93,7 @@ def test_each_topic_default_has_a_server_key_of_the_same_type_and_default() -> N
         assert SERVER.keys[server_key].dynamic
 
 
-def test_every_value_that_is_set_is_told_in_kafkas_order_under_its_own_name() -> None:
+def test_every_value_that_is_set_is_reported_in_kafkas_order_under_its_own_name() -> None:
     given = {"log.retention.hours": 2, "log.retention.minutes": 3, "num.partitions": 4}
     (entry,) = (
         each

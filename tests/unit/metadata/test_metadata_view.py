@@ -53,7 +53,7 @@ def answer(view: MetadataView, image: MetadataImage, *names: str) -> metadata_pb
     return view.response(image, request, controller_id=7)
 
 
-def test_brokers_are_told_with_the_address_of_the_listener_and_topics_by_name() -> None:
+def test_brokers_are_reported_with_the_address_of_the_listener_and_topics_by_name() -> None:
     image = some_image()
     response = answer(MetadataView(), image)
     assert (response.cluster_id, response.controller_id, response.metadata_offset) == ("c", 7, image.next_offset)
@@ -69,15 +69,15 @@ def test_brokers_are_told_with_the_address_of_the_listener_and_topics_by_name() 
     assert [broker.port for broker in internal.brokers] == [19095, 19095]
 
 
-def test_brokers_that_do_not_live_are_told_of_to_those_who_ask_for_them() -> None:
+def test_brokers_that_do_not_live_are_described_on_request() -> None:
     image = some_image()
     gone = BrokerChangeRecord(1, image.brokers[1].broker_epoch, fenced=True)
     image = then(image, gone, BrokerDrainRecord(2, True))
     view = MetadataView()
     assert [each.broker_id for each in answer(view, image).brokers] == [2]
     request = metadata_pb2.MetadataRequest(include_fenced_brokers=True)
-    told = view.response(image, request, controller_id=7).brokers
-    assert [(each.broker_id, each.fenced, each.draining) for each in told] == [(1, True, False), (2, False, True)]
+    shown = view.response(image, request, controller_id=7).brokers
+    assert [(each.broker_id, each.fenced, each.draining) for each in shown] == [(1, True, False), (2, False, True)]
     assert [each.broker_id for each in answer(view, image).brokers] == [2], "who does not ask is not told later either"
 
 
@@ -104,7 +104,7 @@ def test_named_topics_keep_the_requests_order_and_errors_are_their_own() -> None
     ]
 
 
-def test_without_names_only_the_cluster_is_told() -> None:
+def test_without_names_only_the_cluster_is_described() -> None:
     response = MetadataView().response(some_image(), metadata_pb2.MetadataRequest(), controller_id=7)
     assert (len(response.topics), len(response.brokers)) == (0, 2)
 
@@ -125,17 +125,17 @@ def test_a_fenced_broker_is_offline_and_a_leaderless_partition_says_so() -> None
 def test_a_leaderless_partition_says_for_whom_it_waits() -> None:
     view, image = MetadataView(), some_image()
 
-    def told(epoch: int, **fields: tuple[int, ...]) -> tuple[str, list[int], list[int]]:
+    def shown(epoch: int, **fields: tuple[int, ...]) -> tuple[str, list[int], list[int]]:
         nonlocal image
         image = then(image, PartitionChangeRecord(A, 0, epoch, leader=-1, leader_epoch=3 + epoch, isr=(), **fields))
         partition = answer(view, image, "t").topics[0].partitions[0]
         return partition.error.message, list(partition.eligible_leader_replicas), list(partition.last_known_elr)
 
-    message, eligible, last_known = told(1, elr=(1, 2), last_known_elr=(1,))
+    message, eligible, last_known = shown(1, elr=(1, 2), last_known_elr=(1,))
     assert "it waits for broker 1 or 2" in message
     assert (eligible, last_known) == ([1, 2], [1])
-    assert "it waits for broker 1" in told(2, elr=())[0]
-    assert "an unclean election" in told(3, last_known_elr=())[0]
+    assert "it waits for broker 1" in shown(2, elr=())[0]
+    assert "an unclean election" in shown(3, last_known_elr=())[0]
 
 
 def test_a_replica_in_an_offline_directory_is_offline_although_its_broker_serves() -> None:

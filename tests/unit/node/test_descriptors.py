@@ -39,7 +39,7 @@ def test_watch_holds_a_reserve_and_is_quiet_while_there_are_enough() -> None:
     assert len(process.used) == 100
 
 
-def test_shortage_is_told_once_and_the_reserve_given_up() -> None:
+def test_shortage_is_reported_once_and_the_reserve_given_up() -> None:
     process = Process(1_000)
     process.watch.check()
     process.others(1_000 - RESERVE - FLOOR + 1)

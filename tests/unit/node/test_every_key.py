@@ -31,8 +31,8 @@ def test_a_key_is_declared_whole(key: ConfigKey) -> None:
     assert key.doc[-1] in ".?)", key.doc
     assert key.source in ("Kafka", "Headrace") or re.fullmatch(r"KIP-\d+", key.source)
     assert not (key.note and key.refusal)
-    for told in (key.note, key.refusal):
-        assert told is None or told.strip() == told != ""
+    for said in (key.note, key.refusal):
+        assert said is None or said.strip() == said != ""
     if key.kind is Kind.PASSWORD:
         assert key.default is None
 
@@ -155,7 +155,7 @@ def start(text: str, tmp_path: Path, *more: str, role: str = "broker") -> NodeCo
     return command.config
 
 
-def test_kafkas_own_file_is_taken_and_what_does_nothing_is_told(tmp_path: Path) -> None:
+def test_kafkas_own_file_is_taken_and_what_does_nothing_is_reported(tmp_path: Path) -> None:
     config = start(KAFKAS_FILE, tmp_path)
     assert config.topic_defaults()["retention.ms"] == 604_800_000
     assert config.values["log.cleaner.threads"] == 2
@@ -194,7 +194,7 @@ def test_kafkas_own_file_is_taken_and_what_does_nothing_is_told(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "said"),
     [
         ("process.roles=broker,controller", "one program for each role"),
         ("listeners=PLAINTEXT://:9092,CONTROLLER://:9093", "must be client .* or internal"),
@@ -226,14 +226,14 @@ def test_kafkas_own_file_is_taken_and_what_does_nothing_is_told(tmp_path: Path) 
         ("unclean.leader.election.enable=yes", "must be true or false"),
     ],
 )
-def test_what_is_refused_is_refused_by_name_and_with_the_cure(line: str, told: str, tmp_path: Path) -> None:
-    with pytest.raises(InvalidConfigError, match=told) as caught:
+def test_what_is_refused_is_refused_by_name_and_with_the_cure(line: str, said: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidConfigError, match=said) as caught:
         start(f"log.dirs=/d\n{line}\n", tmp_path)
     assert line.partition("=")[0].split(".ssl")[0] in str(caught.value)
     assert "hunter2" not in str(caught.value)
 
 
-def test_everything_that_is_wrong_is_told_at_once_with_its_place(tmp_path: Path) -> None:
+def test_everything_that_is_wrong_is_reported_at_once_with_its_place(tmp_path: Path) -> None:
     with pytest.raises(InvalidConfigError) as caught:
         start("log.dirs=/d\nnum.partitions=0\n\nno.such.key=1\n", tmp_path, "-o", "log.level=loud")
     text = str(caught.value)

@@ -107,10 +107,13 @@ def test_a_wrong_voter_is_refused(items: list[str]) -> None:
         parse_voters(items)
 
 
-def test_a_bound_port_is_advertised_unless_told_otherwise() -> None:
+def test_a_bound_port_is_advertised_unless_configured_otherwise() -> None:
     bound = [ListenerAddress("client", "0.0.0.0", 4711), ListenerAddress("internal", "127.0.0.1", 4712)]
-    told = advertised(bound, [ListenerAddress("client", "kafka.example", 0)])
-    assert told == (ListenerAddress("client", "kafka.example", 4711), ListenerAddress("internal", "127.0.0.1", 4712))
+    addresses = advertised(bound, [ListenerAddress("client", "kafka.example", 0)])
+    assert addresses == (
+        ListenerAddress("client", "kafka.example", 4711),
+        ListenerAddress("internal", "127.0.0.1", 4712),
+    )
     assert advertised(bound, [])[0].host not in ("", "0.0.0.0")
 
 

@@ -175,7 +175,7 @@ def test_the_configuration_says_where_a_standalone_controller_is_reached() -> No
     assert own_address(_config(listeners="internal://127.0.0.1:0")) is None
 
 
-def test_a_configuration_that_names_others_wants_to_be_told_how_they_begin() -> None:
+def test_a_configuration_that_names_others_needs_to_know_how_they_begin() -> None:
     several = _config(controller_quorum_voters="1@127.0.0.1:19094,2@127.0.0.1:19095")
     with pytest.raises(InvalidConfigError, match=r"other controllers \(127\.0\.0\.1:19095\)"):
         format_of_config(several, "c", ignore_formatted=False)
@@ -208,7 +208,7 @@ def test_the_servers_own_command_line_takes_the_options(tmp_path: Path) -> None:
         parse_command([*line[:-3], "--standalone"], program="p", role="broker")
 
 
-def test_a_controller_that_was_not_formatted_is_told_the_three_ways() -> None:
+def test_a_controller_that_was_not_formatted_lists_the_three_ways() -> None:
     fs = CrashingFileSystem()
     with pytest.raises(InvalidConfigError, match=r"--standalone .*--initial-controllers .*--no-initial-controllers"):
         read_meta("/nowhere", node_id=1, fs=fs, is_controller=True)

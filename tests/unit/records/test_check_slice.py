@@ -47,7 +47,7 @@ def test_a_slice_without_a_gap_is_exact(backend: ModuleType) -> None:
     assert backend.check_slice(b"", 10, 10) == SLICE_EXACT
 
 
-def test_a_gap_anywhere_is_told(backend: ModuleType) -> None:
+def test_a_gap_anywhere_is_reported(backend: ModuleType) -> None:
     size = len(batch(0))
     assert backend.check_slice(batch(10) + batch(12), 9, 14) == SLICE_HAS_GAPS, "before it"
     assert backend.check_slice(batch(10) + batch(13), 10, 15) == SLICE_HAS_GAPS, "within"
@@ -69,7 +69,7 @@ def test_each_batch_needs_the_epoch_that_holds_for_its_offsets(backend: ModuleTy
     assert backend.check_slice(data, 10, 16, [(2, 14)]) == 0
 
 
-def test_every_flipped_bit_is_told_and_explained(backend: ModuleType) -> None:
+def test_every_flipped_bit_is_reported_and_explained(backend: ModuleType) -> None:
     sound = batch(10, 3) + batch(12, 3) + batch(14, 3)
     size = len(batch(0))
     for position in range(len(sound)):
@@ -100,8 +100,8 @@ def test_both_backends_say_the_same(
     data: bytes, cut: int, offset: int, end: int, epochs: list[tuple[int, int]] | None
 ) -> None:
     data = data[: max(len(data) - cut, 0)]
-    told = {module.check_slice(data, offset, end, epochs) for module in BACKENDS}
-    assert len(told) == 1
+    outcomes = {module.check_slice(data, offset, end, epochs) for module in BACKENDS}
+    assert len(outcomes) == 1
 
 
 def test_the_epoch_of_an_offset() -> None:

@@ -14,7 +14,7 @@ from headrace_core.rpc import server
 from headrace_core.testing.raw_http2 import ACK, PREFACE, SETTINGS, frame
 
 CONNECTIONS = 100
-PATIENCE_S = 30
+TIMEOUT_S = 30
 #: gRPC takes nothing shorter.
 KEEPALIVE_MS = 1_000
 
@@ -32,7 +32,7 @@ def open_sockets() -> int:
 def reset_behind_data(address: tuple[str, int]) -> None:
     """Connect, exchange settings, then send a frame and a reset at once: the server's poller sees one event for both,
     more often than not."""
-    with socket.create_connection(address, timeout=PATIENCE_S) as connection:
+    with socket.create_connection(address, timeout=TIMEOUT_S) as connection:
         connection.sendall(PREFACE + frame(SETTINGS, 0, 0))
         assert connection.recv(9)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -52,7 +52,7 @@ def test_a_connection_reset_behind_data_gives_its_descriptor_back(monkeypatch: p
         for _ in range(CONNECTIONS):
             await asyncio.to_thread(reset_behind_data, ("127.0.0.1", port))
         try:
-            async with asyncio.timeout(PATIENCE_S):
+            async with asyncio.timeout(TIMEOUT_S):
                 while open_sockets() > before:  # noqa: ASYNC110  (gRPC's threads close them)
                     await asyncio.sleep(0.02)
         except TimeoutError:

@@ -150,7 +150,7 @@ def test_a_server_that_never_answers_is_left_for_the_reason_given() -> None:
     run(test)
 
 
-def test_a_server_that_answers_twice_is_heard_twice() -> None:
+def test_both_answers_of_a_server_that_answers_twice_arrive() -> None:
     async def twice(context: Any) -> None:
         request = await context.read()
         await context.write(request)
@@ -283,11 +283,11 @@ def test_a_message_that_is_none_ends_the_stream() -> None:
 
 
 def test_half_closed_the_server_ends_the_stream_once_it_has_read_all() -> None:
-    heard: list[bytes] = []
+    received: list[bytes] = []
 
     async def listen(context: Any) -> None:
         while (request := await context.read()) is not grpc.aio.EOF:
-            heard.append(request)
+            received.append(request)
 
     async def test() -> None:
         async with serving(listen) as server:
@@ -303,7 +303,7 @@ def test_half_closed_the_server_ends_the_stream_once_it_has_read_all() -> None:
 
             error = await failure_of(stream.run(client.read(), write()))
             assert error.message.endswith("the server ended the stream")
-            assert len(heard) == 20
+            assert len(received) == 20
 
     run(test)
 

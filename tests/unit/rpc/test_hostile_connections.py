@@ -28,7 +28,7 @@ from headrace_core.testing.raw_http2 import (
 from headrace_protos.v1 import metadata_pb2, metadata_pb2_grpc, produce_pb2, produce_pb2_grpc
 
 MIB = 1024 * 1024
-PATIENCE_S = 30
+TIMEOUT_S = 30
 _PRODUCE = "/headrace.v1.Produce/Produce"
 
 
@@ -93,13 +93,13 @@ async def is_served(server: Server) -> bool:
     async with connected(server) as channel:
         stub = metadata_pb2_grpc.MetadataStub(channel)
         answer = await stub.GetMetadata(
-            metadata_pb2.MetadataRequest(topics=["a", "b"]), timeout=PATIENCE_S, wait_for_ready=True
+            metadata_pb2.MetadataRequest(topics=["a", "b"]), timeout=TIMEOUT_S, wait_for_ready=True
         )
         return bool(answer.controller_id == 2)
 
 
 def run(scenario: Callable[[], Any]) -> None:
-    asyncio.run(asyncio.wait_for(scenario(), PATIENCE_S))
+    asyncio.run(asyncio.wait_for(scenario(), TIMEOUT_S))
 
 
 def resident_mib() -> float:
@@ -116,7 +116,7 @@ def test_names_without_end_are_refused_before_the_handler() -> None:
             call = channel.unary_unary("/headrace.v1.Metadata/GetMetadata")
             for names in (b"\x0a\x01n" * 10_001, b"\x0a\x01n" * 1_500_000, b"\x0a\x01n" * 5_000_000):
                 with pytest.raises(grpc.aio.AioRpcError) as refused:
-                    await call(names, timeout=PATIENCE_S)
+                    await call(names, timeout=TIMEOUT_S)
                 assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
                 error = error_from_rpc(refused.value, "here")
                 assert isinstance(error, InvalidRequestError)
@@ -127,13 +127,13 @@ def test_names_without_end_are_refused_before_the_handler() -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "told"),
+    ("data", "expected"),
     [
         (b"\x22\x00" * 2_001, "more than 2000 partitions; split the request"),
         (b"\xff\xff\xff", "not a valid protobuf message"),
     ],
 )
-def test_stream_ends_with_what_is_wrong_with_a_message(data: bytes, told: str) -> None:
+def test_stream_ends_with_what_is_wrong_with_a_message(data: bytes, expected: str) -> None:
     """Until issue 17 a stream's handler could be handed None, and ended with an AttributeError."""
 
     async def scenario() -> None:
@@ -142,7 +142,7 @@ def test_stream_ends_with_what_is_wrong_with_a_message(data: bytes, told: str) -
             await stream.write(produce_pb2.ProduceRequest(correlation_id=7).SerializeToString())
             assert produce_pb2.ProduceResponse.FromString(await stream.read()).correlation_id == 7
             await stream.write(data)
-            with pytest.raises(grpc.aio.AioRpcError, match=told):
+            with pytest.raises(grpc.aio.AioRpcError, match=expected):
                 await stream.read()
             assert await stream.code() is grpc.StatusCode.INVALID_ARGUMENT
             assert (server.handled, server.request_bytes) == (1, [2])
@@ -276,7 +276,7 @@ def test_watches_of_many_topics_refuse_no_single_request() -> None:
         await server.listener.stop(0)
         assert server.listener.watches.used == server.listener.requests.used == 0
 
-    asyncio.run(asyncio.wait_for(scenario(), PATIENCE_S))
+    asyncio.run(asyncio.wait_for(scenario(), TIMEOUT_S))
 
 
 def test_memory_of_refused_requests_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -360,8 +360,8 @@ def test_streams_of_one_connection_are_bounded() -> None:
             attacker = await asyncio.to_thread(RawConnection, server.address)
             settings = await asyncio.to_thread(attacker.read_frame)
             assert settings is not None
-            told = dict(struct.iter_unpack(">HI", settings.payload))
-            assert told[SETTING_MAX_CONCURRENT_STREAMS] == STREAMS_PER_CLIENT_CONNECTION_MAX
+            expected = dict(struct.iter_unpack(">HI", settings.payload))
+            assert expected[SETTING_MAX_CONCURRENT_STREAMS] == STREAMS_PER_CLIENT_CONNECTION_MAX
             await asyncio.to_thread(
                 lambda: [attacker.open_call(_PRODUCE) for _ in range(STREAMS_PER_CLIENT_CONNECTION_MAX + 1)]
             )

@@ -20,7 +20,7 @@ from headrace_core.rpc.server import Listener
 from headrace_core.rpc.streams import ServerStream, StreamHandler
 from headrace_protos.v1 import produce_pb2, produce_pb2_grpc
 
-PATIENCE_S = 60
+TIMEOUT_S = 60
 _GOAWAY = 7
 
 
@@ -111,7 +111,7 @@ class Link:
             self._from_server = self._from_server[size:]
 
 
-async def until(condition: Any, seconds: float = PATIENCE_S) -> bool:
+async def until(condition: Any, seconds: float = TIMEOUT_S) -> bool:
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             while not condition():  # noqa: ASYNC110  (of plain objects on both sides of real sockets)
@@ -140,7 +140,7 @@ def test_a_client_in_the_midst_of_sending_hears_why_its_stream_ends() -> None:
             await until(lambda: link.goaways >= 2, seconds=0.5)
             link.hold()
             server.stream.finish(ServerShuttingDownError("the broker is shutting down"))
-            await asyncio.wait_for(server.closed.wait(), PATIENCE_S)
+            await asyncio.wait_for(server.closed.wait(), TIMEOUT_S)
             await asyncio.wait([stopping], timeout=0.3)
             with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):  # ``read`` tells why
                 for _ in range(50):

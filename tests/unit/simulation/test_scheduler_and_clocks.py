@@ -11,30 +11,30 @@ from headrace_core.testing.scheduler import Scheduler
 
 
 def test_actions_happen_in_the_order_of_their_times_and_equal_times_in_the_order_of_their_planning() -> None:
-    scheduler, told = Scheduler(), []
+    scheduler, ran = Scheduler(), []
     for name, at_ms in (("c", 5.0), ("a", 1.0), ("d", 5.0), ("b", 1.0)):
-        scheduler.at(at_ms, told.append, name)
+        scheduler.at(at_ms, ran.append, name)
     scheduler.run(10.0)
-    assert told == ["a", "b", "c", "d"]
+    assert ran == ["a", "b", "c", "d"]
     assert (scheduler.now_ms, scheduler.events) == (10.0, 4)
 
 
 def test_what_is_planned_for_the_past_happens_now_behind_what_is_due() -> None:
-    scheduler, told = Scheduler(), []
-    scheduler.at(3.0, lambda: (scheduler.at(1.0, told.append, "late"), told.append("first")))
-    scheduler.at(3.0, told.append, "second")
+    scheduler, ran = Scheduler(), []
+    scheduler.at(3.0, lambda: (scheduler.at(1.0, ran.append, "late"), ran.append("first")))
+    scheduler.at(3.0, ran.append, "second")
     scheduler.run(3.0)
-    assert told == ["first", "second", "late"]
+    assert ran == ["first", "second", "late"]
 
 
 def test_a_cancelled_action_does_not_happen_and_is_no_event() -> None:
-    scheduler, told = Scheduler(), []
-    planned = scheduler.after(1.0, told.append, "x")
+    scheduler, ran = Scheduler(), []
+    planned = scheduler.after(1.0, ran.append, "x")
     planned.cancel()
     planned.cancel()
     assert scheduler.next_ms is None
     scheduler.run(2.0)
-    assert (told, scheduler.events) == ([], 0)
+    assert (ran, scheduler.events) == ([], 0)
 
 
 def test_a_run_ends_at_its_time_and_goes_on_later() -> None:

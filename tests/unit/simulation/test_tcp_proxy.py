@@ -13,7 +13,7 @@ import pytest
 from headrace_core.testing.tcp_proxy import FaultyNetwork
 from tests.worlds.waiting import until
 
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 SILENCE_S = 0.3
 
 
@@ -73,7 +73,7 @@ def connect(network: FaultyNetwork, echo: Echo) -> Iterator[Callable[..., socket
 
     def connect(name: str = "somebody") -> socket.socket:
         made = socket.socket()
-        made.settimeout(PATIENCE_S)
+        made.settimeout(TIMEOUT_S)
         made.bind(("127.0.0.1", 0))
         NAMES[made.getsockname()[1]] = name
         made.connect(("127.0.0.1", port))
@@ -104,7 +104,7 @@ def is_silent(connection: socket.socket) -> bool:
     except TimeoutError:
         return True
     finally:
-        connection.settimeout(PATIENCE_S)
+        connection.settimeout(TIMEOUT_S)
 
 
 def is_reset(connection: socket.socket) -> bool:
@@ -114,7 +114,7 @@ def is_reset(connection: socket.socket) -> bool:
         return True
 
 
-def test_in_fair_weather_everything_gets_through_and_ends_are_told(
+def test_in_fair_weather_everything_gets_through_and_ends_are_reported(
     network: FaultyNetwork, connect: Callable[..., socket.socket], echo: Echo
 ) -> None:
     connection = connect()
@@ -216,17 +216,17 @@ def test_a_reset_breaks_what_is_open_and_nothing_else(
     assert says(connect("a"), b"again") == b"again"
 
 
-def test_a_server_that_is_not_there_is_told_at_once(
+def test_a_server_that_is_not_there_is_noticed_at_once(
     network: FaultyNetwork, connect: Callable[..., socket.socket], echo: Echo
 ) -> None:
     connection = connect("a")
     assert says(connection, b"hello") == b"hello"
     echo.close()
     try:
-        is_told = is_reset(connect("a"))
+        is_seen = is_reset(connect("a"))
     except ConnectionResetError:  # before connect() had returned
-        is_told = True
-    assert is_told
+        is_seen = True
+    assert is_seen
 
 
 def test_what_is_open_in_a_cut_network_ends_with_the_heal_though_nobody_said_a_word(

@@ -64,7 +64,7 @@ class GroupProgressWorld:
 
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> GroupProgressWorld:
-    monkeypatch.setattr(group_progress, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(group_progress, "COMMIT_TIMEOUT_S", 0.0)
     return GroupProgressWorld()
 
 
@@ -116,9 +116,9 @@ def test_a_commit_that_fails_is_a_warning_and_is_tried_again_later(
                 future.cancel()
         for offset in range(6, 100):
             world.progress.reached({T0: offset})
-    (told,) = (text for record in caplog.records if "could not be committed" in (text := record.getMessage()))
-    assert "group 'g'" in told, "once, not with each trigger"
-    assert "The query goes on" in told
+    (warning,) = (text for record in caplog.records if "could not be committed" in (text := record.getMessage()))
+    assert "group 'g'" in warning, "once, not with each trigger"
+    assert "The query goes on" in warning
     world.group.failure, world.group.is_held, world.group.closed = None, False, False
     world.now_s += PAUSE_S
     world.progress.reached({T0: 100})

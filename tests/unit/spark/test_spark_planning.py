@@ -81,7 +81,7 @@ def test_a_partition_added_since_is_read_from_its_beginning() -> None:
 
 
 @pytest.mark.parametrize(
-    ("start", "end", "first", "told"),
+    ("start", "end", "first", "message"),
     [
         ({}, {partition(1): 9}, {partition(1): 3}, "begins at 3 instead of 0"),
         ({}, {partition(1): 9}, {}, "cannot find where t-1 begins"),
@@ -89,10 +89,10 @@ def test_a_partition_added_since_is_read_from_its_beginning() -> None:
         ({partition(0): 9}, {partition(0): 4}, {}, "t-0 went back from offset 9 to 4"),
     ],
 )
-def test_what_may_be_lost_is_told(start: dict, end: dict, first: dict, told: str) -> None:  # type: ignore[type-arg]
+def test_what_may_be_lost_is_reported(start: dict, end: dict, first: dict, message: str) -> None:  # type: ignore[type-arg]
     losses = plan_ranges(start, end, first).losses
     assert len(losses) == 1
-    assert told in losses[0]
+    assert message in losses[0]
 
 
 def test_ranges_are_not_split_unless_asked() -> None:

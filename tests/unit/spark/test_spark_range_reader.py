@@ -54,7 +54,7 @@ def test_with_loss_accepted_what_is_left_is_read(log: tuple[int, int], expected:
     assert read(FakeCluster({T0: log}), 10, 21, fail=False) == expected
 
 
-def test_a_loss_that_is_accepted_is_told_with_its_size(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_loss_that_is_accepted_is_reported_with_its_size(caplog: pytest.LogCaptureFixture) -> None:
     read(FakeCluster({T0: (15, 18)}), 10, 21, fail=False)
     assert "t-0: offsets 10 to 21 are wanted, 15 to 18 are there: 8 offsets are skipped, going on at 15" in caplog.text
 

@@ -58,7 +58,7 @@ def test_a_frame_read_from_a_topic_is_taken_as_it_stands() -> None:
     assert found.note is None, "nobody wonders where the offset went"
 
 
-def test_other_columns_are_left_out_and_told_of() -> None:
+def test_other_columns_are_left_out_and_reported() -> None:
     found = check_columns(schema(value="string", colour="string"), "out")
     assert found.taken == ("value",)
     assert found.note is not None
@@ -128,7 +128,7 @@ def test_the_option_wins_over_the_column() -> None:
     assert (topic, part.column_names, part.num_rows) == ("out", ["value"], 2)
 
 
-def test_a_null_topic_is_told_with_the_rows_facts_and_nothing_is_sent() -> None:
+def test_a_null_topic_is_reported_with_the_rows_facts_and_nothing_is_sent() -> None:
     given = table(topic=["a", None], key=["x", "who"], value=["1", "what" * 40])
     with pytest.raises(NullTopicError, match=r"null in row 71 of this task \(key='who', value='what.{35}\.\.\.\)"):
         next(rows_by_topic(given, BY_ROW, None, 70))

@@ -55,12 +55,12 @@ def test_without_servers_there_is_no_sink() -> None:
         parse_sink_options({"topic": "out"})
 
 
-def test_an_unknown_option_is_told_of_and_the_sources_options_are_not() -> None:
+def test_an_unknown_option_is_reported_and_the_sources_options_are_not() -> None:
     parsed = parse_sink_options(sink(topik="out", checkpointLocation="/c", subscribe="in", includeHeaders="true"))
     assert parsed.notes == (
         "option 'topik' is not known to the headrace sink and is ignored; did you mean topic?",
     )  # fmt: skip
 
 
-def test_acks_of_none_is_told_to_break_the_sinks_promise() -> None:
+def test_acks_of_none_is_reported_to_break_the_sinks_promise() -> None:
     assert "rows may be lost" in parse_sink_options(sink(kafka__acks="0")).notes[0]

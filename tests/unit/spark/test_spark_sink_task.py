@@ -15,7 +15,7 @@ from headrace_core.errors import HeadraceError, RecordTooLargeError, UnknownOutc
 from headrace_spark.errors import NullTopicError, SaveModeError, SinkWriteError
 from headrace_spark.sink import HeadraceBatchWriter, HeadraceStreamWriter
 from headrace_spark.sink_columns import SinkColumns
-from headrace_spark.sink_task import PartitionWritten, SinkCommit, gathered, told_of_written, write_rows
+from headrace_spark.sink_task import PartitionWritten, SinkCommit, gathered, write_rows, written_text
 from tests.unit.spark.spark_fakes import options
 
 VALUE = SinkColumns(("value",), by_row=False, ignored=())
@@ -27,13 +27,13 @@ class FakeOutcome:
     def __init__(self, producer: FakeProducer, topic: str, ranges: list[RecordRange]) -> None:
         self._producer, self._topic, self._ranges = producer, topic, ranges
         self.error: HeadraceError | None = None
-        self.settled = False
+        self.is_done = False
 
     def done(self) -> bool:
-        return self.settled
+        return self.is_done
 
     def result(self, timeout: float | None = None) -> ManyMetadata:
-        if not self.settled:
+        if not self.is_done:
             raise TimeoutError("not yet")
         if self.error is not None:
             raise self.error
@@ -61,13 +61,13 @@ class FakeProducer:
         outcome = FakeOutcome(self, topic, [RecordRange(topic, 0, offset, table.num_rows)])
         if self.fail_outcome is not None and self.fail_outcome[0] == len(self.outcomes):
             outcome.error = self.fail_outcome[1]
-        outcome.settled = self.at_once
+        outcome.is_done = self.at_once
         self.outcomes.append(outcome)
         return outcome
 
     def flush(self) -> None:
         for outcome in self.outcomes:
-            outcome.settled = True
+            outcome.is_done = True
 
     def close(self) -> None:
         self.closed = True
@@ -165,16 +165,16 @@ def test_a_task_that_spark_ends_sends_nothing_more() -> None:
     assert producer.closed
 
 
-def test_what_was_written_is_told_by_partition_over_all_tasks() -> None:
+def test_what_was_written_is_reported_by_partition_over_all_tasks() -> None:
     first = SinkCommit((PartitionWritten("t", 0, 5, 9, 5), PartitionWritten("t", 1, 0, 0, 1)))
     second = SinkCommit((PartitionWritten("t", 0, 2, 12, 4),))
-    assert told_of_written([first, None, second]) == (
+    assert written_text([first, None, second]) == (
         "10 rows were acknowledged and stay in the log (t-0: 9 (offsets 2 to 12), t-1: 1 (offsets 0 to 0)); others may "
         "be there too"
     )
-    assert told_of_written([None]) == "No row is known to have been written; some may be in the log all the same"
+    assert written_text([None]) == "No row is known to have been written; some may be in the log all the same"
     many = SinkCommit(tuple(PartitionWritten("t", p, 0, 0, 1) for p in range(20)))
-    assert "and 12 more partitions" in told_of_written([many])
+    assert "and 12 more partitions" in written_text([many])
 
 
 def test_writers_travel_with_their_options_and_columns() -> None:
@@ -190,13 +190,13 @@ def test_overwrite_is_refused_in_a_batch() -> None:
         HeadraceBatchWriter(options(topic="out"), SCHEMA, overwrite=True)
 
 
-def test_an_aborted_batch_is_told_with_what_may_be_written(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_aborted_batch_is_reported_with_what_may_be_written(caplog: pytest.LogCaptureFixture) -> None:
     writer = HeadraceStreamWriter(options(topic="out"), SCHEMA)
     writer.abort([SinkCommit((PartitionWritten("out", 0, 5, 9, 5),)), None], 7)
     assert "batch 7 failed. 5 rows were acknowledged" in caplog.text
 
 
-def test_a_querys_notes_are_told_with_its_first_batch_only(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_querys_notes_are_reported_with_its_first_batch_only(caplog: pytest.LogCaptureFixture) -> None:
     writer = HeadraceStreamWriter(options(topic="out", topik="x"), SCHEMA)
     assert not caplog.text, "a writer is made for every batch"
     writer.commit([], 1)

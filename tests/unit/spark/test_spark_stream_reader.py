@@ -37,7 +37,7 @@ def offsets(**by_partition: int) -> Offsets:
     return {"t": {name[1:]: offset for name, offset in by_partition.items()}}
 
 
-def test_a_query_starts_at_the_end_unless_told_otherwise() -> None:
+def test_a_query_starts_at_the_end_unless_configured_otherwise() -> None:
     cluster = FakeCluster({T0: (2, 5)})
     assert Reader(cluster).initialOffset() == offsets(p0=5)
     assert Reader(cluster, startingOffsets="earliest").initialOffset() == offsets(p0=2)

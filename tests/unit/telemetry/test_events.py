@@ -14,37 +14,37 @@ from headrace_core.types import TopicPartition
 
 def test_every_subscriber_hears_every_event_in_order():
     emitter = Emitter()
-    heard: list[tuple[str, Event]] = []
-    emitter.subscribe(lambda event: heard.append(("first", event)))
-    emitter.subscribe(lambda event: heard.append(("second", event)))
+    events: list[tuple[str, Event]] = []
+    emitter.subscribe(lambda event: events.append(("first", event)))
+    emitter.subscribe(lambda event: events.append(("second", event)))
     event = BrokerUnfenced(broker_id=1)
     emitter.emit(event)
-    assert heard == [("first", event), ("second", event)]
+    assert events == [("first", event), ("second", event)]
 
 
 def test_a_subscriber_that_fails_does_not_keep_the_others_from_hearing(caplog):
     emitter = Emitter()
-    heard: list[Event] = []
+    events: list[Event] = []
 
     def broken(event: Event) -> None:
         raise RuntimeError("full")
 
     emitter.subscribe(broken)
-    emitter.subscribe(heard.append)
+    emitter.subscribe(events.append)
     emitter.emit(BrokerUnfenced(broker_id=1))
     emitter.emit(BrokerUnfenced(broker_id=2))
-    assert len(heard) == 2
+    assert len(events) == 2
     assert "BrokerUnfenced(broker_id=1)" in caplog.text
 
 
 def test_who_unsubscribed_hears_no_more():
     emitter = Emitter()
-    heard: list[Event] = []
-    unsubscribe = emitter.subscribe(heard.append)
+    events: list[Event] = []
+    unsubscribe = emitter.subscribe(events.append)
     unsubscribe()
     unsubscribe()
     emitter.emit(BrokerUnfenced(broker_id=1))
-    assert heard == []
+    assert events == []
 
 
 def test_an_event_is_one_line_at_its_own_severity(caplog):

@@ -50,7 +50,7 @@ def ask_each(items: Iterable[K], question: Callable[[K], T]) -> dict[K, Answer[T
         return {item: ask(item) for item in wanted}
     waiting, ended = iter(wanted), threading.Event()
     turns = threading.Lock()
-    told: queue.SimpleQueue[tuple[K, Answer[T] | BaseException]] = queue.SimpleQueue()
+    answers: queue.SimpleQueue[tuple[K, Answer[T] | BaseException]] = queue.SimpleQueue()
 
     def ask_on() -> None:
         while not ended.is_set():
@@ -60,16 +60,16 @@ def ask_each(items: Iterable[K], question: Callable[[K], T]) -> dict[K, Answer[T
                 except StopIteration:
                     return
             try:
-                told.put((item, ask(item)))
+                answers.put((item, ask(item)))
             except BaseException as error:  # noqa: BLE001 -- the caller raises it
-                told.put((item, error))
+                answers.put((item, error))
 
     for number in range(min(len(wanted), AT_ONCE_MAX)):
         threading.Thread(target=ask_on, name=f"headrace-asks-{number}", daemon=True).start()
     found: dict[K, Answer[T]] = {}
     try:
         for _ in wanted:
-            item, answer = _next(told)
+            item, answer = _next(answers)
             if isinstance(answer, BaseException):
                 raise answer
             found[item] = answer
@@ -78,14 +78,14 @@ def ask_each(items: Iterable[K], question: Callable[[K], T]) -> dict[K, Answer[T
     return {item: found[item] for item in wanted}
 
 
-def _next(told: queue.SimpleQueue[T]) -> T:
-    """Wait for the next result in ``told``.
+def _next(answers: queue.SimpleQueue[T]) -> T:
+    """Wait for the next result in ``answers``.
 
     A signal that comes just before the wait begins does not end it: Python handles signals after the wait. So each
     wait is short; otherwise Ctrl-C would wait for a silent node.
     """
     while True:
         try:
-            return told.get(timeout=_CTRL_C_S)
+            return answers.get(timeout=_CTRL_C_S)
         except queue.Empty:
             continue

@@ -104,14 +104,14 @@ SERVER = ConfigDef(
 
 def effective(values: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """``values`` with the coarser keys in ``given`` converted to the keys in milliseconds."""
-    settled = dict(values)
+    result = dict(values)
     fixed = set(given)
     for coarse, (fine, factor) in COARSE_DEFAULT_KEYS.items():  # finer spellings come first
         value = given.get(coarse)
         if isinstance(value, int) and fine not in fixed:
-            settled[fine] = value * factor if value >= 0 else value
+            result[fine] = value * factor if value >= 0 else value
             fixed.add(fine)
-    return settled
+    return result
 
 
 def topic_defaults(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -33,7 +33,7 @@ from .segment import BatchMeta
 _BASE_BYTES = 16
 
 
-def _unheard(outcome: object) -> None:
+def _ignored(outcome: object) -> None:
     """Stands for ``done`` when nothing waits for the append."""
 
 
@@ -58,7 +58,7 @@ class Append:
     replicated: bool = False
     follows: int | None = None
     fence: Fence | None = None
-    done: Callable[[Any], None] = _unheard
+    done: Callable[[Any], None] = _ignored
 
 
 class AppendInfo(NamedTuple):

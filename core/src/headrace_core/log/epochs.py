@@ -48,7 +48,7 @@ class LeaderEpochs:
         #: Whether the entries are complete, so that each batch must have the epoch that they say. False for a file
         #: without checksum: Kafka wrote it, and after a crash it may lack an entry. Later entries get no checksum
         #: either, until all are rebuilt from the batches.
-        self.is_vouched_for = True
+        self.is_checksummed = True
         self._stored: tuple[EpochStart, ...] | None = ()  #: The file's entries; None: unreadable.
         #: The file still has epochs that were cut off the log: it is written before the next batch is (``catch_up``).
         self._is_behind = False
@@ -65,7 +65,7 @@ class LeaderEpochs:
         except ValueError as error:
             logger.error("%s is damaged: %s; it is rebuilt from the batches", self._path, error)
             return False
-        self.is_vouched_for = found.has_checksum
+        self.is_checksummed = found.has_checksum
         self.entries = self._stored = entries
         return True
 
@@ -86,7 +86,7 @@ class LeaderEpochs:
         entries = tuple(entries)
         if entries != self._stored:
             lines = [f"{entry.epoch} {entry.start_offset}" for entry in entries]
-            write_checkpoint(self._fs, self._path, lines, has_checksum=self.is_vouched_for)
+            write_checkpoint(self._fs, self._path, lines, has_checksum=self.is_checksummed)
             self._stored = entries
         self.entries = entries
         self._is_behind = False
@@ -105,8 +105,8 @@ class LeaderEpochs:
 
     def made_anew(self) -> None:
         """Announce that the next entries come from all batches of the log."""
-        if not self.is_vouched_for:
-            self.is_vouched_for, self._stored = True, None
+        if not self.is_checksummed:
+            self.is_checksummed, self._stored = True, None
 
     def truncate_from_end(self, end_offset: int) -> None:
         """The log now ends at ``end_offset``. Without room or a descriptor for the file, the file follows before the

@@ -254,10 +254,10 @@ def open_segments(
     if clean and opening.is_cleanly_closed(segments[-1], recovery_point):
         log_end_offset = recovery_point
     else:
-        vouched_for = epochs.entries if epochs_known and epochs.is_vouched_for else None
-        scans = _scan_unflushed(opening, segments, recovery_point, vouched_for)
+        checksummed = epochs.entries if epochs_known and epochs.is_checksummed else None
+        scans = _scan_unflushed(opening, segments, recovery_point, checksummed)
         log_end_offset = scans[len(segments) - 1].next_offset
-        if not epochs.is_vouched_for:
+        if not epochs.is_checksummed:
             epochs_known = False  # the checksum comes with a rebuild from the batches, not from unverified entries
     _remove(opening, segments[0].base_offset)
     doubtful = {number for number, found in scans.items() if not opening.is_flushed_whole(segments[number], found)}

@@ -193,7 +193,7 @@ class PartitionLog(LogReader):
     def known_epochs(self) -> tuple[EpochStart, ...] | None:
         # No entry at all: the log was cut at its start. Batches below it, still in its first file, have epochs that are
         # unknown now.
-        return (self.epochs.entries or None) if self.epochs.is_vouched_for else None
+        return (self.epochs.entries or None) if self.epochs.is_checksummed else None
 
     def may_have_gaps(self) -> bool:
         return self.config.cleanup_compact or self._was_compacted

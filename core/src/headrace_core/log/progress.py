@@ -41,7 +41,7 @@ class OpeningMeter:
         self._interval_ms = interval_ms
         self._lock = threading.Lock()
         self._opened = self._scanned_bytes = 0
-        self._began_ms = self._told_ms = clock.monotonic_ms()
+        self._began_ms = self._reported_ms = clock.monotonic_ms()
 
     def log_opened(self) -> None:
         """Count a log that is open, or known to be damaged."""
@@ -59,9 +59,9 @@ class OpeningMeter:
             self._opened += opened
             self._scanned_bytes += scanned_bytes
             now_ms = self._clock.monotonic_ms()
-            if self._on_progress is None or now_ms - self._told_ms < self._interval_ms:
+            if self._on_progress is None or now_ms - self._reported_ms < self._interval_ms:
                 return
-            self._told_ms = now_ms
+            self._reported_ms = now_ms
             progress = OpeningProgress(
                 path=self._path,
                 logs_opened=self._opened,

@@ -168,7 +168,7 @@ def index_files(segment: LogSegment) -> tuple[bytes, bytes]:
     """The right contents of a sealed segment's index files: an entry for every ``interval_bytes`` of its log, as an
     appender writes them. Reads every batch: CorruptLogError."""
     offsets, times = bytearray(), bytearray()
-    latest_ms, latest_offset, told_ms, since = -1, segment.base_offset, -1, 0
+    latest_ms, latest_offset, indexed_ms, since = -1, segment.base_offset, -1, 0
     for place in segment.sound_batches(0, segment.size):
         position, header = place
         relative = header.last_offset - segment.base_offset
@@ -176,12 +176,12 @@ def index_files(segment: LogSegment) -> tuple[bytes, bytes]:
             latest_ms, latest_offset = header.max_timestamp_ms, relative
         if since > segment.interval_bytes and len(offsets) // OFFSET_ENTRY.size < segment.index.entries_max:
             offsets += OFFSET_ENTRY.pack(relative, position)
-            if latest_ms > told_ms and len(times) // TIME_ENTRY.size < segment.time_index.entries_max - 1:
+            if latest_ms > indexed_ms and len(times) // TIME_ENTRY.size < segment.time_index.entries_max - 1:
                 times += TIME_ENTRY.pack(latest_ms, latest_offset)
-                told_ms = latest_ms
+                indexed_ms = latest_ms
             since = 0
         since += header.size
-    if latest_ms > told_ms:
+    if latest_ms > indexed_ms:
         times += TIME_ENTRY.pack(latest_ms, latest_offset)
     return bytes(offsets), bytes(times)
 

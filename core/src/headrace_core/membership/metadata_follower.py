@@ -270,7 +270,7 @@ class MetadataFollower:
             while True:
                 # A read is never cancelled by itself: the call is, and the read ends with it.
                 read = asyncio.ensure_future(read_message(call))
-                message = await self._heard(read)
+                message = await self._next_message(read)
                 if message is grpc.aio.EOF:
                     return
                 if not self._connected_ms:
@@ -287,7 +287,7 @@ class MetadataFollower:
             if read is not None and not read.cancelled():
                 read.exception()
 
-    async def _heard(self, read: asyncio.Future[Any]) -> Any:
+    async def _next_message(self, read: asyncio.Future[Any]) -> Any:
         """Await ``read``. NetworkError: the controller is silent."""
         began_ms = self._clock.monotonic_ms()
         silent_s = 0.0

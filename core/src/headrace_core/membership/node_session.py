@@ -67,7 +67,7 @@ class NodeSession(abc.ABC, Generic[Registered]):
         self._answer_timeout_s = answer_timeout_ms / 1_000
         self._registered: Registered | None = None
         self._want_shutdown = False
-        self._heard_s = float("-inf")  #: Send time of the last answered request (boottime_s()).
+        self._last_contact_s = float("-inf")  #: Send time of the last answered request (boottime_s()).
         self._may_stop = asyncio.Event()
         self._nudge = asyncio.Event()
         self._correlation = itertools.count(1)
@@ -95,11 +95,11 @@ class NodeSession(abc.ABC, Generic[Registered]):
         assert self._registered is not None, "register() comes first"
         return self._registered
 
-    def heard_within(self, session_timeout_ms: float) -> bool:
+    def has_contact_within(self, session_timeout_ms: float) -> bool:
         """Whether the controllers may still consider this registration alive. Not if the last answered heartbeat was
         sent so long ago: others may have its partitions or shards, after a freeze, a suspension, or a lost
         connection."""
-        return boottime_s() - self._heard_s < session_timeout_ms / 1_000
+        return boottime_s() - self._last_contact_s < session_timeout_ms / 1_000
 
     async def register(self) -> Registered:
         """Register, retrying until a controller answers. Waits for an earlier registration that still counts as alive.
@@ -107,20 +107,20 @@ class NodeSession(abc.ABC, Generic[Registered]):
         Raises errors that a retry cannot cure: InconsistentClusterIdError, InvalidRequestError (directories of several
         brokers, or another wanted id), UnsupportedVersionError.
         """
-        discovery, told, outage = LeaderDiscovery(self._controllers), False, Outage(self._logger, "registering")
+        discovery, is_logged, outage = LeaderDiscovery(self._controllers), False, Outage(self._logger, "registering")
         backoff = Backoff()
         while True:
             address = discovery.address
             try:
                 sent_s = boottime_s()
                 self._registered = await self._register_at(address)
-                self._heard_s = sent_s
+                self._last_contact_s = sent_s
                 outage.over()
                 return self._registered
             except DuplicateBrokerRegistrationError as error:
-                if not told:
+                if not is_logged:
                     self._logger.warning("%s", error)
-                    told = True
+                    is_logged = True
                 discovery.worked()
                 await asyncio.sleep(backoff.next_s())
             except HeadraceError as error:
@@ -221,7 +221,7 @@ class NodeSession(abc.ABC, Generic[Registered]):
                 while (answer := await answers.get()).correlation_id != number:
                     pass  # a repeated answer says nothing about this heartbeat
                 limit.cancel()
-                self._heard_s = sent_s
+                self._last_contact_s = sent_s
                 answered(answer)
                 if self._may_stop.is_set():
                     await stream.done_writing()

@@ -14,7 +14,7 @@ class BrokerImage(msgspec.Struct, frozen=True):
 
     ``directory_ids``: of its registration; ``offline_directories``: those of them, and of earlier registrations, that
     have failed or are gone. ``draining``: it is being emptied, so it gets no new replicas. For ``default_log_flush``
-    and ``unsettled`` see RegisterBrokerRecord.
+    and ``elections_pending`` see RegisterBrokerRecord.
     """
 
     broker_id: int
@@ -29,7 +29,7 @@ class BrokerImage(msgspec.Struct, frozen=True):
     draining: bool = False
     features: tuple[FeatureRange, ...] = ()
     default_log_flush: str = ""
-    unsettled: bool = False
+    elections_pending: bool = False
 
     @property
     def active(self) -> bool:

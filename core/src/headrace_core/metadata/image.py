@@ -343,7 +343,7 @@ class ImageBuilder:
             draining=before is not None and before.draining,
             features=record.features,
             default_log_flush=record.default_log_flush,
-            unsettled=record.unsettled,
+            elections_pending=record.elections_pending,
         )
         self._changed_brokers.add(record.broker_id)
 
@@ -362,7 +362,9 @@ class ImageBuilder:
             offline_directories=broker.offline_directories
             if record.offline_directories is None
             else record.offline_directories,
-            unsettled=broker.unsettled if record.unsettled is None else record.unsettled,
+            elections_pending=broker.elections_pending
+            if record.elections_pending is None
+            else record.elections_pending,
         )
         self._changed_brokers.add(record.broker_id)
 

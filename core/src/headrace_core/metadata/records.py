@@ -70,8 +70,8 @@ class RegisterBrokerRecord(msgspec.Struct, frozen=True, array_like=True, tag=2):
     ``broker_epoch`` is the offset of this record: it grows with each registration. The broker's id belongs to its
     ``directory_ids`` (16 bytes each). ``offline_directories``: earlier ones that it did not name. ``features``:
     supported levels; none: only level 1. A drain outlives it. ``default_log_flush``: the log.flush of its properties
-    file, "" without one. ``unsettled``: it stopped uncleanly, and is still an eligible leader of partitions whose last
-    records it may have lost (KIP-966).
+    file, "" without one. ``elections_pending``: it stopped uncleanly, and is still an eligible leader of
+    partitions whose last records it may have lost (KIP-966).
     """
 
     broker_id: int
@@ -83,7 +83,7 @@ class RegisterBrokerRecord(msgspec.Struct, frozen=True, array_like=True, tag=2):
     offline_directories: tuple[bytes, ...] = ()
     features: tuple[FeatureRange, ...] = ()
     default_log_flush: str = ""
-    unsettled: bool = False
+    elections_pending: bool = False
 
 
 class BrokerChangeRecord(msgspec.Struct, frozen=True, array_like=True, tag=3):
@@ -95,7 +95,7 @@ class BrokerChangeRecord(msgspec.Struct, frozen=True, array_like=True, tag=3):
     fenced: bool | None = None
     in_controlled_shutdown: bool | None = None
     offline_directories: tuple[bytes, ...] | None = None
-    unsettled: bool | None = None
+    elections_pending: bool | None = None
 
 
 class TopicRecord(msgspec.Struct, frozen=True, array_like=True, tag=4):

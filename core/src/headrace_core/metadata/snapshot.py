@@ -108,7 +108,7 @@ def _broker_records(broker: BrokerImage) -> Iterator[MetadataRecord]:
         offline_directories=broker.offline_directories,
         features=broker.features,
         default_log_flush=broker.default_log_flush,
-        unsettled=broker.unsettled,
+        elections_pending=broker.elections_pending,
     )
     if not broker.fenced or broker.in_controlled_shutdown:
         yield BrokerChangeRecord(

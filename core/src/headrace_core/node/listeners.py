@@ -110,16 +110,16 @@ def advertised(bound: Sequence[ListenerAddress], wanted: Sequence[ListenerAddres
     machine's host name. An advertised port 0 means the bound port.
     """
     by_name = {listener.name: listener for listener in wanted}
-    told = []
+    addresses = []
     for listener in bound:
         want = by_name.get(listener.name)
         if want is not None:
-            told.append(ListenerAddress(listener.name, want.host, want.port or listener.port))
+            addresses.append(ListenerAddress(listener.name, want.host, want.port or listener.port))
         elif listener.host in _WILDCARDS:
-            told.append(ListenerAddress(listener.name, socket.gethostname(), listener.port))
+            addresses.append(ListenerAddress(listener.name, socket.gethostname(), listener.port))
         else:
-            told.append(listener)
-    return tuple(told)
+            addresses.append(listener)
+    return tuple(addresses)
 
 
 def check_advertised(listeners: Sequence[ListenerAddress], wanted: Sequence[ListenerAddress]) -> None:

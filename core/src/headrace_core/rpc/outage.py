@@ -29,7 +29,7 @@ class Outage:
         self._whom = whom
         self._clock = clock
         self._since_s: float | None = None
-        self._told_s: float | None = None
+        self._logged_s: float | None = None
 
     def failed(self, address: str, error: object) -> None:
         """An attempt at ``address`` (``host:port``) has failed."""
@@ -37,9 +37,9 @@ class Outage:
         if self._since_s is None:
             self._since_s = now_s
         waited_s = now_s - self._since_s
-        if waited_s < _GRACE_S or (self._told_s is not None and now_s - self._told_s < _EVERY_S):
+        if waited_s < _GRACE_S or (self._logged_s is not None and now_s - self._logged_s < _EVERY_S):
             return
-        self._told_s = now_s
+        self._logged_s = now_s
         self._logger.warning(
             "%s: cannot reach %s at %s for %.0f s, retrying: %s",
             self._what,
@@ -53,9 +53,9 @@ class Outage:
         """It works (again)."""
         if self._since_s is None:
             return
-        if self._told_s is not None:
+        if self._logged_s is not None:
             self._logger.info("%s: reached again after %.0f s", self._what, self._clock() - self._since_s)
-        self._since_s = self._told_s = None
+        self._since_s = self._logged_s = None
 
 
 class Backoff:

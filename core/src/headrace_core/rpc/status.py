@@ -119,9 +119,9 @@ def error_from_rpc(failure: grpc.RpcError, address: str) -> HeadraceError:
 
 def _leader_in(failure: grpc.RpcError) -> tuple[int, int, str] | None:
     """The leader in the trailing metadata; None when missing or unreadable."""
-    told = [value for key, value in failure.trailing_metadata() or () if key == LEADER_KEY]
+    leaders = [value for key, value in failure.trailing_metadata() or () if key == LEADER_KEY]
     try:
-        node_id, epoch, address = str(told[0]).split(" ")
+        node_id, epoch, address = str(leaders[0]).split(" ")
         return int(node_id), int(epoch), address
     except (IndexError, ValueError):
         return None

@@ -22,7 +22,7 @@ from .offsets import PartitionOffsets
 logger = logging.getLogger(__name__)
 
 #: How long a trigger waits for its commit, which otherwise continues beside the next batch (seconds).
-PATIENCE_S = 5.0
+COMMIT_TIMEOUT_S = 5.0
 #: Pause after a failed commit (seconds).
 PAUSE_S = 60.0
 #: An idle query repeats its commit at this interval, so that ``offsets.retention.minutes`` (a week) does not expire it.
@@ -49,7 +49,7 @@ class GroupProgress:
         self._under_way: tuple[PartitionOffsets, Future[None]] | None = None
 
     def reached(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Everything before ``offsets`` is done. Never raises; returns within ``PATIENCE_S``."""
+        """Everything before ``offsets`` is done. Never raises; returns within ``COMMIT_TIMEOUT_S``."""
         self._look(0.0)
         now = self._now_s()
         if not offsets or self._under_way is not None or now < self._not_before_s:
@@ -61,17 +61,17 @@ class GroupProgress:
         except HeadraceError as error:
             self._failed(error)
         else:
-            self._look(PATIENCE_S)
+            self._look(COMMIT_TIMEOUT_S)
             if self._under_way is not None:
                 logger.warning(
                     "the query's progress is not committed to group %r after %.0f s; the query goes on meanwhile",
                     self._group_id,
-                    PATIENCE_S,
+                    COMMIT_TIMEOUT_S,
                 )
 
     def close(self) -> None:
         """Close; waits for a pending commit as a trigger does."""
-        self._look(PATIENCE_S)
+        self._look(COMMIT_TIMEOUT_S)
         self._group.close()
 
     def _look(self, timeout_s: float) -> None:

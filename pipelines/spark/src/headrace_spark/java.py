@@ -51,12 +51,12 @@ def java_version(home: Path) -> int | None:
         if match and (home / "bin" / "java").is_file():
             return int(match[1])
     try:
-        told = subprocess.run(
+        ran = subprocess.run(
             [home / "bin" / "java", "-version"], capture_output=True, text=True, timeout=30, check=True
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    match = _VERSION.search(told.stderr + told.stdout)
+    match = _VERSION.search(ran.stderr + ran.stdout)
     return int(match[1]) if match else None
 
 

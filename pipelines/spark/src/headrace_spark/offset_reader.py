@@ -134,9 +134,9 @@ class OffsetReader:
             found = self._ask(times)
             unmatched = [p for p, offset in found.items() if offset < 0]
             if starting and unmatched and not self.options.latest_when_no_match:
-                told = ", ".join(f"{p} at {times[p]}" for p in sorted(unmatched))
+                listed = ", ".join(f"{p} at {times[p]}" for p in sorted(unmatched))
                 raise NoOffsetForPartitionError(
-                    f"no record is that late: {told} (milliseconds). To start such partitions at their end, set "
+                    f"no record is that late: {listed} (milliseconds). To start such partitions at their end, set "
                     "startingOffsetsByTimestampStrategy to latest"
                 )
             found |= dict.fromkeys(unmatched, LATEST)

@@ -52,34 +52,34 @@ def read_range(
                 yield batch if with_offset is asked else batch.select(asked)
             return
         except InconsistentTopicIdError as error:
-            told = f"{where}: offsets {position} to {end} are wanted of a topic that was deleted and created anew"
+            message = f"{where}: offsets {position} to {end} are wanted of a topic that was deleted and created anew"
             if fail_on_data_loss:
-                raise DataLossError(f"{told}. {FAIL_ON_DATA_LOSS_TRUE}") from error
-            logger.warning("%s: %d offsets are skipped. %s", told, end - position, FAIL_ON_DATA_LOSS_FALSE)
+                raise DataLossError(f"{message}. {FAIL_ON_DATA_LOSS_TRUE}") from error
+            logger.warning("%s: %d offsets are skipped. %s", message, end - position, FAIL_ON_DATA_LOSS_FALSE)
             return
         except (OffsetOutOfRangeError, RequestTimedOutError, UnknownTopicOrPartitionError) as error:
             try:
                 earliest = cluster.list_offsets({where: EARLIEST})[where]
                 latest = cluster.list_offsets({where: LATEST})[where]
             except UnknownTopicOrPartitionError:  # deleted after planning
-                told = f"{where}: offsets {position} to {end} are wanted, but it does not exist any more"
+                message = f"{where}: offsets {position} to {end} are wanted, but it does not exist any more"
                 if fail_on_data_loss:
-                    raise DataLossError(f"{told}. {FAIL_ON_DATA_LOSS_TRUE}") from error
-                logger.warning("%s: %d offsets are skipped. %s", told, end - position, FAIL_ON_DATA_LOSS_FALSE)
+                    raise DataLossError(f"{message}. {FAIL_ON_DATA_LOSS_TRUE}") from error
+                logger.warning("%s: %d offsets are skipped. %s", message, end - position, FAIL_ON_DATA_LOSS_FALSE)
                 return
             if isinstance(error, UnknownTopicOrPartitionError) and earliest <= position and end <= latest:
                 raise  # the topic exists: a lagging node, no loss
             if isinstance(error, RequestTimedOutError) and latest >= end:
                 raise  # the records exist: a slow cluster, no loss
-            told = f"{where}: offsets {position} to {end} are wanted, {earliest} to {latest} are there"
+            message = f"{where}: offsets {position} to {end} are wanted, {earliest} to {latest} are there"
             if fail_on_data_loss:
-                raise DataLossError(f"{told}. {FAIL_ON_DATA_LOSS_TRUE}") from error
+                raise DataLossError(f"{message}. {FAIL_ON_DATA_LOSS_TRUE}") from error
             missing = end - position
             position = next_available(wanted._replace(start=position, end=end), (earliest, latest))
             end = min(end, max(latest, position))
             missing -= end - position
             logger.warning(
-                "%s: %d offsets are skipped, going on at %d. %s", told, missing, position, FAIL_ON_DATA_LOSS_FALSE
+                "%s: %d offsets are skipped, going on at %d. %s", message, missing, position, FAIL_ON_DATA_LOSS_FALSE
             )
 
 

@@ -55,7 +55,7 @@ def ship(instance: object, state: dict[str, Any]) -> tuple[Callable[..., Any], t
 
 
 #: Number of tasks after which a worker stops freezing objects.
-SETTLED_AFTER = 3
+WARM_AFTER = 3
 
 _tasks_done = 0
 
@@ -69,6 +69,6 @@ def settle() -> None:
     """
     global _tasks_done
     _tasks_done += 1
-    if _tasks_done <= SETTLED_AFTER:
+    if _tasks_done <= WARM_AFTER:
         gc.collect()
         gc.freeze()

@@ -22,7 +22,7 @@ from .errors import SaveModeError
 from .shipping import settle, ship
 from .sink_columns import check_columns
 from .sink_options import parse_sink_options
-from .sink_task import SinkCommit, give_up, told_of_written, worker_producer, write_rows
+from .sink_task import SinkCommit, give_up, worker_producer, write_rows, written_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -77,7 +77,7 @@ class HeadraceBatchWriter(SinkTask, DataSourceArrowWriter):
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Report what may have been written; it cannot be undone."""
-        logger.warning("the write failed. %s", told_of_written(commits(messages)))
+        logger.warning("the write failed. %s", written_text(commits(messages)))
 
 
 class HeadraceStreamWriter(SinkTask, DataSourceStreamArrowWriter):
@@ -91,7 +91,7 @@ class HeadraceStreamWriter(SinkTask, DataSourceStreamArrowWriter):
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Report what may have been written; a restarted query writes the batch's rows again."""
-        logger.warning("batch %d failed. %s", batchId, told_of_written(commits(messages)))
+        logger.warning("batch %d failed. %s", batchId, written_text(commits(messages)))
 
 
 def commits(messages: Sequence[WriterCommitMessage | None]) -> list[SinkCommit | None]:

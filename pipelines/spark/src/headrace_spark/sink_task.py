@@ -135,13 +135,13 @@ def write_rows(
     except NullTopicError as error:
         give_up()
         _settle(sent, tally)
-        raise NullTopicError(f"{error.message}. {told_of_written([tally.commit()])}") from None
+        raise NullTopicError(f"{error.message}. {written_text([tally.commit()])}") from None
     except HeadraceError as error:
         give_up()
         _settle(sent, tally)
         where = f"topic {sending!r}: " if sending and sending not in error.message else ""
         raise SinkWriteError(
-            f"{where}{error.message} [{error.code}]. {told_of_written([tally.commit()])}; Spark writes the task's rows "
+            f"{where}{error.message} [{error.code}]. {written_text([tally.commit()])}; Spark writes the task's rows "
             "again when it tries the task once more"
         ) from error
     except BaseException:  # Spark ends the task, or passes an invalid batch
@@ -175,7 +175,7 @@ def _settle(sent: Iterable[Outcome], tally: Tally) -> None:
             tally.acknowledged(outcome.result(0).ranges)
 
 
-def told_of_written(commits: Iterable[SinkCommit | None]) -> str:
+def written_text(commits: Iterable[SinkCommit | None]) -> str:
     """A sentence on what is in the log; None is an unfinished task."""
     tally = Tally()
     for commit in commits:

@@ -84,18 +84,18 @@ class FollowAck(_message.Message):
     def __init__(self, handle: _Optional[int] = ..., durable_end: _Optional[int] = ..., log_end: _Optional[int] = ..., log_start: _Optional[int] = ...) -> None: ...
 
 class FollowResponse(_message.Message):
-    __slots__ = ("joined", "pushes", "news", "ended", "sends_heartbeats")
+    __slots__ = ("joined", "pushes", "updates", "ended", "sends_heartbeats")
     JOINED_FIELD_NUMBER: _ClassVar[int]
     PUSHES_FIELD_NUMBER: _ClassVar[int]
-    NEWS_FIELD_NUMBER: _ClassVar[int]
+    UPDATES_FIELD_NUMBER: _ClassVar[int]
     ENDED_FIELD_NUMBER: _ClassVar[int]
     SENDS_HEARTBEATS_FIELD_NUMBER: _ClassVar[int]
     joined: _containers.RepeatedCompositeFieldContainer[FollowJoined]
     pushes: _containers.RepeatedCompositeFieldContainer[FollowPush]
-    news: _containers.RepeatedCompositeFieldContainer[FollowNews]
+    updates: _containers.RepeatedCompositeFieldContainer[FollowOffsetsUpdate]
     ended: _containers.RepeatedCompositeFieldContainer[FollowEnded]
     sends_heartbeats: bool
-    def __init__(self, joined: _Optional[_Iterable[_Union[FollowJoined, _Mapping]]] = ..., pushes: _Optional[_Iterable[_Union[FollowPush, _Mapping]]] = ..., news: _Optional[_Iterable[_Union[FollowNews, _Mapping]]] = ..., ended: _Optional[_Iterable[_Union[FollowEnded, _Mapping]]] = ..., sends_heartbeats: _Optional[bool] = ...) -> None: ...
+    def __init__(self, joined: _Optional[_Iterable[_Union[FollowJoined, _Mapping]]] = ..., pushes: _Optional[_Iterable[_Union[FollowPush, _Mapping]]] = ..., updates: _Optional[_Iterable[_Union[FollowOffsetsUpdate, _Mapping]]] = ..., ended: _Optional[_Iterable[_Union[FollowEnded, _Mapping]]] = ..., sends_heartbeats: _Optional[bool] = ...) -> None: ...
 
 class FollowJoined(_message.Message):
     __slots__ = ("handle", "error", "high_watermark", "log_start", "log_end", "diverging", "out_of_range", "other_lane")
@@ -137,7 +137,7 @@ class FollowPush(_message.Message):
     log_start: int
     def __init__(self, handle: _Optional[int] = ..., records: _Optional[bytes] = ..., high_watermark: _Optional[int] = ..., log_start: _Optional[int] = ...) -> None: ...
 
-class FollowNews(_message.Message):
+class FollowOffsetsUpdate(_message.Message):
     __slots__ = ("handle", "high_watermark", "log_start")
     HANDLE_FIELD_NUMBER: _ClassVar[int]
     HIGH_WATERMARK_FIELD_NUMBER: _ClassVar[int]

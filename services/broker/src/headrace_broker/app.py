@@ -370,7 +370,7 @@ class Broker:
 
     async def _register(self, metas: list[MetaProperties]) -> BrokerSession:
         config = self.config
-        told = advertised(self._addresses, config.advertised)
+        addresses = advertised(self._addresses, config.advertised)
         follower = self._follower
         assert follower is not None
         session = self._session = BrokerSession(
@@ -379,7 +379,7 @@ class Broker:
                 cluster_id=metas[0].cluster_id,
                 incarnation_id=random_id(),
                 directory_ids=tuple(meta.directory_id for meta in metas),
-                endpoints=tuple((listener.name, listener.host, listener.port) for listener in told),
+                endpoints=tuple((listener.name, listener.host, listener.port) for listener in addresses),
                 rack=config.values["broker.rack"],
                 wanted_broker_id=config.node_id,
                 previous_broker_epoch=self.storage.clean_shutdown_epoch(),

@@ -58,7 +58,7 @@ class ProducerIds:
         producer_id = self._next
         self._next += 1
         if self._next >= self._prefetch_at and self._spare is None and not self._is_closed:
-            self._fetch().add_done_callback(_unheard)
+            self._fetch().add_done_callback(_ignored)
         return producer_id
 
     async def renewed(self, producer_id: int, epoch: int) -> tuple[int, int]:
@@ -111,7 +111,7 @@ def _closed() -> ServerShuttingDownError:
     return ServerShuttingDownError("no producer ids any more: the broker is shutting down")
 
 
-def _unheard(fetching: asyncio.Task[None]) -> None:
+def _ignored(fetching: asyncio.Task[None]) -> None:
     """A failed request ahead of need: the next caller repeats it."""
     if not fetching.cancelled() and (error := fetching.exception()) is not None:
         logger.info("producer ids were asked for ahead: %s", error)

@@ -254,11 +254,11 @@ class Roles:
         leader must know that it left: otherwise the leader might propose it for the in-sync set again."""
         healing = self._healing[followed.partition] = HealingReplica((followed.leader_id, followed.leader_epoch))
 
-        def heard() -> None:
+        def confirmed() -> None:
             healing.unconfirmed_leave, healing.cancel = None, lambda: None
             self.heal_soon()
 
-        healing.cancel = self._streams.confirm_leave(followed, heard)
+        healing.cancel = self._streams.confirm_leave(followed, confirmed)
 
     def _assigned(self, partitions: Iterable[TopicPartition]) -> list[Assigned]:
         found = []

@@ -206,10 +206,10 @@ def _make_driver(
     )
     outgoing.append(links)
 
-    def heard_address(node_id: int) -> str:
+    def seen_address(node_id: int) -> str:
         return next((links.address_of(key) for key in links.connected if key.node_id == node_id), "")
 
-    controller.heard_address = heard_address
+    controller.seen_address = seen_address
     configured = controller.settings.voter_addresses
     known: VoterSet | None = None
 
@@ -242,7 +242,7 @@ class _Handlers:
             driver,
             config.given,
             address_of=links.address_of,
-            brokers_heard=self._cluster.brokers_heard,
+            brokers_seen=self._cluster.brokers_seen,
             clock=clock,
         )
         self._any_admin = AdminThroughAnyController(driver, self._admin)

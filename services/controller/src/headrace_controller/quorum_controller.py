@@ -122,7 +122,7 @@ class QuorumController:
         self.key = ReplicaKey(node_id, storage.directory_id)
         self.settings = settings
         #: A connected node's reported address, "" without one; set by the owner of the connections.
-        self.heard_address: Callable[[int], str] = lambda node_id: ""
+        self.seen_address: Callable[[int], str] = lambda node_id: ""
         self._tick_ms = settings.tick_ms
         self._core = core
         self._storage = storage
@@ -212,12 +212,12 @@ class QuorumController:
     @property
     def addresses(self) -> Mapping[int, str]:
         """ "host:port" of the internal listeners of the voters and the leader by node id, as far as known."""
-        voters, configured, heard = self._raft.voters, self.settings.voter_addresses, self.heard_address
+        voters, configured, seen_address = self._raft.voters, self.settings.voter_addresses, self.seen_address
         node_ids = [key.node_id for key in voters]
         leader = self._raft.leader
         if leader != NOBODY and leader not in node_ids:  # a node formatted without voters does not know them at first
             node_ids.append(leader)
-        found = {each: voters.address(each) or configured.get(each, "") or heard(each) for each in node_ids}
+        found = {each: voters.address(each) or configured.get(each, "") or seen_address(each) for each in node_ids}
         return {node_id: address for node_id, address in found.items() if address}
 
     @property

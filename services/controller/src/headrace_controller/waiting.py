@@ -63,21 +63,21 @@ class Decisions:
 
     def settle(self, applied: int, log: RaftLog) -> list[Outcome]:
         """The outcomes that are known once ``log`` is committed, and applied, below ``applied``."""
-        settled: list[Outcome] = []
+        outcomes: list[Outcome] = []
         waiting = self._waiting
         if not waiting:
-            return settled
+            return outcomes
         last_term = log.term_below(applied)
         while waiting:
             first = waiting[0]
             if first.offset <= applied:
-                settled.append(Outcome(first.done, self._fate(first, log)))
+                outcomes.append(Outcome(first.done, self._fate(first, log)))
             elif last_term is not None and last_term > first.term:
-                settled.append(Outcome(first.done, self._overwritten()))
+                outcomes.append(Outcome(first.done, self._overwritten()))
             else:
                 break
             waiting.popleft()
-        return settled
+        return outcomes
 
     def lead(self, end: int) -> list[Outcome]:
         """This node leads again, and all of its log, which ends at ``end``, is committed: appends of an earlier term
@@ -148,11 +148,11 @@ class Reads:
 
     def settle(self, applied: int) -> list[Outcome]:
         """Everything below ``applied`` is in the image."""
-        settled = []
+        outcomes = []
         while self._confirmed and self._confirmed[0][0] <= applied:
             _, read = self._confirmed.popleft()
-            settled.append(Outcome(read.done, applied if read.result is None else read.result))
-        return settled
+            outcomes.append(Outcome(read.done, applied if read.result is None else read.result))
+        return outcomes
 
     def drop(self, error: HeadraceError) -> list[Outcome]:
         """Answer ``error`` to all of them."""

@@ -193,13 +193,13 @@ class Coordinator:
 
     async def _begin_life(self) -> None:
         """Register as a new incarnation, and apply the metadata up to that."""
-        told = advertised(self._addresses, self.config.advertised)
+        addresses = advertised(self._addresses, self.config.advertised)
         session = CoordinatorSession(
             self._controllers,
             CoordinatorRegistration(
                 cluster_id=self._cluster_id,
                 incarnation_id=random_id(),
-                endpoints=tuple((listener.name, listener.host, listener.port) for listener in told),
+                endpoints=tuple((listener.name, listener.host, listener.port) for listener in addresses),
                 rack=self.settings.rack,
                 wanted_id=self.config.node_id,
             ),
@@ -240,7 +240,7 @@ class Coordinator:
             tell=self.members.tell,
             became=self._shard_became,
             is_ours=self._is_ours,
-            is_believed=lambda: session.heard_within(self.settings.session_timeout_ms),
+            is_believed=lambda: session.has_contact_within(self.settings.session_timeout_ms),
         )
 
     async def _is_ours(self, runner: ShardRunner) -> bool:

@@ -66,7 +66,7 @@ class ShardStateMachine:
         return self._groups.loaded(now_ms)
 
     def handle(self, request: object, now_ms: int) -> Decision:
-        self._offsets.heard(now_ms)
+        self._offsets.check_clock(now_ms)
         rule = _BY_TYPE.get(type(request))
         return rule(self, request, now_ms) if rule is not None else self._groups.handle(request, now_ms)
 

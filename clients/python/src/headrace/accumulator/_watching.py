@@ -36,10 +36,10 @@ class Watch:
     def __call__(self, _: object = None) -> None:
         with _lock:
             self.is_over = True
-            heard = {future: entry.waiters for future, entry in self.entries.items() if not entry.frozen}
-            for future in heard:
+            watching = {future: entry.waiters for future, entry in self.entries.items() if not entry.frozen}
+            for future in watching:
                 del self.entries[future]
-        for future, waiters in heard.items():
+        for future, waiters in watching.items():
             _notify(future, waiters)
 
 

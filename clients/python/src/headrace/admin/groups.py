@@ -26,7 +26,7 @@ from headrace_protos.v1 import groups_pb2, metadata_pb2
 
 from .. import arguments
 from ..engine.connections import call
-from ..engine.coordinators import PATIENCE_S, raise_first
+from ..engine.coordinators import ATTEMPT_TIMEOUT_S, raise_first
 from ..group_models import (
     GROUP_STATES,
     GroupDescription,
@@ -43,7 +43,7 @@ from .calls import AdminCalls, raise_failures
 #: Each of its partitions is a shard of groups.
 _SHARDS_TOPIC = "__consumer_offsets"
 #: For an attempt with at most one group.
-_PATIENCE_S = 2 * PATIENCE_S
+_ATTEMPT_TIMEOUT_S = 2 * ATTEMPT_TIMEOUT_S
 
 # -- arguments, checked in the caller's thread
 # ---------------------------------------------------------------------------
@@ -104,7 +104,7 @@ async def list_groups(calls: AdminCalls, states: list[str], timeout: float | Non
     request = groups_pb2.ListGroupsRequest(states=states)
 
     async def attempt(timeout_s: float) -> dict[str, GroupListing]:
-        timeout_s = min(timeout_s, _PATIENCE_S)
+        timeout_s = min(timeout_s, _ATTEMPT_TIMEOUT_S)
         owners, addresses = await _shards(calls, timeout_s)
         asked = [addresses[owner] for owner in sorted({owner for owner, _ in owners})]
         answers = await asyncio.gather(
@@ -157,7 +157,7 @@ async def describe_groups(
     calls: AdminCalls, group_ids: list[str], raise_errors: bool, timeout: float | None
 ) -> list[GroupDescription]:
     """Results in the order of ``group_ids``."""
-    told = await calls.coordinators.each(
+    items = await calls.coordinators.each(
         group_ids,
         "DescribeGroups",
         lambda some: groups_pb2.DescribeGroupsRequest(group_ids=some),
@@ -165,15 +165,15 @@ async def describe_groups(
         calls.engine.deadline(timeout),
     )
     if raise_errors:
-        _raise_errors(told)
-    return [_description(calls, group_id, told[group_id]) for group_id in group_ids]
+        _raise_errors(items)
+    return [_description(calls, group_id, items[group_id]) for group_id in group_ids]
 
 
 async def describe_lag(
     calls: AdminCalls, group_ids: list[str], raise_errors: bool, timeout: float | None
 ) -> list[GroupLag]:
     """Results in the order of ``group_ids``."""
-    told = await calls.coordinators.each(
+    items = await calls.coordinators.each(
         group_ids,
         "DescribeLag",
         lambda some: groups_pb2.DescribeLagRequest(group_ids=some),
@@ -181,13 +181,13 @@ async def describe_lag(
         calls.engine.deadline(timeout),
     )
     if raise_errors:
-        _raise_errors(told)
-    return [_lag(group_id, told[group_id]) for group_id in group_ids]
+        _raise_errors(items)
+    return [_lag(group_id, items[group_id]) for group_id in group_ids]
 
 
 async def delete_groups(calls: AdminCalls, group_ids: list[str], timeout: float | None) -> None:
     """Raise the first failure; its message lists all failures."""
-    told = await calls.coordinators.each(
+    items = await calls.coordinators.each(
         group_ids,
         "DeleteGroups",
         lambda some: groups_pb2.DeleteGroupsRequest(group_ids=some),
@@ -195,7 +195,7 @@ async def delete_groups(calls: AdminCalls, group_ids: list[str], timeout: float 
         calls.engine.deadline(timeout),
         when_repeated=GroupIdNotFoundError,
     )
-    _raise_errors(told)
+    _raise_errors(items)
 
 
 async def explain_group(calls: AdminCalls, group_id: str, timeout: float | None) -> list[Rebalance]:
@@ -205,7 +205,7 @@ async def explain_group(calls: AdminCalls, group_id: str, timeout: float | None)
         groups_pb2.ExplainGroupRequest(group_id=group_id),
         calls.engine.deadline(timeout),
         f"explaining group {group_id!r}",
-        patience_s=_PATIENCE_S,
+        attempt_timeout_s=_ATTEMPT_TIMEOUT_S,
     )
     return [_rebalance(each) for each in answer.rebalances]
 
@@ -234,7 +234,7 @@ async def remove_group_members(
     for page in pages(wanted):
         request = groups_pb2.RemoveMembersRequest(group_id=group_id, member_ids=page)
         await calls.coordinators.call(
-            group_id, "RemoveMembers", request, deadline, f"removing members of {group_id!r}", check, _PATIENCE_S
+            group_id, "RemoveMembers", request, deadline, f"removing members of {group_id!r}", check, _ATTEMPT_TIMEOUT_S
         )
     return gone
 
@@ -276,7 +276,7 @@ async def _list_offsets(
         raise_first(answer.groups[0].offsets, f"group {group_id!r}")
 
     what = f"listing the offsets of {group_id!r}"
-    answer = await calls.coordinators.call(group_id, "FetchOffsets", request, deadline, what, check, _PATIENCE_S)
+    answer = await calls.coordinators.call(group_id, "FetchOffsets", request, deadline, what, check, _ATTEMPT_TIMEOUT_S)
     found = {}
     for each in answer.groups[0].offsets:
         if each.offset >= 0:
@@ -318,7 +318,7 @@ async def alter_group_offsets(
                 deadline,
                 f"altering the offsets of {group_id!r}",
                 lambda answer: raise_first(answer.results, f"group {group_id!r}"),
-                _PATIENCE_S,
+                _ATTEMPT_TIMEOUT_S,
             )
         except UnknownMemberIdError as error:
             raise UnknownMemberIdError(f"{error.message}; stop its consumers first") from None
@@ -337,7 +337,9 @@ async def delete_group_offsets(
         for each in page:
             request.partitions.add(topic=each.topic, partition=each.partition)
         results += (
-            await calls.coordinators.call(group_id, "DeleteOffsets", request, deadline, what, patience_s=_PATIENCE_S)
+            await calls.coordinators.call(
+                group_id, "DeleteOffsets", request, deadline, what, attempt_timeout_s=_ATTEMPT_TIMEOUT_S
+            )
         ).results
     raise_failures((f"{each.topic}-{each.partition}", each.error) for each in results)
 
@@ -345,9 +347,9 @@ async def delete_group_offsets(
 # -- from the wire ----------------------------------------------------------------------------------------------------
 
 
-def _raise_errors(told: Mapping[str, Any]) -> None:
+def _raise_errors(items: Mapping[str, Any]) -> None:
     """Raise the first failure; its message lists all failures."""
-    errors = [(group_id, each) for group_id, each in told.items() if isinstance(each, HeadraceError)]
+    errors = [(group_id, each) for group_id, each in items.items() if isinstance(each, HeadraceError)]
     if errors:
         messages = (
             each.message if repr(group_id) in each.message else f"group {group_id!r}: {each.message}"
@@ -356,73 +358,73 @@ def _raise_errors(told: Mapping[str, Any]) -> None:
         raise type(errors[0][1])("; ".join(messages))
 
 
-def _description(calls: AdminCalls, group_id: str, told: Any) -> GroupDescription:
-    if isinstance(told, HeadraceError):
-        return GroupDescription(group_id, "dead", error=told)
+def _description(calls: AdminCalls, group_id: str, item: Any) -> GroupDescription:
+    if isinstance(item, HeadraceError):
+        return GroupDescription(group_id, "dead", error=item)
     node_id, address = calls.coordinators.node_of(group_id)
     return GroupDescription(
         group_id=group_id,
-        state=told.state,
-        group_epoch=told.group_epoch,
-        assignment_epoch=told.assignment_epoch,
-        assignor=told.assignor,
-        members=tuple(map(_member, told.members)),
+        state=item.state,
+        group_epoch=item.group_epoch,
+        assignment_epoch=item.assignment_epoch,
+        assignor=item.assignor,
+        members=tuple(map(_member, item.members)),
         coordinator_id=node_id,
         coordinator_address=address,
     )
 
 
-def _member(told: Any) -> MemberDescription:
+def _member(item: Any) -> MemberDescription:
     return MemberDescription(
-        member_id=told.member_id,
-        instance_id=told.instance_id if told.HasField("instance_id") else None,
-        client_id=told.client_id,
-        host=told.host,
-        rack=told.rack if told.HasField("rack") else None,
-        member_epoch=told.member_epoch,
-        topics=tuple(told.topics),
-        topic_regex=told.topic_regex,
-        assigned=_partitions(told.assigned),
-        revoking=_partitions(told.revoking),
-        target=_partitions(told.target),
+        member_id=item.member_id,
+        instance_id=item.instance_id if item.HasField("instance_id") else None,
+        client_id=item.client_id,
+        host=item.host,
+        rack=item.rack if item.HasField("rack") else None,
+        member_epoch=item.member_epoch,
+        topics=tuple(item.topics),
+        topic_regex=item.topic_regex,
+        assigned=_partitions(item.assigned),
+        revoking=_partitions(item.revoking),
+        target=_partitions(item.target),
     )
 
 
-def _partitions(told: Any) -> tuple[TopicPartition, ...]:
+def _partitions(item: Any) -> tuple[TopicPartition, ...]:
     """Sorted. A deleted topic has no name and is left out."""
     return tuple(
-        sorted(TopicPartition(each.topic, part) for each in told.topics if each.topic for part in each.partitions)
+        sorted(TopicPartition(each.topic, part) for each in item.topics if each.topic for part in each.partitions)
     )
 
 
-def _lag(group_id: str, told: Any) -> GroupLag:
-    if isinstance(told, HeadraceError):
-        return GroupLag(group_id, "ERR", 0, (), told)
-    return GroupLag(group_id, told.status, told.total_lag, tuple(map(_partition_lag, told.partitions)))
+def _lag(group_id: str, item: Any) -> GroupLag:
+    if isinstance(item, HeadraceError):
+        return GroupLag(group_id, "ERR", 0, (), item)
+    return GroupLag(group_id, item.status, item.total_lag, tuple(map(_partition_lag, item.partitions)))
 
 
-def _partition_lag(told: Any) -> PartitionLag:
+def _partition_lag(item: Any) -> PartitionLag:
     return PartitionLag(
-        topic=told.topic,
-        partition=told.partition,
-        committed_offset=told.committed_offset,
-        commit_timestamp_ms=told.commit_timestamp_ms,
-        high_watermark=told.high_watermark if told.HasField("high_watermark") else None,
-        lag=told.lag if told.HasField("lag") else None,
-        lag_ms=told.lag_ms if told.HasField("lag_ms") else None,
-        lag_ms_is_at_least=told.lag_ms_is_at_least,
-        records_lost=told.records_lost,
-        status=told.status,
-        complete=told.complete,
+        topic=item.topic,
+        partition=item.partition,
+        committed_offset=item.committed_offset,
+        commit_timestamp_ms=item.commit_timestamp_ms,
+        high_watermark=item.high_watermark if item.HasField("high_watermark") else None,
+        lag=item.lag if item.HasField("lag") else None,
+        lag_ms=item.lag_ms if item.HasField("lag_ms") else None,
+        lag_ms_is_at_least=item.lag_ms_is_at_least,
+        records_lost=item.records_lost,
+        status=item.status,
+        complete=item.complete,
     )
 
 
-def _rebalance(told: Any) -> Rebalance:
+def _rebalance(item: Any) -> Rebalance:
     return Rebalance(
-        number=told.number,
-        at_ms=told.at_ms,
-        group_epoch=told.group_epoch,
-        reason=told.reason,
+        number=item.number,
+        at_ms=item.at_ms,
+        group_epoch=item.group_epoch,
+        reason=item.reason,
         moved=tuple(
             MovedPartition(
                 each.topic,
@@ -431,8 +433,8 @@ def _rebalance(told: Any) -> Rebalance:
                 each.to_member or None,
                 each.unread_ms if each.unread_ms >= 0 else None,
             )
-            for each in told.moved
+            for each in item.moved
         ),
-        moved_count=told.moved_count,
-        ended_at_ms=told.ended_at_ms if told.ended_at_ms >= 0 else None,
+        moved_count=item.moved_count,
+        ended_at_ms=item.ended_at_ms if item.ended_at_ms >= 0 else None,
     )

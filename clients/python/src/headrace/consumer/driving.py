@@ -33,9 +33,9 @@ def drive(steps: Steps, io: IoThread, timeout_s: float | None = None) -> None:
             if isinstance(step, OnIoThread):
                 answer = io.run(step.work, None if deadline is None else max(deadline - time.monotonic(), 0.1))
             else:
-                told = step.function(step.partitions)
-                if inspect.iscoroutine(told):
-                    told.close()
+                returned = step.function(step.partitions)
+                if inspect.iscoroutine(returned):
+                    returned.close()
                     raise InvalidArgumentError("a Consumer's callbacks are plain functions; AsyncConsumer awaits them")
         except BaseException as failure:  # noqa: BLE001 - the steps clean up, and raise it again
             error = failure
@@ -55,9 +55,9 @@ async def drive_async(steps: Steps, io: IoThread) -> None:
             if isinstance(step, OnIoThread):
                 answer = await io.run_async(step.work)
             else:
-                told = step.function(step.partitions)
-                if inspect.isawaitable(told):
-                    await told
+                returned = step.function(step.partitions)
+                if inspect.isawaitable(returned):
+                    await returned
         except GeneratorExit:  # the caller dropped the coroutine
             raise
         except BaseException as failure:  # noqa: BLE001 - the steps clean up, and raise it again

@@ -268,8 +268,8 @@ class FetchLink:
     def _failed(self, tp: TopicPartition, tracked: Tracked, result: fetch_pb2.FetchPartitionResult) -> None:
         """The partition has left the session: find its new leader, or pass the error to the caller."""
         fetcher = self.fetcher
-        told = result.error.message
-        error = from_number(result.error.code, told if told.startswith(str(tp)) else f"{tp}: {told}")
+        detail = result.error.message
+        error = from_number(result.error.code, detail if detail.startswith(str(tp)) else f"{tp}: {detail}")
         self._gone(tp, tracked)
         if tracked.near >= 0:  # a follower may lag, or not follow any more: ask the leader
             tracked.near = -1

@@ -136,7 +136,7 @@ class Fetcher:
         for tp, tracked in self.tracked.items():
             info = snapshot.topics.get(tp.topic)
             if info is not None and tp.partition < len(info.partitions):
-                tracked.heard_of(info.partitions[tp.partition].leader_epoch)
+                tracked.learn_epoch(info.partitions[tp.partition].leader_epoch)
             old = tracked.link
             if old is not None and self._home(tracked) is not old:
                 old.remove(tracked)  # the lookup may have retired the link and taken all its partitions off

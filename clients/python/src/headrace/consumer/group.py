@@ -146,7 +146,7 @@ class GroupConsumer:
         self.is_evicted = False
         #: Set on the I/O thread; None while records may be returned.
         self.paused: Paused | None = None
-        self._told_pause: Paused | None = None
+        self._reported_pause: Paused | None = None
         self._tell_waiting_at = 0.0
         self._reading = reading
         self._engine = engine
@@ -159,10 +159,10 @@ class GroupConsumer:
         self._callbacks_of_face: weakref.ref[Callbacks] = weakref.ref(NO_CALLBACKS)
         self._events: deque[Event] = deque()
         self._member_id = str(uuid.uuid4())
-        self._losses = self._told_losses = 0  # known to the I/O thread and to the caller
+        self._losses = self._reported_losses = 0  # known to the I/O thread and to the caller
         self._lost_why = ""
         self._is_leaving = False
-        self._patience_s = self._engine.request_timeout_s  # timeout of an auto-commit that is awaited
+        self._commit_timeout_s = self._engine.request_timeout_s  # timeout of an auto-commit that is awaited
         self._position_seen: tuple[int, int] = (0, 0)
         self._coordinators = Coordinators(self._engine)
         self._membership = Membership(self._engine, self._coordinators, config, self._member_id, self._settle)
@@ -240,8 +240,8 @@ class GroupConsumer:
     def _warn(self) -> None:
         """Log why the member does not read: a pause once, a missing coordinator at intervals."""
         paused = self.paused
-        if paused is not self._told_pause:
-            self._told_pause = paused
+        if paused is not self._reported_pause:
+            self._reported_pause = paused
             if paused is not None:
                 logger.warning(
                     "group %r: member %s stops reading: %s, so other members may own its partitions now; it "
@@ -283,7 +283,7 @@ class GroupConsumer:
         positions = self._reading.positions()
         if positions and positions != self._committed:
             self._committed = positions
-            self._engine.io.call(self._commit_behind_the_scenes, positions, self._told_losses)
+            self._engine.io.call(self._commit_behind_the_scenes, positions, self._reported_losses)
 
     def steps(self) -> Steps:
         """The events since the caller's last call, in order, and the auto-commit if due. An exception in a callback
@@ -340,7 +340,7 @@ class GroupConsumer:
         if not positions:
             return
         try:
-            yield OnIoThread(self._commit(positions, self._told_losses, self._patience_s, DELETED))
+            yield OnIoThread(self._commit(positions, self._reported_losses, self._commit_timeout_s, DELETED))
         except DELETED as error:
             logger.info("group %r: auto-commit: %s", self.group_id, error)
         except (HeadraceError, TimeoutError) as error:
@@ -367,7 +367,7 @@ class GroupConsumer:
             if callback is not None and known:
                 yield InCaller(callback, known)
         finally:
-            self._told_losses = event.number
+            self._reported_losses = event.number
 
     def leave_steps(self, timeout_s: float | None = 30.0, *, commits: bool = True) -> Steps:
         """Steps of unsubscribe and close: revoke everything, then leave. ``commits`` False: skip the auto-commit,
@@ -382,7 +382,7 @@ class GroupConsumer:
         self.seen_at = time.monotonic()
         self._commits_itself = self._commits_itself and commits
         if timeout_s is not None:
-            self._patience_s = min(max(timeout_s - LEAVE_S - 1.0, timeout_s / 2), self._patience_s)
+            self._commit_timeout_s = min(max(timeout_s - LEAVE_S - 1.0, timeout_s / 2), self._commit_timeout_s)
         try:
             try:
                 yield from self.steps()
@@ -405,12 +405,12 @@ class GroupConsumer:
                 self.subscription = None
                 self.error = None
                 self.is_evicted = self._is_leaving = False
-                self._told_losses = self._losses
+                self._reported_losses = self._losses
                 self._reading.inbox.alarm = self._reading.inbox.shut = False
                 self.paused = None
                 self._reading.inbox.open_until(float("inf"))
                 self._commits_itself = self._auto_commits
-                self._patience_s = self._engine.request_timeout_s
+                self._commit_timeout_s = self._engine.request_timeout_s
 
     def metric_values(self) -> dict[str, float]:
         """Since when reading is paused (0: not paused), and a gauge per cause: 1 for the current one."""
@@ -424,7 +424,7 @@ class GroupConsumer:
         """For the I/O thread. Raises UnknownMemberIdError when the consumer was evicted or has lost its partitions."""
         self.seen_at = time.monotonic()
         self._committed = {}
-        return self._commit(offsets, self._told_losses)
+        return self._commit(offsets, self._reported_losses)
 
     def fetch_work(
         self, partitions: Iterable[TopicPartition], timeout_s: float | None
@@ -469,27 +469,29 @@ class GroupConsumer:
     async def _commit(
         self,
         offsets: Mapping[TopicPartition, OffsetAndMetadata],
-        told_losses: int,
+        reported_losses: int,
         timeout_s: float | None = None,
         final: tuple[type[HeadraceError], ...] = (),
     ) -> None:
-        """``told_losses``: the losses that the caller knew when it chose the offsets."""
-        if self.subscription is not None and (self.is_evicted or told_losses != self._losses):
+        """``reported_losses``: the losses that the caller knew when it chose the offsets."""
+        if self.subscription is not None and (self.is_evicted or reported_losses != self._losses):
             raise UnknownMemberIdError(
                 f"group {self.group_id!r}: cannot commit, the partitions are lost: {self._lost_why}"
             )
         await self._commits.commit(offsets, timeout_s, final)
 
-    def _commit_behind_the_scenes(self, positions: dict[TopicPartition, OffsetAndMetadata], told_losses: int) -> None:
+    def _commit_behind_the_scenes(
+        self, positions: dict[TopicPartition, OffsetAndMetadata], reported_losses: int
+    ) -> None:
         if self._auto_committing is not None and not self._auto_committing.done():
             self._committed = {}  # the next commit is complete again
             return
-        work = self._auto_commit(positions, told_losses)
+        work = self._auto_commit(positions, reported_losses)
         self._auto_committing = self._engine.io.spawn(work, "headrace-auto-commit")
 
-    async def _auto_commit(self, positions: dict[TopicPartition, OffsetAndMetadata], told_losses: int) -> None:
+    async def _auto_commit(self, positions: dict[TopicPartition, OffsetAndMetadata], reported_losses: int) -> None:
         try:
-            await self._commit(positions, told_losses, final=DELETED)
+            await self._commit(positions, reported_losses, final=DELETED)
         except HeadraceError as error:
             self._committed = {}  # retried even if nothing is read in between
             logger.warning("group %r: auto-commit failed: %s", self.group_id, error)

@@ -72,7 +72,7 @@ class Tracked:
         self.attempts = 0
         self.retry_at = 0.0
 
-    def heard_of(self, leader_epoch: int) -> None:
+    def learn_epoch(self, leader_epoch: int) -> None:
         """The metadata show this epoch. A newer one ends the pause after a failure."""
         if leader_epoch > self.known_epoch:
             self.known_epoch, self.has_news = leader_epoch, True

@@ -136,8 +136,8 @@ class Engine:
         except UnknownTopicOrPartitionError as error:
             raise NoSuchTopicError(error) from None
         if partition >= len(info.partitions):
-            patience_s = self.request_timeout_s if timeout_s is None else timeout_s
-            await self.metadata.refresh([topic], deadline=self.deadline(patience_s))
+            refresh_timeout_s = self.request_timeout_s if timeout_s is None else timeout_s
+            await self.metadata.refresh([topic], deadline=self.deadline(refresh_timeout_s))
             info = self.metadata.snapshot.topics.get(topic, info)
         if partition < len(info.partitions):
             part = info.partitions[partition]

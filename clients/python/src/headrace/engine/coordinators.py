@@ -24,7 +24,7 @@ from .connections import call
 
 #: First timeout of one attempt of an admin call, in seconds; longer in later rounds. It is short because a hanging
 #: coordinator's groups move to another one when its session ends.
-PATIENCE_S = 3.0
+ATTEMPT_TIMEOUT_S = 3.0
 _EQUAL_ATTEMPTS = 4
 #: At most this many groups in one request.
 GROUPS_PER_REQUEST = 1_000
@@ -55,10 +55,10 @@ class Coordinators:
         found = self._addresses.get(group_id)
         if found is None:
             self._engine.start()
-            told = (await self.addresses([group_id], timeout_s))[group_id]
-            if isinstance(told, HeadraceError):
-                raise told
-            found = told
+            located = (await self.addresses([group_id], timeout_s))[group_id]
+            if isinstance(located, HeadraceError):
+                raise located
+            found = located
         return found
 
     async def addresses(self, group_ids: Iterable[str], timeout_s: float) -> dict[str, str | HeadraceError]:
@@ -73,17 +73,19 @@ class Coordinators:
             answer = await engine.anywhere(
                 lambda address: engine.connections.metadata(address).FindCoordinator, request, timeout_s
             )
-            for told in answer.coordinators:
-                if told.error.code:
-                    found[told.key] = from_number(told.error.code, f"group {told.key!r}: {told.error.message}")
-                elif told.coordinator_id < 0:
-                    found[told.key] = CoordinatorNotAvailableError(
-                        f"group {told.key!r}: shard {told.shard} has no coordinator"
+            for located in answer.coordinators:
+                if located.error.code:
+                    found[located.key] = from_number(
+                        located.error.code, f"group {located.key!r}: {located.error.message}"
+                    )
+                elif located.coordinator_id < 0:
+                    found[located.key] = CoordinatorNotAvailableError(
+                        f"group {located.key!r}: shard {located.shard} has no coordinator"
                     )
                 else:
-                    address = self._addresses[told.key] = f"{told.host}:{told.port}"
-                    self._ids[address] = told.coordinator_id
-        return {group_id: self._addresses.get(group_id, told) for group_id, told in found.items()}
+                    address = self._addresses[located.key] = f"{located.host}:{located.port}"
+                    self._ids[address] = located.coordinator_id
+        return {group_id: self._addresses.get(group_id, located) for group_id, located in found.items()}
 
     async def who_has(self, group_id: str, timeout_s: float) -> Shard:
         """Look up the shard of a group, uncached. Raises errors of a call to any broker."""
@@ -92,9 +94,9 @@ class Coordinators:
         answer = await engine.anywhere(
             lambda address: engine.connections.metadata(address).FindCoordinator, request, timeout_s
         )
-        (told,) = answer.coordinators
+        (located,) = answer.coordinators
         age_s = answer.metadata_age_ms / 1000 if answer.HasField("metadata_age_ms") else None
-        return Shard(max(told.shard_epoch, 0), told.coordinator_id < 0, age_s)
+        return Shard(max(located.shard_epoch, 0), located.coordinator_id < 0, age_s)
 
     def node_of(self, group_id: str) -> tuple[int, str]:
         """Id and address of the coordinator last used for the group; (-1, "") if none."""
@@ -114,15 +116,15 @@ class Coordinators:
         deadline: float,
         what: str,
         check: Callable[[Any], None] | None = None,
-        patience_s: float | None = None,
+        attempt_timeout_s: float | None = None,
     ) -> Any:
         """Call ``method`` of the Groups service at the group's coordinator, retried at the current coordinator until
         ``deadline`` (time.monotonic()). ``check`` raises the error in a response: retriable errors are retried, others
-        are raised. ``patience_s``: timeout of one attempt; None: request.timeout.ms."""
+        are raised. ``attempt_timeout_s``: timeout of one attempt; None: request.timeout.ms."""
 
         async def attempt(timeout_s: float) -> Any:
-            if patience_s is not None:
-                timeout_s = min(timeout_s, patience_s)
+            if attempt_timeout_s is not None:
+                timeout_s = min(timeout_s, attempt_timeout_s)
             address = await self.address(group_id, timeout_s)
             stub = self._engine.connections.groups(address)
             try:
@@ -160,8 +162,8 @@ class Coordinators:
         attempt = 0
         while waiting:
             left_s = max(deadline - time.monotonic(), 0.01)
-            patience_s = PATIENCE_S * 2 ** max(0, attempt - _EQUAL_ATTEMPTS)
-            timeout_s = min(patience_s, self._engine.request_timeout_s, left_s)
+            attempt_timeout_s = ATTEMPT_TIMEOUT_S * 2 ** max(0, attempt - _EQUAL_ATTEMPTS)
+            timeout_s = min(attempt_timeout_s, self._engine.request_timeout_s, left_s)
             found |= await self._ask_each(waiting, method, request_of, items_of, timeout_s, lost)
             waiting = [each for each in waiting if isinstance(found[each], HeadraceError) and found[each].retriable]
             for group_id in waiting:
@@ -199,9 +201,9 @@ class Coordinators:
         except HeadraceError as error:
             return dict.fromkeys(group_ids, error)
         by_address: dict[str, list[str]] = {}
-        for group_id, told in found.items():
-            if isinstance(told, str):
-                by_address.setdefault(told, []).append(group_id)
+        for group_id, located in found.items():
+            if isinstance(located, str):
+                by_address.setdefault(located, []).append(group_id)
 
         async def ask(address: str, some: list[str]) -> None:
             try:

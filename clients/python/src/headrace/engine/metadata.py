@@ -242,9 +242,9 @@ class MetadataCache:
         return known
 
     async def _bootstrap_error(self, failures: dict[str, HeadraceError], deadline: float) -> BootstrapError:
-        patience_s = min(max(deadline - time.monotonic(), 0.2), 2.0)
+        connect_timeout_s = min(max(deadline - time.monotonic(), 0.2), 2.0)
         causes = await asyncio.gather(
-            *(why_unreachable(address, error, patience_s) for address, error in failures.items())
+            *(why_unreachable(address, error, connect_timeout_s) for address, error in failures.items())
         )
         lines = "; ".join(f"{address}: {cause}" for address, cause in zip(failures, causes, strict=True))
         return BootstrapError(f"cannot reach any node of bootstrap.servers: {lines}")

@@ -87,8 +87,10 @@ async def list_offsets(
             for result in answer.results:
                 tp = TopicPartition(result.topic, result.partition)
                 if result.error.code:
-                    told = result.error.message
-                    failure = from_number(result.error.code, told if told.startswith(str(tp)) else f"{tp}: {told}")
+                    detail = result.error.message
+                    failure = from_number(
+                        result.error.code, detail if detail.startswith(str(tp)) else f"{tp}: {detail}"
+                    )
                 else:
                     found[tp] = OffsetAndTimestamp(result.offset, result.timestamp_ms, result.leader_epoch)
         if failure is not None:

@@ -35,14 +35,14 @@ class MetadataWatch:
         connections: Connections,
         wanted: Callable[[], set[str]],
         addresses: Callable[[], list[str]],
-        heard: Callable[[Any, list[str]], object],
+        on_answer: Callable[[Any, list[str]], object],
         pause_s: Callable[[int], float],
     ) -> None:
         self.changed = asyncio.Event()  # the set of wanted topics has changed
         self._connections = connections
         self._wanted = wanted
         self._addresses = addresses
-        self._heard = heard
+        self._on_answer = on_answer
         self._pause_s = pause_s
         self._answers = 0
 
@@ -88,7 +88,7 @@ class MetadataWatch:
         try:
             while (answer := await read_message(stream)) is not grpc.aio.EOF:
                 self._answers += 1
-                self._heard(answer, names)
+                self._on_answer(answer, names)
             raise NetworkError(f"{address}: the broker ended the metadata watch")
         except grpc.aio.AioRpcError as failure:
             raise rpc.error_from_rpc(failure, address) from None

@@ -159,10 +159,10 @@ class Commits:
             of_group.partitions.partitions.add(topic=tp.topic, partition=tp.partition)
 
         def check(answer: Any) -> None:
-            (told,) = answer.groups
-            if told.error.code:
-                raise from_number(told.error.code, f"group {self._group_id!r}: {told.error.message}")
-            raise_first(told.offsets, f"group {self._group_id!r}")
+            (result,) = answer.groups
+            if result.error.code:
+                raise from_number(result.error.code, f"group {self._group_id!r}: {result.error.message}")
+            raise_first(result.offsets, f"group {self._group_id!r}")
 
         what = f"fetching the offsets of {self._group_id!r}"
         answer = await self._coordinators.call(self._group_id, "FetchOffsets", request, deadline, what, check)

@@ -168,7 +168,7 @@ class Member:
         self._newest_epoch = 0  # the largest epoch seen since the last response
         self._vacant_at = float("-inf")  # no later owner had the shard before this time
         self._is_orphaned = False  # its coordinator was deposed in time, and no other has responded
-        self._is_heard_here = False  # a response has come on this stream
+        self._is_answered_here = False  # a response has come on this stream
         self._is_doubtful = False  # a request was lost on a stream that never responded
         self._number = 0
         self._sent: tuple[int, float] | None = None
@@ -189,18 +189,18 @@ class Member:
         self._is_due = self._names_all = True
 
     def connected(self, now: float) -> None:
-        self._is_connected, self._is_heard_here, self._sent = True, False, None
+        self._is_connected, self._is_answered_here, self._sent = True, False, None
         self._is_first = self._is_due = True
         self._not_before = now
 
     def disconnected(self, now: float) -> None:
         if self._is_connected and self._broken_at is None:
             self._broken_at = now
-        if self._is_connected and self._sent is not None and not self._is_heard_here:
+        if self._is_connected and self._sent is not None and not self._is_answered_here:
             self._is_doubtful = True
         self._is_connected, self._sent = False, None
 
-    def heard(self, answer: Answer, now: float) -> None:
+    def answered(self, answer: Answer, now: float) -> None:
         """Handle a response without an error, or a pushed message."""
         sent = self._take_sent(answer.number)
         if not self.is_wanted or 0 < answer.number <= self._past:
@@ -210,7 +210,7 @@ class Member:
             self._broken_at = None
             self._shard_epoch = self._newest_epoch = answer.shard_epoch
             self._vacant_at = float("-inf") if answer.ownership_age_s is None else sent - answer.ownership_age_s
-            self._is_orphaned, self._is_doubtful, self._is_heard_here = False, False, True
+            self._is_orphaned, self._is_doubtful, self._is_answered_here = False, False, True
             if self._stood_still_until is not None and sent >= self._stood_still_until:
                 self._stood_still_until = None
             self._next_at = now + answer.heartbeat_interval_s
@@ -245,7 +245,7 @@ class Member:
             self.is_wanted = False
             self._events.append(Failed(error))
 
-    def refused_unheard(self, number: int) -> None:
+    def not_coordinator(self, number: int) -> None:
         """The asked node is not the coordinator and changed nothing."""
         self._take_sent(number)
 

@@ -29,7 +29,7 @@ NEWS_IN_GRACE = 6
 LEAVE_S = 3.0
 FIRST_RETRY_S = 0.02
 #: This many failures in a row are normal while a coordinator changes; the next one is logged, once.
-PATIENT_FAILURES = 6
+FAILURES_BEFORE_WARNING = 6
 
 
 Stream = Duplex[groups_pb2.MembershipRequest, groups_pb2.MembershipResponse]
@@ -144,7 +144,7 @@ class Membership:
             except HeadraceError as error:
                 self._waits(error)
                 self._coordinators.forget(self.group_id, self._address)
-                log = logger.warning if failures == PATIENT_FAILURES else logger.info
+                log = logger.warning if failures == FAILURES_BEFORE_WARNING else logger.info
                 log("group %r: the stream to the coordinator ended: %s", self.group_id, error)
                 if isinstance(error, BootstrapError):
                     self.has_trouble(error)
@@ -173,7 +173,7 @@ class Membership:
 
     async def _read(self, stream: Stream) -> None:
         while True:
-            self._told(await stream.read())
+            self._received(await stream.read())
 
     async def _write(self, stream: Stream) -> None:
         member, timeout_s, sent_at = self.member, self._engine.request_timeout_s, boottime_s()
@@ -201,7 +201,7 @@ class Membership:
         if self._left is not None and not self._left.done():
             self._left.set_result(None)
 
-    def _told(self, response: groups_pb2.MembershipResponse) -> None:
+    def _received(self, response: groups_pb2.MembershipResponse) -> None:
         now, member = boottime_s(), self.member
         if response.correlation_id == _LEAVE:
             self._goodbye_is_over()
@@ -210,13 +210,13 @@ class Membership:
         if response.error.code:
             error = from_number(response.error.code, response.error.message)
             if isinstance(error, NotCoordinatorError):
-                member.refused_unheard(response.correlation_id)
+                member.not_coordinator(response.correlation_id)
                 raise error
             self._waits(error)
             member.refused(response.correlation_id, error, now)
         else:
             self.waiting = None
-            member.heard(_answer(response), now)
+            member.answered(_answer(response), now)
         self.nudge()
 
     def _waits(self, error: HeadraceError) -> None:
@@ -237,10 +237,10 @@ class Membership:
     async def _watch_shard(self) -> None:
         """While the member reads without responses, look up the shard's owner. Runs beside connecting, which may
         hang."""
-        member, is_told = self.member, False
+        member, is_logged = self.member, False
         while True:
             if not member.needs_news:
-                is_told = False
+                is_logged = False
                 self._disconnected.clear()
                 await self._disconnected.wait()
             pause_s = NEWS_EVERY_S if member.is_orphaned else member.grace_s / NEWS_IN_GRACE
@@ -255,8 +255,8 @@ class Membership:
                 continue
             as_of = None if found.age_s is None else asked_at - found.age_s
             member.looked_up(found.shard_epoch, as_of, boottime_s(), is_vacant=found.is_vacant)
-            if member.is_orphaned and not is_told:
-                is_told = True
+            if member.is_orphaned and not is_logged:
+                is_logged = True
                 logger.warning(
                     "group %r: no coordinator; reading continues, commits wait until there is one", self.group_id
                 )

@@ -100,7 +100,7 @@ def warm_memory() -> None:
     del pieces
 
 
-async def settled(method: Callable[..., Any], *arguments: Any) -> None:
+async def call(method: Callable[..., Any], *arguments: Any) -> None:
     """Call a method of an async client, awaiting its result if it is awaitable."""
     outcome = method(*arguments)
     if inspect.isawaitable(outcome):

@@ -11,7 +11,7 @@ from typing import Any
 from headrace_core.errors import InvalidArgumentError, MissingDependencyError, RequestTimedOutError
 from headrace_core.types import TopicPartition
 
-from .common import SAMPLES, STALL_S, BenchOptions, BenchResult, partitions_of, settled, warm_memory
+from .common import SAMPLES, STALL_S, BenchOptions, BenchResult, call, partitions_of, warm_memory
 
 #: Async iteration checks records in groups of this size.
 _PORTION_RECORDS = 2_000
@@ -208,9 +208,9 @@ async def _consume_async(options: BenchOptions, config: dict[str, Any]) -> tuple
         portion = min(_PORTION_RECORDS, max(1, wanted // SAMPLES))
         handed: list[Any] = []  # checked in groups, like the records of a poll
         begun = last = time.perf_counter()
-        await settled(consumer.assign, partitions)
+        await call(consumer.assign, partitions)
         for partition, offset in starts.items():
-            await settled(consumer.seek, partition, offset)
+            await call(consumer.seek, partition, offset)
         room = min(portion, wanted)
         async with asyncio.timeout(None) as guard:
             async for record in consumer:

@@ -17,7 +17,7 @@ from typing import Any
 from headrace_core.errors import HeadraceError, InvalidArgumentError, RequestTimedOutError
 from headrace_core.types import TopicPartition
 
-from .common import STALL_S, BenchOptions, BenchResult, Pace, ensure_topic, partitions_of, settled, warm_memory
+from .common import STALL_S, BenchOptions, BenchResult, Pace, call, ensure_topic, partitions_of, warm_memory
 
 _NUMBER = struct.Struct(">Q")
 _WARM_UP_RECORDS = 50  # connections, sessions, caches: not measured
@@ -162,9 +162,9 @@ async def _run_async(options: BenchOptions, trip: _Trip) -> None:
     async with AsyncProducer(producer_config) as producer, AsyncConsumer(consumer_config) as consumer:
         names = sorted(await consumer.partitions_for(options.topic))
         partitions = [TopicPartition(options.topic, number) for number in names]
-        await settled(consumer.assign, partitions)
+        await call(consumer.assign, partitions)
         for partition, end in (await consumer.end_offsets(partitions)).items():
-            await settled(consumer.seek, partition, end)
+            await call(consumer.seek, partition, end)
 
         async def receive(wanted: int) -> None:
             deadline = time.monotonic() + STALL_S

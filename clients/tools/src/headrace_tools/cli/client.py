@@ -111,12 +111,12 @@ def finds_cluster(command: Callable[..., None]) -> Callable[..., None]:
 def _cluster(context: typer.Context, profile_name: str | None, bootstrap: str, data: Any) -> tuple[Profile | None, str]:
     """The profile of a command and the addresses of its cluster. ``data``: the command's --data."""
     profile = _choose(context, profile_name)
-    told = None
+    servers = None
     if profile is not None and not _outranks(context, "bootstrap", "profile_name"):
-        told = profile.keys_of("admin").get("bootstrap.servers")
-    if told is None and not is_given(context, "bootstrap") and data is None:
-        told = _servers_here(bootstrap)
-    return profile, told or bootstrap
+        servers = profile.keys_of("admin").get("bootstrap.servers")
+    if servers is None and not is_given(context, "bootstrap") and data is None:
+        servers = _servers_here(bootstrap)
+    return profile, servers or bootstrap
 
 
 def config_for_completion(context: typer.Context, timeout_s: float) -> dict[str, Any]:

@@ -153,7 +153,7 @@ def alter(
         print_json({**document, "now": {key: [each._asdict() for each in values] for key, values in held.items()}})
         return
     for key, value in changes.items():
-        said = told(key, held[key]) if value is None else f"{key}={_shown(value, now.get(key))}"
+        said = value_after_reset(key, held[key]) if value is None else f"{key}={_shown(value, now.get(key))}"
         print(f"{said} (only checked)" if validate_only else said)
 
 
@@ -190,7 +190,7 @@ def _held(key: str, gone: str, found: Mapping[Any, Mapping[str, Any]]) -> list[H
     return [Held(tuple(brokers) if len(who) > 1 else (), *now) for now, brokers in who.items()]
 
 
-def told(key: str, held: Sequence[Held]) -> str:
+def value_after_reset(key: str, held: Sequence[Held]) -> str:
     """``log.cleaner.threads: reset; now 2 (dynamic_default_broker)``."""
     shown = [
         f"{'[hidden]' if each.value is None else each.value} ({each.source})"

@@ -58,17 +58,17 @@ def doctor(
     from ..doctor.gathering import Gathering, local_cluster
     from ..local.directory import ClusterDirectory
 
-    is_told = is_given(context, "bootstrap")
+    is_named = is_given(context, "bootstrap")
     is_typed = is_given(context, "data", only_typed=True)
-    if data is not None and not is_told and (is_typed or ClusterDirectory(data).exists()):
+    if data is not None and not is_named and (is_typed or ClusterDirectory(data).exists()):
         bootstrap = ClusterDirectory(data).state().bootstrap_servers  # raises if the directory has no cluster
-    elif data is None and not is_told and (found := clusters_here(DEFAULT_BOOTSTRAP).meant) is not None:
+    elif data is None and not is_named and (found := clusters_here(DEFAULT_BOOTSTRAP).meant) is not None:
         data = found.directory
     addresses = [each.strip() for each in bootstrap.split(",") if each.strip()]
     local = local_cluster(DEFAULT_DATA if data is None else data, addresses)
     if is_typed and local is None:
         note(f"headrace: processes are not checked: {data} has no cluster with a node at {bootstrap}")
-    if local is not None and not is_told:  # controllers describe the cluster even when no broker is alive
+    if local is not None and not is_named:  # controllers describe the cluster even when no broker is alive
         controllers = [node.address for node in local.state().of_role("controller")]
         bootstrap = ",".join([*addresses, *controllers])
     with admin(bootstrap, properties) as client:

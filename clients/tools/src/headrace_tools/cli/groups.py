@@ -300,8 +300,8 @@ def explain(
 
     def show(found: tuple[GroupDescription, list[Rebalance]]) -> int:
         if output is OutputFormat.JSON:
-            told = [_rebalance(each) for each in found[1]]
-            print_json({"group": group, "state": found[0].state, "rebalances": told}, one_line=watch)
+            rebalance = [_rebalance(each) for each in found[1]]
+            print_json({"group": group, "state": found[0].state, "rebalances": rebalance}, one_line=watch)
         else:
             _tell(*found)
         return 0
@@ -320,14 +320,14 @@ def explain(
         )
 
 
-def _rebalance(told: Rebalance) -> dict[str, Any]:
+def _rebalance(rebalance: Rebalance) -> dict[str, Any]:
     return {
-        "number": told.number,
-        "at_ms": told.at_ms,
-        "group_epoch": told.group_epoch,
-        "reason": told.reason,
-        "ended_at_ms": told.ended_at_ms,
-        "moved_count": told.moved_count,
+        "number": rebalance.number,
+        "at_ms": rebalance.at_ms,
+        "group_epoch": rebalance.group_epoch,
+        "reason": rebalance.reason,
+        "ended_at_ms": rebalance.ended_at_ms,
+        "moved_count": rebalance.moved_count,
         "moved": [
             {
                 "topic": each.topic,
@@ -336,7 +336,7 @@ def _rebalance(told: Rebalance) -> dict[str, Any]:
                 "to_member": each.to_member,
                 "unread_ms": each.unread_ms,
             }
-            for each in told.moved
+            for each in rebalance.moved
         ],
     }
 
@@ -351,20 +351,23 @@ def _tell(group: GroupDescription, rebalances: list[Rebalance]) -> None:
 
     if not rebalances:
         print(f"group {group.group_id} has had no rebalance")
-    for at, told in enumerate(rebalances):
-        when = datetime.fromtimestamp(told.at_ms / 1000, UTC).isoformat(timespec="milliseconds")
-        moved = f"{counted(told.moved_count, 'partition')} moved"
-        if told.ended_at_ms is not None:
-            end = f"done after {group_lag.duration(max(0, told.ended_at_ms - told.at_ms))}"
+    for at, rebalance in enumerate(rebalances):
+        when = datetime.fromtimestamp(rebalance.at_ms / 1000, UTC).isoformat(timespec="milliseconds")
+        moved = f"{counted(rebalance.moved_count, 'partition')} moved"
+        if rebalance.ended_at_ms is not None:
+            end = f"done after {group_lag.duration(max(0, rebalance.ended_at_ms - rebalance.at_ms))}"
         else:
             end = "under way" if at == len(rebalances) - 1 else "overtaken by the next one"
-        print(("\n" if at else "") + f"rebalance {told.number}  {when}  epoch {told.group_epoch}  {moved}, {end}")
-        print(f"  why: {told.reason}")
-        for each in told.moved:
+        print(
+            ("\n" if at else "")
+            + f"rebalance {rebalance.number}  {when}  epoch {rebalance.group_epoch}  {moved}, {end}"
+        )
+        print(f"  why: {rebalance.reason}")
+        for each in rebalance.moved:
             unread = f"  unread for {group_lag.duration(each.unread_ms)}" if each.unread_ms is not None else ""
             print(f"  {each.topic}-{each.partition}: {named(each.from_member)} -> {named(each.to_member)}{unread}")
-        if told.moved_count > len(told.moved):
-            print(f"  and {told.moved_count - len(told.moved)} more")
+        if rebalance.moved_count > len(rebalance.moved):
+            print(f"  and {rebalance.moved_count - len(rebalance.moved)} more")
 
 
 def delete(

@@ -107,8 +107,8 @@ class ProfileFiles:
         for key, value in values.items():
             if not value.isprintable():
                 raise InvalidConfigError(f"{key}={value!r}: must be one line of printable characters")
-        told = Properties(values, set_in=dict.fromkeys(values, f"profile {name}"))
-        profile = Profile(name=name, path=path, values=told)
+        contents = Properties(values, set_in=dict.fromkeys(values, f"profile {name}"))
+        profile = Profile(name=name, path=path, values=contents)
         profile.check()
         escaped = {key: value.replace("\\", "\\\\") for key, value in values.items()}
         self._replace(path, format_properties(escaped, comment=f"a profile of the command line: --profile {name}"))

@@ -38,12 +38,12 @@ class Progress:
 
 class _Lines(Progress):
     def __init__(self, every_s: float) -> None:
-        self._every_s, self._told = every_s, time.monotonic()
+        self._every_s, self._shown_s = every_s, time.monotonic()
 
     def at(self, look: Callable[[], HowFar]) -> None:
         now = time.monotonic()
-        if now - self._told >= self._every_s:
-            self._told = now
+        if now - self._shown_s >= self._every_s:
+            self._shown_s = now
             note(look().words)
 
 

@@ -10,7 +10,7 @@ from headrace_core.plurals import counted
 
 from . import complete
 from .client import DEFAULT_BOOTSTRAP, Bootstrap, admin
-from .configs import told, what_holds
+from .configs import value_after_reset, what_holds
 from .output import Output, OutputFormat, key_values, note, print_json, print_table, show, tell_notes
 
 _Name = Annotated[str, typer.Argument(metavar="NAME", help="The topic.", autocompletion=complete.topics)]
@@ -173,7 +173,7 @@ def describe_partitions(client: Any, names: list[str] | None) -> list[dict[str, 
         for each in topic.partitions:
             move = moving.get(TopicPartition(topic.name, each.partition))
             added = set() if move is None else set(move.adding_replicas)  # not in sync yet, as expected
-            settled = [replica for replica in each.replicas if replica not in added]
+            former = [replica for replica in each.replicas if replica not in added]
             rows.append(
                 {
                     "partition": each.partition,
@@ -184,7 +184,7 @@ def describe_partitions(client: Any, names: list[str] | None) -> list[dict[str, 
                     "offline_replicas": list(each.offline_replicas),
                     "elr": list(each.elr),
                     "last_known_elr": list(each.last_known_elr),
-                    "under_replicated": len(each.isr) < len(settled),
+                    "under_replicated": len(each.isr) < len(former),
                     "under_min_isr": len(each.isr) < min(minimum, len(each.replicas)),
                     "unavailable": each.leader < 0,
                 }
@@ -221,8 +221,8 @@ def _print_partitions(rows: list[dict[str, Any]], first: list[str]) -> None:
 
 
 def _state(row: dict[str, Any]) -> str:
-    told = {"unavailable": "no leader", "under_min_isr": "under min isr", "under_replicated": "under replicated"}
-    return ", ".join(words for flag, words in told.items() if row[flag]) or "ok"
+    states = {"unavailable": "no leader", "under_min_isr": "under min isr", "under_replicated": "under replicated"}
+    return ", ".join(words for flag, words in states.items() if row[flag]) or "ok"
 
 
 def alter(
@@ -270,7 +270,7 @@ def alter(
         keys = f", {counted(len(changes), 'key')} changed" if changes else ""
         print(f"altered topic {name} ({counted(row['partitions'], 'partition')}{keys})")
         for key in deleted:
-            print(told(key, held[key]))
+            print(value_after_reset(key, held[key]))
 
 
 def delete(

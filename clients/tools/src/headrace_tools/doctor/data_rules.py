@@ -217,7 +217,7 @@ def group_lag(facts: Facts) -> Iterator[Finding]:
                 "group-lag",
                 Severity.WARNING,
                 f"group {group.described.group_id!r} {words} ({status}) in {count(names)}, {lag} records behind"
-                + _members_told(group),
+                + _members_shown(group),
                 f"group {group.described.group_id}: {some(names)}",
                 cure + f"; `headrace groups describe {group.described.group_id}`",
             )
@@ -279,6 +279,6 @@ def plural_verb(subjects: Sequence[int]) -> str:
     return "s" if len(subjects) == 1 else ""
 
 
-def _members_told(group: GroupFacts) -> str:
+def _members_shown(group: GroupFacts) -> str:
     members = len(group.described.members)
     return f"; it has {counted(members, 'member')}" if members else "; it has no members"

@@ -127,14 +127,14 @@ class Gathering:
     def _nodes(self, role: str, addresses: Mapping[int, str]) -> dict[int, Tried]:
         found = dict(zip(addresses, self._tried(addresses.values()), strict=True))
         answering = [node_id for node_id, tried in found.items() if tried.trouble in (None, Trouble.NOT_SERVING)]
-        told = self._ask_each(
+        answers = self._ask_each(
             answering,
             lambda node_id: f"{role} {node_id} about itself",
             lambda node_id: self._client.describe_node(found[node_id].address, timeout=self._timeout_s),
         )
         for node_id, tried in found.items():
-            if node_id in told:
-                found[node_id] = dataclasses.replace(tried, node=told[node_id])
+            if node_id in answers:
+                found[node_id] = dataclasses.replace(tried, node=answers[node_id])
             elif node_id not in answering and role == "controller":
                 # Its listener is not for clients: no fault, but nothing is known about it.
                 what = f"{role} {node_id} about itself"
@@ -181,7 +181,7 @@ class Gathering:
             lambda broker_id: f"log directories of broker {broker_id}",
             lambda broker_id: self._client.describe_log_dirs([broker_id], timeout=self._timeout_s)[broker_id],
         )
-        return {broker_id: tuple(told) for broker_id, told in found.items()}
+        return {broker_id: tuple(answers) for broker_id, answers in found.items()}
 
     def _moves(self, brokers: Iterable[int], before: Mapping[int, tuple[LogDirDescription, ...]]) -> tuple[Move, ...]:
         def moving() -> dict[TopicPartition, PartitionReassignment] | None:
@@ -234,7 +234,7 @@ class Gathering:
             why = f"there are {len(names)} groups; the first {_GROUPS_EXPLAINED_MAX} were asked"
             self._not_asked.append(NotAsked(what="rebalances of all groups", why=why, is_no_fault=True))
         explained = [each.group_id for each in (described or ())[:_GROUPS_EXPLAINED_MAX] if each.error is None]
-        told = self._ask_each(
+        answers = self._ask_each(
             explained,
             lambda group_id: f"rebalances of group {group_id!r}",
             lambda group_id: client.explain_group(group_id, timeout=timeout_s),
@@ -247,7 +247,7 @@ class Gathering:
                 GroupFacts(
                     described=each,
                     lag=lag_of.get(each.group_id),
-                    rebalances=tuple(told.get(each.group_id, ())),
+                    rebalances=tuple(answers.get(each.group_id, ())),
                     clock_ahead_ms=ahead_ms,
                 )
             )

@@ -136,16 +136,16 @@ def address_of_another(facts: Facts) -> Iterator[Finding]:
         return
     for role, all_tried in (("broker", facts.brokers), ("coordinator", facts.coordinators)):
         for node_id, tried in sorted(all_tried.items()):
-            told = tried.node
-            if told is None or (not told.cluster_id and told.node_id < 0):
+            answer = tried.node
+            if answer is None or (not answer.cluster_id and answer.node_id < 0):
                 continue
-            stranger = bool(told.cluster_id) and told.cluster_id != facts.cluster.cluster_id
-            if stranger or told.role != role or told.node_id not in (node_id, -1):
-                whose = f" of cluster {told.cluster_id}" if stranger else ""
+            stranger = bool(answer.cluster_id) and answer.cluster_id != facts.cluster.cluster_id
+            if stranger or answer.role != role or answer.node_id not in (node_id, -1):
+                whose = f" of cluster {answer.cluster_id}" if stranger else ""
                 yield Finding(
                     "address-of-another",
                     Severity.ERROR,
-                    f"{tried.address}, where {role} {node_id} should be, is {told.role} {told.node_id}{whose}",
+                    f"{tried.address}, where {role} {node_id} should be, is {answer.role} {answer.node_id}{whose}",
                     f"{role} {node_id} at {tried.address}",
                     "two nodes advertise one address, or a forwarded port leads to the wrong one: correct "
                     "advertised.listeners (or the forwarding), and restart the node",
@@ -236,9 +236,9 @@ def process_dead(facts: Facts) -> Iterator[Finding]:
 @rule("process-stopped")
 def process_stopped(facts: Facts) -> Iterator[Finding]:
     """A process of a local cluster is suspended. (A broker fenced for it: see broker-down.)"""
-    told = facts.fenced() - starting(facts)
+    reported = facts.fenced() - starting(facts)
     for node in facts.local:
-        if node.stopped and not (node.role == "broker" and node.node_id in told):
+        if node.stopped and not (node.role == "broker" and node.node_id in reported):
             yield Finding(
                 "process-stopped",
                 Severity.ERROR,
@@ -286,13 +286,13 @@ def voter_away(facts: Facts) -> Iterator[Finding]:
     ]
     spare = (len(quorum.voters) - 1) // 2 - len(away)
     for voter in away:
-        heard = "never since it leads" if voter.last_fetch_timestamp_ms is None else (
+        fetched = "never since it leads" if voter.last_fetch_timestamp_ms is None else (
             f"not for {(now_ms - voter.last_fetch_timestamp_ms) / 1000:.0f} s"
         )  # fmt: skip
         yield Finding(
             "voter-away",
             Severity.ERROR if spare <= 0 else Severity.WARNING,
-            f"controller {voter.replica_id} votes, and its leader ({quorum.leader_id}) has heard from it {heard}; "
+            f"controller {voter.replica_id} votes, and its leader ({quorum.leader_id}) has heard from it {fetched}; "
             + ("one more that fails stops every change" if spare <= 0 else f"{spare} more may fail"),
             f"controller {voter.replica_id} at {voter.address or 'an unknown address'}",
             (_local_cure(facts, "controller", voter.replica_id) or "start it, or restart it if it hangs")
@@ -424,12 +424,12 @@ def version_mix(facts: Facts) -> Iterator[Finding]:
     for name, node in facts.nodes():
         by_version[node.software_version].append(name)
     if len(by_version) > 1:
-        told = "; ".join(f"{version}: {', '.join(names)}" for version, names in sorted(by_version.items()))
+        versions = "; ".join(f"{version}: {', '.join(names)}" for version, names in sorted(by_version.items()))
         yield Finding(
             "version-mix",
             Severity.WARNING,
-            f"{len(by_version)} versions run side by side: {told}",
-            told,
+            f"{len(by_version)} versions run side by side: {versions}",
+            versions,
             "finish the upgrade, node by node; the feature level stays where it is until all understand the next one",
         )
 
@@ -536,13 +536,13 @@ def starting(facts: Facts) -> set[int]:
     now_ms = None if facts.quorum is None else _leaders_now_ms(facts.quorum)
     if facts.quorum is None or now_ms is None:
         return set()
-    heard = {b.broker_id for b in facts.quorum.brokers if now_ms - b.last_heartbeat_timestamp_ms < HEARTBEAT_FRESH_MS}
-    return facts.fenced() & heard
+    fresh = {b.broker_id for b in facts.quorum.brokers if now_ms - b.last_heartbeat_timestamp_ms < HEARTBEAT_FRESH_MS}
+    return facts.fenced() & fresh
 
 
 def _addresses(facts: Facts) -> set[str]:
-    told = {tried.address for all_tried in (facts.brokers, facts.coordinators) for tried in all_tried.values()}
-    return told | {broker.address for broker in ([] if facts.cluster is None else facts.cluster.brokers)}
+    asked = {tried.address for all_tried in (facts.brokers, facts.coordinators) for tried in all_tried.values()}
+    return asked | {broker.address for broker in ([] if facts.cluster is None else facts.cluster.brokers)}
 
 
 def _is_elsewhere(ip: str) -> bool:

@@ -54,15 +54,15 @@ def listens(address: str) -> bool:
 def clusters_here(default: str, *, candidates: Callable[[], Iterator[Path]] | None = None) -> Here:
     """The local clusters for a command at ``default``. A cluster whose broker at ``default`` is dead does not count if
     another process listens there now. Two such clusters outside the data directory are ambiguous, so neither counts."""
-    heard: list[bool] = []
+    answers: list[bool] = []
 
     def is_meant(cluster: Running) -> bool:
         first = _broker_at(default, cluster.state)
         if first is None or first.alive():
             return first is not None
-        if not heard:
-            heard.append(listens(default))
-        return not heard[0]
+        if not answers:
+            answers.append(listens(default))
+        return not answers[0]
 
     own = _running(Path(os.environ.get(DATA_VARIABLE) or DEFAULT_DATA))
     if own is not None and is_meant(own):

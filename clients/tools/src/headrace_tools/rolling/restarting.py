@@ -107,7 +107,7 @@ class RollingRestart:
             except ClusterStartError:
                 self._tell(f"  {node} did not come back. {_progress(done, waiting)}")
                 raise
-            seen, done[-1] = self._settled(done, waiting)
+            seen, done[-1] = self._until_whole(done, waiting)
         return Rolled(restarted=tuple(done), left=tuple(waiting), notes=tuple(notes))
 
     def _restart(self, node: NodeName) -> Restarted:
@@ -118,7 +118,7 @@ class RollingRestart:
         self._now = (*self._now[:2], f"until all is whole after {node}")
         return Restarted(node=node, pid=pid, away_s=away_s, whole_s=None)
 
-    def _settled(self, done: list[Restarted], waiting: list[NodeName]) -> tuple[Seen, Restarted]:
+    def _until_whole(self, done: list[Restarted], waiting: list[NodeName]) -> tuple[Seen, Restarted]:
         """Wait until the cluster is whole (or the roll is to end); returns the last look, and the last of ``done`` with
         the time that took."""
         last = done[-1]
@@ -142,7 +142,7 @@ class RollingRestart:
     def _wait(self, check: Callable[[Seen, float], list[str]], limit_s: float) -> tuple[Seen, list[str]]:
         """Look until ``check`` (with the facts and the time when the look began) has no reasons, until ``limit_s`` is
         over, or until the roll is to end."""
-        begun = told = time.monotonic()
+        begun = reported_s = time.monotonic()
         while True:
             asked = time.monotonic()
             self._at(*self._now)
@@ -151,15 +151,15 @@ class RollingRestart:
             now = time.monotonic()
             if not reasons or now - begun >= limit_s or self._ends():
                 return seen, reasons
-            if now - told >= _TELL_S:
-                told = now
+            if now - reported_s >= _TELL_S:
+                reported_s = now
                 self._tell(f"  waiting: {'; '.join(reasons)}")
             time.sleep(_LOOK_S)
 
 
 def _progress(done: list[Restarted], waiting: list[NodeName]) -> str:
-    told, left = ", ".join(str(each.node) for each in done), ", ".join(map(str, waiting))
-    return f"Restarted: {told or 'none'}; not restarted: {left or 'none'}"
+    reported_s, left = ", ".join(str(each.node) for each in done), ", ".join(map(str, waiting))
+    return f"Restarted: {reported_s or 'none'}; not restarted: {left or 'none'}"
 
 
 @contextlib.contextmanager

@@ -131,27 +131,27 @@ def not_whole(seen: Seen, returned: Returned | None = None) -> list[str]:
 def unavoidable(seen: Seen, nodes: Collection[NodeName]) -> list[str]:
     """What clients will notice during the restart of ``nodes``, because no other node can take over; reported
     before."""
-    told = []
+    notes = []
     brokers = {name.node_id for name in nodes if name.role == "broker"}
     helpless = [part for part in seen.partitions if _is_helpless(part) and brokers & part.copies]
     sole = [part.name for part in helpless if len(part.copies) == 1]
     if sole:
-        told.append(f"while its broker restarts nobody reads or writes {_some(sole)}: one copy each")
+        notes.append(f"while its broker restarts nobody reads or writes {_some(sole)}: one copy each")
     tight = [part.name for part in helpless if len(part.copies) > 1]
     if tight:
-        told.append(
+        notes.append(
             f"while one of its brokers restarts {_some(tight)} refuses acks=all: min.insync.replicas is as many as "
             "there are copies"
         )
     controllers = seen.of_role("controller")
     if len(controllers) < 3 and any(name.role == "controller" for name in nodes):
-        told.append(
+        notes.append(
             f"with {counted(len(controllers), 'controller')} there is no majority while one restarts: metadata changes "
             "wait, records flow"
         )
     if len(seen.of_role("coordinator")) == 1 and any(name.role == "coordinator" for name in nodes):
-        told.append("there is one coordinator: groups wait while it restarts")
-    return told
+        notes.append("there is one coordinator: groups wait while it restarts")
+    return notes
 
 
 def _is_helpless(part: PartitionSeen) -> bool:
@@ -197,11 +197,11 @@ def _quorum_short(seen: Seen, returned: Returned | None) -> Iterator[str]:
         if name.node_id not in voters:
             yield f"{name} has no vote (`headrace up` makes it a voter)"
     for number, voter in sorted(voters.items()):
-        heard, caught_up = voter.last_fetch_timestamp_ms, voter.last_caught_up_timestamp_ms
-        if heard is None or caught_up is None:
+        last_fetch, caught_up = voter.last_fetch_timestamp_ms, voter.last_caught_up_timestamp_ms
+        if last_fetch is None or caught_up is None:
             yield f"controller {number} has not caught up since controller {quorum.leader_id} leads"
-        elif now_ms - heard > VOTER_SILENT_MS:
-            yield f"controller {number} has not been heard for {(now_ms - heard) / 1000:.0f} s"
+        elif now_ms - last_fetch > VOTER_SILENT_MS:
+            yield f"controller {number} has not been heard for {(now_ms - last_fetch) / 1000:.0f} s"
         elif now_ms - caught_up > VOTER_SILENT_MS:
             yield f"controller {number} is behind for {(now_ms - caught_up) / 1000:.0f} s"
         elif returned is not None and returned.node == NodeName("controller", number) and caught_up < returned.at_ms:

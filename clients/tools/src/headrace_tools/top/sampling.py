@@ -83,7 +83,7 @@ class Sampling:
                 if part.leader >= 0:
                     by_leader[part.leader].append(TopicPartition(topic.name, part.partition))
         found, at_s = {}, {}
-        for leader, answered_s, told in self._each(
+        for leader, answered_s, by_item in self._each(
             by_leader,
             "offsets at broker",
             lambda leader: self._client.list_offsets(
@@ -91,18 +91,18 @@ class Sampling:
             ),
         ):
             at_s[leader] = answered_s
-            found.update({partition: each.offset for partition, each in told.items()})
+            found.update({partition: each.offset for partition, each in by_item.items()})
         return found, at_s
 
     def _sizes(self, brokers: list[int]) -> tuple[dict[tuple[TopicPartition, int], int], dict[int, float]]:
         found, at_s = {}, {}
-        for broker_id, answered_s, told in self._each(
+        for broker_id, answered_s, by_item in self._each(
             brokers,
             "log directories of broker",
             lambda broker_id: self._client.describe_log_dirs([broker_id], timeout=self._timeout_s),
         ):
             at_s[broker_id] = answered_s
-            for directory in told.get(broker_id, []):
+            for directory in by_item.get(broker_id, []):
                 for each in directory.replicas:
                     if not each.is_future:
                         found[TopicPartition(each.topic, each.partition), broker_id] = each.size_bytes

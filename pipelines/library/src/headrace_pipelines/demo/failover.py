@@ -12,7 +12,7 @@ from headrace import Admin, LocalCluster
 from headrace_core.errors import HeadraceError
 
 #: Time limit of an election, and of catching up (seconds).
-PATIENCE_S = 120.0
+TIMEOUT_S = 120.0
 _LOOK_S = 0.02
 
 
@@ -92,7 +92,7 @@ class LeaderDeath:
     # -- in the watching thread
 
     def _watch(self) -> None:
-        while time.perf_counter() - self._killed_s < PATIENCE_S and not self._over.is_set():
+        while time.perf_counter() - self._killed_s < TIMEOUT_S and not self._over.is_set():
             try:
                 partitions = self._admin.describe_topics([self._topic])[0].partitions
             except HeadraceError as error:
@@ -111,7 +111,7 @@ class LeaderDeath:
         self._watcher.join()
         if self._elected is None:
             why = "" if self._failure is None else f" ({self._failure})"
-            raise FailoverFailedError(f"nobody leads in broker {self._victim}'s place after {PATIENCE_S:g} s{why}")
+            raise FailoverFailedError(f"nobody leads in broker {self._victim}'s place after {TIMEOUT_S:g} s{why}")
         if self._first_write_s is None:
             raise FailoverFailedError(f"no record was acknowledged by a new leader after broker {self._victim}'s death")
         elected_s, leader, epoch = self._elected
@@ -144,7 +144,7 @@ class LeaderDeath:
             seconds = time.perf_counter() - started_s
             if not short:
                 return seconds
-            if seconds > PATIENCE_S:
+            if seconds > TIMEOUT_S:
                 raise FailoverFailedError(f"not every replica is in sync after {seconds:.0f} s: {', '.join(short)}")
             time.sleep(_LOOK_S)
 

@@ -14,7 +14,7 @@ from headrace_core.errors import HeadraceError
 GROUP = "departures_by_hour"
 
 #: How long the coordinator may take to know the query's position and the log's end (it samples every two seconds).
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 _LOOK_S = 0.1
 #: Timeout of the figure beside the progress bar.
 _GLANCE_S = 2.0
@@ -30,7 +30,7 @@ def described(servers: str) -> list[str]:
     """The output of ``headrace groups describe`` for the query's group. Raises GroupFailedError if the command
     fails."""
     command = [sys.executable, "-m", "headrace_tools", "groups", "describe", GROUP, "-b", servers]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     if done.returncode:
         raise GroupFailedError(f"headrace groups describe {GROUP}: {done.stderr.strip()}")
     return [line.rstrip() for line in done.stdout.splitlines() if line.strip()]
@@ -55,7 +55,7 @@ class QueryLag:
 
         Raises GroupFailedError if that stays untrue.
         """
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + TIMEOUT_S
         while True:
             (lag,) = self._admin.describe_lag([GROUP])
             committed = sum(each.committed_offset for each in lag.partitions)

@@ -128,15 +128,15 @@ def _work(
     with show.meter("read", len(events)) as meter:
         read = 0
 
-        def told(batch: dict[str, Any]) -> None:
+        def on_batch(batch: dict[str, Any]) -> None:
             nonlocal read
             read += batch["numInputRows"]
             watermark = batch.get("eventTime", {}).get("watermark", "")[:10]
             behind = lag.now()
-            told_lag = "" if behind is None else f", lag {behind:,}"
-            meter.at(read, f"batch {batch['batchId']}, watermark {watermark}{told_lag}")
+            lag_text = "" if behind is None else f", lag {behind:,}"
+            meter.at(read, f"batch {batch['batchId']}, watermark {watermark}{lag_text}")
 
-        streamed = pipeline.run(frame, places.parquet, places.checkpoint, told)
+        streamed = pipeline.run(frame, places.parquet, places.checkpoint, on_batch)
     rate = streamed.rows / streamed.seconds
     show.note(f"{streamed.rows:,} rows in {streamed.seconds:.1f} s, query start included: {rate:,.0f} rows/s")
 

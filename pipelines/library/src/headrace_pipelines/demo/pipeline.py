@@ -71,8 +71,8 @@ def departures_by_window(spark: SparkSession, bootstrap_servers: str) -> DataFra
     )
 
 
-def run(frame: DataFrame, output: Path, checkpoint: Path, told: Callable[[dict[str, Any]], None]) -> Progress:
-    """Process what is in the log now, then return; ``told`` receives each batch's progress (Spark's dictionary)."""
+def run(frame: DataFrame, output: Path, checkpoint: Path, on_batch: Callable[[dict[str, Any]], None]) -> Progress:
+    """Process what is in the log now, then return; ``on_batch`` receives each batch's progress (Spark's dictionary)."""
     started = time.perf_counter()
     query = (
         frame.writeStream.format("parquet")
@@ -92,7 +92,7 @@ def run(frame: DataFrame, output: Path, checkpoint: Path, told: Callable[[dict[s
             seen.add(batch["batchId"])
             total.rows += batch["numInputRows"]
             total.late_groups += sum(state["numRowsDroppedByWatermark"] for state in batch["stateOperators"])
-            told(batch)
+            on_batch(batch)
 
     try:
         while not query.awaitTermination(1):

@@ -66,10 +66,10 @@ _WATCHED_EVERY = 20
 
 
 def publish(
-    bootstrap_servers: str, events: Sequence[Event], told: Callable[[int], None], death: LeaderDeath
+    bootstrap_servers: str, events: Sequence[Event], on_progress: Callable[[int], None], death: LeaderDeath
 ) -> Published:
-    """Send every event with its own future; ``told(n)`` receives the number sent. ``death`` strikes after half of
-    them."""
+    """Send every event with its own future; ``on_progress(n)`` receives the number sent. ``death`` strikes after half
+    of them."""
     settings = {"bootstrap.servers": bootstrap_servers, "acks": "all", "linger.ms": 20, "batch.size": 262_144}
     with Producer(settings) as producer:
         started = time.perf_counter()
@@ -81,10 +81,10 @@ def publish(
             if death.has_struck and index % _WATCHED_EVERY == 0:
                 futures[-1].add_done_callback(death.acknowledged)
             if index % 20_000 == 0:
-                told(index)
+                on_progress(index)
         producer.flush(timeout=120)
         seconds = time.perf_counter() - started
-        told(len(events))
+        on_progress(len(events))
         acknowledged: Acknowledged = {partition: {} for partition in range(PARTITIONS)}
         failed = 0
         for event, future in zip(events, futures, strict=True):

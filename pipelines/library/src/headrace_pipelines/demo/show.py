@@ -19,14 +19,14 @@ class Meter:
     def __init__(self, console: Console, what: str, total: int, bar: Progress | None) -> None:
         self._console, self._what, self._total, self._bar = console, what, total, bar
         self._task = bar.add_task(what, total=total) if bar is not None else None
-        self._told_s = time.monotonic()
+        self._shown_s = time.monotonic()
 
     def at(self, done: int, note: str = "") -> None:
         """Show ``done`` of the total, with ``note`` at the end of the line."""
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, completed=done, description=f"{self._what}  {note}")
-        elif time.monotonic() - self._told_s >= PLAIN_EVERY_S or done == self._total:
-            self._told_s = time.monotonic()
+        elif time.monotonic() - self._shown_s >= PLAIN_EVERY_S or done == self._total:
+            self._shown_s = time.monotonic()
             self._console.print(f"   {self._what}: {done:,} of {self._total:,}  {note}".rstrip())
 
 

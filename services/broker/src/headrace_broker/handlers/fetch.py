@@ -294,7 +294,7 @@ class FetchStream(StreamHandler[Any]):
                 continue
             next_offset = position if piece is None else piece.next_offset
             high_watermark, log_start = reads.high_watermark, reads.log_start
-            if piece is not None or entry.has_news(high_watermark, log_start):
+            if piece is not None or entry.has_changed(high_watermark, log_start):
                 entry.sent_high_watermark = high_watermark
                 entry.sent_log_start = log_start
                 tell(

@@ -44,8 +44,8 @@ logger = logging.getLogger(__name__)
 UNSENT_MAX = 20_000  #: Answers to joins that may wait to be written before the stream is not read.
 
 #: Heartbeat interval towards a follower that sends heartbeats (replication.proto, ``sends_heartbeats``).
-SPEAK_S = 1.0
-_STILL_HERE = response_to_proto(Response(speaks=True))
+HEARTBEAT_S = 1.0
+_HEARTBEAT = response_to_proto(Response(sends_heartbeats=True))
 
 STALLED_MS = 500  #: A silence check that runs so late shows a stalled loop, and proves nothing.
 
@@ -160,13 +160,13 @@ class ReplicationService(replication_pb2_grpc.ReplicationServicer):
 class LeaderStream(StreamHandler[Any]):
     __slots__ = (
         "_closed",
+        "_heartbeat_timer",
         "_is_scheduled",
         "_key",
         "_lane",
         "_loop",
         "_service",
         "_silence",
-        "_speaking",
         "_stream",
         "_timer",
         "_timer_ms",
@@ -183,7 +183,7 @@ class LeaderStream(StreamHandler[Any]):
         self._is_scheduled = False
         self._closed = False
         self._silence: asyncio.TimerHandle | None = None
-        self._speaking: asyncio.TimerHandle | None = None
+        self._heartbeat_timer: asyncio.TimerHandle | None = None
 
     @property
     def broker_id(self) -> int:
@@ -200,12 +200,12 @@ class LeaderStream(StreamHandler[Any]):
             self._lane = self._service.lane(hello, self)
             self._key = (hello.broker_id, hello.lane)
             self._listen()
-            if hello.speaks:
-                self._speak()
+            if hello.sends_heartbeats:
+                self._send_heartbeat()
             return
         if lane.is_closed:
             return  # it arrived while the stream ended: a join would replace one on the current stream
-        lane.heard()
+        lane.touch()
         said = request_of(request)
         for handle in said.leaves:
             lane.leave(handle, cannot_append=handle in said.cannot_append)
@@ -232,9 +232,9 @@ class LeaderStream(StreamHandler[Any]):
         if self._silence is not None:
             self._silence.cancel()
             self._silence = None
-        if self._speaking is not None:
-            self._speaking.cancel()
-            self._speaking = None
+        if self._heartbeat_timer is not None:
+            self._heartbeat_timer.cancel()
+            self._heartbeat_timer = None
         if self._lane is not None:
             self._service.closed(self, self._key)
             self._lane.close()
@@ -250,21 +250,21 @@ class LeaderStream(StreamHandler[Any]):
         if silent_at_ms is None:
             return
         if self._stream.paused or now_ms - silent_at_ms > STALLED_MS:
-            lane.heard()  # nothing was read here, so silence proves nothing
+            lane.touch()  # nothing was read here, so silence proves nothing
             silent_at_ms = now_ms + SILENCE_MS
         if now_ms >= silent_at_ms:
             self.end(NetworkError(f"broker {self.broker_id} has said nothing for {SILENCE_MS} ms: the link is broken"))
         else:
             self._silence = self._loop.call_later((silent_at_ms - now_ms) / 1000, self._listen)
 
-    def _speak(self) -> None:
+    def _send_heartbeat(self) -> None:
         """Send a heartbeat every second: a follower without one ends the stream."""
-        self._speaking = None
+        self._heartbeat_timer = None
         if self._lane is None or self._closed or self._lane.is_closed:
             return
         if not self._stream.queued_bytes:  # else a message is on its way to it
-            self._stream.send(_STILL_HERE, ITEM_BYTES)
-        self._speaking = self._loop.call_later(SPEAK_S, self._speak)
+            self._stream.send(_HEARTBEAT, ITEM_BYTES)
+        self._heartbeat_timer = self._loop.call_later(HEARTBEAT_S, self._send_heartbeat)
 
     def wake(self) -> None:
         """Schedule a turn at the end of this turn of the loop: the lane may have something to send."""

@@ -31,7 +31,7 @@ from headrace_core.errors import CorruptMessageError, HeadraceError, UnknownServ
 from headrace_core.types import TopicPartition
 
 from .matching import EndOf, cut_for
-from .messages import Ack, Ended, Join, Joined, News, Push
+from .messages import Ack, Ended, Join, Joined, OffsetsUpdate, Push
 
 
 class FollowerState(enum.Enum):
@@ -228,7 +228,7 @@ class PartitionFollower:
             self._end(FollowerState.TRUNCATING)
             return Truncate(max(cut, 0))
         self.state = FollowerState.FOLLOWING
-        self._heard(answer.high_watermark, answer.log_start)
+        self._learn_offsets(answer.high_watermark, answer.log_start)
         return LogsMatch()
 
     def truncated(self, log_end: int, last_epoch: int, *, log_start: int | None = None) -> None:
@@ -284,7 +284,7 @@ class PartitionFollower:
                 return Refuse(error)
             end, epoch = batch.next_offset, batch.leader_epoch
         self._taken_end, self._taken_epoch = end, epoch
-        self._heard(push.high_watermark, push.log_start)
+        self._learn_offsets(push.high_watermark, push.log_start)
         return Take(push.records, end)
 
     def _what_is_wrong(self, batch: PushedBatch, end: int, epoch: int) -> str:
@@ -316,10 +316,10 @@ class PartitionFollower:
         if self.state is not FollowerState.TRUNCATING:
             self._out(error)
 
-    def news(self, news: News) -> None:
+    def updated(self, updated: OffsetsUpdate) -> None:
         """Apply the leader's new offsets."""
-        if news.handle == self.handle and self.state is FollowerState.FOLLOWING:
-            self._heard(news.high_watermark, news.log_start)
+        if updated.handle == self.handle and self.state is FollowerState.FOLLOWING:
+            self._learn_offsets(updated.high_watermark, updated.log_start)
 
     def log_start_moved(self, log_start: int) -> None:
         """Records below ``log_start`` were deleted here."""
@@ -340,7 +340,7 @@ class PartitionFollower:
         self._acked = ack
         return ack
 
-    def _heard(self, high_watermark: int, log_start: int) -> None:
+    def _learn_offsets(self, high_watermark: int, log_start: int) -> None:
         self._leader_high_watermark = max(self._leader_high_watermark, high_watermark)
         self._leader_log_start = max(self._leader_log_start, log_start)
         self._advance()

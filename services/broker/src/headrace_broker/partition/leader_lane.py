@@ -48,7 +48,7 @@ from headrace_core.types import NO_EPOCH, TopicPartition
 
 from .leader import PartitionLeader
 from .matching import match
-from .messages import Ack, Ended, Hello, Join, Joined, Lane, News, Push, Response
+from .messages import Ack, Ended, Hello, Join, Joined, Lane, OffsetsUpdate, Push, Response
 from .pacing import Pacer
 
 T = TypeVar("T")
@@ -58,7 +58,7 @@ MESSAGE_BYTES = 1024 * 1024  #: Records in one message; more gains nothing, and 
 SHARE_BYTES_MIN = 64 * 1024  #: Least share of a partition in a message that others wait for.
 CATCH_UP_BYTES = 8 * 1024 * 1024  #: A replica farther behind than this uses the catch-up lane.
 HAND_OVER_BYTES = 1024 * 1024  #: A replica nearer than this returns to the live lane.
-NEWS_DELAY_MS = 20  #: Delay after which offsets are sent alone; most travel with the next push.
+UPDATE_DELAY_MS = 20  #: Delay after which offsets are sent alone; most travel with the next push.
 PACED_LOOK_MS = 500  #: Longest wait between two checks of the throttle.
 COLD_READS_MAX = 2  #: Concurrent disk reads of a lane.
 SILENCE_MS = 3_000  #: Silence after which a follower with heartbeats counts as disconnected or frozen.
@@ -203,7 +203,7 @@ class JoinedReplica:
             self.lane.make_ready(self)
 
     def high_watermark_moved(self, partition: TopicPartition) -> None:
-        self.lane.has_news(self)
+        self.lane.offsets_changed(self)
 
     def leadership_ended(self, partition: TopicPartition) -> None:
         self.lane.resigned(self)
@@ -243,8 +243,8 @@ class LeaderLane:
         self.is_closed = False
         self._window_bytes = min(hello.window_bytes, WINDOW_BYTES_MAX)
         self._in_flight_bytes = 0
-        self._speaks = hello.speaks
-        self._heard_ms = now_ms()
+        self._sends_heartbeats = hello.sends_heartbeats
+        self._last_contact_ms = now_ms()
         self._host = host
         self._registry = registry
         self._pacer = pacer
@@ -260,8 +260,8 @@ class LeaderLane:
         self._reading = 0  #: Handles with a read in progress, or its result unsent.
         self._joined: deque[Joined] = deque()
         self._ended: deque[Ended] = deque()
-        self._news: dict[JoinedReplica, None] = {}
-        self._news_due_ms = 0
+        self._updates: dict[JoinedReplica, None] = {}
+        self._updates_due_ms = 0
 
     def join(self, join: Join) -> None:
         """``next`` returns the answer. InvalidRequestError, which ends the stream, for an invalid join."""
@@ -372,14 +372,14 @@ class LeaderLane:
         if replica is not None:
             self.forget(replica, cannot_append=cannot_append)
 
-    def heard(self) -> None:
+    def touch(self) -> None:
         """A message of the follower arrived, perhaps only a heartbeat."""
-        self._heard_ms = self._now_ms()
+        self._last_contact_ms = self._now_ms()
 
     def silent_at_ms(self) -> int | None:
         """When the connection counts as broken unless the follower sends something; None: never, because this follower
         sends no heartbeats (an older version)."""
-        return self._heard_ms + SILENCE_MS if self._speaks else None
+        return self._last_contact_ms + SILENCE_MS if self._sends_heartbeats else None
 
     def close(self) -> None:
         """End the stream. Idempotent."""
@@ -399,11 +399,11 @@ class LeaderLane:
         self._resigned.append(replica)
         self._wake()
 
-    def has_news(self, replica: JoinedReplica) -> None:
-        if not self._news:
-            self._news_due_ms = self._now_ms() + NEWS_DELAY_MS
-            self._wake_at(self._news_due_ms)
-        self._news[replica] = None
+    def offsets_changed(self, replica: JoinedReplica) -> None:
+        if not self._updates:
+            self._updates_due_ms = self._now_ms() + UPDATE_DELAY_MS
+            self._wake_at(self._updates_due_ms)
+        self._updates[replica] = None
 
     def end(self, replica: JoinedReplica, error: HeadraceError | None, *, other_lane: bool = False) -> None:
         """End this handle."""
@@ -422,7 +422,7 @@ class LeaderLane:
         replica.in_flight.clear()
         replica.in_flight_bytes = 0
         replica.stash = None
-        self._news.pop(replica, None)
+        self._updates.pop(replica, None)
         if replica.holds_read and not was_reading:
             self._read_done(replica)  # else the read is in progress, and ends by itself
         leader = replica.leader
@@ -444,12 +444,12 @@ class LeaderLane:
         pushes: list[Push] = []
         # Nothing is pushed under a handle before the follower has the answer to its join.
         size = 0 if self._joined else self._collect(pushes, now_ms)
-        news = () if self._joined else self._due_news(now_ms)
+        updates = () if self._joined else self._due_updates(now_ms)
         ended = _take(self._ended)
-        items = len(joined) + len(pushes) + len(news) + len(ended)
+        items = len(joined) + len(pushes) + len(updates) + len(ended)
         if not items:
             return None
-        return Outgoing(Response(joined, tuple(pushes), news, ended), size + ITEM_BYTES * (items + 1))
+        return Outgoing(Response(joined, tuple(pushes), updates, ended), size + ITEM_BYTES * (items + 1))
 
     def _collect(self, pushes: list[Push], now_ms: int) -> int:
         """Fill ``pushes`` from the ready partitions, one round at most; returns the bytes of their records."""
@@ -525,7 +525,7 @@ class LeaderLane:
             self._pacer.take(size, now_ms)
         high_watermark, log_start = leader.high_watermark, leader.log_start
         replica.sent_high_watermark, replica.sent_log_start = high_watermark, log_start
-        self._news.pop(replica, None)
+        self._updates.pop(replica, None)
         push = Push(replica.handle, found.records, high_watermark, log_start)
         if self.is_catch_up and replica.source.bytes_from(replica.position) < HAND_OVER_BYTES:
             self.end(replica, None, other_lane=True)
@@ -538,21 +538,21 @@ class LeaderLane:
             self._ready.append(replica)
         return push
 
-    def _due_news(self, now_ms: int) -> tuple[News, ...]:
-        if not self._news or now_ms < self._news_due_ms:
+    def _due_updates(self, now_ms: int) -> tuple[OffsetsUpdate, ...]:
+        if not self._updates or now_ms < self._updates_due_ms:
             return ()
-        told: list[News] = []
-        for replica in list(itertools.islice(self._news, ITEMS_MAX)):
-            del self._news[replica]
+        updates: list[OffsetsUpdate] = []
+        for replica in list(itertools.islice(self._updates, ITEMS_MAX)):
+            del self._updates[replica]
             high_watermark, log_start = replica.leader.high_watermark, replica.leader.log_start
             if (high_watermark, log_start) != (replica.sent_high_watermark, replica.sent_log_start):
                 replica.sent_high_watermark, replica.sent_log_start = high_watermark, log_start
-                told.append(News(replica.handle, high_watermark, log_start))
-        return tuple(told)
+                updates.append(OffsetsUpdate(replica.handle, high_watermark, log_start))
+        return tuple(updates)
 
     def due_ms(self) -> int | None:
         """When ``next`` may have something without a ``wake``; None: never."""
-        due_ms = self._news_due_ms if self._news else None
+        due_ms = self._updates_due_ms if self._updates else None
         if self._paced:
             now_ms = self._now_ms()
             wait_ms = self._pacer.ready_in_ms(now_ms)
@@ -567,7 +567,7 @@ class LeaderLane:
         """Whether ``next`` may have something, now or at ``due_ms``. If not, ``wake`` or ``wake_at`` will be called."""
         return bool(
             self._ready
-            or self._news
+            or self._updates
             or self._joined
             or self._ended
             or self._resigned

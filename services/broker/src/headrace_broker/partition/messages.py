@@ -29,7 +29,7 @@ class Hello(NamedTuple):
     leader_id: int
     lane: Lane
     window_bytes: int
-    speaks: bool = False  #: It sends heartbeats every second.
+    sends_heartbeats: bool = False  #: It sends heartbeats every second.
 
 
 class Join(NamedTuple):
@@ -101,7 +101,7 @@ class Push(NamedTuple):
     log_start: int
 
 
-class News(NamedTuple):
+class OffsetsUpdate(NamedTuple):
     """Offsets that changed without records to push."""
 
     handle: int
@@ -122,6 +122,6 @@ class Response(NamedTuple):
 
     joined: tuple[Joined, ...] = ()
     pushes: tuple[Push, ...] = ()
-    news: tuple[News, ...] = ()
+    updates: tuple[OffsetsUpdate, ...] = ()
     ended: tuple[Ended, ...] = ()
-    speaks: bool = False  #: It sends heartbeats every second.
+    sends_heartbeats: bool = False  #: It sends heartbeats every second.

@@ -49,7 +49,7 @@ class SessionPartition:
         self.sent_high_watermark = -1
         self.sent_log_start = -1
 
-    def has_news(self, high_watermark: int, log_start: int) -> bool:
+    def has_changed(self, high_watermark: int, log_start: int) -> bool:
         """Whether either offset changed since the client last received it."""
         return high_watermark != self.sent_high_watermark or log_start != self.sent_log_start
 

@@ -42,7 +42,7 @@ from ..leader_replica import OnDamage, check_not_truncated
 from ..partition import PartitionFollower
 from ..partition.follower import Drop, LogsMatch, OtherLane, Refuse, Restart, Stale, Take, Truncate, Wait
 from ..partition.leader import PartitionWatcher
-from ..partition.messages import Ack, Ended, Join, Joined, Lane, News, Push
+from ..partition.messages import Ack, Ended, Join, Joined, Lane, OffsetsUpdate, Push
 from ..threads import WorkThreads
 
 logger = logging.getLogger(__name__)
@@ -170,7 +170,7 @@ class FollowerReplica:
         """Apply the leader's answer to the join."""
         outcome = self.follower.joined(answer, self._epoch_end)
         if isinstance(outcome, LogsMatch):
-            self._heard()
+            self._follow_log_start()
         elif isinstance(outcome, Truncate | Restart):
             self._cut = outcome
             self._cut_now()
@@ -206,11 +206,11 @@ class FollowerReplica:
             self.follower.append_failed(error)
             self._join_later()
 
-    def news(self, news: News) -> None:
+    def updated(self, update: OffsetsUpdate) -> None:
         """Apply the leader's new offsets."""
         before = self.follower.high_watermark
-        self.follower.news(news)
-        self._heard()
+        self.follower.updated(update)
+        self._follow_log_start()
         self._notify_watchers(before)
 
     def _put_out(self, outcome: OtherLane | Wait | Stale) -> None:
@@ -356,10 +356,10 @@ class FollowerReplica:
         follower.appended(log_end, durable_end, log.epochs.latest_epoch)
         if self._lanes is not None:
             self._lanes.ack_due(self)
-        self._heard()
+        self._follow_log_start()
         self._notify_watchers(before)
 
-    def _heard(self) -> None:
+    def _follow_log_start(self) -> None:
         """Advance the log start to the leader's, which owns retention and DeleteRecords."""
         wanted = self.follower.wanted_log_start
         if self._is_deleting or self._held is not None or wanted <= self.log.log_start_offset:
@@ -450,7 +450,7 @@ class FollowerReplica:
         if self._cut is not None:
             self._cut_now()
         elif self._lanes is not None:
-            self._heard()
+            self._follow_log_start()
             self._lanes.wake(self)
 
     @property

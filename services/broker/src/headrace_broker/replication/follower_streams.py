@@ -37,12 +37,12 @@ from .leave_confirmation import LeaveConfirmation, OnStream
 logger = logging.getLogger("headrace.broker.replication")
 
 STREAM_WINDOW_BYTES = 32 * 1024 * 1024  #: Unacknowledged records of one stream.
-SPEAK_S = 1.0  #: Heartbeat interval (replication.proto, ``sends_heartbeats``).
+HEARTBEAT_S = 1.0  #: Heartbeat interval (replication.proto, ``sends_heartbeats``).
 #: Silence after which a leader with heartbeats counts as disconnected or frozen. Doubled after each stream that ended
 #: so, up to SILENCE_MOST_S, until a push arrives: a large push may take as long.
 SILENCE_S, SILENCE_MOST_S = 3.0, 30.0
 STALLED_S = 0.5  #: A silence check that runs so late shows a stalled loop, and proves nothing.
-_STILL_HERE = wire.request_to_proto(Request())
+_HEARTBEAT = wire.request_to_proto(Request())
 #: Pauses between two attempts; after a stream that lasted _LASTED_S, the first comes at once.
 _RETRY_FIRST_MS, _RETRY_MOST_MS, _LASTED_S = 50.0, 1_000.0, 1.0
 
@@ -99,7 +99,9 @@ class FollowerStreams:
 
     def hello(self, leader_id: int, lane: Lane) -> Hello:
         me = self._identity
-        return Hello(me.cluster_id, me.broker_id, me.broker_epoch, leader_id, lane, STREAM_WINDOW_BYTES, speaks=True)
+        return Hello(
+            me.cluster_id, me.broker_id, me.broker_epoch, leader_id, lane, STREAM_WINDOW_BYTES, sends_heartbeats=True
+        )
 
     async def close(self) -> None:
         """End all streams. Idempotent."""
@@ -261,7 +263,7 @@ class _Stream:
                     self.is_connected = True
                     outage.over()
                     backoff.reset()
-                silence.heard(response)
+                silence.touch(response)
                 if response.pushes:
                     self._silence_s = SILENCE_S
                 self._received(response)
@@ -282,13 +284,13 @@ class _Stream:
             if request is not None:
                 await call.write(wire.request_to_proto(request))
             elif not await self._something_to_say():
-                await call.write(_STILL_HERE)
+                await call.write(_HEARTBEAT)
 
     async def _something_to_say(self) -> bool:
-        """Wait for something to send; False after SPEAK_S: send a heartbeat."""
+        """Wait for something to send; False after HEARTBEAT_S: send a heartbeat."""
         loop = asyncio.get_running_loop()
         waiting = self.waiting = loop.create_future()
-        timer = loop.call_later(SPEAK_S, _end_waiting, waiting)
+        timer = loop.call_later(HEARTBEAT_S, _end_waiting, waiting)
         try:
             return bool(await waiting)
         finally:
@@ -317,10 +319,10 @@ class _Stream:
             if replica is not None:
                 self._dispatch(replica, replica.pushed, push)
         streams.pushes_in.value += len(response.pushes)
-        for news in response.news:
-            replica = lane.find(news.handle)
+        for update in response.updates:
+            replica = lane.find(update.handle)
             if replica is not None:
-                self._dispatch(replica, replica.news, news)
+                self._dispatch(replica, replica.updated, update)
         for ended in response.ended:
             replica = lane.ended(ended)
             if replica is not None:
@@ -346,9 +348,9 @@ class _Silence:
         self._over_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
-    def heard(self, response: Response) -> None:
+    def touch(self, response: Response) -> None:
         self._over_s = self._loop.time() + self._max_s
-        if response.speaks and self._timer is None:
+        if response.sends_heartbeats and self._timer is None:
             self._timer = self._loop.call_at(self._over_s, self._look)
 
     def end(self) -> None:

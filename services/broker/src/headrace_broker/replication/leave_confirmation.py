@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
-from ..partition.messages import Ack, Ended, Join, Joined, Lane, News, Push
+from ..partition.messages import Ack, Ended, Join, Joined, Lane, OffsetsUpdate, Push
 
 _AGAIN_S = 1.0
 
@@ -35,7 +35,7 @@ class OnStream(Protocol):
 
     def pushed(self, push: Push) -> None: ...
 
-    def news(self, news: News) -> None: ...
+    def updated(self, update: OffsetsUpdate) -> None: ...
 
     def ended(self, message: Ended) -> None: ...
 
@@ -96,7 +96,7 @@ class LeaveConfirmation:
     def pushed(self, push: Push) -> None:
         pass
 
-    def news(self, news: News) -> None:
+    def updated(self, update: OffsetsUpdate) -> None:
         pass
 
     def ended(self, message: Ended) -> None:

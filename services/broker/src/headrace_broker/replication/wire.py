@@ -15,7 +15,19 @@ from headrace_core.errors import InvalidRequestError
 from headrace_core.rpc.status import error_of, error_to_proto
 from headrace_protos.v1 import replication_pb2
 
-from ..partition.messages import Ack, Divergence, Ended, Hello, Join, Joined, Lane, News, Push, Request, Response
+from ..partition.messages import (
+    Ack,
+    Divergence,
+    Ended,
+    Hello,
+    Join,
+    Joined,
+    Lane,
+    OffsetsUpdate,
+    Push,
+    Request,
+    Response,
+)
 
 ITEMS_MAX = 200_000  #: More items in one request are invalid: they would block the event loop for seconds.
 
@@ -35,7 +47,7 @@ def hello_to_proto(hello: Hello) -> Any:
             leader_id=hello.leader_id,
             lane=_LANES[hello.lane],
             window_bytes=hello.window_bytes,
-            sends_heartbeats=hello.speaks,
+            sends_heartbeats=hello.sends_heartbeats,
         )
     )
 
@@ -125,12 +137,12 @@ def response_to_proto(response: Response) -> Any:
     push = message.pushes.add
     for handle, records, high_watermark, log_start in response.pushes:
         push(handle=handle, records=records, high_watermark=high_watermark, log_start=log_start)
-    tell = message.news.add
-    for handle, high_watermark, log_start in response.news:
-        tell(handle=handle, high_watermark=high_watermark, log_start=log_start)
+    add = message.updates.add
+    for handle, high_watermark, log_start in response.updates:
+        add(handle=handle, high_watermark=high_watermark, log_start=log_start)
     for ended in response.ended:
         message.ended.add(handle=ended.handle, error=error_to_proto(ended.error), other_lane=ended.other_lane)
-    if response.speaks:
+    if response.sends_heartbeats:
         message.sends_heartbeats = True
     return message
 
@@ -140,7 +152,7 @@ def response_of(message: Any) -> Response:
     return Response(
         tuple([_joined_of(joined) for joined in message.joined]),
         tuple([Push(push.handle, push.records, push.high_watermark, push.log_start) for push in message.pushes]),
-        tuple([News(news.handle, news.high_watermark, news.log_start) for news in message.news]),
+        tuple([OffsetsUpdate(update.handle, update.high_watermark, update.log_start) for update in message.updates]),
         tuple([Ended(ended.handle, error_of(ended.error), ended.other_lane) for ended in message.ended]),
         message.sends_heartbeats,
     )

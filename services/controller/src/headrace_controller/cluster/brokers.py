@@ -93,7 +93,7 @@ def register(view: View, request: RegisterBroker) -> Decision:
         tuple(records),
         Registered(broker_id, epoch),
         Contact(broker_id, epoch, view.now_ms, registering=True),
-        unsettled=more,
+        elections_pending=more,
     )
 
 
@@ -111,11 +111,11 @@ def heartbeat(view: View, request: Heartbeat) -> Decision:
     )
     is_news = view.hindered.get(broker.broker_id, ()) != request.cannot_lead
     if is_news:
-        hindered = leadership.with_told(view.hindered, broker.broker_id, request.cannot_lead)
+        hindered = leadership.with_reported(view.hindered, broker.broker_id, request.cannot_lead)
         view = msgspec.structs.replace(view, hindered=hindered)
-    lost, unsettled = _directories_lost(view, broker, request.offline_directories)
+    lost, elections_pending = _directories_lost(view, broker, request.offline_directories)
     if is_news and not lost:
-        lost, unsettled = _consequences(view, view.image, broker.broker_id, None, room=_batch_max(view))
+        lost, elections_pending = _consequences(view, view.image, broker.broker_id, None, room=_batch_max(view))
     if lost:  # decide the rest of the heartbeat on what is left
         image = view.image.apply(lost, view.image.next_offset + len(lost))
         view, broker = msgspec.structs.replace(view, image=image), image.brokers[broker.broker_id]
@@ -133,7 +133,7 @@ def heartbeat(view: View, request: Heartbeat) -> Decision:
     elif broker.fenced and _may_be_unfenced(view, broker, request.metadata_offset):
         records, more = _with_consequences(view, _change(broker, fenced=False))
         reply = HeartbeatReply(fenced=False, should_shutdown=False)
-    return Decision((*lost, *records), reply, contact, unsettled=(*unsettled, *more))
+    return Decision((*lost, *records), reply, contact, elections_pending=(*elections_pending, *more))
 
 
 def heartbeats_ended(view: View, request: HeartbeatsEnded) -> Decision:
@@ -147,23 +147,23 @@ def fence_silent(view: View, request: FenceSilentBrokers | None = None) -> Decis
     for broker in view.image.brokers.values():
         if not broker.fenced and view.sessions.is_over(broker.broker_id, broker.broker_epoch, view.now_ms):
             records, more = _fence(view, broker)
-            return Decision(tuple(records), unsettled=more)
+            return Decision(tuple(records), elections_pending=more)
     return Decision()
 
 
 def settle(view: View) -> Decision:
     """Continue the changes of partitions of a changed broker, where one decision was not enough. The image shows what
     is left, so a new leader continues."""
-    for broker_id in sorted(view.agenda.unsettled):
+    for broker_id in sorted(view.agenda.elections_pending):
         broker = view.image.brokers.get(broker_id)
         if broker is not None:
-            former = broker if broker.unsettled else None
+            former = broker if broker.elections_pending else None
             records, more = _consequences(view, view.image, broker_id, former, room=_batch_max(view))
             if former is not None and not more:
-                records.append(_change(broker, unsettled=False))
+                records.append(_change(broker, elections_pending=False))
             if records:
-                return Decision(tuple(records), unsettled=more)
-        view.agenda.unsettled.discard(broker_id)
+                return Decision(tuple(records), elections_pending=more)
+        view.agenda.elections_pending.discard(broker_id)
     return Decision()
 
 
@@ -242,15 +242,15 @@ def _missing(before: BrokerImage | None, named: tuple[bytes, ...]) -> tuple[byte
 def _lost_life(before: BrokerImage | None, previous_broker_epoch: int) -> BrokerImage | None:
     """The broker's previous registration, if it ended without a clean shutdown (KIP-966), or if the changes after an
     earlier unclean end are not all written yet."""
-    if before is None or (before.broker_epoch == previous_broker_epoch and not before.unsettled):
+    if before is None or (before.broker_epoch == previous_broker_epoch and not before.elections_pending):
         return None
     return before
 
 
 def _may_be_unfenced(view: View, broker: BrokerImage, applied: int) -> bool:
     """Whether it has applied its own registration, and the changes after its last stop are written."""
-    settled = not broker.unsettled and broker.broker_id not in view.agenda.unsettled
-    return settled and applied > broker.broker_epoch
+    is_complete = not broker.elections_pending and broker.broker_id not in view.agenda.elections_pending
+    return is_complete and applied > broker.broker_epoch
 
 
 def _directories_lost(
@@ -282,7 +282,7 @@ def _with_consequences(
         assert isinstance(change, RegisterBrokerRecord), "only a registration ends a life"
         # Later decisions know this record only: the weaker of both policies counts.
         flush = change.default_log_flush if former.default_log_flush == "commit" else former.default_log_flush
-        change = msgspec.structs.replace(change, unsettled=True, default_log_flush=flush)
+        change = msgspec.structs.replace(change, elections_pending=True, default_log_flush=flush)
     return [change, *records], more
 
 
@@ -323,7 +323,7 @@ def _shut_down(
             return records, more, wait, None if more else image.next_offset + len(records)
         records, more = _fence(view, broker)  # no leadership to move
         return records, more, may_stop, None
-    if broker.broker_id in view.agenda.unsettled:
+    if broker.broker_id in view.agenda.elections_pending:
         return [], (), wait, None
     handed_over = view.sessions.shutdown_offset(broker.broker_id)
     # another controller began this, or it took several decisions: the present offset is late enough

@@ -48,7 +48,7 @@ from . import (
     topics,
 )
 from .decision import Agenda, ClusterSettings, Decision, View
-from .elections import MIN_INSYNC_KEY, UNCLEAN_KEY, unsettled_brokers
+from .elections import MIN_INSYNC_KEY, UNCLEAN_KEY, brokers_with_elections_pending
 from .requests import (
     AllocateProducerIds,
     AlterConfigs,
@@ -179,7 +179,7 @@ class ClusterCore:
         self.coordinator_sessions.begin_anew(
             ((each.coordinator_id, each.coordinator_epoch) for each in coordinators), now_ms
         )
-        self.agenda = Agenda(unsettled_brokers(self.speculative), self.speculative.next_offset)
+        self.agenda = Agenda(brokers_with_elections_pending(self.speculative), self.speculative.next_offset)
         self._due_ms = {
             duty.name: now_ms + duty.every_ms(self.settings) for duty in DUTIES if duty.every_ms is not None
         }
@@ -246,8 +246,8 @@ class ClusterCore:
             self.sessions.note(decision.contact)
         if decision.coordinator is not None:
             self.coordinator_sessions.note(decision.coordinator)
-        if decision.unsettled:
-            self.agenda.unsettled.update(decision.unsettled)
+        if decision.elections_pending:
+            self.agenda.elections_pending.update(decision.elections_pending)
             self._at_rest = None
         if decision.records:
             assert next_offset == self.speculative.next_offset + len(decision.records), "decisions out of order"

@@ -51,12 +51,12 @@ class ClusterSettings:
 class Agenda:
     """Pending work and term state of a leader; not in the log, because the next leader derives it from the image.
 
-    ``unsettled``: brokers whose changes were too many for one decision. ``min_insync_offset``: where
+    ``elections_pending``: brokers whose changes were too many for one decision. ``min_insync_offset``: where
     min.insync.replicas last changed, or this term began. ``nothing_begins``: a state in which no queued reassignment
     could begin, so it is skipped until something changes.
     """
 
-    unsettled: set[int] = field(default_factory=set)
+    elections_pending: set[int] = field(default_factory=set)
     min_insync_offset: int = 0
     nothing_begins: tuple[object, ...] = ()
 
@@ -78,8 +78,8 @@ class View(msgspec.Struct, frozen=True):
 class Decision(msgspec.Struct, frozen=True):
     """Records to be written together or not at all, the reply once they are committed, and the contacts.
 
-    ``failure`` in place of a reply: the whole request is refused. ``unsettled``: brokers for whose partitions more
-    records have to follow (``brokers.settle``).
+    ``failure`` in place of a reply: the whole request is refused. ``elections_pending``: brokers for whose partitions
+    more records have to follow (``brokers.settle``).
     """
 
     records: tuple[MetadataRecord, ...] = ()
@@ -87,4 +87,4 @@ class Decision(msgspec.Struct, frozen=True):
     contact: Contact | None = None
     failure: HeadraceError | None = None
     coordinator: CoordinatorContact | None = None
-    unsettled: tuple[int, ...] = ()
+    elections_pending: tuple[int, ...] = ()

@@ -38,16 +38,16 @@ def assign(view: View, request: AssignDirectories) -> Decision:
             f"{len(request.placements)} replicas are assigned in one request, more than "
             f"metadata.max.records.per.request={view.settings.metadata_max_records_per_request}; split it"
         )
-    told: dict[tuple[bytes, int], bytes] = {}
+    reported: dict[tuple[bytes, int], bytes] = {}
     electorate = elections.Electorate(image, view.settings, view.hindered)
     fresh = {(each.topic_id, each.partition) for each in request.placements if each.fresh}
     records: list[MetadataRecord] = []
     refused = []
     for placement in request.placements:
         where = (placement.topic_id, placement.partition)
-        if told.setdefault(where, placement.directory) != placement.directory:
+        if reported.setdefault(where, placement.directory) != placement.directory:
             raise InvalidRequestError(f"partition {placement.partition} is said to be in two directories")
-    for (topic_id, partition), directory in told.items():
+    for (topic_id, partition), directory in reported.items():
         try:
             _check(image, broker, topic_id, partition, directory)
         except HeadraceError as error:

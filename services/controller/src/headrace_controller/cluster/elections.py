@@ -185,7 +185,7 @@ class Electorate:
         return was_lost and bool(broker.offline_directories) and broker.has_online(directory)
 
 
-def settled(
+def partition_change(
     electorate: Electorate,
     topic: TopicImage,
     number: int,
@@ -261,11 +261,11 @@ def after_broker_changed(
     for topic, number, partition in electorate.image.partitions_on(broker_id):
         if former is not None and not electorate.keeps_after_crash(topic, partition, former):
             if broker_id in partition.isr or broker_id in partition.elr:
-                record = settled(electorate, topic, number, lost=(broker_id,))
+                record = partition_change(electorate, topic, number, lost=(broker_id,))
                 if record is not None:
                     yield record
         elif _concerns(electorate, partition, broker_id):
-            record = settled(electorate, topic, number)
+            record = partition_change(electorate, topic, number)
             if record is not None:
                 yield record
 
@@ -281,9 +281,9 @@ def _concerns(electorate: Electorate, partition: PartitionImage, broker_id: int)
     return has_place and not electorate.works(partition, broker_id)
 
 
-def unsettled_brokers(image: MetadataImage) -> set[int]:
+def brokers_with_elections_pending(image: MetadataImage) -> set[int]:
     """Brokers whose changes are not applied to all their partitions; scans everything."""
-    found: set[int] = {broker_id for broker_id, broker in image.brokers.items() if broker.unsettled}
+    found: set[int] = {broker_id for broker_id, broker in image.brokers.items() if broker.elections_pending}
     for topic in image.topics.values():
         for partition in topic.partitions:
             leaderless = partition.leader == NO_LEADER
@@ -306,7 +306,7 @@ def after_min_insync_changed(view: View, records: Sequence[MetadataRecord]) -> l
     for topic in topics:
         for number, partition in enumerate(topic.partitions):
             if partition.elr:
-                record = settled(electorate, topic, number)
+                record = partition_change(electorate, topic, number)
                 if record is not None:
                     changes.append(record)
     return changes
@@ -329,12 +329,12 @@ def assigned(
     wanted = msgspec.structs.replace(partition, directories=directories)
     if not fresh:
         lost = (broker_id,) if electorate.may_be_made_anew(partition, broker_id, directory) else ()
-        return settled(electorate, topic, number, wanted, lost=lost)
+        return partition_change(electorate, topic, number, wanted, lost=lost)
     wanted = msgspec.structs.replace(
         wanted,
         isr=tuple(each for each in partition.isr if each != broker_id),
         last_known_elr=tuple(each for each in partition.last_known_elr if each != broker_id),
     )
-    record = settled(electorate, topic, number, wanted, lost=(broker_id,))
+    record = partition_change(electorate, topic, number, wanted, lost=(broker_id,))
     # Even without a change: increments the partition epoch, so that a pending proposal with the old replica is refused.
     return record or PartitionChangeRecord(topic.topic_id, number, partition.partition_epoch + 1)

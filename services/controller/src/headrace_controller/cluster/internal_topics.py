@@ -138,9 +138,9 @@ class _Placing:
         return in_vain, self._of_topic[broker_id], self._of_all[broker_id], broker_id
 
 
-def may_grow_to(image: MetadataImage, key: Key, settled: tuple[int, ...], targets: tuple[int, ...]) -> bool:
+def may_grow_to(image: MetadataImage, key: Key, planned: tuple[int, ...], targets: tuple[int, ...]) -> bool:
     """Whether this is a change by ``growth``: an internal topic's partition, more replicas, all present ones kept."""
-    return image.topics[key[0]].name in SHARD_TOPICS and len(targets) > len(settled) and set(settled) <= set(targets)
+    return image.topics[key[0]].name in SHARD_TOPICS and len(targets) > len(planned) and set(planned) <= set(targets)
 
 
 def _factor(settings: ClusterSettings, name: str) -> int:

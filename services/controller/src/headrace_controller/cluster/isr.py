@@ -102,7 +102,7 @@ class Altering:
         self.check_members_work(partition, members, where)
         self.check_min_insync(topic, partition, members, where)
         wanted = msgspec.structs.replace(partition, isr=members, recovering=item.recovering)
-        return partition, elections.settled(self.electorate, topic, item.partition, wanted)
+        return partition, elections.partition_change(self.electorate, topic, item.partition, wanted)
 
     def _find(self, item: AlteredPartition) -> tuple[TopicImage, PartitionImage]:
         topic = self.image.topics.get(item.topic_id)

@@ -19,7 +19,7 @@ from headrace_core.metadata import MetadataImage, MetadataRecord, PartitionChang
 from headrace_core.types import NO_LEADER
 
 from .decision import Decision, View
-from .elections import Election, Electorate, settled
+from .elections import Election, Electorate, partition_change
 from .requests import ElectionResult, ElectionType, ElectLeaders
 
 BALANCED_AT_ONCE = 1_000  #: Leaders moved by one decision of the balancing, as in Kafka.
@@ -80,7 +80,7 @@ def elect_uncleanly(view: View) -> Decision:
     records: list[MetadataRecord] = []
     for topic, number, partition in _all(view.image):
         if partition.leader == NO_LEADER and _has_hope(electorate, partition):
-            record = settled(electorate, topic, number)
+            record = partition_change(electorate, topic, number)
             if record is not None:
                 records.append(record)
                 if len(records) == view.settings.metadata_max_records_per_request:
@@ -99,7 +99,7 @@ def preferred_election(electorate: Electorate, topic: TopicImage, number: int) -
     first = partition.replicas[0]
     if partition.leader == first or first not in partition.isr or not electorate.can_lead(partition, first):
         return None
-    return settled(electorate, topic, number, how=Election.PREFERRED)
+    return partition_change(electorate, topic, number, how=Election.PREFERRED)
 
 
 def _named(image: MetadataImage, request: ElectLeaders) -> Iterator[tuple[str, int]]:
@@ -133,14 +133,14 @@ def _elected(electorate: Electorate, kind: ElectionType, name: str, number: int)
         return record
     if partition.leader != NO_LEADER:
         raise ElectionNotNeededError(f"{name}-{number} has a leader")
-    record = settled(electorate, topic, number, how=Election.UNCLEAN)
+    record = partition_change(electorate, topic, number, how=Election.UNCLEAN)
     if record is None:
         raise EligibleLeadersNotAvailableError(f"{name}-{number}: none of its replicas works")
     return record
 
 
 def _why_not(electorate: Electorate, partition: PartitionImage, broker_id: int) -> str:
-    told = electorate.hindered.get(broker_id, ())
-    if broker_id not in partition.isr or not told:
+    reported = electorate.hindered.get(broker_id, ())
+    if broker_id not in partition.isr or not reported:
         return "is not in sync"
-    return f"cannot lead for now ({', '.join(sorted({each.reason for each in told}))}); mend that on the broker"
+    return f"cannot lead for now ({', '.join(sorted({each.reason for each in reported}))}); mend that on the broker"

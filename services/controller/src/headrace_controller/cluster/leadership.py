@@ -39,11 +39,11 @@ class CannotLead(NamedTuple):
 Hindered = Mapping[int, tuple[CannotLead, ...]]
 
 
-def check(told: tuple[CannotLead, ...]) -> None:
+def check(reported: tuple[CannotLead, ...]) -> None:
     """InvalidRequestError for an invalid report, which would be kept in memory."""
-    if len(told) > _ITEMS_MAX:
-        raise InvalidRequestError(f"cannot_lead: {len(told)} entries, at most {_ITEMS_MAX}")
-    for each in told:
+    if len(reported) > _ITEMS_MAX:
+        raise InvalidRequestError(f"cannot_lead: {len(reported)} entries, at most {_ITEMS_MAX}")
+    for each in reported:
         if len(each.directory) not in (0, _ID_BYTES) or len(each.reason) > _REASON_MAX:
             raise InvalidRequestError(
                 f"cannot_lead: a directory id of {len(each.directory)} bytes (0 or {_ID_BYTES} are allowed), or a "
@@ -51,25 +51,25 @@ def check(told: tuple[CannotLead, ...]) -> None:
             )
 
 
-def with_told(hindered: Hindered, broker_id: int, told: tuple[CannotLead, ...]) -> Hindered:
+def with_reported(hindered: Hindered, broker_id: int, reported: tuple[CannotLead, ...]) -> Hindered:
     """``hindered`` after the report ``told`` of ``broker_id``."""
     others = {each: said for each, said in hindered.items() if each != broker_id}
-    return {**others, broker_id: told} if told else others
+    return {**others, broker_id: reported} if reported else others
 
 
 def can_lead(image: MetadataImage, hindered: Hindered, partition: PartitionImage, broker_id: int) -> bool:
     """Whether no report prevents its leadership. (``MetadataImage.is_available``: whether the replica works at all.)"""
-    told = hindered.get(broker_id)
-    if not told:
+    reported = hindered.get(broker_id)
+    if not reported:
         return True
     directory = partition.directory_of(broker_id)
     broker = image.brokers.get(broker_id)
     if broker is not None and directory not in broker.directory_ids:  # not placed yet: in any remaining one
         return not takes_nothing(broker, hindered)
-    return not any(each.directory in (EVERYWHERE, directory) for each in told)
+    return not any(each.directory in (EVERYWHERE, directory) for each in reported)
 
 
 def takes_nothing(broker: BrokerImage, hindered: Hindered) -> bool:
     """Whether the broker can lead in none of its online directories."""
-    told = {each.directory for each in hindered.get(broker.broker_id, ())}
-    return EVERYWHERE in told or (bool(told) and told.issuperset(broker.online_directories))
+    reported = {each.directory for each in hindered.get(broker.broker_id, ())}
+    return EVERYWHERE in reported or (bool(reported) and reported.issuperset(broker.online_directories))

@@ -27,7 +27,7 @@ from headrace_core.errors import InvalidReplicaAssignmentError
 from headrace_core.metadata import PartitionChangeRecord, PartitionImage, TopicImage
 
 from .directories import first_directories
-from .elections import Election, Electorate, settled
+from .elections import Election, Electorate, partition_change
 
 Key = tuple[bytes, int]  #: (topic id, partition number)
 
@@ -47,7 +47,7 @@ def begun(
     added = added_by(partition, targets)
     wanted = _with_replicas(electorate, partition, (*targets, *removing), added, removing)
     how = Election.PREFERRED if elects and not (added or removing) else Election.KEEP
-    return settled(electorate, topic, key[1], wanted, how=how)
+    return partition_change(electorate, topic, key[1], wanted, how=how)
 
 
 def cancelled(electorate: Electorate, key: Key) -> PartitionChangeRecord | None:
@@ -60,7 +60,7 @@ def cancelled(electorate: Electorate, key: Key) -> PartitionChangeRecord | None:
             f"{', '.join(map(str, partition.isr))} is in sync, which it is bringing; wait until one of the former "
             "replicas has caught up, or let it go on"
         )
-    return settled(electorate, topic, key[1], _with_replicas(electorate, partition, stay))
+    return partition_change(electorate, topic, key[1], _with_replicas(electorate, partition, stay))
 
 
 def completed(electorate: Electorate, key: Key) -> PartitionChangeRecord | None:
@@ -72,7 +72,7 @@ def completed(electorate: Electorate, key: Key) -> PartitionChangeRecord | None:
     if not (have_arrived(partition) and is_enough(electorate, topic, partition, targets)):
         return None
     how = Election.PREFERRED if targets[0] in partition.adding else Election.KEEP
-    return settled(electorate, topic, key[1], _with_replicas(electorate, partition, targets), how=how)
+    return partition_change(electorate, topic, key[1], _with_replicas(electorate, partition, targets), how=how)
 
 
 def have_arrived(partition: PartitionImage) -> bool:

@@ -39,7 +39,7 @@ from .balancing import is_enabled
 from .decision import Decision, View
 from .elections import Electorate
 from .moves import Key
-from .rebalance import settled_replicas
+from .rebalance import planned_replicas
 from .requests import AlterPartitionReassignments, Reassignment, ReassignmentResult
 from .throttles import Copying
 
@@ -120,7 +120,7 @@ def _alter_one(steps: _Steps, item: Reassignment, request: AlterPartitionReassig
         steps.cancel(key, f"{item.topic}-{item.partition}")
         return
     check_targets(image, partition, item.targets)
-    factor = len(settled_replicas(partition))
+    factor = len(planned_replicas(partition))
     if len(item.targets) != factor and not request.allow_replication_factor_change:
         raise InvalidReplicationFactorError(
             f"{item.topic}-{item.partition} has {factor} replica(s), {len(item.targets)} are wanted; the request does "
@@ -138,7 +138,7 @@ def check_targets(image: MetadataImage, partition: PartitionImage, targets: Sequ
     unknown = [each for each in targets if each not in image.brokers]
     if unknown:
         raise InvalidReplicaAssignmentError(f"replicas {_listed(targets)}: no broker {_listed(unknown)} is registered")
-    draining = [each for each in targets if image.brokers[each].draining and each not in settled_replicas(partition)]
+    draining = [each for each in targets if image.brokers[each].draining and each not in planned_replicas(partition)]
     if draining:
         raise InvalidReplicaAssignmentError(
             f"replicas {_listed(targets)}: broker {_listed(draining)} is being drained and takes no replicas"
@@ -199,16 +199,16 @@ def _can_begin(image: MetadataImage, key: Key, targets: Sequence[int]) -> bool:
 
 def _still_fits(image: MetadataImage, key: Key, targets: Sequence[int]) -> bool:
     partition = image.topics[key[0]].partitions[key[1]]
-    settled = settled_replicas(partition)
-    if len(targets) != len(settled) and not internal_topics.may_grow_to(image, key, tuple(settled), tuple(targets)):
+    planned = planned_replicas(partition)
+    if len(targets) != len(planned) and not internal_topics.may_grow_to(image, key, tuple(planned), tuple(targets)):
         return False
-    return all(each in settled or _takes(image, each) for each in targets)
+    return all(each in planned or _takes(image, each) for each in targets)
 
 
 def _is_wanted(view: View, key: Key, queued: QueuedReassignment) -> bool:
     """Guard: without rebalancing, its plans stop, except for drains."""
-    settled = settled_replicas(view.image.topics[key[0]].partitions[key[1]])
-    leaving = [view.image.brokers[each] for each in settled if each not in queued.targets]
+    planned = planned_replicas(view.image.topics[key[0]].partitions[key[1]])
+    leaving = [view.image.brokers[each] for each in planned if each not in queued.targets]
     return any(broker.draining for broker in leaving) or is_enabled(view)
 
 

@@ -60,7 +60,7 @@ def plan(image: MetadataImage, *, fill: bool, moves_max: int) -> list[Move]:
     return planner.moves()
 
 
-def settled_replicas(partition: PartitionImage) -> tuple[int, ...]:
+def planned_replicas(partition: PartitionImage) -> tuple[int, ...]:
     """The replicas of a partition after the reassignment in progress."""
     if not partition.removing:
         return partition.replicas
@@ -85,7 +85,7 @@ class _Planner:
         return [
             Move(topic_id, number, targets)
             for (topic_id, number), targets in self._changed.items()
-            if targets != settled_replicas(self._image.topics[topic_id].partitions[number])
+            if targets != planned_replicas(self._image.topics[topic_id].partitions[number])
         ]
 
     def divert(self, broker_id: int) -> None:
@@ -318,7 +318,7 @@ class _Planner:
         ledger = self._image.ledger
         for topic in self._image.topics.values():
             for number, partition in enumerate(topic.partitions):
-                replicas = settled_replicas(partition)
+                replicas = planned_replicas(partition)
                 queued = ledger.queued.get((topic.topic_id, number)) if ledger.queued else None
                 if queued is not None:
                     replicas = queued.targets
@@ -341,7 +341,7 @@ class _Planner:
         if planned is not None:
             return planned
         topic_id, number = key
-        return settled_replicas(partition or self._image.topics[topic_id].partitions[number])
+        return planned_replicas(partition or self._image.topics[topic_id].partitions[number])
 
     def _replace(self, key: Key, now: tuple[int, ...], gone: int, taker: int) -> None:
         self._put(key, now, tuple(taker if replica == gone else replica for replica in now))

@@ -26,7 +26,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from .leadership import CannotLead, Hindered, with_told
+from .leadership import CannotLead, Hindered, with_reported
 
 #: Time from a registration to the first heartbeat, which is sent at once, over a new connection.
 FIRST_HEARTBEAT_MS = 2_000.0
@@ -96,7 +96,7 @@ class BrokerSessions:
             if not contact.connected:
                 return  # the end of a stream that this leader never saw
             self._breaks.pop(contact.broker_id, None)  # those of an earlier epoch
-            self.hindered = with_told(self.hindered, contact.broker_id, ())
+            self.hindered = with_reported(self.hindered, contact.broker_id, ())
             session = self._sessions[contact.broker_id] = Session(
                 contact.broker_epoch, contact.at_ms, min(FIRST_HEARTBEAT_MS, self.timeout_ms), stream=contact.stream
             )
@@ -111,7 +111,7 @@ class BrokerSessions:
             session.stream = contact.stream
             session.broken_ms = None
             if contact.cannot_lead is not None:
-                self.hindered = with_told(self.hindered, contact.broker_id, contact.cannot_lead)
+                self.hindered = with_reported(self.hindered, contact.broker_id, contact.cannot_lead)
         elif self._is_latest(session, contact):
             self._broke(session, contact)
         if session.shutdown_offset is None:

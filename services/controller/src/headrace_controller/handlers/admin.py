@@ -46,7 +46,7 @@ from ..cluster.requests import (
 )
 from ..driver import ControllerDriver
 from ..raft import ReplicaKey
-from .cluster import BrokerHeard
+from .cluster import BrokerSeen
 from .quorum import QuorumCalls
 
 _UPDATES_MAX = 1_000  #: Updates in one UpdateFeatures.
@@ -54,7 +54,7 @@ _UPDATES_MAX = 1_000  #: Updates in one UpdateFeatures.
 
 class AdminHandler(QuorumCalls, admin_pb2_grpc.AdminServicer):
     """``given``: this controller's properties file; its topic defaults are shown as static values. ``address_of``:
-    another controller's reported address; ``brokers_heard``: see ClusterHandler."""
+    another controller's reported address; ``brokers_seen``: see ClusterHandler."""
 
     def __init__(
         self,
@@ -62,13 +62,13 @@ class AdminHandler(QuorumCalls, admin_pb2_grpc.AdminServicer):
         given: Mapping[str, Any],
         *,
         address_of: Callable[[ReplicaKey], str] = lambda key: "",
-        brokers_heard: Callable[[], Iterable[BrokerHeard]] = lambda: (),
+        brokers_seen: Callable[[], Iterable[BrokerSeen]] = lambda: (),
         clock: Clock | None = None,
     ) -> None:
         self._driver = driver
         self._given = given
         self._address_of = address_of
-        self._brokers_heard = brokers_heard
+        self._brokers_seen = brokers_seen
         self._clock = clock or SystemClock()
 
     def register(self, listener: Listener) -> None:

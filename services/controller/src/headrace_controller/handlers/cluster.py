@@ -46,7 +46,7 @@ from .follow import FollowService
 
 
 @dataclass(frozen=True, slots=True)
-class BrokerHeard:
+class BrokerSeen:
     """A broker's last heartbeat, at monotonic ``at_ms``: how far it had applied the metadata, how many records behind,
     and the age of its metadata (None: unknown)."""
 
@@ -66,13 +66,13 @@ class ClusterHandler(cluster_pb2_grpc.ClusterServicer):
         self._clock = clock or SystemClock()
         self._heartbeats: set[_Heartbeats] = set()
 
-    def brokers_heard(self) -> list[BrokerHeard]:
+    def brokers_seen(self) -> list[BrokerSeen]:
         """One for every broker that heartbeats here, by id."""
-        latest: dict[int, BrokerHeard] = {}
+        latest: dict[int, BrokerSeen] = {}
         for each in self._heartbeats:
-            heard = each.heard if isinstance(each, _BrokerHeartbeats) else None
-            if heard is not None and (heard.broker_id not in latest or latest[heard.broker_id].at_ms < heard.at_ms):
-                latest[heard.broker_id] = heard
+            seen = each.seen if isinstance(each, _BrokerHeartbeats) else None
+            if seen is not None and (seen.broker_id not in latest or latest[seen.broker_id].at_ms < seen.at_ms):
+                latest[seen.broker_id] = seen
         return [latest[broker_id] for broker_id in sorted(latest)]
 
     def register(self, listener: Listener) -> None:
@@ -283,7 +283,7 @@ class _Heartbeats(StreamHandler[Any]):
 
 
 class _BrokerHeartbeats(_Heartbeats):
-    heard: BrokerHeard | None = None
+    seen: BrokerSeen | None = None
 
     def identity(self, request: cluster_pb2.BrokerHeartbeatRequest) -> tuple[int, int]:
         return request.broker_id, request.broker_epoch
@@ -292,7 +292,7 @@ class _BrokerHeartbeats(_Heartbeats):
         return HeartbeatsEnded(node_id, epoch, stream=self._number)
 
     async def answer(self, request: cluster_pb2.BrokerHeartbeatRequest) -> cluster_pb2.BrokerHeartbeatResponse:
-        heard = BrokerHeard(
+        seen = BrokerSeen(
             broker_id=request.broker_id,
             metadata_offset=request.metadata_offset,
             lag_records=max(self._driver.image.next_offset - request.metadata_offset, 0),
@@ -311,7 +311,7 @@ class _BrokerHeartbeats(_Heartbeats):
                 cannot_lead=tuple(CannotLead(each.directory_id, each.reason) for each in request.cannot_lead),
             )
         )
-        self.heard = heard
+        self.seen = seen
         return cluster_pb2.BrokerHeartbeatResponse(
             correlation_id=request.correlation_id,
             fenced=answer.reply.fenced,

@@ -155,8 +155,8 @@ class _Following(PushHandler[Response]):
         self._began_ms = barriers.now_ms
         self._is_checked = False
         self._snapshot: tuple[SnapshotId, int] | None = None  # and the position in it
-        self._told_controllers: dict[int, str] = {}
-        self._told: tuple[int, int, int] | None = None
+        self._sent_controllers: dict[int, str] = {}
+        self._sent: tuple[int, int, int] | None = None
         if self._offset < 0:
             raise OffsetOutOfRangeError(f"from_offset={self._offset}: the metadata log begins at 0")
         self._unsubscribe: Callable[[], None] = log.subscribe(stream.wake)
@@ -176,7 +176,7 @@ class _Following(PushHandler[Response]):
             if self._offset < self._log.image.next_offset:
                 return self._next_records()
         now = (self._log.leader_id, self._log.term, self._log.image.next_offset)
-        if is_due or self._told != now:
+        if is_due or self._sent != now:
             return self._message(), 0
         return None
 
@@ -238,7 +238,7 @@ class _Following(PushHandler[Response]):
         """A response without records: a keep-alive."""
         log, lag_ms = self._log, self._barriers.lag.ms
         end = log.image.next_offset
-        self._told = (log.leader_id, log.term, end)
+        self._sent = (log.leader_id, log.term, end)
         message = Response(
             committed_offset=end,
             leader_id=log.leader_id,
@@ -249,8 +249,8 @@ class _Following(PushHandler[Response]):
         if lag_ms is not None:
             message.sender_lag_ms = int(lag_ms) + 1
         controllers = dict(log.controller_addresses())
-        if controllers != self._told_controllers:
-            self._told_controllers = controllers
+        if controllers != self._sent_controllers:
+            self._sent_controllers = controllers
             for node_id, address in sorted(controllers.items()):
                 host, port = split_address(address)
                 message.controllers.add(controller_id=node_id, host=host, port=port)

@@ -22,7 +22,7 @@ from headrace_protos.v1 import admin_pb2
 from ..driver import ControllerDriver
 from ..raft import QuorumStatus, ReplicaKey, ReplicaStatus, quorum_status
 from ..transport.wire import check_address
-from .cluster import BrokerHeard
+from .cluster import BrokerSeen
 
 _DIRECTORY_BYTES = 16
 _TIMEOUT_MS_DEFAULT = 30_000  #: Kafka's request.timeout.ms, for requests without one.
@@ -32,13 +32,13 @@ T = TypeVar("T")
 
 
 class QuorumCalls:
-    """A part of AdminHandler. ``_address_of``: a replica's reported address; ``_brokers_heard``: the brokers' last
+    """A part of AdminHandler. ``_address_of``: a replica's reported address; ``_brokers_seen``: the brokers' last
     heartbeats."""
 
     _driver: ControllerDriver
     _clock: Clock
     _address_of: Callable[[ReplicaKey], str]
-    _brokers_heard: Callable[[], Iterable[BrokerHeard]]
+    _brokers_seen: Callable[[], Iterable[BrokerSeen]]
 
     async def DescribeQuorum(self, request: admin_pb2.DescribeQuorumRequest, context: Any) -> Any:
         status = self._led_status()
@@ -49,7 +49,7 @@ class QuorumCalls:
             high_watermark=status.committed,
             voters=[self._quorum_replica(each, status, now_ms) for each in status.voters],
             observers=[self._quorum_replica(each, status, now_ms) for each in status.observers],
-            brokers=[self._quorum_broker(each) for each in self._brokers_heard()],
+            brokers=[self._quorum_broker(each) for each in self._brokers_seen()],
         )
 
     async def AddRaftVoter(self, request: admin_pb2.AddRaftVoterRequest, context: Any) -> Any:
@@ -137,21 +137,21 @@ class QuorumCalls:
             address=self._where(each),
             log_end_offset=each.match,
             lag=-1 if each.match < 0 else status.log_end_offset - each.match,
-            last_fetch_timestamp_ms=self._time_of(each.heard_ticks_ago, now_ms),
+            last_fetch_timestamp_ms=self._time_of(each.last_contact_ticks_ago, now_ms),
             last_caught_up_timestamp_ms=self._time_of(each.caught_up_ticks_ago, now_ms),
         )
 
-    def _quorum_broker(self, heard: BrokerHeard) -> admin_pb2.QuorumBroker:
+    def _quorum_broker(self, seen: BrokerSeen) -> admin_pb2.QuorumBroker:
         """An age grows with the time since its report."""
-        ago_ms = self._clock.monotonic_ms() - heard.at_ms
+        ago_ms = self._clock.monotonic_ms() - seen.at_ms
         shown = admin_pb2.QuorumBroker(
-            broker_id=heard.broker_id,
-            metadata_offset=heard.metadata_offset,
-            lag=heard.lag_records,
+            broker_id=seen.broker_id,
+            metadata_offset=seen.metadata_offset,
+            lag=seen.lag_records,
             last_heartbeat_timestamp_ms=int(self._clock.now_ms() - ago_ms),
         )
-        if heard.lag_ms is not None:
-            shown.metadata_lag_ms = int(heard.lag_ms + ago_ms) + 1
+        if seen.lag_ms is not None:
+            shown.metadata_lag_ms = int(seen.lag_ms + ago_ms) + 1
         return shown
 
     def _where(self, each: ReplicaStatus) -> str:

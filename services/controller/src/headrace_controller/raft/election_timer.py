@@ -29,7 +29,7 @@ class ElectionTimer:
         self._is_lost = False
         self._timeout = self._election_ticks + self._draw(self._election_ticks)
 
-    def leader_heard(self) -> None:
+    def leader_contact(self) -> None:
         """Start again; with a newly drawn timeout if the leader had been lost."""
         if self._is_lost:
             self.reset()

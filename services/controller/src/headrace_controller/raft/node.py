@@ -495,7 +495,7 @@ class RaftNode:
         assert self.role is not Role.LEADER, f"{leader} and {self.key} both lead in term {self.term}"
         if self.role is not Role.FOLLOWER or self._leader != leader:
             self._become_follower(self.term, leader)
-        self._election_timer.leader_heard()
+        self._election_timer.leader_contact()
 
     def _on_append(self, leader: ReplicaKey, request: AppendRequest) -> None:
         previous = request.previous
@@ -554,7 +554,7 @@ class RaftNode:
         self._since_asked += 1
         if self._since_asked >= self.settings.election_ticks:
             self._since_asked = 0
-            if not self._is_heard_by_majority():
+            if not self._has_contact_with_majority():
                 self._become_follower(self.term)
                 return
         if self._ticks >= self._transfer_until:
@@ -563,9 +563,9 @@ class RaftNode:
         if self._since_heartbeat >= self.settings.heartbeat_ticks:
             self._send_heartbeats()
 
-    def _is_heard_by_majority(self) -> bool:
+    def _has_contact_with_majority(self) -> bool:
         """Whether a majority answered messages sent within the last election timeout (6.2). See reads.py."""
-        sent_at = agreed(self.voters, lambda key: self._ticks if key == self.key else self._progress[key].heard_at)
+        sent_at = agreed(self.voters, lambda key: self._ticks if key == self.key else self._progress[key].contact_at)
         return sent_at >= self._ticks - self.settings.election_ticks
 
     def _append(self, kind: EntryKind, data: bytes, count: int, voters: VoterSet | None = None) -> Entry:
@@ -609,7 +609,7 @@ class RaftNode:
     def _send_all(self) -> None:
         end, committed = self.log.end_offset, self.committed
         for key, progress in self._progress.items():
-            if progress.next_offset < end or progress.told < committed or progress.mode is not Mode.REPLICATE:
+            if progress.next_offset < end or progress.sent_committed < committed or progress.mode is not Mode.REPLICATE:
                 self._send_entries(key, progress)
 
     def _send_entries(self, key: ReplicaKey, progress: Progress, *, also_empty: bool = False) -> None:
@@ -620,11 +620,11 @@ class RaftNode:
                 return
             entries = self.log.entries(progress.next_offset, self.settings.message_bytes_max)
             offset = entries[0].base_offset if entries else progress.next_offset
-            if not (entries or also_empty or progress.told < self.committed or progress.mode is Mode.PROBE):
+            if not (entries or also_empty or progress.sent_committed < self.committed or progress.mode is Mode.PROBE):
                 return
             progress.next_offset = offset
             self._send(key, AppendRequest(self.term, self.log.place_at(offset), entries, self.committed))
-            progress.told = self.committed
+            progress.sent_committed = self.committed
             progress.sent(entries[-1].next_offset if entries else offset, sum(entry.size for entry in entries))
             also_empty = False
             if not entries:
@@ -667,7 +667,7 @@ class RaftNode:
                 if progress.matched(body.match.offset):
                     self._advance_commit()
             case HeartbeatResponse():
-                progress.heard(body.round, self._rounds.sent_at(body.round))
+                progress.touch(body.round, self._rounds.sent_at(body.round))
                 progress.give_way()
                 if progress.match < self.log.end_offset:
                     self._send_entries(sender, progress, also_empty=True)
@@ -709,8 +709,8 @@ class RaftNode:
 
     def _check_may_change(self) -> None:
         self._check_taking()
-        is_settled = self.log.voters_offset <= self.committed
-        check_no_change(self.voters, is_settled=is_settled, has_committed_in_term=self.has_committed_in_term)
+        is_committed = self.log.voters_offset <= self.committed
+        check_no_change(self.voters, is_committed=is_committed, has_committed_in_term=self.has_committed_in_term)
 
     def _send(self, to: ReplicaKey, body: Body) -> None:
         self._messages.append(Message(self.key, to, body))

@@ -19,7 +19,7 @@ from .types import RaftSettings, SnapshotId, SnapshotResponse
 if TYPE_CHECKING:
     from .log import RaftLog
 
-CHUNK_PATIENCE = 5  #: Answered heartbeats after which an unanswered chunk of a snapshot is sent again.
+CHUNK_RESEND_HEARTBEATS = 5  #: Answered heartbeats after which an unanswered chunk of a snapshot is sent again.
 
 
 class Mode(enum.Enum):
@@ -38,17 +38,17 @@ class Progress:
         "_unanswered",
         "answered_at",
         "caught_up_at",
+        "contact_at",
         "goal",
         "goal_at",
-        "heard_at",
         "is_waiting",
         "match",
         "mode",
         "next_offset",
         "position",
         "round",
+        "sent_committed",
         "snapshot",
-        "told",
     )
 
     def __init__(self, settings: RaftSettings, next_offset: int) -> None:
@@ -57,7 +57,7 @@ class Progress:
         self.match = 0
         self.next_offset = next_offset
         #: The leader's tick at which it sent the last heartbeat that was answered, or NEVER: shows whether it is heard.
-        self.heard_at = NEVER
+        self.contact_at = NEVER
         #: Ticks of its last answer of any kind, and of the last one with the whole log; or NEVER. Only for descriptions
         #: of the quorum: old answers count too, so no decision may use it.
         self.answered_at = NEVER
@@ -69,7 +69,7 @@ class Progress:
         self.is_waiting = False  #: A probe or chunk is in flight.
         self.snapshot: SnapshotId | None = None
         self.position = 0  #: Position of its next chunk.
-        self.told = 0  #: Commit offset that was sent last.
+        self.sent_committed = 0  #: Commit offset that was sent last.
         self._in_flight: deque[tuple[int, int]] = deque()
         self._bytes = 0
         self._unanswered = 0  #: Heartbeats answered since the chunk in flight was sent.
@@ -83,12 +83,12 @@ class Progress:
 
     def is_done(self, end: int) -> bool:
         """It has all of a log that ends at ``end``, and knows that it is committed."""
-        return self.mode is Mode.REPLICATE and self.match == end and self.told == end
+        return self.mode is Mode.REPLICATE and self.match == end and self.sent_committed == end
 
-    def heard(self, round_: int, sent_at: int) -> None:
+    def touch(self, round_: int, sent_at: int) -> None:
         """It answered that round of heartbeats, sent at that tick, and was there then."""
         self.round = max(self.round, round_)
-        self.heard_at = max(self.heard_at, sent_at)
+        self.contact_at = max(self.contact_at, sent_at)
 
     def sent(self, next_offset: int, size: int) -> None:
         """Entries up to ``next_offset`` are in flight."""
@@ -160,7 +160,7 @@ class Progress:
                 self.is_waiting = False
             case Mode.SNAPSHOT:
                 self._unanswered += 1
-                if self._unanswered >= CHUNK_PATIENCE:
+                if self._unanswered >= CHUNK_RESEND_HEARTBEATS:
                     self.is_waiting = False
 
     def note_end(self, end: int, tick: int) -> None:

@@ -78,10 +78,10 @@ def check_removal(voters: VoterSet, key: ReplicaKey) -> None:
         raise InvalidRequestError(f"{key} is the only voter: nobody would be left")
 
 
-def check_no_change(voters: VoterSet, *, is_settled: bool, has_committed_in_term: bool) -> None:
+def check_no_change(voters: VoterSet, *, is_committed: bool, has_committed_in_term: bool) -> None:
     """VoterChangeInProgressError: the leader does not know yet that the ``voters`` are committed, or all before its own
     term (the fix to 4.1)."""
     if not has_committed_in_term:
         raise VoterChangeInProgressError("the leader has not yet committed an entry of its own term; try again")
-    if not is_settled:
+    if not is_committed:
         raise VoterChangeInProgressError(f"the voters are being changed to {voters}; try again")

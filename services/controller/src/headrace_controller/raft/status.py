@@ -21,7 +21,7 @@ class ReplicaStatus:
     key: ReplicaKey
     address: str
     match: int
-    heard_ticks_ago: int | None
+    last_contact_ticks_ago: int | None
     caught_up_ticks_ago: int | None
 
 

@@ -144,16 +144,16 @@ def _level(
     The largest share first. When its owner has no chain, all members that its chains reach have at most one fewer, and
     their partitions reach no other; so none of them has a chain later either.
     """
-    settled: set[str] = set()
+    finished: set[str] = set()
     while True:
         giver = max(
-            (name for name in shares if name not in settled), key=lambda each: (len(shares[each]), each), default=None
+            (name for name in shares if name not in finished), key=lambda each: (len(shares[each]), each), default=None
         )
         if giver is None:
             return
         chain, reached = _chain(giver, shares, subscribers)
         if not chain:
-            settled |= reached
+            finished |= reached
             continue
         for source, topic_id, target in chain:
             mine = [part for part in shares[source] if part[0] == topic_id]

@@ -134,22 +134,22 @@ class Groups:
         assert group is not None
         checks.check_connection(member, request.connection)
         checks.check_epoch(member, request.member_epoch)
-        return self._heard(request, turn, group, member, checks.owned_that_counts(request, member))
+        return self._answer(request, turn, group, member, checks.owned_that_counts(request, member))
 
-    def _heard(
+    def _answer(
         self, request: Heartbeat, turn: Turn, group: Group, member: Member, owned: frozenset[tuple[bytes, int]] | None
     ) -> Decision:
         """A heartbeat of a present member."""
         session = member.session
-        session.heard(request.connection, turn.steady_ms)
+        session.touch(request.connection, turn.steady_ms)
         if session.revoking_ms is not None:
-            session.heard_with_it(
+            session.note_revoking(
                 knows=checks.knows_all(request, member),
                 rebalance_timeout_ms=member.said.rebalance_timeout_ms,
                 session_timeout_ms=self._rebalancing.session_timeout_ms(group.group_id),
             )
             self._rebalancing.watch(group, member)
-        reasons = self._told_about_itself(turn, group, member, request)
+        reasons = self._changed_by(turn, group, member, request)
         if owned is not None and group.released:
             stories.taken(turn, group, member, owned)
         arrived = member.current.has_arrived(member.target, group.said.target_epoch)
@@ -158,7 +158,7 @@ class Groups:
         else:
             stories.go_on(turn, group)
         knows = checks.knows_all(request, member) and request.member_epoch != JOIN_EPOCH
-        return turn.decision(self._rebalancing.told(group, member, with_assignment=not knows))
+        return turn.decision(self._rebalancing.reply_to(group, member, with_assignment=not knows))
 
     def _join(self, request: Heartbeat, turn: Turn) -> Decision:
         group = self._state.groups.get(request.group_id)
@@ -171,19 +171,19 @@ class Groups:
                     f"{request.instance_id!r}: a member keeps its instance id"
                 )
             if request.connection == member.session.connection and not member.current.is_away:
-                return self._heard(request, turn, group, member, None)  # its first one is being answered
+                return self._answer(request, turn, group, member, None)  # its first one is being answered
             reasons: list[str] = []
             turn.hold(group, member, begun_anew(member.current))
         else:
             member, reasons = self._new_member(request, turn, group)
             group = self._state.groups[request.group_id]
         member.session = Session(turn.steady_ms)
-        member.session.heard(request.connection, turn.steady_ms)
+        member.session.touch(request.connection, turn.steady_ms)
         self._rebalancing.watch(group, member)
-        reasons += self._told_about_itself(turn, group, member, request)
+        reasons += self._changed_by(turn, group, member, request)
         group.departed.pop(member.member_id, None)
         self._rebalancing.settle(turn, group, reasons=reasons, asking=member, begins_anew=True)
-        return turn.decision(self._rebalancing.told(group, member, with_assignment=True))
+        return turn.decision(self._rebalancing.reply_to(group, member, with_assignment=True))
 
     def _new_member(self, request: Heartbeat, turn: Turn, group: Group | None) -> tuple[Member, list[str]]:
         """A new member, or one that replaces a static member. GroupMaxSizeReachedError, UnreleasedInstanceIdError."""
@@ -219,7 +219,7 @@ class Groups:
         turn.hold(group, member, begun_anew(current))
         return member
 
-    def _told_about_itself(self, turn: Turn, group: Group, member: Member, request: Heartbeat) -> list[str]:
+    def _changed_by(self, turn: Turn, group: Group, member: Member, request: Heartbeat) -> list[str]:
         """Write changes of the member's own description; returns the reasons for a new target."""
         before = member.said
         after = _described(before, request)
@@ -326,7 +326,7 @@ class Groups:
                 gone.append((member, reason))
         if gone:
             self._remove(turn, group, gone)
-        elif any(member.session.is_lost(turn.owned_ms) for member in group.unsettled()):
+        elif any(member.session.is_lost(turn.owned_ms) for member in group.reconciling()):
             self._rebalancing.settle(turn, group)  # a static one no longer reads
         for member in group.members.values():
             self._watch_on(turn, group, member)
@@ -484,7 +484,7 @@ class Groups:
     def _explain(self, request: ExplainGroup, turn: Turn) -> Decision:
         """A tuple of Rebalance, the oldest first. GroupIdNotFoundError."""
         return Decision(
-            reply=stories.told(checks.known_group(self._state.groups.get(request.group_id), request.group_id))
+            reply=stories.history(checks.known_group(self._state.groups.get(request.group_id), request.group_id))
         )
 
     def _about_ownership(self, request: OwnershipAsked | OwnershipProven, steady_ms: int) -> Decision:

@@ -116,7 +116,7 @@ class Rebalancing:
         self, turn: Turn, group: Group, asking: Member | None, owned: Parts | None, begins_anew: bool
     ) -> None:
         # Members that read nothing release first, then the one just heard, then the others take what is free.
-        waiting = group.unsettled()
+        waiting = group.reconciling()
         waiting.sort(key=lambda member: (not reads_nothing(member, turn.owned_ms), member is not asking))
         for member in waiting:
             self._advance(
@@ -147,10 +147,10 @@ class Rebalancing:
         turn.hold(group, member, current)
         self.watch(group, member)
         if member.session.connected and not is_asking:
-            reply = self.told(group, member, with_assignment=current.revision != before.revision)
+            reply = self.reply_to(group, member, with_assignment=current.revision != before.revision)
             turn.pushes.append(Push(group.group_id, member.member_id, reply))
 
-    def told(self, group: Group, member: Member, *, with_assignment: bool) -> HeartbeatReply:
+    def reply_to(self, group: Group, member: Member, *, with_assignment: bool) -> HeartbeatReply:
         current = member.current
         assignment = frozenset(current.assigned)
         names = self._topics.names

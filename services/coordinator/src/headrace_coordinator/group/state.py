@@ -91,11 +91,11 @@ class Group:
             return GroupState.EMPTY
         if self.value.target_epoch < self.value.epoch:
             return GroupState.ASSIGNING
-        if self.unsettled():
+        if self.reconciling():
             return GroupState.RECONCILING
         return GroupState.STABLE
 
-    def unsettled(self) -> list[Member]:
+    def reconciling(self) -> list[Member]:
         """Members that have not reached their targets, in order."""
         return [self.members[member_id] for member_id in sorted(self.underway)]
 

@@ -56,7 +56,7 @@ def go_on(turn: Turn, group: Group, *, began: bool = False) -> None:
 
 
 def _is_over(group: Group) -> bool:
-    if group.said.target_epoch < group.said.epoch or group.unsettled():
+    if group.said.target_epoch < group.said.epoch or group.reconciling():
         return False
     # Partitions without an owner (the topic or the last reader is gone) do not delay the end.
     for part in [part for part in group.released if part not in group.owners]:
@@ -80,7 +80,7 @@ def _write(turn: Turn, group: Group, story: StoryValue) -> None:
     turn.write(Key(RecordKind.STORY, group.group_id, str(story.number % STORIES_MAX)), story)
 
 
-def told(group: Group) -> tuple[Rebalance, ...]:
+def history(group: Group) -> tuple[Rebalance, ...]:
     """The answer to ExplainGroup, oldest first."""
     return tuple(
         Rebalance(

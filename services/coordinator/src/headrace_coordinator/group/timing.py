@@ -37,7 +37,7 @@ class Session:
     knows_ms: int | None = None
     late_ms: int | None = None
 
-    def heard(self, connection: int, now_ms: int) -> None:
+    def touch(self, connection: int, now_ms: int) -> None:
         self.last_contact_ms = now_ms
         self.connection = connection
         self.connected = True
@@ -56,7 +56,7 @@ class Session:
     def has_let_go(self) -> None:
         self.revoking_ms = self.knows_ms = self.late_ms = None
 
-    def heard_with_it(self, *, knows: bool, rebalance_timeout_ms: int, session_timeout_ms: int) -> None:
+    def note_revoking(self, *, knows: bool, rebalance_timeout_ms: int, session_timeout_ms: int) -> None:
         """It was heard from while it must release something; ``knows``: it knows that."""
         assert self.revoking_ms is not None
         if knows and self.knows_ms is None:

@@ -86,8 +86,8 @@ class GroupsService(groups_pb2_grpc.GroupsServicer):
         return groups_pb2.DeleteGroupsResponse(results=results)
 
     async def ExplainGroup(self, request: Any, context: Any) -> Any:
-        told = await self._ask(request.group_id, ExplainGroup(request.group_id))
-        return groups_pb2.ExplainGroupResponse(rebalances=[messages.rebalance(each) for each in told])
+        history = await self._ask(request.group_id, ExplainGroup(request.group_id))
+        return groups_pb2.ExplainGroupResponse(rebalances=[messages.rebalance(each) for each in history])
 
     async def DescribeLag(self, request: Any, context: Any) -> Any:
         async def one(group_id: str) -> Any:

@@ -69,31 +69,31 @@ def leave(message: Any, connection: int) -> Leave:
     )
 
 
-def membership_response(told: object, correlation_id: int) -> Any:
+def membership_response(reply: object, correlation_id: int) -> Any:
     """A member's answer, or a push (correlation id 0)."""
-    if isinstance(told, HeartbeatReply):
+    if isinstance(reply, HeartbeatReply):
         response = groups_pb2.MembershipResponse(
             correlation_id=correlation_id,
-            member_id=told.member_id,
-            member_epoch=told.member_epoch,
-            heartbeat_interval_ms=told.heartbeat_interval_ms,
-            session_timeout_ms=told.session_timeout_ms,
-            connection_grace_ms=told.connection_grace_ms,
-            revision=told.revision,
+            member_id=reply.member_id,
+            member_epoch=reply.member_epoch,
+            heartbeat_interval_ms=reply.heartbeat_interval_ms,
+            session_timeout_ms=reply.session_timeout_ms,
+            connection_grace_ms=reply.connection_grace_ms,
+            revision=reply.revision,
         )
-        if told.assignment is not None:
-            response.assignment.CopyFrom(group_partitions(told.assignment, told.names))
+        if reply.assignment is not None:
+            response.assignment.CopyFrom(group_partitions(reply.assignment, reply.names))
         return response
-    if isinstance(told, LeaveReply):
+    if isinstance(reply, LeaveReply):
         return groups_pb2.MembershipResponse(
-            correlation_id=correlation_id, member_id=told.member_id, member_epoch=told.member_epoch
+            correlation_id=correlation_id, member_id=reply.member_id, member_epoch=reply.member_epoch
         )
-    if isinstance(told, MemberRemoved):
-        error = error_to_proto(BY_CODE[told.error](told.reason))
+    if isinstance(reply, MemberRemoved):
+        error = error_to_proto(BY_CODE[reply.error](reply.reason))
         return groups_pb2.MembershipResponse(
-            correlation_id=correlation_id, member_id=told.member_id, member_epoch=LEAVE_EPOCH, error=error
+            correlation_id=correlation_id, member_id=reply.member_id, member_epoch=LEAVE_EPOCH, error=error
         )
-    raise AssertionError(f"a member cannot be told {told!r}")
+    raise AssertionError(f"a member cannot be told {reply!r}")
 
 
 def group_partitions(parts: Parts, names: Mapping[bytes, str]) -> Any:
@@ -193,16 +193,16 @@ def _described_member(member: DescribedMember, names: Mapping[bytes, str]) -> An
     )
 
 
-def rebalance(told: Rebalance) -> Any:
+def rebalance(reply: Rebalance) -> Any:
     message = groups_pb2.Rebalance(
-        at_ms=told.at_ms,
-        group_epoch=told.group_epoch,
-        reason=told.reason,
-        moved_count=told.moved,
-        ended_at_ms=told.ended_ms,
-        number=told.number,
+        at_ms=reply.at_ms,
+        group_epoch=reply.group_epoch,
+        reason=reply.reason,
+        moved_count=reply.moved,
+        ended_at_ms=reply.ended_ms,
+        number=reply.number,
     )
-    for move in told.moves:
+    for move in reply.moves:
         message.moved.add(
             topic_id=move.topic_id,
             topic=move.topic,

@@ -58,7 +58,7 @@ _RECORD_OVERHEAD_BYTES = 32  #: Most bytes of a record beside its key and value:
 
 #: Age at which an offset with another topic id belongs to an older topic of the same name: by then every live
 #: coordinator knows the newer one.
-NAMESAKE_SETTLED_MS = 60_000
+NAMESAKE_AGE_MS = 60_000
 
 _ABSENT = CommittedOffset(NO_OFFSET)
 
@@ -221,7 +221,7 @@ class OffsetsLogic:
             # Of a deleted topic of the same name: no offset. Or of a new topic that only the shard's former owner knew:
             # then "no offset" would send the consumer to auto.offset.reset. (A future timestamp comes from another
             # clock, and must not stay young until that time.)
-            if wanted.topic_id is None and abs(now_ms - found.commit_timestamp_ms) < NAMESAKE_SETTLED_MS:
+            if wanted.topic_id is None and abs(now_ms - found.commit_timestamp_ms) < NAMESAKE_AGE_MS:
                 error = UnknownTopicIdError(
                     f"{partition}: committed for another topic of this name than the one that is known here: ask again"
                 )
@@ -284,9 +284,9 @@ class OffsetsLogic:
         """All is replayed."""
         self._sweep.start(now_ms)
 
-    def heard(self, now_ms: int) -> None:
+    def check_clock(self, now_ms: int) -> None:
         """Set the time: the clock may be set back between two ticks."""
-        self._sweep.heard(now_ms)
+        self._sweep.check_clock(now_ms)
 
     def next_due_ms(self) -> int | None:
         return 0 if self._doomed else self._sweep.next_due_ms()

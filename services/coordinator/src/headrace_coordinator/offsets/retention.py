@@ -59,7 +59,7 @@ class RetentionSweep:
         self._checked_ms = now_ms
         self._todo.clear()
 
-    def heard(self, now_ms: int) -> None:
+    def check_clock(self, now_ms: int) -> None:
         """Set the time ``now_ms``. Before the last check, the clock was set back, and the next check would be late: it
         is one interval from now."""
         if self._checked_ms is not None and now_ms < self._checked_ms:
@@ -73,7 +73,7 @@ class RetentionSweep:
     def tick(self, now_ms: int, book: OffsetBook, groups: GroupStateMachine) -> Expired:
         """The offsets to remove now, or the next piece of them."""
         interval_ms = self._settings.check_interval_ms
-        self.heard(now_ms)
+        self.check_clock(now_ms)
         if self._checked_ms is None:
             return Expired()
         elapsed_ms = now_ms - self._checked_ms
