@@ -64,7 +64,7 @@ def of_text(lines: list[tuple[int, str]]) -> Iterator[tuple[int, str]]:
     for part in _END.split(joined):
         begins = joined.index(part, at)
         at = begins + len(part)
-        sentence = " ".join(_LINK.sub(r"\1", part).replace("**", "").split())
+        sentence = " ".join(_LINK.sub(r"[\1]", part).replace("**", "").split())
         if len(sentence.split()) >= WORDS_MIN and _WHOLE.fullmatch(sentence):
             yield max(number for offset, number in starts if offset <= begins), sentence
 
