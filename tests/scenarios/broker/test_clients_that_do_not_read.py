@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 
+import pytest
+
 from headrace_broker.context import BrokerLimits
 from headrace_broker.handlers.fetch import QUEUED_BYTES_MAX
 from headrace_broker.handlers.produce import UNREAD_BYTES_MAX
@@ -98,6 +100,36 @@ def test_records_that_wait_for_the_disk_count_though_their_producer_has_been_ans
             fs.release()
             await until(lambda: broker.context.budget.used == 0)
             assert handler.is_idle()
+            handler.on_closed()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [BrokerLimits(stream_bytes_max=15_000), BrokerLimits(in_flight_bytes_max=15_000)],
+    ids=["stream", "broker"],
+)
+def test_produce_request_counts_with_all_its_bytes_not_only_those_of_its_records(limits: BrokerLimits):
+    """Names and field headers fill memory too: a request of many names and no records was free."""
+
+    async def scenario() -> None:
+        async with SoloBroker(CrashingFileSystem(), limits=limits) as broker:
+            await broker.topic("orders")
+            budget = broker.context.budget
+            handler, stream = broker.producer()
+            stream.request_bytes = 10_000
+            one = batch(b"small")
+            handler.on_request(produce(1, "orders", one))
+            assert budget.used == 10_000
+            assert not stream.paused
+            handler.on_request(produce(2, "orders", one))
+            assert budget.used == 20_000
+            assert stream.paused
+            await stream.wait_sent(2)
+            assert budget.used == 0
+            assert not stream.paused
+            assert broker.context.metrics.produce_bytes.value == 2 * len(one), "the metric counts records"
             handler.on_closed()
 
     asyncio.run(scenario())
