@@ -5,12 +5,19 @@ from __future__ import annotations
 import asyncio
 import errno
 
+from headrace_broker.app import Broker
 from headrace_core import errors
+from headrace_core.log import LogConfig, format_directory
 from headrace_core.log.checkpoints import CLEAN_SHUTDOWN
+from headrace_core.membership.broker_session import BrokerRegistration, BrokerSession, RegisteredBroker
+from headrace_core.metadata import MetadataImage
+from headrace_core.metadata.records import PartitionRecord, TopicRecord
+from headrace_core.node.config import NodeConfig
 from headrace_core.telemetry import LogDirectoryFailed, PartitionFailed
 from headrace_core.testing.crashing_fs import BLOCK_BYTES, CrashingFileSystem
+from headrace_core.types import TopicPartition
 from headrace_protos.v1 import produce_pb2
-from tests.worlds.solo_broker import SoloBroker, StallingFileSystem, batch, fetch, produce
+from tests.worlds.solo_broker import BROKER_ID, SoloBroker, StallingFileSystem, batch, fetch, produce
 
 
 def test_a_failed_fsync_takes_its_directory_offline_and_no_other():
@@ -36,6 +43,39 @@ def test_a_failed_fsync_takes_its_directory_offline_and_no_other():
             assert kinds.count(PartitionFailed) == 1
             await broker.topic("late")  # only one directory is left for it
             assert not (await broker.append("late", batch(b"e"))).error.code
+
+    asyncio.run(scenario())
+
+
+def test_a_directory_that_fails_under_a_leader_is_reported_to_the_controllers_at_once() -> None:
+    """They elect other leaders when they hear of it (test_controller_directories.py)."""
+
+    async def scenario() -> None:
+        fs, roots = CrashingFileSystem(), ("/one", "/two")
+        for root in roots:
+            format_directory(fs, root, cluster_id="test", node_id=BROKER_ID)
+        given = {"log.dirs": ",".join(roots), "controller.quorum.voters": "1@127.0.0.1:1"}
+        broker = Broker(NodeConfig.from_properties(given, role="broker"), fs=fs)
+        broker.identity.broker_id = BROKER_ID
+        who = BrokerRegistration(cluster_id="test", incarnation_id=b"", directory_ids=(), endpoints=())
+        broker._session = session = BrokerSession(["127.0.0.1:1"], who, heartbeat_interval_ms=1)
+        session._registered = RegisteredBroker(BROKER_ID, 1, 0)
+        await broker.storage.open(lambda topic: LogConfig())
+        topic_id = b"i" * 16
+        placed = PartitionRecord(topic_id, 0, (BROKER_ID,), (BROKER_ID,), BROKER_ID, 0, 0)
+        await broker.roles.apply_all(MetadataImage().apply([TopicRecord("orders", topic_id), placed], 2))
+        orders = TopicPartition("orders", 0)
+        replica, directory = broker.partitions.led[orders], broker.storage.directory_of(orders)
+        assert directory is not None
+        assert not session._heartbeat(1).offline_log_dirs
+        session._nudge.clear()
+        fs.fail("sync", errno.EIO, path_contains="/orders-0/", times=1000)
+        answered: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+        replica.append(batch(b"a"), 1000, answered.set_result, committed=True)
+        assert isinstance(await answered, errors.StorageError)
+        assert list(session._heartbeat(2).offline_log_dirs) == [directory.bytes], "and not the other one"
+        assert session._nudge.is_set(), "the heartbeat does not wait for its time"
+        await broker.storage.close({}, broker_epoch=1)
 
     asyncio.run(scenario())
 

@@ -130,6 +130,32 @@ def test_a_failed_directory_is_known_at_once_and_outlives_the_controller(make_co
     assert "BrokerDirectoriesOffline broker_id=1" in controller.log()
 
 
+def test_another_replica_leads_at_once_when_the_leaders_directory_fails(make_controller: Make) -> None:
+    """No session times out, and no heartbeat waits for its time: those of the stand-ins are ten minutes apart."""
+    controller = make_controller(broker_session_timeout_ms="90000")
+    controller.start()
+    sound, failing = random_id(), random_id()
+
+    async def live() -> None:
+        async with (
+            StandIn(controller.internal, sound, failing) as one,
+            StandIn(controller.internal, random_id()) as two,
+        ):
+            topic_id = await one.topic("t", 4, copies=2)
+            assigned = await one.assign(topic_id, {sound: [0, 1], failing: [2, 3]})
+            await two.follower.wait_applied(assigned.metadata_offset)
+            before = two.partitions(topic_id)
+            assert {1, 2} == {each.leader for each in before[2:]}, "in the failing directory one leads and one follows"
+            one.session.directories_failed([failing])
+            await two.until(lambda image: image.brokers[1].offline_directories == (failing,))
+            after = two.partitions(topic_id)
+            assert [(each.leader, each.isr) for each in after[2:]] == [(2, (2,))] * 2
+            assert after[:2] == before[:2]
+            assert not one.session.fenced
+
+    asyncio.run(live())
+
+
 def test_a_broker_that_cannot_lead_hands_over_at_once_and_the_next_controller_knows_too(make_controller: Make) -> None:
     controller = make_controller(broker_session_timeout_ms="90000")
     controller.start()
