@@ -1,4 +1,4 @@
-"""docs/reference/configuration.md says what the declarations say; a stale page is found, and how to generate it."""
+"""docs/reference/configuration.md matches the declarations; a stale page is found, with the command to generate it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `make dist` builds: one version, nothing of the machine that built it, and extras that bring what they say."""
+"""The results of `make dist`: one version, nothing of the building machine, and complete extras."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Walls between the rooms: import-linter's contracts, and what it cannot see: what an import loads at run time."""
+"""Import rules between packages: import-linter's contracts, and what an import loads at run time, which it cannot
+see."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The order of the suite, and what goes to one worker, name files that there are; nothing is lost by it."""
+"""The order of the suite and the groups of one worker name existing files, and lose no test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CI's second chance for a test that a time-out ended: it may pass, and is named. Verdicts have none."""
+"""CI's second run of a timed-out test: it may pass, and is named. Verdicts get none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""House rules that no linter knows: what tracked files may be called, and what they must not hold."""
+"""House rules that no linter knows: names and forbidden content of tracked files."""
 
 from __future__ import annotations
 

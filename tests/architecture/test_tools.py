@@ -1,4 +1,4 @@
-"""The scripts behind the make targets: they do nothing twice, and never take a failure for a success."""
+"""The scripts behind the make targets: they repeat nothing, and report every failure."""
 
 from __future__ import annotations
 

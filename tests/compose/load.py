@@ -1,4 +1,4 @@
-"""Records that flow while something happens to the stack, and whether they are there afterwards."""
+"""Records sent during events in the stack, and whether they are there afterwards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A place where pages are followed: a directory, a shell, and the address of a cluster."""
+"""The environment in which pages are followed: a directory, a shell, and the address of a cluster."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What the pages say can be typed can be typed: every block says what it is, every command and flag exists, every
-Python block compiles and imports what there is. That they *run* is in test_documented_runs.py."""
+"""The commands on the pages exist: every block has a kind, every command and flag exists, every Python block compiles
+with valid imports. test_documented_runs.py *runs* them."""
 
 from __future__ import annotations
 

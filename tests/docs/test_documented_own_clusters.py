@@ -1,4 +1,4 @@
-"""Blocks of pages that are about clusters of one's own: these are made as the page says."""
+"""Blocks of pages that create clusters: these are created as the page says."""
 
 from __future__ import annotations
 

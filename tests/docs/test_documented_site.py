@@ -1,4 +1,4 @@
-"""How pages are followed: a command that may complain of one thing may not complain of another, nor of nothing."""
+"""How pages are followed: a command may fail only with the expected complaint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page of Spark, its blocks in their order, in one session, on a cluster of its own."""
+"""The Spark page: its blocks in order, in one session, on a separate cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tutorial, its blocks in their order, on the cluster that it starts; only the port differs."""
+"""The tutorial: its blocks in order, on the cluster that it starts; only the port differs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""tools/sentences.py: what is a sentence, where it stands, and which ones are drawn."""
+"""tools/sentences.py: splitting into sentences, their places, and the draw."""
 
 from __future__ import annotations
 

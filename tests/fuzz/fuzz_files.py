@@ -1,5 +1,5 @@
-"""Targets: the small files beside the logs. None of them may stop a start with anything but a typed error, and what is
-believed of one is what it says."""
+"""Targets: the small files beside the logs. A damaged one may stop a start only with a typed error, and accepted
+content is the file's true content."""
 
 # ruff: noqa: PT017 - a typed error is one of the right answers here, and its words are checked
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What mutation begins with, and what makes a mutated input plausible again."""
+"""Seed inputs for mutation, and fixes that make mutated inputs plausible again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What has to have been seen by a run of the brokers' half that claims to prove something."""
+"""Events that a run of the broker schedules must have seen to prove anything."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes on *while* something is broken, not only after all is mended: here, while one disk is full.
+"""Progress *during* a fault, not only after its repair: here, while one disk is full.
 
 All is well when this begins. The disk of a broker that leads a producer's partition fills up. Another in-sync replica
 has to lead, and writes have to go through, long before the disk has room again (``FULL_MS``).

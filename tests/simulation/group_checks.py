@@ -1,4 +1,4 @@
-"""What is promised of groups, shards and committed offsets, looked at after everything that happens.
+"""Promises about groups, shards and committed offsets, checked after every event.
 
 The committed log is the truth: a separate state machine replays it, record by record, as it grows, and every other
 claim is compared with that one.

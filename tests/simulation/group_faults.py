@@ -1,4 +1,4 @@
-"""What goes wrong with coordinators, members, logs and topics (kinds in ``group_plan``), and how it is mended."""
+"""Faults of coordinators, members, logs and topics (kinds in ``group_plan``), and their repair."""
 
 from __future__ import annotations
 

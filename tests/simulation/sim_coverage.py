@@ -1,4 +1,4 @@
-"""What has to have been seen by a run that claims to prove something: an empty schedule proves nothing."""
+"""Events that a run must have seen to prove anything: an empty schedule proves nothing."""
 
 from __future__ import annotations
 

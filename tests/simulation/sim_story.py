@@ -1,4 +1,4 @@
-"""What happened, in plain words and in order: the transcript of a schedule that failed."""
+"""The transcript of a failed schedule, in plain words and in order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The brokers' final check reads the logs: what is missing, changed or different in them is a broken promise."""
+"""The brokers' final check reads the logs: missing, changed or differing records are violations."""
 
 from __future__ import annotations
 

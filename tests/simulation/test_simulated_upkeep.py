@@ -1,4 +1,4 @@
-"""Schedules in which records go: by retention, DeleteRecords and compaction; and what their checks see."""
+"""Schedules in which records are deleted by retention, DeleteRecords and compaction; and their checks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The simulator's own checks: a violation of each kind is planted, and found; what is sound passes."""
+"""The simulator's own checks: a violation of each kind is planted and found; valid states pass."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run says what it has to say, and is not content with a run that proves nothing."""
+"""The report of a run is complete, and a run that proves nothing fails."""
 
 from __future__ import annotations
 

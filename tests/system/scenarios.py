@@ -1,4 +1,4 @@
-"""What goes wrong, while clients write and read. ``test_faults.py`` runs these; ``docs/faults.md`` tells of them.
+"""Faults while clients write and read. ``test_faults.py`` runs these; ``docs/faults.md`` describes them.
 
 A scenario is a function of a ``Run``. It breaks something, shows that the cluster goes on (or that it refuses, where it
 must), and mends it, in rounds until the time is over. What was lost, repeated, reordered or made up, and whether the

@@ -1,4 +1,4 @@
-"""A broker that has no file descriptor left hands its leaderships over, and leads again when it has some."""
+"""A broker without a free file descriptor hands its leaderships over, and leads again when it has some."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What judges the fault programme's groups finds each anomaly where one is planted, and none where there is none."""
+"""The checks of the fault programme's groups find each planted anomaly, and none in healthy runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long a partition was without an acknowledgement: what the bounds of the fault programme are held against."""
+"""How long a partition had no acknowledgement: the figures that the fault programme's bounds are compared with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A controller and a broker as real processes, and raw stubs to speak with them: no client library in between."""
+"""A controller and a broker as real processes, with raw stubs: no client library in between."""
 
 from __future__ import annotations
 

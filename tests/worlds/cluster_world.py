@@ -1,4 +1,4 @@
-"""A small world for the tests of the cluster room: a core, a log in memory, a clock that is a number."""
+"""A small world for tests of the cluster's rules: a core, a log in memory, a clock that is a number."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A small log with everything in it, a model of what it says, and a judge of what is made of it once it is damaged."""
+"""A small log with every feature, a model of its content, and a check of what a damaged copy returns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real disks that a test may fill, break and take away; and producers that do not give up."""
+"""Real disks that a test may fill, break and remove; and producers that retry."""
 
 from __future__ import annotations
 

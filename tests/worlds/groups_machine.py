@@ -1,6 +1,6 @@
-"""Groups under any order of events: members come, go, lag, lose their connections; messages cross; coordinators change,
-with decisions cut off; topics grow and go. At no moment do two members read the same partition, and in the end all
-partitions are read."""
+"""Groups under any order of events: members join, leave, lag, lose connections; messages cross; coordinators change,
+with truncated decisions; topics grow and are deleted. No two members ever read the same partition, and at the end every
+partition has a reader."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Two coordinators that answer what a test tells them to, behind real sockets: group "a..." is the first one's, all
-others are the second one's. Offsets, members and topics are plain tables."""
+"""Two scripted coordinators behind real sockets: groups "a..." belong to the first, all others to the second. Offsets,
+members and topics are plain tables."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""What the log's tests share: batches whose values tell who they are, a directory in memory, and a way to read it
-all."""
+"""Common parts of the log's tests: batches with identifying values, a directory in memory, and a full read."""
 
 from __future__ import annotations
 

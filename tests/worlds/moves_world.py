@@ -1,4 +1,4 @@
-"""The cluster room's world, with brokers that follow their leaders, and time that passes: for tests of what moves."""
+"""The cluster world with brokers that follow their leaders, and time that passes: for tests of moves."""
 
 from __future__ import annotations
 

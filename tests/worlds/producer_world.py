@@ -1,5 +1,5 @@
-"""What the tests of producer state share: idempotent batches, a list of all that was appended, and the table that this
-list demands, written down without looking at the log's own way to it."""
+"""Common parts of tests of producer state: idempotent batches, a list of all appends, and the expected table, computed
+independently of the log."""
 
 from __future__ import annotations
 

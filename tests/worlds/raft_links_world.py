@@ -1,4 +1,4 @@
-"""Controllers' links on loopback: real sockets and servers, and of raft only what a test wants to see of it."""
+"""Controllers' links on loopback: real sockets and servers, with only the tested part of raft."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Consumers of a group, each in a thread of its own, that write down what they are given and what they read; and a
-producer that feeds them at a rate."""
+"""Consumers of a group, each in its own thread, that note their assignments and records; and a producer with a rate."""
 
 from __future__ import annotations
 

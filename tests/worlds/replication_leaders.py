@@ -1,4 +1,4 @@
-"""A broker's led partitions without logs: what a leader's lane reads is made up of batches of given sizes."""
+"""A broker's led partitions without logs: a leader's lane reads generated batches of given sizes."""
 
 from __future__ import annotations
 

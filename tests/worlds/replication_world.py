@@ -1,5 +1,5 @@
-"""A broker that leads, and a follower of which there is only what it says: the real service, lanes, logs and writers on
-a file system in memory, and streams whose written messages the test takes."""
+"""A leading broker and a scripted follower: the real service, lanes, logs and writers on a file system in memory, and
+streams whose written messages the test takes."""
 
 from __future__ import annotations
 

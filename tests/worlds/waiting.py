@@ -1,4 +1,4 @@
-"""Wait for a condition by looking at it, for a limited time. A failure names what did not come."""
+"""Poll a condition for a limited time. A failure names what did not happen."""
 
 from __future__ import annotations
 

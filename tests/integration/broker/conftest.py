@@ -1,4 +1,4 @@
-"""Fixtures: one real controller and broker for all tests of a process, and makers of clusters of one's own."""
+"""Fixtures: one real controller and broker for all tests of a process, and functions that start separate clusters."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture
 def make_cluster(tmp_path: Path) -> Iterator[Callable[..., Cluster]]:
-    """Starts clusters of one's own: ``make_cluster(**{"log.flush": "os"})``; keywords are the broker's keys."""
+    """Start a separate cluster: ``make_cluster(**{"log.flush": "os"})``; keywords are the broker's keys."""
     made: list[Cluster] = []
 
     def make(**keys: str) -> Cluster:
@@ -38,7 +38,7 @@ def make_cluster(tmp_path: Path) -> Iterator[Callable[..., Cluster]]:
 
 @pytest.fixture
 def topic(cluster: Cluster) -> Callable[..., Topic]:
-    """Makes a topic with a name of its own on the shared cluster."""
+    """Create a topic with a unique name on the shared cluster."""
 
     def make(partitions: int = 1, **configs: str) -> Topic:
         return cluster.topic(f"topic-{next(_numbers)}", partitions, **configs)

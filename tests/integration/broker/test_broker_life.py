@@ -79,7 +79,7 @@ def test_sigterm_stops_cleanly_and_the_next_start_trusts_it(make_cluster):
 
 
 def test_sigterm_finishes_what_is_under_way_and_tells_the_rest(make_cluster):
-    """Every request gets its offset, or a refusal, or the stream's end says that the broker shuts down."""
+    """Every request gets its offset, or a refusal, or the stream's end with the reason: the broker shuts down."""
     cluster = make_cluster()
     orders = cluster.topic("orders")
     fetching = fetch_stream(cluster)
@@ -197,7 +197,7 @@ def test_the_broker_outlives_its_controller(make_cluster):
 
 
 def test_a_paused_broker_is_fenced_and_comes_back(tmp_path):
-    """SIGSTOP past the session: the controller gives up on it; when it goes on it learns so, and serves again."""
+    """SIGSTOP past the session: the controller fences it; when it resumes it learns that, and serves again."""
     made = Cluster(tmp_path / "cluster", **{"broker.heartbeat.interval.ms": "100"})
     made.controller.keys["broker.session.timeout.ms"] = "600"
     with made as cluster:

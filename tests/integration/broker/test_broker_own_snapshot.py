@@ -1,4 +1,4 @@
-"""A broker begins with its own snapshot of the metadata: what it spares, what it must not hide, what it survives."""
+"""A broker starts from its own snapshot of the metadata: what that saves, what it must not hide, and failures."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_clean_stop_leaves_a_snapshot_and_the_next_start_goes_on_from_there(ma
 
 
 def test_a_topic_made_anew_after_the_snapshot_keeps_its_records_though_the_snapshot_knows_its_namesake(make_cluster):
-    """The broker is killed: it begins with the snapshot of the life before, and acts on nothing till it is current."""
+    """The broker is killed: it starts from the old snapshot, and acts on nothing until its metadata are current."""
     cluster = make_cluster()
     cluster.topic("orders").produce(b"of the first")
     cluster.broker.terminate()

@@ -1,4 +1,4 @@
-"""What happens in the cluster while a broker starts: nothing of it may be missed."""
+"""Changes in the cluster while a broker starts: it must miss none."""
 
 from __future__ import annotations
 

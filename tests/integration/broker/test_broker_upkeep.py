@@ -15,7 +15,7 @@ from headrace_core.testing.verdicts import NotInTimeError
 from tests.worlds.broker_world import Cluster
 from tests.worlds.waiting import until
 
-#: Everything that waits does so for a moment.
+#: All intervals are short.
 QUICK = {
     "log.initial.task.delay.ms": "50",
     "log.retention.check.interval.ms": "100",
@@ -39,7 +39,7 @@ def create(cluster: Cluster, name: str, **config: str) -> TopicPartition:
 
 
 def records_of(cluster: Cluster, partition: TopicPartition) -> list[Record]:
-    """Everything that a consumer gets now, from the start to the end; offsets ascend."""
+    """Everything that a consumer can read now, from start to end; offsets ascend."""
     with Consumer(bootstrap_servers=cluster.broker.address(), auto_offset_reset="earliest") as consumer:
         consumer.assign([partition])
         end = consumer.end_offsets([partition])[partition]
@@ -182,7 +182,7 @@ def test_retention_obeys_its_broker_keys_without_a_restart(make_cluster: Callabl
 
 
 class Reader(threading.Thread):
-    """Reads a topic from its start to its end, again and again, and judges what it sees."""
+    """Reads a topic from start to end, repeatedly, and checks it."""
 
     def __init__(self, cluster: Cluster, partition: TopicPartition, last: dict[bytes, int], stop: threading.Event):
         super().__init__(daemon=True)
@@ -277,7 +277,7 @@ def test_consumers_read_while_compaction_and_deletion_run(
 def test_a_consumer_that_retention_overtakes_goes_on_at_the_start_and_misses_nothing_else(
     make_cluster: Callable[..., Cluster], seed: int
 ) -> None:
-    """Offsets jump only past a log start that has moved above them; DeleteRecords is at work, too."""
+    """Offsets jump only past a log start that has moved above them; DeleteRecords is used, too."""
     cluster = make_cluster(**{**QUICK, "log.retention.check.interval.ms": "20"})
     partition = create(
         cluster, "short", retention_bytes="30000", segment_bytes="4000", file_delete_delay_ms="0", segment_ms="100"

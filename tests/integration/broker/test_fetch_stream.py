@@ -1,4 +1,4 @@
-"""What a consumer may rely on (fetch.proto): the stream is the session, over the wire."""
+"""The guarantees of fetch.proto over the wire: the stream is the session."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.worlds.broker_world import (
     values_of,
 )
 
-#: A wait that a test must never sit out: longer than the call's own deadline.
+#: A wait that a test must never reach the end of: longer than the call's own deadline.
 FOREVER_MS = 600_000
 
 
@@ -75,7 +75,7 @@ def test_a_long_poll_is_answered_at_once_when_records_arrive(cluster, topic):
 
 
 def settle(cluster) -> None:
-    """What was sent on other streams before has been looked at: the broker has answered a later call."""
+    """Wait until earlier messages on other streams were processed: the broker has answered a later call."""
     cluster.topic_probe = getattr(cluster, "topic_probe", None) or cluster.topic("probe")
     cluster.topic_probe.produce(b"probe")
 
@@ -328,7 +328,7 @@ def test_a_negative_limit_of_a_partition_is_that_partitions_error(cluster, topic
 
 
 def test_a_client_that_floods_with_requests_and_reads_no_answer_is_held_back(cluster, topic):
-    """Answers wait in the broker up to a bound only; the other clients do not notice."""
+    """Responses wait in the broker only up to a limit; other clients are not affected."""
     orders = topic()
     flood = batch(*[b"x" * 1000] * 900)
     with produce_stream(cluster) as stream:

@@ -1,7 +1,7 @@
-"""Long polls that are given up, and streams that are dropped, leave nothing behind in the broker.
+"""Abandoned long polls and dropped streams leave nothing behind in the broker.
 
-Small counts by default, in which a descriptor a round shows, or some KiB of memory; HEADRACE_FULL_LEAKS=1 runs those
-of the requirement instead (100,000 polls, 10,000 streams), as `make verify` does.
+Small counts by default, in which a descriptor a round shows, or some KiB of memory; HEADRACE_FULL_LEAKS=1 runs those of
+the requirement instead (100,000 polls, 10,000 streams), as `make verify` does.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def counts(small: int, full: int) -> Any:
 
 
 class Use:
-    """What the broker has at a moment."""
+    """The broker's resources at one moment."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.rss = cluster.rss_bytes()
@@ -36,7 +36,7 @@ class Use:
 
 
 class Opened:
-    """A call with a long poll that is known to wait: the request before it has been answered."""
+    """A call with a long poll that is known to wait: an earlier request has been answered."""
 
     def __init__(self, method: Any, *requests: Any) -> None:
         self._requests: queue.SimpleQueue[Any] = queue.SimpleQueue()

@@ -81,7 +81,7 @@ def test_every_partition_is_written_and_read_through_few_descriptors():
 
 @pytest.mark.long
 def test_the_benchmark_of_partitions_runs(tmp_path: Path):
-    """Small: what it measures means nothing, but every case has to come to its end and every bar to be measured."""
+    """Small: its figures mean nothing, but every case must finish and every bar be measured."""
     done = subprocess.run(
         [sys.executable, str(ROOT / "bench" / "partitions.py"), "--smoke", "--work", str(tmp_path)],
         capture_output=True,

@@ -1,7 +1,7 @@
-"""Reads of the metadata while controllers die, stand still and come back: three real controllers, two real brokers.
+"""Metadata reads while controllers crash, hang and return: three real controllers, two real brokers.
 
-Every read says how old it may be (``metadata_lag_ms``). Held against the true history, which the test makes itself: all
-that was acknowledged so long before the read began must be in it. All processes share the machine's clock.
+Every read reports its maximum age (``metadata_lag_ms``). The test compares it with its own history: everything
+acknowledged that long before the read began must be in it. All processes share the machine's clock.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from headrace_core.rpc.status import error_from_rpc
 from headrace_protos.v1 import admin_pb2, admin_pb2_grpc, metadata_pb2, metadata_pb2_grpc
 from tests.worlds.waiting import until
 
-#: A node that does not answer for so long is dead or stands still; its answer, when it comes, is checked all the same.
+#: A node without a response for this long is dead or hangs; a late response is checked nevertheless.
 _TIMEOUT_S = 5.0
-#: So long a write is looked for at one node.
+#: How long a write is looked for at one node.
 _READ_S = 1.0
 
 

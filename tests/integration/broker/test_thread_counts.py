@@ -1,5 +1,5 @@
-"""Real processes: after load a process has the threads that it had after its start. So a soak that counts one more has
-found something. (gRPC's native threads are another matter: docs/soak.md.)"""
+"""Real processes: after load a process has the threads that it had after its start. So one more in a soak is a leak.
+(gRPC's native threads vary: docs/soak.md.)"""
 
 from __future__ import annotations
 

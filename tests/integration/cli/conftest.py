@@ -19,7 +19,7 @@ _warm = WarmHeadrace()
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a command left behind."""
+    """The result of a command."""
 
     code: int
     out: bytes
@@ -44,7 +44,7 @@ Cli = Callable[..., Outcome]
 def run_headrace(
     *arguments: str | Path, stdin: bytes = b"", bootstrap: str = "", code: int | None = 0, timeout_s: float = 180
 ) -> Outcome:
-    """Run ``headrace``, in a process that is warm; asserts the exit code unless ``code`` is None."""
+    """Run ``headrace`` in a warm process; asserts the exit code unless ``code`` is None."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith("HEADRACE_")}
     if bootstrap:
         environment["HEADRACE_BOOTSTRAP_SERVERS"] = bootstrap

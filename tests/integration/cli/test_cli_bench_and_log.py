@@ -1,4 +1,4 @@
-"""``bench`` and ``log dump`` against the real thing: shapes of their documents, and that they can say no."""
+"""``bench`` and ``log dump`` on a real cluster: the shapes of their documents, and that they can fail."""
 
 from __future__ import annotations
 

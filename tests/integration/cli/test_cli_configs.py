@@ -1,4 +1,4 @@
-"""``headrace configs``: sources, lists, checks without changes, and keys that reach the running broker."""
+"""``headrace configs``: sources, lists, dry runs, and keys that reach the running broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`headrace doctor` and `headrace top` on one real cluster: silent while it is well, and then with much wrong at once.
+"""`headrace doctor` and `headrace top` on one real cluster: silent while it is healthy, then with many faults at once.
 
 The tests run in the order in which they stand: the last one leaves the cluster beyond repair.
 """

@@ -1,4 +1,4 @@
-"""``headrace groups`` beside consumers that work, on the run's real cluster: what it shows is what they do."""
+"""``headrace groups`` beside working consumers, on the run's real cluster: its output matches their state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``produce`` and ``consume`` against what kcat does with the same flags."""
+"""``produce`` and ``consume`` compared with kcat's behaviour for the same flags."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands that take long, with stderr on a terminal and without one: the bar is beside the data, never in it."""
+"""Long commands, with stderr on a terminal and without one: the bar is beside the data, never in it."""
 
 from __future__ import annotations
 

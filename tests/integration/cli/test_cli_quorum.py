@@ -1,5 +1,5 @@
-"""The quorum's stories, with real processes: several controllers, one grown to three and back, a voter that lost its
-disk. Every recipe of docs/operations/controllers.md is run here."""
+"""The quorum with real processes: several controllers, one grown to three and back, a voter that lost its disk. Every
+recipe of docs/operations/controllers.md is run here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Topics, configurations and records at the command line: what they do, and the shapes of their JSON."""
+"""Topics, configurations and records at the command line: effects, and the shapes of the JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The clients against real processes: what a user does on the first day, and what happens when a broker dies."""
+"""The clients against real processes: the first steps of a user, and a broker's crash."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients that live for a moment leave no native memory behind in a process that lives on."""
+"""Short-lived clients leave no native memory behind in a long-lived process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Admin.list_offsets and ``headrace topics offsets``: what there is after records came and went."""
+"""Admin.list_offsets and ``headrace topics offsets`` after records were written and deleted."""
 
 from __future__ import annotations
 

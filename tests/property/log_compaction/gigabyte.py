@@ -1,4 +1,4 @@
-"""Cleans a log on a real disk and says how fast, in how much memory: for test_compaction_of_a_gigabyte, or by hand:
+"""Clean a log on a real disk and report speed and memory: for test_compaction_of_a_gigabyte, or by hand:
 
     python tests/property/log_compaction/gigabyte.py DIRECTORY [RECORDS] [MAP_BYTES] [KEYS]
 

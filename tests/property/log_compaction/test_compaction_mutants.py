@@ -1,4 +1,4 @@
-"""The model test is worth what it catches: each guard of the cleaner, removed, is noticed within a few histories."""
+"""Each guard of the cleaner, removed, is noticed by the model test within a few histories."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arrow agrees with records: rows in, batches, rows out; and the compiled twin with the plain one."""
+"""Arrow agrees with records (rows in, batches, rows out), and the compiled code with the plain one."""
 
 from __future__ import annotations
 

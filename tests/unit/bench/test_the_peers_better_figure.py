@@ -1,4 +1,5 @@
-"""Kafka's throughput is measured under several settings: bench/measure.py takes its better figure, and says which."""
+"""Kafka's throughput is measured under several settings: bench/measure.py uses the best figure, and names its
+setting."""
 
 from __future__ import annotations
 

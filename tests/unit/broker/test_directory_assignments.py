@@ -1,4 +1,4 @@
-"""What a broker tells the controllers about the directories of its replicas, when, and how often."""
+"""Reports of replicas' directories to the controllers: content, time, and frequency."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A fetch session's partitions, their order and the waiting (headrace_broker.partition.session)."""
+"""A fetch session's partitions, their order, and long polls (headrace_broker.partition.session)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Followers of which the leader knows that they make no progress: they leave the in-sync set before the lag is over.
-
-Those whose logs take no appends leave at once, those whose streams broke when they are not back soon."""
+"""Followers that report that they cannot append: they leave the in-sync set before replica.lag.time.max.ms."""
 
 from __future__ import annotations
 

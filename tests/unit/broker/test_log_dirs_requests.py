@@ -1,4 +1,4 @@
-"""What DescribeLogDirs and AlterReplicaLogDirs make of requests, on a storage that only takes notes."""
+"""DescribeLogDirs and AlterReplicaLogDirs on a storage stub."""
 
 from __future__ import annotations
 

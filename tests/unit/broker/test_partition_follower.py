@@ -1,4 +1,4 @@
-"""A follower's states, and where logs part (partition/follower.py, partition/matching.py)."""
+"""A follower's states, and where logs diverge (partition/follower.py, partition/matching.py)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What followers and leaders say comes out of the wire as it went in, and what no follower says is refused."""
+"""Replication messages survive the wire unchanged, and invalid ones are refused."""
 
 from __future__ import annotations
 

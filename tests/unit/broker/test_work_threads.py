@@ -1,4 +1,4 @@
-"""Work that strangers can make long: it rests, and work beside it does not."""
+"""Work whose length clients decide: it yields, and other work continues."""
 
 from __future__ import annotations
 

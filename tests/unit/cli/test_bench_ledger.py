@@ -1,4 +1,4 @@
-"""``verified`` must be able to say no: planted gaps, repetitions and damage are found; and the figures are right."""
+"""``verified`` can fail: planted gaps, duplicates and damage are found; and the figures are right."""
 
 from __future__ import annotations
 

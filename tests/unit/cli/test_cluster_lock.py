@@ -1,4 +1,4 @@
-"""The lock beside cluster.json: one command at a time, and nothing left of a cluster that never came to be."""
+"""The lock beside cluster.json: one command at a time, and no leftovers of a cluster whose creation failed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many copies of a record a local cluster keeps."""
+"""The number of replicas in a local cluster."""
 
 from __future__ import annotations
 

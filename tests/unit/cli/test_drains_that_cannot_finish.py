@@ -1,4 +1,4 @@
-"""`brokers drain --wait` ends with an error when what is left cannot move, and names what stays and why."""
+"""`brokers drain --wait` ends with an error when the remaining replicas cannot move, and names them with the reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands without an address: which cluster they use, and which setting has precedence."""
+"""Commands without an address: the cluster they use, and the precedence of settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lines of nodes within this process: into their files; and what fails is the line, never the work that it tells of."""
+"""Log lines of nodes within this process go to the nodes' files; a failure loses the line, never the work."""
 
 from __future__ import annotations
 

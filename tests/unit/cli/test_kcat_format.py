@@ -1,4 +1,4 @@
-"""kcat's output formats against what kcat(1) says."""
+"""kcat's output formats, compared with kcat(1)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``-o`` means, against kcat(1)."""
+"""``-o``, compared with kcat(1)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How ``produce`` cuts its input into messages, however the bytes arrive, and what a terminal shows in the end."""
+"""How ``produce`` splits its input into messages, in chunks of any size, and its summary on a terminal."""
 
 from __future__ import annotations
 

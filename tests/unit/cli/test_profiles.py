@@ -1,4 +1,4 @@
-"""Profiles: which cluster a command talks to when several things could say so, and what is refused."""
+"""Profiles: which setting of the cluster has precedence, and refused profiles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far something is: a bar on a terminal, lines or nothing where there is none, and never a byte of it on stdout."""
+"""Progress: a bar on a terminal, lines or nothing elsewhere, and never a byte of it on stdout."""
 
 from __future__ import annotations
 

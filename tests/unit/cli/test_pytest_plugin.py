@@ -1,4 +1,4 @@
-"""What pytest's configuration says about the fixtures' clusters; the fixtures themselves: integration/cli."""
+"""The clusters' shape from pytest's configuration; the fixtures themselves: integration/cli."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What only looks ends when the reader of its output has gone: `top`, `quorum status --watch`, `doctor`, `metadata`."""
+"""Read-only commands end when the reader of their output is gone: `top`, `quorum status --watch`, `doctor`,
+`metadata`."""
 
 from __future__ import annotations
 

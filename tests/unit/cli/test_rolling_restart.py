@@ -1,4 +1,4 @@
-"""A rolling restart over a stand-in of a cluster: what it does, in which order, and what it leaves alone."""
+"""A rolling restart of a stand-in cluster: its steps, their order, and untouched nodes."""
 
 from __future__ import annotations
 

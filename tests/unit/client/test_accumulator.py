@@ -1,4 +1,4 @@
-"""The producer's hot path, what is gathered, when it is announced, and what its futures say."""
+"""The producer's hot path: batching, announcements, and futures."""
 
 from __future__ import annotations
 

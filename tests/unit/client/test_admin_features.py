@@ -1,4 +1,4 @@
-"""describe_features, update_features, and `headrace features`: what a controller is asked, and what comes of it."""
+"""describe_features, update_features, and `headrace features`: requests to the controller, and results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Groups from outside: which coordinator is asked what, what becomes of its answers, and of calls that it never got."""
+"""Admin calls on groups: which coordinator gets which request, and the handling of its responses and of lost calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""describe_node: what a process says of itself, and how its clock stands to ours."""
+"""describe_node: a process's report, and its clock's offset to ours."""
 
 from __future__ import annotations
 

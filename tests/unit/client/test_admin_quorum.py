@@ -1,4 +1,4 @@
-"""describe_quorum, add_voter, remove_voter, transfer_leadership: what a controller is asked, and what comes of it."""
+"""describe_quorum, add_voter, remove_voter, transfer_leadership: requests to the controller, and results."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Elections, reassignments, drains: what a controller is asked by the admin client and the command line, and what comes
-of its answers."""
+"""Elections, reassignments, drains: requests of the admin client and the command line to a controller, and results."""
 
 from __future__ import annotations
 

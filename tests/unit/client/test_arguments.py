@@ -1,7 +1,4 @@
-"""Every parameter of every public method refuses what cannot work, at the call and in Headrace's words.
-
-A method or parameter without a row fails here: say what it takes.
-"""
+"""Every parameter of every public method refuses invalid values at the call, with an error of Headrace."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An AsyncConsumer and its caller's event loop: polls let it turn, and a cancelled call breaks off no callback."""
+"""An AsyncConsumer and its caller's event loop: polls let it run, and a cancelled call interrupts no callback."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the doctor sees of an address, and of a move, with real sockets and two looks."""
+"""The doctor's probes of an address with real sockets, and of a move with two samples."""
 
 from __future__ import annotations
 

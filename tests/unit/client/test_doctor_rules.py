@@ -1,4 +1,4 @@
-"""What the doctor concludes: a healthy cluster's facts, one of them made bad at a time, and what is found then."""
+"""The doctor's findings: the facts of a healthy cluster, changed to a fault one at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The clients from outside: reprs, copies, typed keywords, builtin base classes of the errors."""
+"""The clients' public behaviour: reprs, copies, typed keywords, builtin base classes of the errors."""
 
 from __future__ import annotations
 

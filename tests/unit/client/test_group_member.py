@@ -1,4 +1,4 @@
-"""A member of a group, told events and times by hand: what it says, and what it has its consumer do."""
+"""A member of a group, driven by events and times: its requests, and the events for its consumer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``headrace groups`` against coordinators that a test has in hand: what is shown, what is changed, and exit codes."""
+"""``headrace groups`` against scripted coordinators: output, changes, and exit codes."""
 
 from __future__ import annotations
 

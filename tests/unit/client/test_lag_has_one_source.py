@@ -1,4 +1,4 @@
-"""``groups describe`` and ``doctor`` show one lag: by the ends that logs have now, also right after a reset."""
+"""``groups describe`` and ``doctor`` show the same lag, by the current log ends, also right after a reset."""
 
 from __future__ import annotations
 

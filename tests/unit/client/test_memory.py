@@ -1,4 +1,4 @@
-"""The allocator of a process that is yours."""
+"""Allocator settings of a whole process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The metadata watch beside gRPC: how it ends its stream."""
+"""The metadata watch and gRPC: how it ends its stream."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sliding windows, and what turns values into bytes."""
+"""Sliding windows, and serializers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keys go where Java's Kafka sends them."""
+"""Keys go to the same partitions as with Java's Kafka client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `import headrace` gives, and what it costs."""
+"""The names of `import headrace`, and its cost."""
 
 from __future__ import annotations
 

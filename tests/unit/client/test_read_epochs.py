@@ -1,4 +1,4 @@
-"""Where a log went another way than what was read of it (KIP-320), by the epochs that were read."""
+"""Finding where a log diverged from what was read (KIP-320), by the leader epochs of the read records."""
 
 from __future__ import annotations
 

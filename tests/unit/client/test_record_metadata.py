@@ -1,4 +1,4 @@
-"""What a record's future says."""
+"""The result of a record's future."""
 
 from __future__ import annotations
 

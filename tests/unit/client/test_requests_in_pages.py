@@ -1,4 +1,4 @@
-"""What a caller may ask for at once has no limit: the SDK splits it at the limits of the servers' requests."""
+"""A caller may ask for any number of items at once: the SDK splits requests at the servers' limits."""
 
 from __future__ import annotations
 

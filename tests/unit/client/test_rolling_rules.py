@@ -1,4 +1,4 @@
-"""A rolling restart's rules: a whole cluster's facts, one of them made bad at a time; and whose turn it is."""
+"""The rules of a rolling restart: the facts of a whole cluster, changed to a fault one at a time; and the next node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Configuration: Kafka's words, dotted or snake_case, and what becomes of each."""
+"""Configuration: Kafka's keys, dotted or snake_case, and their effect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A machine is suspended and goes on: its timers are late, and the clock of its leases is ahead of them."""
+"""A machine is suspended and resumes: its timers are late, and its lease clock is ahead of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `headrace top` makes of two samples."""
+"""The frames of `headrace top`, from two samples."""
 
 from __future__ import annotations
 

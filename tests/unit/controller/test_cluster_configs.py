@@ -1,4 +1,4 @@
-"""Configuration altered incrementally, and every refusal."""
+"""Incremental configuration changes, and every refusal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Directories in the cluster room (KIP-858): where replicas are, and what becomes of them when a directory fails."""
+"""Directories in the cluster's rules (KIP-858): places of replicas, and the effect of a failed directory."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The topics whose partitions are shards: what they are made with, that they get more replicas when more brokers come,
-and never more partitions."""
+"""Topics whose partitions are shards: their settings, more replicas when brokers join, and never more partitions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""AlterPartition (KIP-497, KIP-841, KIP-903, KIP-704): which in-sync sets the controllers agree to."""
+"""AlterPartition (KIP-497, KIP-841, KIP-903, KIP-704): the in-sync sets that controllers accept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The controller's storage in a crash: what was answered stays, nothing else appears, no term comes twice."""
+"""The controller's storage in a crash: acknowledged state survives, nothing else appears, no term is used twice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the simulator found in the controller, told step by step."""
+"""Bugs in the controller found by the simulator, repeated step by step."""
 
 from __future__ import annotations
 

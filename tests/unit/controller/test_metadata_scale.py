@@ -1,4 +1,4 @@
-"""100,000 partitions: what is decided among them costs what it changes, not what there is."""
+"""100,000 partitions: the cost of a decision depends on its changes, not on the total."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Traps that are not in the papers: what etcd's and Kafka's issues tell of, and what a second look here found."""
+"""Traps that are not in the papers: from issues of etcd and Kafka, and from a review here."""
 
 from __future__ import annotations
 

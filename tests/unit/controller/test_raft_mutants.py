@@ -1,5 +1,5 @@
-"""Raft with one guard removed, again and again (raft_without_guards.py): the schedules and the stories must notice each
-of them, or they prove nothing."""
+"""Raft with one guard removed at a time (raft_without_guards.py): the schedules and stories must notice each, or they
+prove nothing."""
 
 from __future__ import annotations
 

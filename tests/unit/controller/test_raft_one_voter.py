@@ -1,4 +1,4 @@
-"""Raft of one voter: what is durable before what, and what a restart remembers."""
+"""Raft with one voter: the order of durable writes, and the state after a restart."""
 
 from __future__ import annotations
 

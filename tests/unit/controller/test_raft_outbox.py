@@ -1,4 +1,4 @@
-"""What waits to be sent to a replica: the small first, all of it bounded."""
+"""Messages waiting for a replica: small ones first, all of them bounded."""
 
 from __future__ import annotations
 

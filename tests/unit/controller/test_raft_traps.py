@@ -1,4 +1,4 @@
-"""What others fell into: each trap as the shortest story that shows it. Sections: of the Raft paper; T: the thesis."""
+"""Known traps, each as the shortest story that shows it. Sections: of the Raft paper; T: the thesis."""
 
 from __future__ import annotations
 

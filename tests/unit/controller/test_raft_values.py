@@ -1,4 +1,4 @@
-"""What raft's values promise: sets of voters and their addresses; entries that all logs have byte for byte."""
+"""Guarantees of raft's values: sets of voters and their addresses; entries with the same bytes in all logs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The calls that move replicas, drain brokers, change levels, give out producer ids: real controllers, real sockets."""
+"""Calls that move replicas, drain brokers, change levels and allocate producer ids: real controllers, real sockets."""
 
 from __future__ import annotations
 

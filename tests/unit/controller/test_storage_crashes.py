@@ -1,5 +1,5 @@
-"""The power goes before any operation on the disk, in every way: what is found is what was, or what was to be, and
-nothing that was acknowledged is missing."""
+"""Power loss before any disk operation, with any loss: the state found is the old or the new one, with everything that
+was acknowledged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bytes that rot, files that go missing, disks that fill up: a typed error or the whole truth, never a part of it."""
+"""Damaged bytes, missing files, full disks: a typed error or the complete state, never a part of it."""
 
 from __future__ import annotations
 

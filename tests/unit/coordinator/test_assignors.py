@@ -1,4 +1,4 @@
-"""Assignors: the scenes of the texts, and what racks change. (tests/property/coordinator has what always holds.)"""
+"""Assignors: the textbook cases, and the effect of racks. (Invariants are in tests/property/coordinator.)"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A coordinator that starts: it heartbeats as soon as it is registered, since it owns shards from then on."""
+"""A starting coordinator heartbeats as soon as it is registered, because it owns shards from then on."""
 
 from __future__ import annotations
 

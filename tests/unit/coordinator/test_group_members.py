@@ -1,4 +1,4 @@
-"""Members of groups: the scenes of KIP-848 and KIP-345, and what our streams add to them."""
+"""Members of groups: the cases of KIP-848 and KIP-345, and those of our streams."""
 
 from __future__ import annotations
 

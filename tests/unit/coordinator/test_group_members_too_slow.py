@@ -1,4 +1,4 @@
-"""Members that do not let go in time: the rebalance time-out (max.poll.interval.ms), and leases."""
+"""Members that do not revoke in time: the rebalance timeout (max.poll.interval.ms), and leases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The bytes of a group's records: what is written is read again, what is damaged or newer is refused by name."""
+"""The bytes of a group's records: they survive the round trip; damaged or newer ones are refused by name."""
 
 from __future__ import annotations
 

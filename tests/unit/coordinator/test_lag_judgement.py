@@ -1,4 +1,4 @@
-"""Burrow's rules, each by its name (its wiki, "Consumer Lag Evaluation Rules"), and where ours differ."""
+"""Burrow's rules by name (its wiki, "Consumer Lag Evaluation Rules"), and our deviations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From high watermarks now and then to a lag in seconds."""
+"""Lag in seconds, from occasional high watermarks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Offset commits in Kafka's bytes: drawn by hand from its schemas, read in all versions, damage named."""
+"""Offset commits in Kafka's format: bytes written by hand from its schemas, all versions read, damage named."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One shard's groups and offsets as one: what goes where, and what goes together."""
+"""One shard's groups and offsets together: routing, and atomic decisions."""
 
 from __future__ import annotations
 

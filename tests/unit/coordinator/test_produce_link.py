@@ -1,4 +1,4 @@
-"""The stream of appends to a broker that is gone, back, rude, or slow."""
+"""The stream of appends to a broker that is down, back, misbehaving, or slow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One shard: claims, replays, serves; tells nothing before what it rests on is committed; forgets what may not be."""
+"""One shard: claims, replays, serves; responds only after the commit of what a response depends on."""
 
 from __future__ import annotations
 

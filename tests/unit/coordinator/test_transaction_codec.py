@@ -1,4 +1,4 @@
-"""Transactions in Kafka's bytes: what Kafka 4.3's generated code wrote, all versions read, damage named."""
+"""Transactions in Kafka's format: bytes of Kafka 4.3's generated code, all versions read, damage named."""
 
 from __future__ import annotations
 

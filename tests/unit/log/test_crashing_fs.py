@@ -1,4 +1,4 @@
-"""The crashing file system itself: what a power loss leaves, and planned faults."""
+"""The crashing file system itself: the state after a power loss, and planned faults."""
 
 from __future__ import annotations
 

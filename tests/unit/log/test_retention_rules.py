@@ -1,4 +1,4 @@
-"""Which of the oldest segments go: Kafka's rules as a table."""
+"""Which of the oldest segments are deleted: Kafka's rules as a table."""
 
 from __future__ import annotations
 

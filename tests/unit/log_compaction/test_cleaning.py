@@ -1,4 +1,4 @@
-"""A cleaning of one log: what stays, what readers see meanwhile, what stops it."""
+"""A cleaning of one log: remaining records, concurrent readers, and what stops it."""
 
 from __future__ import annotations
 

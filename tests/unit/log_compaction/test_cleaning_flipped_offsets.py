@@ -1,4 +1,4 @@
-"""A bit that flipped in a batch's base offset, which no CRC covers: a cleaning must not make it look right."""
+"""A flipped bit in a batch's base offset, which no CRC covers: a cleaning must not hide it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is cleaned, how far, in which order; and which segments become one."""
+"""Planning: which logs are cleaned, how far, in which order; and which segments are merged."""
 
 from __future__ import annotations
 

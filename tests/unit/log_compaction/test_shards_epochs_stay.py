@@ -1,5 +1,5 @@
-"""A shard's log is compacted, and goes on knowing the largest epoch that was written: the last batch keeps its header,
-with the epoch in it, when all its records are replaced, and so do batches that lose some of theirs."""
+"""A compacted shard log keeps the largest epoch that was written: the last batch keeps its header with the epoch when
+all its records are replaced, and so do batches that lose some of theirs."""
 
 from __future__ import annotations
 

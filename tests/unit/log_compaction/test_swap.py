@@ -1,4 +1,4 @@
-"""What an open makes of a swap that a crash interrupted. (Every crash point of real cleanings: the property test.)"""
+"""Opening a log after a crash in a swap. (Every crash point of real cleanings: the property test.)"""
 
 from __future__ import annotations
 

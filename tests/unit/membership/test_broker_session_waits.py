@@ -1,4 +1,4 @@
-"""The waits of a broker's session: what ends them, and that a cancellation always does."""
+"""The waits of a broker's session: their ends, and cancellation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a controller that does not lead passes on, while the lead moves."""
+"""Calls forwarded by a controller that does not lead, while leadership moves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A broker's heartbeats and its clients' changes, while the lead moves from controller to controller."""
+"""A broker's heartbeats and its clients' changes, while leadership moves from controller to controller."""
 
 from __future__ import annotations
 

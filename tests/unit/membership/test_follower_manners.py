@@ -1,5 +1,5 @@
-"""A follower of the metadata lets its node's other work go on while it catches up, and stops before what it would
-misunderstand."""
+"""A follower of the metadata lets its node's other work run while it catches up, and stops before records that it does
+not understand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Streams of heartbeats that end or misbehave between two heartbeats: the broker notices at once, and knows why."""
+"""Heartbeat streams that end or misbehave between two heartbeats: the broker notices at once, with the cause."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An observer's own snapshot: believed when it is whole and of this cluster, else left out."""
+"""An observer's own snapshot: used if it is complete and of this cluster, otherwise ignored."""
 
 from __future__ import annotations
 

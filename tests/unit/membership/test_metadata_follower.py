@@ -1,4 +1,4 @@
-"""Following the metadata: over broken connections and changes of the leader, from a snapshot, and how old it is."""
+"""Following the metadata: across broken connections and leader changes, from a snapshot, and the age of the copy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a node tells of itself, to any client that asks, as often as it asks."""
+"""A node's description of itself, for any client, at any rate."""
 
 from __future__ import annotations
 

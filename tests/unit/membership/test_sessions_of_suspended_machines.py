@@ -1,4 +1,4 @@
-"""A node's machine is suspended: by its first look afterwards its session with the controllers may be over."""
+"""A node's machine is suspended: when it resumes, its session with the controllers may have ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A controller that cannot be reached: the broker names address and cause, and does not fill its log with it."""
+"""An unreachable controller: the broker's log names address and cause, and does not fill up with it."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Random histories of every kind of metadata record, made from the records' own types: a new kind, or a new field, is
-in them without a word here. What an image refuses (it speaks of something that is not there) is left out."""
+"""Random histories of every kind of metadata record, made from the records' types: a new kind or field is included
+automatically. Records that an image refuses (they refer to missing things) are left out."""
 
 from __future__ import annotations
 

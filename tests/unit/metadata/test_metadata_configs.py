@@ -1,4 +1,4 @@
-"""Which value of a key holds: topic, broker, all brokers, properties file, default."""
+"""The effective value of a key: topic, broker, all brokers, properties file, default."""
 
 from __future__ import annotations
 

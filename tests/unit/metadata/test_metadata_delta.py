@@ -1,4 +1,4 @@
-"""The delta between two images that were not made from each other: the same that replay would have told."""
+"""The delta between two independent images: the same as by replay."""
 
 from __future__ import annotations
 

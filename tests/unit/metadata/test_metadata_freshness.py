@@ -1,4 +1,4 @@
-"""An upper bound of a copy's age: held against every way in which barriers, records and pauses can fall together."""
+"""The upper bound of a copy's age, under every order of barriers, records and pauses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The metadata image: copy on write, deltas, and that it does not matter how replay is cut into steps."""
+"""The metadata image: copy on write, deltas, and replay in steps of any size."""
 
 from __future__ import annotations
 

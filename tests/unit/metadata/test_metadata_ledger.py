@@ -1,4 +1,4 @@
-"""What was promised, as the records say it; and records that contradict it: a log with a hole."""
+"""Ledger records, and records that contradict them: a log with a hole."""
 
 from __future__ import annotations
 

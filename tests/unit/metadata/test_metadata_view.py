@@ -1,4 +1,4 @@
-"""The image as clients see it, and what a watcher is woken for."""
+"""The image as clients see it, and the changes that wake a watcher."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SortedMap against a dict that is copied each time: equal, in order, and versions that do not disturb each other."""
+"""SortedMap against a dict that is copied each time: equal, in order, with independent versions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A node that runs out of file descriptors: it sees it coming, gives its reserve up, and says when it is over."""
+"""A node that runs out of file descriptors: it notices early, uses its reserve, and reports the end of the shortage."""
 
 from __future__ import annotations
 

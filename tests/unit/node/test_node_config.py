@@ -1,4 +1,4 @@
-"""Properties files, listeners and what a node is started with."""
+"""Properties files, listeners and start arguments of a node."""
 
 from __future__ import annotations
 

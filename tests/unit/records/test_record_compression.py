@@ -1,4 +1,4 @@
-"""The codecs: framings that others read, bounds that a bomb meets, and what a missing package says."""
+"""The codecs: framings that others read, limits against bombs, and the error of a missing package."""
 
 from __future__ import annotations
 

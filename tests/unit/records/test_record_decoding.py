@@ -1,4 +1,4 @@
-"""Records out of batches: offsets with gaps, where reading starts, where it goes on, what it leaves out."""
+"""Records from batches: offsets with gaps, where reading starts, where it continues, what it leaves out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The bytes of a batch: what is written, field by field, and what the builder promises."""
+"""The bytes of a batch, field by field, and the builder's guarantees."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The record that a consumer hands out."""
+"""The record that a consumer returns."""
 
 from __future__ import annotations
 

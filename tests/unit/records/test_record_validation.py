@@ -1,4 +1,4 @@
-"""What a broker demands of a producer's batches, and which error says so."""
+"""A broker's checks of a producer's batches, and their errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Connections whose client is gone, at a real listener: the server closes its side, too."""
+"""Connections of vanished clients, at a real listener: the server closes its side, too."""
 
 from __future__ import annotations
 

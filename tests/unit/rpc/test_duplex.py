@@ -1,4 +1,4 @@
-"""A client's stream beside servers that are silent, slow, rude or gone, and callers that are cancelled."""
+"""A client's stream with silent, slow, misbehaving or ended servers, and cancelled callers."""
 
 from __future__ import annotations
 

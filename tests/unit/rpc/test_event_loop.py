@@ -1,4 +1,4 @@
-"""Which loop turns: ours is uvloop's where there is one, and a user's stays the user's."""
+"""The event loop: ours is uvloop's if installed, and a user's stays the user's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Clients that break the rules, at a real listener: each is refused, nothing of it is kept, and others are served."""
+"""Clients that break the protocol, at a real listener: each is refused, leaves nothing behind, and others are
+served."""
 
 from __future__ import annotations
 

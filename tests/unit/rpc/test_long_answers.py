@@ -1,4 +1,4 @@
-"""Answers that take long are made in turns: others go on meanwhile, and work for a cancelled call stops."""
+"""Long responses are computed in slices: others continue in between, and work for a cancelled call stops."""
 
 from __future__ import annotations
 

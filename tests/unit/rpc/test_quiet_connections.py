@@ -1,7 +1,5 @@
-"""Connections that carry little are not measured: gRPC's pings wake both sides, and an idle cluster is all such calls.
-
-A pass-through between client and server reads the frames of HTTP/2 (RFC 9113, 4.1: length, type, flags, stream).
-"""
+"""Connections with little traffic are not measured: gRPC's pings wake both sides, and an idle cluster has only
+these."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a failed call means to its caller, where gRPC says it and not the other side."""
+"""The meaning of a failed call when gRPC, not the server, reports the error."""
 
 from __future__ import annotations
 

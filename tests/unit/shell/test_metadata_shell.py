@@ -1,4 +1,4 @@
-"""The metadata shell on a log and snapshots made here: what it shows, and what it says of damage."""
+"""The metadata shell on a log and snapshots made here: its output, and its reports of damage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The checkers of histories find what was planted, one of each kind; the shrinker finds what a failure needs."""
+"""The history checkers find planted violations, one of each kind; the shrinker keeps what a failure needs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The file system that can lose power under a real process: what was forced stays, what was not goes."""
+"""The file system that can lose power under a real process: forced data survive, others do not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The faulty network, between real sockets: what is cut, held back, slowed down, refused, reset, and healed."""
+"""The faulty network between real sockets: cut, delayed, slowed down, refused, reset, and healed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A cluster in memory for the source's tests: what it holds is what a test says."""
+"""A cluster in memory for the source's tests, with the content that a test sets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which partitions a query reads and where they stand, asked of a cluster that changes meanwhile."""
+"""The partitions of a query and their offsets, from a cluster that changes in between."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A task's work: its range, no row twice, and what becomes of offsets that are gone."""
+"""The work of a task: its range, no row twice, and the handling of deleted offsets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which columns the sink takes, and the rows of each topic in their order."""
+"""The sink's columns, and the rows of each topic in their order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A task of the sink: gathers, sends, waits for every acknowledgement, and says what is written when it fails."""
+"""A task of the sink: collects, sends, waits for every acknowledgement, and reports what is written when it fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Events: emitted once, heard by all, written as one line."""
+"""Events: emitted once, received by all listeners, written as one line."""
 
 from __future__ import annotations
 
