@@ -91,7 +91,7 @@ def scan(
     short, impossible, wrong CRC, or with an offset or leader epoch that cannot follow the one before it. (The CRC
     covers neither of these two.)
 
-    * ``contiguous``: offsets must follow without a gap, as they do without compaction.
+    * ``contiguous``: offsets must follow without a gap, as always where nothing was compacted.
     * ``epochs``: the epoch checkpoint, durable before the first batch of an epoch is written; another epoch is damage.
       None: unchecked.
     * ``accept`` gets the checked bytes of sound batches and their position, some MiB at a time and without a gap, from

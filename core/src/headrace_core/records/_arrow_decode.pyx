@@ -273,7 +273,7 @@ cdef class Decoder:
         cdef int64_t last
         kept = memoryview(data)
         if not kept.readonly:
-            kept = memoryview(bytes(kept))  # the columns are filled without the GIL: nobody may write meanwhile
+            kept = memoryview(bytes(kept))  # the columns are filled without the GIL: no thread may write meanwhile
         PyObject_GetBuffer(kept, &view, PyBUF_SIMPLE)
         try:
             while position < view.len:

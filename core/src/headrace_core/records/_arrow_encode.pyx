@@ -149,7 +149,7 @@ cdef inline unsigned char* _put(unsigned char* p, bytes_t data, Py_ssize_t size)
 
 cdef inline int fill_as(const Source* from_, Py_ssize_t* next_row, Sink* to, bint plain) noexcept nogil:
     """fill(), compiled twice: ``plain`` means values alone, which needs none of the other columns' questions."""
-    # Copies, since the compiler must expect a store through ``p`` to change whatever a pointer leads to.
+    # Copies, since the compiler must expect a store through ``p`` to change the target of any pointer.
     cdef Source source = from_[0]
     cdef Sink sink = to[0]
     cdef int outcome = DRAINED

@@ -124,7 +124,7 @@ def record_bytes_max(key, value, headers=None):
 cdef class BatchBuilder:
     """Collects records until ``max_bytes`` are reached, then builds the batch. See _pure.BatchBuilder.
 
-    The records are written into a bytes object that nobody else has seen yet; an uncompressed batch is that very
+    The records are written into a bytes object without other references; an uncompressed batch is that very
     object, cut to size. It starts as large as the last batch was.
     """
 
@@ -349,7 +349,7 @@ cdef class BatchBuilder:
         return batch
 
     cdef bytes _cut(self):
-        """The buffer itself, cut to size: nobody else has seen it."""
+        """The buffer itself, cut to size: it has no other references."""
         cdef PyObject* buffer = self._buffer
         self._buffer = NULL
         self._capacity = 0

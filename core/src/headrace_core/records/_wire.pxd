@@ -1,7 +1,7 @@
 # cython: language_level=3
 """Record batch v2 at the level of C: every read is checked against the end of what it reads from; nothing needs the GIL.
 
-Inlined into whatever cimports it. The rules are those of _pure.py, the reference; the layout is drawn in types.py.
+Inlined into each module that cimports it. The rules are those of _pure.py, the reference; the layout is drawn in types.py.
 """
 
 ctypedef const unsigned char* bytes_t

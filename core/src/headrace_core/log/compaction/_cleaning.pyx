@@ -3,7 +3,7 @@
 
 The map is one table of 24-byte slots (a 128-bit hash of the key, and an offset), open addressing, linear probing: its
 memory is asked for once and never grows. The hash is SipHash-2-4 with 128 bits of output (Aumasson and Bernstein) under
-a secret key: equal hashes would drop a living record, and without the key nobody can look for two keys that collide.
+a secret key: equal hashes would drop a living record, and without the key no client can find two keys that collide.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, Py_buffer, PyBuffer_Release, PyObject_GetBuffer

@@ -69,7 +69,7 @@ class Session:
         """Whether it failed to release something within the rebalance timeout.
 
         Guard: the timeout begins when the member says that it knows (or must know: every answer of a session has said
-        so). It ends only for a member heard from after it, which can be told at once. A silent member (cut off, or
+        so). It ends only for a member heard from after it, which can get a push at once. A silent member (cut off, or
         reading on without a coordinator) reads everything for its lease, the session, which may be longer than this
         timeout.
 

@@ -281,7 +281,7 @@ class Shard:
             for key, value, timestamp_ms in records:
                 if not is_claim(key):
                     replay(key, value, timestamp_ms)
-        except Exception as error:  # noqa: BLE001  (whatever it is: this state machine is none)
+        except Exception as error:  # noqa: BLE001  (any error: this state machine is unusable)
             self._drop(error)
 
     def replay_ended(self, attempt: int, now_ms: int) -> None:
