@@ -1,14 +1,14 @@
 """Configuration: every key of every component, declared once.
 
-definition         keys, sets of keys, parsing of text, errors
-fields             fields of settings objects that take their values from keys
-topic_keys         TOPIC, and the servers' names for its defaults
-client_keys        PRODUCER, CONSUMER, ADMIN
-node_keys          every node: identity, listeners, refused keys
-controller_keys    the cluster, the metadata quorum
-broker_keys        the broker, its logs, replication
-coordinator_keys   groups, offsets, transactions
-server_keys        the four before together: SERVER
+    definition         keys, sets of keys, parsing of text, errors
+    fields             fields of settings objects that take their values from keys
+    topic_keys         TOPIC, and the servers' names for its defaults
+    client_keys        PRODUCER, CONSUMER, ADMIN
+    node_keys          every node: identity, listeners, refused keys
+    controller_keys    the cluster, the metadata quorum
+    broker_keys        the broker, its logs, replication
+    coordinator_keys   groups, offsets, transactions
+    server_keys        the four before together: SERVER
 
 docs/reference/configuration.md is generated from here. A new key is one declaration, and one field (``from_key``) in a
 settings object that uses it.

@@ -1,10 +1,10 @@
 """The log of one partition: an ordered list of segments, appended to at one end.
 
-log start        recovery point    flushed        log end
-|                  |               |              |
-[ segment ][ segment ][ segment ][ active segment .. ]
+    log start        recovery point    flushed        log end
+       |                  |               |              |
+    [ segment ][ segment ][ segment ][ active segment .. ]
 
-log_start_offset <= recovery point <= flushed_end <= log_end_offset
+    log_start_offset <= recovery point <= flushed_end <= log_end_offset
 
 Synchronous, without threads or locks. One owner (``DirectoryWriter``) makes all changes, one after the other. Readers
 in any thread may read offsets below an end that the owner has published: batches, index entries and the list of

@@ -2,7 +2,7 @@
 
     0          reserve                                            size of the disk
     |-------------|------------- free bytes --------------------------|
-     kept for deletes, checkpoints, indexes and compaction
+      kept for deletes, checkpoints, indexes and compaction
 
 An append that would reduce the free bytes below the reserve is refused before any write (``log.dir.reserve.bytes``, at
 most 5 % of the disk). So the broker keeps room for what frees space.

@@ -1,10 +1,10 @@
 """Decide in which directory each partition's log is, or will be created. The first rule that applies decides:
 
-1. a log that was found on the disk, or was created since the start
-2. the directory that the controller has on record for this replica (KIP-858), if it is offline or not here: nowhere
-3. at the start, while any directory is offline: nowhere, for the log may be in that one (the record may be out of
-   date: a log that moved is there before the controller knows)
-4. the directory on record; if there is none, the one with the fewest logs (``least_loaded``)
+    1. a log that was found on the disk, or was created since the start
+    2. the directory that the controller has on record for this replica (KIP-858), if it is offline or not here: nowhere
+    3. at the start, while any directory is offline: nowhere, for the log may be in that one (the record may be out of
+       date: a log that moved is there before the controller knows)
+    4. the directory on record; if there is none, the one with the fewest logs (``least_loaded``)
 
 "Nowhere" is an offline partition (KAFKA_STORAGE_ERROR): a log that may exist on an offline disk is never created again,
 empty, on another one.

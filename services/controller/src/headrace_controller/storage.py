@@ -11,9 +11,9 @@ is whole and wrong is damage, too (``LogConfig.refuse_whole_tail``): its voter m
 **The log begins behind the snapshot before the newest one.** So a follower that is a little behind finds what it lacks
 in the log, and the snapshot before and the log between the two replace a damaged newest snapshot.
 
-    snapshot n-1                     snapshot n
-       |  log ...                       |  ... log          |
-     start                                                 end
+      snapshot n-1                     snapshot n
+           |  log ...                       |  ... log          |
+         start                                                 end
 
 States of the disk after a crash at any moment, and what opening makes of them:
 

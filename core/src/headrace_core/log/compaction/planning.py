@@ -1,8 +1,8 @@
 """Plan what to clean, how far, in which order. Pure: values in, values out.
 
     first segment             first dirty offset                  end                    log end
-    |  cleaned before, one     |   dirty: never read           |  not yet: active,     |
-    |  record for each key     |   by a cleaning               |  unstable, too young  |
+         |  cleaned before, one     |   dirty: never read           |  not yet: active,     |
+         |  record for each key     |   by a cleaning               |  unstable, too young  |
 
 A cleaning reads the dirty part into the offset map, then rewrites everything before the end. The end is a segment's
 base offset, so later segments are never touched.

@@ -6,7 +6,7 @@ Offsets of one partition, from left to right::
         |                 |                 |              |
         v                 v                 v              v
     ----[=======================================================)
-        readable by consumers: [log start, high watermark)
+         readable by consumers: [log start, high watermark)
 
 *Durable end.* Records below it are as durable on one replica as the topic's ``log.flush`` asks: the flushed end under
 ``commit``, the log end under ``interval`` and ``os`` (the produce response names the policy). Followers acknowledge

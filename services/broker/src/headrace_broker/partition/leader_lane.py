@@ -3,10 +3,10 @@
 A follower joins partitions on the stream, each under a handle. From then on the leader owes it the records behind its
 end::
 
-    acknowledged          position                 leader's log end
-    ------------------|---------------------|---------------------------|
-                      |<---- in flight ---->|<------- owed ------------>|
-                        at most the window
+                      acknowledged          position                 leader's log end
+        ------------------|---------------------|---------------------------|
+                          |<---- in flight ---->|<------- owed ------------>|
+                           at most the window
 
 A handle is in one of six states::
 

@@ -4,11 +4,11 @@ Source: OffsetCommitKey.json and OffsetCommitValue.json of Kafka's group-coordin
 
     key     int16 1 (0 of old) | group: string | topic: string | partition: int32
     value   int16 version
-       0   offset: int64 | metadata: string | commit timestamp: int64
-       1   as 0 | expire timestamp: int64                                        (until KIP-211)
-       2   as 0
-       3   offset: int64 | leader epoch: int32 | metadata: string | commit timestamp: int64         KIP-320
-       4   as 3, the string compact | tagged fields: 0 = topic id, 16 bytes                         KIP-848, KIP-915
+        0   offset: int64 | metadata: string | commit timestamp: int64
+        1   as 0 | expire timestamp: int64                                        (until KIP-211)
+        2   as 0
+        3   offset: int64 | leader epoch: int32 | metadata: string | commit timestamp: int64         KIP-320
+        4   as 3, the string compact | tagged fields: 0 = topic id, 16 bytes                         KIP-848, KIP-915
 
 Written are version 4 where the topic's id is known, as Kafka 4 does, and version 3 where it is not.
 """
