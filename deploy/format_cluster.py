@@ -52,8 +52,7 @@ def check_volumes(volumes: Path, cluster_id: str) -> None:
 
 
 def format_cluster(volumes: Path, *, controllers: int, address: str) -> str:
-    """Format unformatted directories; returns the cluster's id. Raises the errors of format_directories and
-    check_volumes."""
+    """Format unformatted directories; returns the cluster's id. Raises errors of format_directories, check_volumes."""
     drawn = plan(volumes, controllers)
     cluster_id, directory_ids = str(drawn["cluster_id"]), drawn["directory_ids"]
     check_volumes(volumes, cluster_id)

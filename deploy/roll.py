@@ -243,8 +243,8 @@ class Engine:
             self.docker("network", "connect", *aliases, network, name)
 
     def ask(self, name: str, *arguments: str) -> Json | None:
-        """The result of `headrace ARGUMENTS -o json` in a container; None without an answer (the doctor's exit code 1
-        is one)."""
+        """The result of `headrace ARGUMENTS -o json` in a container; None without one (the doctor's exit code 1 has
+        one)."""
         try:
             done = subprocess.run(
                 ["docker", "exec", name, "headrace", *arguments, "-o", "json"],

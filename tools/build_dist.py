@@ -69,7 +69,7 @@ def _environment(headers: Path) -> dict[str, str]:
         **os.environ,
         "PYTHONPATH": str(headers),
         "PYTHONDONTWRITEBYTECODE": "1",
-        # Replaces Python's own flags and repeats them: without NDEBUG each assert of Python.h would contain its file's
+        # Replaces Python's own flags, so it repeats them: without NDEBUG each assert of Python.h would name its file's
         # path.
         "CFLAGS": f"{sysconfig.get_config_var('CFLAGS')} -g0",
     }

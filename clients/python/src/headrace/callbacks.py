@@ -59,8 +59,7 @@ def _method_on_stack() -> str:
 
 
 def check_callback(name: str, callback: Any, *, may_be_async: bool = False) -> None:
-    """Raise InvalidArgumentError unless ``callback`` is None or callable. ``may_be_async``: accept coroutine
-    functions."""
+    """Raise InvalidArgumentError unless ``callback`` is None, callable, or (``may_be_async``) a coroutine function."""
     if callback is None:
         return
     if not callable(callback):

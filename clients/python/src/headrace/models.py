@@ -48,7 +48,7 @@ class OffsetAndMetadata(NamedTuple):
 
 
 class GroupMetadata(NamedTuple):
-    """A consumer's identity in its group. ``generation_id``: its member epoch; -1 with an empty member id for a
+    """A consumer's identity in its group. ``generation_id``: its member epoch; -1 (and no member id) for a
     non-member."""
 
     group_id: str
@@ -186,8 +186,7 @@ class NodeDescription:
 
 
 class ConfigResource(NamedTuple):
-    """The owner of a configuration: ``type`` is "topic" or "broker"; an empty broker name is the default of all
-    brokers."""
+    """The owner of a configuration: ``type`` is "topic" or "broker"; an empty broker name means all brokers."""
 
     type: str
     name: str
@@ -288,8 +287,7 @@ class QuorumInfo:
 
 @dataclass(frozen=True, slots=True)
 class FeatureInfo:
-    """A feature (KIP-584): the cluster's finalized level, and the range that the answering controller supports,
-    inclusive."""
+    """A feature (KIP-584): the cluster's level, and the range that the answering controller supports, inclusive."""
 
     name: str
     finalized_level: int
@@ -363,8 +361,7 @@ class LogDirDescription:
 
     @property
     def directory_id_text(self) -> str:
-        """The id in Kafka's form (base64url, 22 letters), as in errors and meta.properties; "" for an unreadable
-        directory."""
+        """The id in Kafka's form (base64url, 22 letters), as in meta.properties; "" for an unreadable directory."""
         from headrace_core.node.ids import id_to_text  # here: rarely needed, and its package imports much more
 
         return id_to_text(self.directory_id) if self.directory_id else ""

@@ -28,8 +28,7 @@ T = TypeVar("T")
 
 
 class OffsetReader:
-    """Asks the cluster, with ``fetchOffset.numRetries`` attempts, because topics may be created or deleted in
-    between."""
+    """Asks the cluster, with ``fetchOffset.numRetries`` attempts, because topics may change in between."""
 
     def __init__(
         self,

@@ -204,8 +204,7 @@ def client_settings(options: Mapping[str, str], refused: Mapping[str, str], *, w
 
 
 def _limit(options: Mapping[str, str], end: str, default: Limit) -> OffsetLimit:
-    """The position of one end: ``<end>Timestamp``, otherwise ``<end>OffsetsByTimestamp``, otherwise
-    ``<end>Offsets``."""
+    """The position of one end: ``<end>Timestamp``, or ``<end>OffsetsByTimestamp``, or ``<end>Offsets``."""
     name = f"{end}Timestamp"
     if name.lower() in options:
         text = options[name.lower()].strip()
@@ -271,8 +270,7 @@ _UNITS_MS = {"us": 0.001, "ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 
 
 
 def parse_duration_ms(name: str, text: str) -> int:
-    """Milliseconds of Spark's time strings: ``100ms``, ``50s``, ``15m``, ``3h``, ``5d``; a bare number is
-    milliseconds."""
+    """Milliseconds of Spark's time strings: ``100ms``, ``50s``, ``15m``, ``3h``, ``5d``; a bare number is in ms."""
     match = re.fullmatch(r"(\d+)\s*([a-z]*)", text.strip().lower())
     if match is None or (match[2] or "ms") not in _UNITS_MS:
         raise InvalidConfigError(f"{name}={text!r}: must be a duration such as 500ms, 30s, 15m or 2h")

@@ -52,8 +52,7 @@ class HeadraceStreamReader(RangeTask, DataSourceStreamReader, SupportsTriggerAva
     # --- Spark's calls, in their order
 
     def initialOffset(self) -> dict[str, Any]:
-        """Where a new query starts. Spark calls it at each trigger until the first batch is done, so the answer is
-        kept."""
+        """Where a new query starts. Spark asks at each trigger until the first batch is done, so the answer is kept."""
         return to_json(self._initial_offsets())
 
     def getDefaultReadLimit(self) -> ReadLimit:

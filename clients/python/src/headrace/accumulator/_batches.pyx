@@ -103,7 +103,7 @@ cdef class SendBatch:
         self._waiters = []
 
     def stamp(self, long long producer_id, int producer_epoch, int base_sequence):
-        """Write an idempotent producer's id, epoch and sequence into the batch, in place: the batch has no other reader
+        """Write an idempotent producer's id, epoch and sequence into the batch, in place: it has no other reader
         yet."""
         data = self.data
         if data is None:

@@ -148,7 +148,7 @@ cdef class AsyncRecordFuture:
         raise _watching.not_copied("AsyncRecordFuture")
 
     def result(self):
-        """The record's RecordMetadata. Raises the record's failure, or asyncio.InvalidStateError while the outcome is
+        """The record's RecordMetadata. Raises the record's failure, or InvalidStateError while the outcome is
         unknown."""
         error = self.exception()
         if error is not None:

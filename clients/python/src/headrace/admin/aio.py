@@ -85,8 +85,7 @@ class AsyncAdmin(Face):
     async def create_partitions(
         self, counts: Mapping[str, int], *, timeout: float | None = None, validate_only: bool = False
     ) -> None:
-        """Increase partition counts (topic -> new count). Raises InvalidPartitionsError for a count that is not
-        larger."""
+        """Increase partition counts (topic -> new count). Raises InvalidPartitionsError unless a count is larger."""
         wanted = new_counts(counts)
         await self._run(
             lambda calls: calls.create_partitions(wanted, timeout, validate_only), validate_only=validate_only
@@ -145,8 +144,7 @@ class AsyncAdmin(Face):
     async def describe_cluster(
         self, *, include_fenced_brokers: bool = False, timeout: float | None = None
     ) -> ClusterDescription:
-        """Cluster id, active controller and live brokers; ``include_fenced_brokers`` adds registered brokers that are
-        not live (KIP-1073)."""
+        """Cluster id, active controller, live brokers; ``include_fenced_brokers`` adds registered others (KIP-1073)."""
         return await self._run(
             lambda calls: calls.describe_cluster(include_fenced_brokers, timeout),
             include_fenced_brokers=include_fenced_brokers,
@@ -217,8 +215,7 @@ class AsyncAdmin(Face):
         return await self._run(lambda calls: cluster.transfer_leadership(calls, node, timeout))
 
     async def describe_features(self, *, timeout: float | None = None) -> dict[str, FeatureInfo]:
-        """Feature levels by name (KIP-584): the cluster's finalized level and the range that its controller
-        supports."""
+        """Feature levels by name (KIP-584): the cluster's level, and the range that its controller supports."""
         return await self._run(lambda calls: cluster.describe_features(calls, timeout))
 
     async def update_features(

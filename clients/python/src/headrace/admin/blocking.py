@@ -82,8 +82,7 @@ class Admin(Face):
     def create_partitions(
         self, counts: Mapping[str, int], *, timeout: float | None = None, validate_only: bool = False
     ) -> None:
-        """Increase partition counts (topic -> new count). Raises InvalidPartitionsError for a count that is not
-        larger."""
+        """Increase partition counts (topic -> new count). Raises InvalidPartitionsError unless a count is larger."""
         wanted = new_counts(counts)
         self._run(lambda calls: calls.create_partitions(wanted, timeout, validate_only), validate_only=validate_only)
 
@@ -140,8 +139,7 @@ class Admin(Face):
     def describe_cluster(
         self, *, include_fenced_brokers: bool = False, timeout: float | None = None
     ) -> ClusterDescription:
-        """Cluster id, active controller and live brokers; ``include_fenced_brokers`` adds registered brokers that are
-        not live (KIP-1073)."""
+        """Cluster id, active controller, live brokers; ``include_fenced_brokers`` adds registered others (KIP-1073)."""
         return self._run(
             lambda calls: calls.describe_cluster(include_fenced_brokers, timeout),
             include_fenced_brokers=include_fenced_brokers,
@@ -212,8 +210,7 @@ class Admin(Face):
         return self._run(lambda calls: cluster.transfer_leadership(calls, node, timeout))
 
     def describe_features(self, *, timeout: float | None = None) -> dict[str, FeatureInfo]:
-        """Feature levels by name (KIP-584): the cluster's finalized level and the range that its controller
-        supports."""
+        """Feature levels by name (KIP-584): the cluster's level, and the range that its controller supports."""
         return self._run(lambda calls: cluster.describe_features(calls, timeout))
 
     def update_features(

@@ -147,8 +147,8 @@ def wanted_address(address: str) -> str:
 
 
 async def describe_node(calls: AdminCalls, address: str, timeout: float | None) -> NodeDescription:
-    """Ask twice: the first request may include connecting, so only the second one's round trip is short enough to
-    compare clocks."""
+    """Ask twice: the first request may include connecting; the second's round trip is short enough to compare
+    clocks."""
     engine = calls.engine
     method = engine.connections.node(address).DescribeNode
     deadline = engine.deadline(timeout)

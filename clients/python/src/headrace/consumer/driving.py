@@ -18,8 +18,7 @@ from .group import OnIoThread, Steps
 
 
 def drive(steps: Steps, io: IoThread, timeout_s: float | None = None) -> None:
-    """Run the steps in the caller's thread. ``timeout_s``: limit in seconds for all steps on the I/O thread
-    together."""
+    """Run the steps in the caller's thread. ``timeout_s``: limit for all steps on the I/O thread together."""
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     answer: Any = None
     error: BaseException | None = None
@@ -80,8 +79,7 @@ class AsyncSteps:
 
     @property
     def is_under_way(self) -> bool:
-        """Whether a task runs, or no caller has seen its end. False within its own callbacks, which cannot wait for
-        themselves."""
+        """Whether a task runs, or no caller has seen its end. False within its callbacks, which cannot wait for it."""
         return self._task is not None and _within.get() is not self._task
 
     async def take(self, steps: Steps, io: IoThread) -> None:

@@ -132,8 +132,7 @@ Steps = Generator[OnIoThread | InCaller, Any, None]
 
 
 class GroupConsumer:
-    """Membership and commits of a consumer; made when ``group.id`` is set and needed. ``reading``: assigned partitions
-    and their positions."""
+    """Membership and commits of a consumer, made when ``group.id`` is needed. ``reading``: partitions and positions."""
 
     def __init__(self, config: dict[str, Any], engine: Engine, reading: Reading) -> None:
         self.group_id: str = config["group.id"]
@@ -334,8 +333,7 @@ class GroupConsumer:
         yield from self._let_go(event.partitions, event.ticket)
 
     def _commit_at_last(self, partitions: list[TopicPartition]) -> Steps:
-        """Auto-commit before partitions are revoked. If it fails, their records since the last commit are read
-        again."""
+        """Auto-commit before partitions are revoked. After a failure, records since the last commit are read again."""
         positions = self._reading.positions(partitions) if self._commits_itself else {}
         if not positions:
             return

@@ -105,8 +105,7 @@ class Inbox:
 
     @property
     def is_shut(self) -> bool:
-        """Whether no slices may be returned now. Reads the clock: after a suspension the I/O thread's timers are
-        late."""
+        """Whether no slices may be returned now, by the clock: the I/O thread's timers are late after a suspension."""
         return self.shut or (self.reads_until != float("inf") and boottime_s() >= self.reads_until)
 
     @property

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from headrace_core.records import iterate_headers
 
-#: How many epochs are remembered, the latest ones. A log that diverges before them is read again from the oldest of
-#: them.
+#: The latest epochs are remembered, this many. A log that diverges before them is read again from the oldest of them.
 KEPT = 8
 
 

@@ -33,8 +33,8 @@ _ELSEWHERE = (NetworkError, RequestTimedOutError, NotCoordinatorError, Coordinat
 
 
 class Shard(NamedTuple):
-    """Metadata of a group's shard: its epoch (0: unknown), whether it lacks an owner, and the metadata's age limit
-    (None: unknown)."""
+    """Metadata of a group's shard: its epoch (0: unknown), whether it lacks an owner, and their age limit (None:
+    unknown)."""
 
     shard_epoch: int
     is_vacant: bool
@@ -192,7 +192,7 @@ class Coordinators:
         timeout_s: float,
         lost: set[str],
     ) -> dict[str, Any]:
-        """One attempt: an item or an error per group. Requests in ``lost`` got no response and may have taken
+        """One attempt: an item or an error per group. Requests in ``lost`` got no response; they may have taken
         effect."""
         try:
             found: dict[str, Any] = dict(await self.addresses(group_ids, timeout_s))

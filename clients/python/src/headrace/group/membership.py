@@ -235,8 +235,7 @@ class Membership:
             await _wait(self._lease_changed, member.look_at())
 
     async def _watch_shard(self) -> None:
-        """While the member reads without responses, look up the shard's owner. Runs beside connecting, which may
-        hang."""
+        """While the member reads without responses, look up the shard's owner, beside connecting, which may hang."""
         member, is_logged = self.member, False
         while True:
             if not member.needs_news:

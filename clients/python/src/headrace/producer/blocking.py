@@ -157,8 +157,7 @@ class Producer(Face, NativeProducer):
 
 
 class _Slow:
-    """A send that could not be queued at once. Holds the core, not the producer, so that the producer can be
-    collected."""
+    """A send that could not be queued at once. Holds the core, so that the producer can be collected."""
 
     core: ProducerCore
 

@@ -81,8 +81,7 @@ class ProducerCore:
         return info
 
     async def recheck_partition(self, topic: str, partition: int, timeout_s: float) -> None:
-        """Refresh the metadata of an unknown partition, which may be new. Raises InvalidArgumentError if it does not
-        exist."""
+        """Refresh the metadata of an unknown partition. Raises InvalidArgumentError if it does not exist."""
         await self.engine.metadata.refresh([topic], deadline=time.monotonic() + timeout_s)
         count = len(self.accumulator.topics[topic].queues)
         if not 0 <= partition < count:
@@ -290,8 +289,7 @@ class ProducerCore:
         await self.engine.close()
 
     def abandon(self) -> None:
-        """The producer was garbage-collected without close: send the remaining records in the background, then
-        close."""
+        """The producer was garbage-collected unclosed: send the remaining records in the background, then close."""
         if self.accumulator.state != OPEN:
             return
         if not self.engine.is_used:  # a concurrent first call raises the error

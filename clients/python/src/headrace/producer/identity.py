@@ -1,5 +1,4 @@
-"""A producer's id and epoch, requested from any broker before the first batch is numbered and after each gap
-(KIP-360)."""
+"""A producer's id and epoch: requested from any broker before its first batch and after each gap (KIP-360)."""
 
 from __future__ import annotations
 

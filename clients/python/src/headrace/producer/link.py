@@ -223,7 +223,7 @@ class BrokerLink:
                 if self.sender.acks == produce_pb2.ACKS_NONE:
                     self._answered_by_nobody(request)
             elif self._is_draining:
-                # With acks=0 only the end of the stream shows that the broker has read everything; cancelling drops the
+                # With acks=0 only the stream's end shows that the broker has read everything; cancelling drops the
                 # rest.
                 await stream.done_writing()
                 await asyncio.Event().wait()
@@ -292,8 +292,7 @@ class BrokerLink:
         return request
 
     def _refused_here(self, batch: SendBatch) -> bool:
-        """Fail a batch that is too large after compression: brokers refuse such a request unread and close its
-        stream."""
+        """Fail a batch that is too large after compression: brokers refuse it unread and close the stream."""
         error = self.sender.too_large(batch)
         if error is not None:
             self.sender.settle(batch, error, unknown=False)

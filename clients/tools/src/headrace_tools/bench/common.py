@@ -57,8 +57,7 @@ class BenchResult:
 
 
 def percentile(ordered: Sequence[float], share: float) -> float:
-    """The smallest value that at least ``share`` of the sorted values do not exceed (nearest rank); 0 without
-    values."""
+    """The smallest value that at least ``share`` of the sorted values do not exceed (nearest rank); 0 without any."""
     if not ordered:
         return 0.0
     rank = -(-len(ordered) * share // 1)  # ceiling
@@ -135,8 +134,8 @@ def end_offsets_of(options: BenchOptions) -> dict[TopicPartition, int]:
 
 
 def moved_by(options: BenchOptions, before: dict[TopicPartition, int], wanted: int) -> bool:
-    """Whether the end offsets moved by exactly ``wanted``. More means duplicates or another writer. With acks=0 it
-    takes a moment."""
+    """Whether the end offsets moved by exactly ``wanted`` (more: duplicates or another writer). acks=0 takes a
+    moment."""
     deadline = time.monotonic() + STALL_S
     while True:
         after = end_offsets_of(options)

@@ -20,8 +20,7 @@ from .progress import HowFar, progress
 from .times import duration
 
 _LOOK_S = 0.5
-#: `drain --wait` gives up after this many seconds without a movable replica: a broker's restart, or a plan, takes
-#: seconds.
+#: `drain --wait` gives up after this time without a movable replica: a broker's restart, or a plan, takes seconds.
 _STUCK_S = 10.0
 
 _Ids = Annotated[
@@ -146,8 +145,8 @@ def drain(
 
 
 def _wait(client: Any, left: dict[int, int]) -> None:
-    """Wait until the brokers in ``left`` (id -> replicas) have no replicas. Raises InvalidRequestError when the rest
-    cannot move."""
+    """Wait until the brokers in ``left`` (id -> replicas) are empty. Raises InvalidRequestError when the rest is
+    stuck."""
 
     def how_far() -> HowFar:
         words = (f"broker {broker}: {counted(count, 'replica')} left" for broker, count in left.items() if count)

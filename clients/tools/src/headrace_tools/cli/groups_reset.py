@@ -93,7 +93,7 @@ def to_csv(rows: Iterable[Reset]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """One partition: committed offset (None: none) and new offset. ``note``: why the new one differs from the requested
+    """One partition: committed offset (None: none) and new offset. ``note``: why the new one is not the requested
     one."""
 
     partition: TopicPartition

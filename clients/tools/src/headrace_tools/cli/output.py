@@ -136,8 +136,7 @@ def usage_of(flag: str) -> Iterator[None]:
 
 
 def key_values(pairs: Iterable[str], flag: str) -> dict[str, str]:
-    """``["a=b", ...]`` as a dict, with ``.ms=7d`` in milliseconds; a wrong pair is a usage error that names the
-    flag."""
+    """``["a=b", ...]`` as a dict, with ``.ms=7d`` in milliseconds; a usage error names the flag of a wrong pair."""
     found = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")

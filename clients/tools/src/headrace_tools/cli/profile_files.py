@@ -90,7 +90,7 @@ class ProfileFiles:
         return self.directory / (name + _SUFFIX)
 
     def read(self, name: str) -> Profile:
-        """Read a profile. Raises InvalidArgumentError if it does not exist, InvalidConfigError if it is no properties
+        """Read a profile. Raises InvalidArgumentError if it is missing, InvalidConfigError if it is no properties
         file."""
         path = self.path(name)
         if not path.exists():

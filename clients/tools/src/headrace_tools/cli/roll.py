@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from ..local.directory import ClusterDirectory
     from ..rolling.restarting import Rolled
 
-#: Time for a node to stop before it is killed: controllers and brokers hand over leadership, coordinators write their
-#: state.
+#: Time for a node to stop before it is killed: controllers and brokers hand over, coordinators write their state.
 _STOP_S = 60.0
 
 

@@ -32,8 +32,7 @@ class Trouble(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tried:
-    """An address that was tried from here. ``detail``: the system's message. ``node``: the node's description, if
-    available."""
+    """An address tried from here. ``detail``: the system's message. ``node``: the node's description, if available."""
 
     address: str
     ips: tuple[str, ...] = ()
@@ -44,8 +43,8 @@ class Tried:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalNode:
-    """A node of a cluster on this machine (cluster.json); ``pid`` None: not running. ``stopped``: suspended
-    (SIGSTOP)."""
+    """A node of a cluster on this machine (cluster.json). ``pid`` None: not running; ``stopped``: suspended by
+    SIGSTOP."""
 
     role: str
     node_id: int
@@ -57,8 +56,7 @@ class LocalNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
-    """A reassignment, sampled twice. ``copied_bytes``: growth of the new replicas within ``apart_s`` seconds; None:
-    unknown."""
+    """A reassignment, sampled twice. ``copied_bytes``: growth of the new replicas in ``apart_s`` s; None: unknown."""
 
     topic: str
     partition: int
@@ -101,7 +99,7 @@ class Facts:
     brokers: Mapping[int, Tried] = field(default_factory=dict)
     coordinators: Mapping[int, Tried] = field(default_factory=dict)
     controllers: Mapping[int, Tried] = field(default_factory=dict)
-    #: Registered brokers without heartbeats, tried all the same: a dead one refuses connections, a hanging one is
+    #: Registered brokers without heartbeats, tried nevertheless: a dead one refuses connections, a hanging one is
     #: silent.
     fenced_brokers: Mapping[int, Tried] = field(default_factory=dict)
     #: Of a cluster on this machine; ``data`` is its directory.

@@ -12,8 +12,7 @@ from headrace.models import QuorumInfo
 from .facts import THE_QUORUM, Facts, Tried, Trouble
 from .findings import Finding, Severity, count, rule, some
 
-#: A voter that the leader has not heard for this long is absent. (Elections take a second; the leader's ticks are
-#: coarse.)
+#: A voter that the leader has not heard for this long is absent. (An election takes a second; leader ticks are coarse.)
 VOTER_SILENT_MS = 10_000
 #: Heartbeats come every two seconds; a broker silent for its session (9 s) is fenced.
 HEARTBEAT_FRESH_MS = 5_000
@@ -112,8 +111,7 @@ def address_unreachable(facts: Facts) -> Iterator[Finding]:
 
 @rule("advertised-loopback")
 def advertised_loopback(facts: Facts) -> Iterator[Finding]:
-    """A node advertises a loopback address, so clients on other machines connect to themselves: Kafka's oldest
-    problem."""
+    """A node advertises a loopback address: clients on other machines then connect to themselves."""
     ours = [tried for tried in facts.bootstrap if tried.trouble is None and tried.ips]
     if not ours or not all(_is_elsewhere(ip) for tried in ours for ip in tried.ips):
         return

@@ -124,8 +124,8 @@ class LocalCluster(Face):
         return made(directory, start_timeout_s=self._start_timeout_s, stop_timeout_s=self._stop_timeout_s)
 
     def stop(self) -> None:
-        """Stop the nodes cleanly, coordinators and brokers first; with temporary data, kill them and delete it. May be
-        called twice."""
+        """Stop the nodes cleanly, coordinators and brokers first; kill them and delete the data if it is temporary.
+        Idempotent."""
         if self._guardian is not None:
             self._guardian.dismiss()
             self._guardian = None
@@ -183,8 +183,7 @@ class LocalCluster(Face):
 
     @contextlib.contextmanager
     def killed(self, role: str, node_id: int) -> Iterator[None]:
-        """A ``with`` block during which a node is dead: ``kill`` before it, ``restart`` after it, also after an
-        exception."""
+        """A ``with`` block during which a node is dead: ``kill`` before it, ``restart`` after it in any case."""
         self.kill(role, node_id)
         try:
             yield

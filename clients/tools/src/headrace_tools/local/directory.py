@@ -226,8 +226,7 @@ class ClusterDirectory:
         return ClusterState(cluster_id=id_to_text(random_id()), nodes=tuple(nodes), config=config)
 
     def _reconciled(self, state: ClusterState, wanted: Topology) -> ClusterState:
-        """The existing cluster with new overrides and any added nodes; a request for fewer nodes, or for another port,
-        is refused."""
+        """The existing cluster with new overrides and added nodes; refuses fewer nodes, or another port."""
         for role, count in (
             ("broker", wanted.brokers),
             ("controller", wanted.controllers),

@@ -72,8 +72,7 @@ class NodeHandle:
 
 
 def start_node(node: Node, *, config: Path, log: Path) -> NodeHandle:
-    """Start a node like its program does. Raises IllegalStateError on the I/O thread, and in a process that cannot have
-    one."""
+    """Start a node like its program does. Raises IllegalStateError where the I/O thread cannot wait or cannot exist."""
     # Imported in the caller's thread, so that clients and other nodes need not wait for it.
     from headrace_core.node.config import NodeConfig
     from headrace_core.node.properties import read_properties

@@ -172,8 +172,7 @@ class StateFile:
 
     @contextlib.contextmanager
     def locked(self, timeout_s: float = 60.0) -> Iterator[None]:
-        """Hold the cluster's lock: one up, down, kill or restart at a time. Raises ClusterStartError after
-        ``timeout_s``."""
+        """Hold the cluster's lock: one up, down, kill or restart at a time. ClusterStartError after ``timeout_s``."""
         deadline = time.monotonic() + timeout_s
         while True:
             with open(self._lock_path, "a") as lock:  # closed in children: Python's descriptors are not inherited
@@ -193,8 +192,7 @@ class StateFile:
         self._lock_path.unlink(missing_ok=True)
 
     def _is_at_its_place(self, lock: TextIO) -> bool:
-        """Whether the lock file is still the one we locked. If it was removed, another command may hold the current
-        one."""
+        """Whether we locked the current lock file. If ours was removed, another command may hold the current one."""
         try:
             return os.path.samestat(os.fstat(lock.fileno()), os.stat(self._lock_path))
         except FileNotFoundError:

@@ -83,8 +83,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Returned:
-    """A node that serves again since ``at_ms`` (wall clock, common to all nodes of this machine), ``ago_ms`` before the
-    look."""
+    """A node that serves again since ``at_ms`` (wall clock of this machine), ``ago_ms`` before the look."""
 
     node: NodeName
     at_ms: float
@@ -129,8 +128,7 @@ def not_whole(seen: Seen, returned: Returned | None = None) -> list[str]:
 
 
 def unavoidable(seen: Seen, nodes: Collection[NodeName]) -> list[str]:
-    """What clients will notice during the restart of ``nodes``, because no other node can take over; reported
-    before."""
+    """What clients will notice while ``nodes`` restart, because no other node can take over; reported before."""
     notes = []
     brokers = {name.node_id for name in nodes if name.role == "broker"}
     helpless = [part for part in seen.partitions if _is_helpless(part) and brokers & part.copies]

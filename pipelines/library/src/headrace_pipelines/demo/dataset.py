@@ -34,8 +34,7 @@ class Event(NamedTuple):
 
 
 def data_file(name: str) -> Path:
-    """A file of the distribution by its name without compression suffix. Raises MissingDependencyError with the
-    cure."""
+    """A file of the distribution by its name without compression suffix. Raises MissingDependencyError."""
     try:
         distribution = importlib.metadata.distribution(DISTRIBUTION)
     except importlib.metadata.PackageNotFoundError:

@@ -50,8 +50,8 @@ class Election:
 
 
 class LeaderDeath:
-    """Kills the leader of ``topic``'s partition 0 when ``strike`` is called, and watches the election. ``say``
-    announces the kill."""
+    """Kills the leader of ``topic``'s partition 0 in ``strike``, and watches the election. ``say`` announces the
+    kill."""
 
     def __init__(self, cluster: LocalCluster, topic: str, say: Callable[[str], None]) -> None:
         self._cluster, self._topic, self._say = cluster, topic, say

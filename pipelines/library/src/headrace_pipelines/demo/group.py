@@ -27,8 +27,7 @@ class GroupFailedError(HeadraceError):
 
 
 def described(servers: str) -> list[str]:
-    """The output of ``headrace groups describe`` for the query's group. Raises GroupFailedError if the command
-    fails."""
+    """The output of ``headrace groups describe`` for the query's group. Raises GroupFailedError."""
     command = [sys.executable, "-m", "headrace_tools", "groups", "describe", GROUP, "-b", servers]
     done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     if done.returncode:

@@ -163,8 +163,7 @@ def ask(spark: SparkSession, output: Path) -> Answer:
 
 
 def publish_result(spark: SparkSession, output: Path, bootstrap_servers: str) -> int:
-    """Publish the Parquet rows as records, keyed by hour, airport and carrier; returns the number of keys in the
-    topic."""
+    """Publish the Parquet rows as records, keyed by hour, airport and carrier; returns the topic's number of keys."""
     rows = spark.read.parquet(str(output))
     (
         rows.select(

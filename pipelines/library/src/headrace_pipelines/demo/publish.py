@@ -68,8 +68,7 @@ _WATCHED_EVERY = 20
 def publish(
     bootstrap_servers: str, events: Sequence[Event], on_progress: Callable[[int], None], death: LeaderDeath
 ) -> Published:
-    """Send every event with its own future; ``on_progress(n)`` receives the number sent. ``death`` strikes after half
-    of them."""
+    """Send every event with its own future; ``on_progress(n)`` receives the number sent. ``death`` strikes halfway."""
     settings = {"bootstrap.servers": bootstrap_servers, "acks": "all", "linger.ms": 20, "batch.size": 262_144}
     with Producer(settings) as producer:
         started = time.perf_counter()
