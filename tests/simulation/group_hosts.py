@@ -29,6 +29,7 @@ from headrace_core.errors import (
     StaleBrokerEpochError,
 )
 from headrace_core.metadata import BrokerEndpoint, MetadataDelta, MetadataImage
+from headrace_core.records import Compression
 from headrace_core.testing.clock import NodeClock
 from headrace_core.types import TopicPartition
 from tests.simulation.broker_loop import SimLoop
@@ -268,6 +269,8 @@ class Coordinator:
             shard_epoch,
             clock=self.host.clock,
             append_timeout_s=APPEND_TIMEOUT_S,
+            load_bytes=5 * 1024 * 1024,
+            compression=Compression.NONE,
         )
         runner = ShardRunner(
             Shard(str(partition), claim, self._new_state_machine, gathered_bytes_max=self.world.plan.gathered_bytes),

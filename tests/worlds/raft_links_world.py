@@ -6,7 +6,6 @@ import socket
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
-from headrace_controller.handlers.raft import RaftHandler
 from headrace_controller.raft import Message, ReplicaKey, VoterSet
 from headrace_controller.raft.types import Body
 from headrace_controller.transport.links import PeerLinks
@@ -47,7 +46,7 @@ class End:
             forget=self.gone.append,
         )
         self.listener = Listener("internal", port=port)
-        RaftHandler(self.links).register(self.listener)
+        self.links.register(self.listener)
 
     @property
     def address(self) -> str:

@@ -20,8 +20,7 @@ from headrace_broker.partition.messages import (
     Response,
 )
 from headrace_broker.replication import wire
-from headrace_broker.replication.follower_streams import FollowerStreams
-from headrace_broker.replication.leave_confirmation import LeaveConfirmation
+from headrace_broker.replication.follower_streams import FollowerStreams, LeaveConfirmation
 from headrace_broker.settings import BrokerIdentity
 from headrace_core.metadata import EMPTY_IMAGE, MetadataImage
 from headrace_core.metadata.records import BrokerEndpoint, RegisterBrokerRecord

@@ -8,11 +8,11 @@ import time
 from collections.abc import Awaitable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from headrace_controller.handlers.quorum import QuorumCalls
+from headrace_controller.handlers.admin import AdminHandler
 from headrace_controller.quorum_controller import QuorumController
 from headrace_controller.raft import RaftNode, ReplicaKey
 from headrace_core.errors import (
@@ -170,11 +170,13 @@ def test_times_of_one_description_come_from_one_look_at_the_clock() -> None:
     times = itertools.count(1_700_000_000_000)
     raft = world_of(1, 2, 3).elect(1)
     controller = SimpleNamespace(raft=raft, addresses={}, settings=SimpleNamespace(tick_ms=100.0))
-    calls = QuorumCalls()
-    calls._driver = SimpleNamespace(is_leader=True, controller=controller)  # type: ignore[assignment]
-    calls._clock = SimpleNamespace(now_ms=lambda: next(times))  # type: ignore[assignment]
-    calls._address_of = lambda key: ""
-    calls._brokers_seen = lambda: ()
+    calls = AdminHandler(
+        cast(Any, SimpleNamespace(is_leader=True, controller=controller)),
+        {},
+        address_of=lambda key: "",
+        brokers_seen=lambda: (),
+        clock=cast(Any, SimpleNamespace(now_ms=lambda: next(times))),
+    )
     found = asyncio.run(calls.DescribeQuorum(admin_pb2.DescribeQuorumRequest(), None))
     shown = {(each.last_fetch_timestamp_ms, each.last_caught_up_timestamp_ms) for each in found.voters}
     assert shown == {(1_700_000_000_000, 1_700_000_000_000)}

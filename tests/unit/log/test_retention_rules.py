@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from headrace_core.config import LONG_MAX
+from headrace_core.config.topic_keys import KEEPS_EVERYTHING
 from headrace_core.log import LogConfig
 from headrace_core.log.retention import (
     Expired,
@@ -24,6 +25,13 @@ HOUR_MS = 3_600_000
 FOUR = [SegmentFacts(offset, 100) for offset in (0, 10, 20, 30)]
 AGES_MS = [4 * HOUR_MS, 3 * HOUR_MS, 2 * HOUR_MS, 1 * HOUR_MS]
 KEEP_ALL = LogConfig(retention_ms=None, retention_bytes=None)
+
+
+def test_a_topic_that_keeps_everything_has_no_rule() -> None:
+    """What the doctor warns of (retention-unlimited) is what these rules do."""
+    config = LogConfig.from_topic(KEEPS_EVERYTHING)
+    assert judge(config) is None
+    assert not config.cleanup_compact
 
 
 def judge(

@@ -9,7 +9,7 @@ import pytest
 from headrace_core.config import LONG_MAX
 from headrace_core.errors import InvalidConfigError
 from headrace_core.log.compaction.planning import (
-    SegmentFacts,
+    CleanableSegment,
     SegmentSize,
     Target,
     first_dirty_offset,
@@ -25,15 +25,15 @@ NOW_MS = 1_000_000
 CONFIG = LogConfig()
 
 
-def facts(*rows: tuple[int, int, int]) -> list[SegmentFacts]:
+def facts(*rows: tuple[int, int, int]) -> list[CleanableSegment]:
     """(base offset, size, time of all its records)."""
-    return [SegmentFacts(base, size, time_ms, time_ms) for base, size, time_ms in rows]
+    return [CleanableSegment(base, size, time_ms, time_ms) for base, size, time_ms in rows]
 
 
 FOUR = facts((0, 100, 1_000), (100, 100, 2_000), (200, 100, 999_000), (300, 50, 999_500))
 
 
-def target(segments: list[SegmentFacts] = FOUR, config: LogConfig = CONFIG, **changed: int | None) -> Target:
+def target(segments: list[CleanableSegment] = FOUR, config: LogConfig = CONFIG, **changed: int | None) -> Target:
     given = {
         "checkpoint": None,
         "log_start_offset": 0,

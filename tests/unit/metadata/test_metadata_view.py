@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from headrace_core.membership.metadata_view import MetadataView, concerns
@@ -50,7 +52,7 @@ def then(image: MetadataImage, *records: MetadataRecord) -> MetadataImage:
 
 def answer(view: MetadataView, image: MetadataImage, *names: str) -> metadata_pb2.MetadataResponse:
     request = metadata_pb2.MetadataRequest(topics=names) if names else ALL
-    return view.response(image, request, controller_id=7)
+    return asyncio.run(view.response(image, request, controller_id=7))
 
 
 def test_brokers_are_reported_with_the_address_of_the_listener_and_topics_by_name() -> None:
@@ -76,7 +78,7 @@ def test_brokers_that_do_not_live_are_described_on_request() -> None:
     view = MetadataView()
     assert [each.broker_id for each in answer(view, image).brokers] == [2]
     request = metadata_pb2.MetadataRequest(include_fenced_brokers=True)
-    shown = view.response(image, request, controller_id=7).brokers
+    shown = asyncio.run(view.response(image, request, controller_id=7)).brokers
     assert [(each.broker_id, each.fenced, each.draining) for each in shown] == [(1, True, False), (2, False, True)]
     assert [each.broker_id for each in answer(view, image).brokers] == [2], "who does not ask is not told later either"
 
@@ -105,7 +107,7 @@ def test_named_topics_keep_the_requests_order_and_errors_are_their_own() -> None
 
 
 def test_without_names_only_the_cluster_is_described() -> None:
-    response = MetadataView().response(some_image(), metadata_pb2.MetadataRequest(), controller_id=7)
+    response = asyncio.run(MetadataView().response(some_image(), metadata_pb2.MetadataRequest(), controller_id=7))
     assert (len(response.topics), len(response.brokers)) == (0, 2)
 
 

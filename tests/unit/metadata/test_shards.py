@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -126,26 +128,26 @@ def test_metadata_shows_who_owns_each_shard_and_follows_when_it_changes_hands() 
     request = metadata_pb2.MetadataRequest(topics=[OFFSETS_TOPIC])
 
     def owners(image: MetadataImage) -> list[tuple[int, int]]:
-        (topic,) = view.response(image, request, controller_id=1).topics
+        (topic,) = asyncio.run(view.response(image, request, controller_id=1)).topics
         return [(each.coordinator_id, each.shard_epoch) for each in topic.partitions]
 
     image = made(registered(7), ShardRecord(TOPIC, 1, 7, 3))
     assert owners(image) == [(-1, 0), (7, 3), (-1, 0), (-1, 0)]
     image = image.apply([ShardRecord(TOPIC, 1, -1, 4), ShardRecord(TOPIC, 2, 7, 1)], 12)
     assert owners(image) == [(-1, 0), (-1, 4), (7, 1), (-1, 0)]
-    answer = view.response(image, request, controller_id=1)
+    answer = asyncio.run(view.response(image, request, controller_id=1))
     (coordinator,) = answer.coordinators
     assert (coordinator.coordinator_id, coordinator.host, coordinator.port) == (7, "c.example", 9090)
     assert (coordinator.rack, coordinator.draining) == ("rack-a", False)
     draining = image.apply([CoordinatorChangeRecord(7, 5, int(CoordinatorState.DRAINING))], 13)
-    assert view.response(draining, request, controller_id=1).coordinators[0].draining
+    assert asyncio.run(view.response(draining, request, controller_id=1)).coordinators[0].draining
 
 
 def test_a_topic_of_no_shards_says_nothing_of_coordinators() -> None:
     plain = b"another-topic-id"
     image = made(TopicRecord("orders", plain)).apply([partition(0, plain)], 20)
     request = metadata_pb2.MetadataRequest(topics=["orders"])
-    (topic,) = MetadataView().response(image, request, controller_id=1).topics
+    (topic,) = asyncio.run(MetadataView().response(image, request, controller_id=1)).topics
     assert not topic.partitions[0].HasField("coordinator_id")
 
 

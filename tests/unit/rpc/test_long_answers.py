@@ -37,7 +37,7 @@ def request() -> metadata_pb2.MetadataRequest:
 
 
 def respond(view: MetadataView) -> Any:
-    return view.response_in_turns(MetadataImage(), request(), controller_id=1)
+    return view.response(MetadataImage(), request(), controller_id=1)
 
 
 def test_others_go_on_while_ten_thousand_names_are_looked_up() -> None:
@@ -209,7 +209,7 @@ def test_newer_metadata_in_between_leave_no_stale_entry_behind() -> None:
     old, new = MetadataImage(), MetadataImage()
     parts = view._building(old, request(), 1, None, None)
     next(parts)
-    view.response(new, metadata_pb2.MetadataRequest(), controller_id=1)
+    asyncio.run(view.response(new, metadata_pb2.MetadataRequest(), controller_id=1))
     assert len(list(parts)) == NAMES
     assert view._image is new
     assert not view._topics
@@ -218,7 +218,8 @@ def test_newer_metadata_in_between_leave_no_stale_entry_behind() -> None:
 def test_answer_in_turns_is_the_answer() -> None:
     async def scenario() -> None:
         answer = await respond(MetadataView())
-        assert answer == MetadataView().response(MetadataImage(), request(), controller_id=1)
+        *_, whole = MetadataView()._building(MetadataImage(), request(), 1, None, None)
+        assert answer == whole
 
     asyncio.run(scenario())
 

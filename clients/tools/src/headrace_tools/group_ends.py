@@ -41,7 +41,7 @@ def _counts(client: Any, topics: list[str], timeout_s: float) -> dict[str, int]:
         return {}
 
 
-def at_ends(lag: GroupLag, ends: Mapping[TopicPartition, int], *, is_empty: bool = False) -> GroupLag:
+def at_ends(lag: GroupLag, ends: Mapping[TopicPartition, int], *, is_empty: bool) -> GroupLag:
     """``lag`` with known log ends in place of the coordinator's samples. A partition read to its end is OK, as in
     the coordinator's rules. ``is_empty``: the group has no members, so a lower offset is an operator's reset and no
     error."""

@@ -315,6 +315,9 @@ _KEYS = (
     ),
 )
 
+#: A topic with these values loses records only by DeleteRecords. A new retention rule adds its key here.
+KEEPS_EVERYTHING = {"cleanup.policy": "delete", "retention.bytes": "-1", "retention.ms": "-1"}
+
 #: Topic's key -> the server's key with its default.
 TOPIC_DEFAULT_KEYS = {key.name: key.server_key for key in _KEYS if key.server_key is not None}
 

@@ -136,9 +136,7 @@ class Write:
         return taken
 
 
-def validate(
-    data: Buffer, config: LogConfig, now_ms: int, *, allow_control: bool = False
-) -> tuple[Buffer, list[BatchHeader]]:
+def validate(data: Buffer, config: LogConfig, now_ms: int) -> tuple[Buffer, list[BatchHeader]]:
     """Check all that a topic demands of a producer's batches, except what ``prepare`` checks: CRC, structure of every
     record, timestamp bounds (KIP-937), keys in a compacted topic. Costs a pass over the bytes. Any thread, before the
     append.
@@ -155,8 +153,7 @@ def validate(
             latest_ms = now_ms + config.timestamp_after_max_ms
     headers = validate_batches(
         data,
-        require_keys=config.cleanup_compact and not allow_control,
-        allow_control=allow_control,
+        require_keys=config.cleanup_compact,
         allow_producer_id=True,
         timestamp_ms_min=earliest_ms,
         timestamp_ms_max=latest_ms,

@@ -82,7 +82,7 @@ class Checkpoint(NamedTuple):
     has_checksum: bool = False
 
 
-def encode_checkpoint(lines: Sequence[str], *, has_checksum: bool = True) -> bytes:
+def encode_checkpoint(lines: Sequence[str], *, has_checksum: bool) -> bytes:
     text = "\n".join([_VERSION, str(len(lines)), *lines, ""])
     if not lines or not has_checksum:
         return text.encode()

@@ -230,7 +230,7 @@ def open_segments(
     recovery_point: int,
     log_start_offset: int | None,
     clean: bool,
-    meter: OpeningMeter | None = None,
+    meter: OpeningMeter | None,
 ) -> Opened:
     """See ``PartitionLog.open``."""
     start_is_known, log_start_offset = log_start_offset is not None, log_start_offset or 0

@@ -31,14 +31,11 @@ class OpeningMeter:
     """Counts opened logs and bytes, and calls ``on_progress`` at most every ``interval_ms`` (no timer: each count
     checks the clock). Thread-safe."""
 
-    def __init__(
-        self, path: str, clock: Clock, on_progress: OnProgress | None = None, *, interval_ms: float = INTERVAL_MS
-    ) -> None:
+    def __init__(self, path: str, clock: Clock, on_progress: OnProgress | None) -> None:
         self.logs = 0
         self._path = path
         self._clock = clock
         self._on_progress = on_progress
-        self._interval_ms = interval_ms
         self._lock = threading.Lock()
         self._opened = self._scanned_bytes = 0
         self._began_ms = self._reported_ms = clock.monotonic_ms()
@@ -59,7 +56,7 @@ class OpeningMeter:
             self._opened += opened
             self._scanned_bytes += scanned_bytes
             now_ms = self._clock.monotonic_ms()
-            if self._on_progress is None or now_ms - self._reported_ms < self._interval_ms:
+            if self._on_progress is None or now_ms - self._reported_ms < INTERVAL_MS:
                 return
             self._reported_ms = now_ms
             progress = OpeningProgress(

@@ -19,6 +19,7 @@ from .config import LogConfig
 from .partition_log import PartitionLog
 
 #: Flushes by which a disk is judged, and the least number for a judgement.
+_GAUGE_DECAY = 0.9
 RECENT_SYNCS, _SYNCS_TO_JUDGE = 64, 16
 Done = Callable[[Any], None]  #: Called in the event loop with the outcome: a value, or the exception.
 
@@ -91,15 +92,14 @@ class SyncGauge:
     A smoothed maximum: rises at once, falls slowly, so that one slow flush sends the next few turns to the thread.
     """
 
-    __slots__ = ("_decay", "_recent", "value_ms")
+    __slots__ = ("_recent", "value_ms")
 
-    def __init__(self, decay: float = 0.9) -> None:
+    def __init__(self) -> None:
         self.value_ms = 0.0
-        self._decay = decay
         self._recent: deque[float] = deque(maxlen=RECENT_SYNCS)
 
     def add(self, elapsed_ms: float) -> None:
-        self.value_ms = max(elapsed_ms, self.value_ms * self._decay + elapsed_ms * (1 - self._decay))
+        self.value_ms = max(elapsed_ms, self.value_ms * _GAUGE_DECAY + elapsed_ms * (1 - _GAUGE_DECAY))
         self._recent.append(elapsed_ms)
 
     @property

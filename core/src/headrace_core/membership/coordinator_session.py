@@ -54,7 +54,7 @@ class CoordinatorSession(NodeSession[RegisteredCoordinator]):
         registration: CoordinatorRegistration,
         *,
         heartbeat_interval_ms: float,
-        answer_timeout_ms: float = 4_500,
+        answer_timeout_ms: float,
     ) -> None:
         """Arguments of NodeSession."""
         super().__init__(

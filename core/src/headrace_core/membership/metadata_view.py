@@ -60,7 +60,7 @@ class MetadataView:
         self._offline: list[tuple[int, bool, tuple[bytes, ...]]] = []  # brokers with replicas that do not work
         self._topics: dict[bytes, tuple[TopicImage, metadata_pb2.TopicMetadata]] = {}
 
-    def response(
+    async def response(
         self,
         image: MetadataImage,
         request: metadata_pb2.MetadataRequest,
@@ -70,20 +70,10 @@ class MetadataView:
         controllers: Mapping[int, str] | None = None,
     ) -> metadata_pb2.MetadataResponse:
         """The answer to ``request`` at ``image``. A missing topic gets its own error. ``lag_ms``: age of the image;
-        None: unknown. ``controllers``: ``host:port`` by id."""
-        *_, answer = self._building(image, request, controller_id, lag_ms, controllers)
-        return answer
+        None: unknown. ``controllers``: ``host:port`` by id.
 
-    async def response_in_turns(
-        self,
-        image: MetadataImage,
-        request: metadata_pb2.MetadataRequest,
-        *,
-        controller_id: int,
-        lag_ms: float | None = None,
-        controllers: Mapping[int, str] | None = None,
-    ) -> metadata_pb2.MetadataResponse:
-        """``response`` for a request of any length: other tasks run every few milliseconds."""
+        During a long request the event loop goes on every few milliseconds.
+        """
         topics = len(image.topic_ids) if request.all_topics else len(request.topics)
         async with Turns(topics) as turns:
             parts = self._building(image, request, controller_id, lag_ms, controllers)

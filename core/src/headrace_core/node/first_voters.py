@@ -102,23 +102,23 @@ def first_voters(
     )
 
 
-def parse_initial_controllers(text: str, *, key: str = INITIAL) -> tuple[InitialVoter, ...]:
+def parse_initial_controllers(text: str) -> tuple[InitialVoter, ...]:
     """``ID@HOST:PORT:DIRECTORY_ID,...``, ascending by id. InvalidConfigError names the item and the legal form."""
     items = [item.strip() for item in text.split(",") if item.strip()]
     if not items:
-        raise InvalidConfigError(f"{key}: name at least one controller, such as {_EXAMPLE}")
-    voters = sorted((_initial(item, key) for item in items), key=lambda voter: voter.node_id)
-    _refuse_twins(voters, key)
+        raise InvalidConfigError(f"{INITIAL}: name at least one controller, such as {_EXAMPLE}")
+    voters = sorted((_initial(item) for item in items), key=lambda voter: voter.node_id)
+    _refuse_twins(voters)
     return tuple(voters)
 
 
-def _initial(item: str, key: str) -> InitialVoter:
+def _initial(item: str) -> InitialVoter:
     match = _INITIAL.match(item)
     if match is None or int(match["id"]) > _NODE_ID_MAX:
-        raise InvalidConfigError(f"{key} {item}: write ID@HOST:PORT:DIRECTORY_ID, such as {_EXAMPLE}")
-    (address,) = parse_addresses([match["address"]], key=key)
+        raise InvalidConfigError(f"{INITIAL} {item}: write ID@HOST:PORT:DIRECTORY_ID, such as {_EXAMPLE}")
+    (address,) = parse_addresses([match["address"]], key=INITIAL)
     return InitialVoter(
-        node_id=int(match["id"]), address=address, directory_id=parse_directory_id(match["directory"], key=key)
+        node_id=int(match["id"]), address=address, directory_id=parse_directory_id(match["directory"], key=INITIAL)
     )
 
 
@@ -135,7 +135,7 @@ def parse_directory_id(text: str, *, key: str) -> bytes:
     return raw
 
 
-def _refuse_twins(voters: Sequence[InitialVoter], key: str) -> None:
+def _refuse_twins(voters: Sequence[InitialVoter]) -> None:
     for what, values in (
         ("the id {}", [voter.node_id for voter in voters]),
         ("the address {}", [voter.address for voter in voters]),
@@ -143,7 +143,7 @@ def _refuse_twins(voters: Sequence[InitialVoter], key: str) -> None:
     ):
         twins = _twice(values)
         if twins is not None:
-            raise InvalidConfigError(f"{key}: two controllers have {what.format(twins)}")
+            raise InvalidConfigError(f"{INITIAL}: two controllers have {what.format(twins)}")
 
 
 def _twice(values: Iterable[object]) -> object | None:

@@ -89,8 +89,9 @@ def parse_addresses(items: Iterable[str], *, key: str) -> tuple[str, ...]:
     return tuple(found)
 
 
-def parse_voters(items: Iterable[str], *, key: str = "controller.quorum.voters") -> tuple[Voter, ...]:
-    """``id@host:port`` items, checked; ids are distinct."""
+def parse_voters(items: Iterable[str]) -> tuple[Voter, ...]:
+    """``id@host:port`` items of controller.quorum.voters, checked; ids are distinct."""
+    key = "controller.quorum.voters"
     voters: list[Voter] = []
     for item in items:
         match = _VOTER.match(item)

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import logging
 import sys
-from typing import TextIO
 
 FORMAT = "%(asctime)s %(levelname)-7s %(name)s  %(message)s"
 
 
-def log_to_stderr(level: str, stream: TextIO | None = None) -> None:
+def log_to_stderr(level: str) -> None:
     """Send every logger's lines, from ``level`` ("debug", "info", ...) up, to stderr. Replaces earlier handlers."""
-    handler = logging.StreamHandler(stream or sys.stderr)
+    handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter(FORMAT))
     root = logging.getLogger()
     root.handlers[:] = [handler]

@@ -86,7 +86,7 @@ def read_all_meta(
     return metas
 
 
-def check_agreement(directories: Sequence[str], metas: Sequence[MetaProperties], *, node_id: int = -1) -> None:
+def check_agreement(directories: Sequence[str], metas: Sequence[MetaProperties], *, node_id: int) -> None:
     """Check that these directories belong to one node. Raises as ``read_all_meta``."""
     for directory, meta in zip(directories, metas, strict=True):
         if meta.cluster_id != metas[0].cluster_id:

@@ -14,6 +14,7 @@ import resource
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol
 
 from ..errors import HeadraceError
 from ..rpc.event_loop import new_event_loop
@@ -90,6 +91,39 @@ async def _run(serve: Serve, config: NodeConfig) -> int:
             with contextlib.suppress(ValueError, RuntimeError):
                 loop.remove_signal_handler(number)
     return 0
+
+
+class Server(Protocol):
+    """A broker or a coordinator. ``stop`` is allowed at any time, also when ``start`` failed or was cancelled."""
+
+    async def start(self) -> None: ...
+    async def run(self, stop: asyncio.Event) -> None: ...
+    async def stop(self, *, at_once: bool = False) -> None: ...
+
+
+async def serve_until(server: Server, stop: asyncio.Event, *gc_thresholds: int) -> None:
+    """Start the server, run it until ``stop`` is set, then stop it cleanly; at once when this is cancelled."""
+    starting = asyncio.create_task(server.start())
+    stopping = asyncio.create_task(stop.wait())
+    at_once = False
+    try:
+        await asyncio.wait([starting, stopping], return_when=asyncio.FIRST_COMPLETED)
+        if starting.done():
+            await starting
+            settle_memory(*gc_thresholds)
+            await server.run(stop)
+    except asyncio.CancelledError:
+        at_once = True
+        raise
+    finally:
+        stopping.cancel()
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
+        try:
+            await server.stop(at_once=at_once)
+        except asyncio.CancelledError:  # the clean stop takes too long
+            await server.stop(at_once=True)
+            raise
 
 
 def raise_descriptor_limit() -> None:

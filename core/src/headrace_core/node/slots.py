@@ -53,8 +53,7 @@ def claim_configured(
     properties: Properties,
     *,
     role: str,
-    write_voters: Callable[[], WriteVoters] | None = None,
-    wait_s: float = WAIT_S,
+    write_voters: Callable[[], WriteVoters] | None,
 ) -> tuple[Properties, Slot] | None:
     """Claim a slot if ``properties`` has slots.dir: returns the properties with ``{slot}`` filled in, and node.id and
     log.dirs of the slot, which is formatted if it is new. Raises InvalidConfigError, and the errors of
@@ -71,10 +70,7 @@ def claim_configured(
     cluster_id = read_cluster_id(Path(root))
     most = int(SERVER.key("slots.max").parse(properties.get("slots.max", str(SERVER.key("slots.max").default))))
     host = properties.get("slots.host", "")
-    if host:
-        slot = claim(Path(root), number=own_number(host, most=most), wait_s=wait_s)
-    else:
-        slot = claim_any(Path(root), most=most)
+    slot = claim(Path(root), number=own_number(host, most=most)) if host else claim_any(Path(root), most=most)
     prepare(slot, cluster_id, role=role, write_voters=write_voters)
     return filled_in(properties, slot), slot
 

@@ -194,9 +194,9 @@ def without_position(message: str) -> str:
     return _PLACE.sub("the batch", message, count=1)
 
 
-def whole_batches_end(data: Buffer, position: int = 0) -> int:
-    """End of the last whole batch, from ``position``, a batch's start; a part of one more may follow."""
-    size = len(data)
+def whole_batches_end(data: Buffer) -> int:
+    """End of the last whole batch; a part of one more may follow."""
+    size, position = len(data), 0
     while size - position >= HEADER_BYTES:
         end = position + read_header(data, position).size
         if end > size:

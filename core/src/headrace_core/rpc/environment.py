@@ -28,21 +28,21 @@ os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -2, -3, -8
 
 
-def tune_malloc(*, mmap_threshold: int = 32 << 20, trim_threshold: int = 1 << 30, top_pad: int = 64 << 20) -> bool:
-    """Keep large buffers in the heap instead of mapping each (sizes in bytes). False where libc has no mallopt."""
+def tune_malloc() -> bool:
+    """Keep large buffers in the heap instead of mapping each. False where libc has no mallopt."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):
         return False
     mallopt.argtypes, mallopt.restype = (ctypes.c_int, ctypes.c_int), ctypes.c_int
     done = [
-        mallopt(_M_MMAP_THRESHOLD, mmap_threshold),
-        mallopt(_M_TRIM_THRESHOLD, trim_threshold),
-        mallopt(_M_TOP_PAD, top_pad),
+        mallopt(_M_MMAP_THRESHOLD, 32 << 20),
+        mallopt(_M_TRIM_THRESHOLD, 1 << 30),
+        mallopt(_M_TOP_PAD, 64 << 20),
     ]
     return all(done)
 
 
-def tune_interpreter(*, switch_interval_s: float = 0.0005) -> None:
+def tune_interpreter() -> None:
     """Give threads that return from the disk the interpreter soon. For a server's process."""
-    sys.setswitchinterval(switch_interval_s)
+    sys.setswitchinterval(0.0005)

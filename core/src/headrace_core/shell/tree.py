@@ -58,6 +58,8 @@ Node = File | Directory
 #: First names of short paths, and their place under /image.
 _SHORT = {"brokers": ("cluster", "brokers"), "controllers": ("cluster", "controllers")}
 _TOPIC_VIEWS = ("byName", "byId")
+#: Names that an error lists.
+_SHOWN_MAX = 20
 
 
 def tree(state: LoadedState) -> Directory:
@@ -88,9 +90,9 @@ def _long(path: str) -> list[str]:
     return ["image", *_SHORT.get(parts[0], (parts[0],)), *parts[1:]]
 
 
-def _some(names: list[str], most: int = 20) -> str:
-    shown = ", ".join(names[:most])
-    more = f", and {len(names) - most} more" if len(names) > most else ""
+def _some(names: list[str]) -> str:
+    shown = ", ".join(names[:_SHOWN_MAX])
+    more = f", and {len(names) - _SHOWN_MAX} more" if len(names) > _SHOWN_MAX else ""
     return f"; there is {shown}{more}" if names else "; it is empty"
 
 

@@ -71,7 +71,7 @@ class Inode:
             apply_change(self.durable, change)
         self.pending.clear()
 
-    def lose_pending(self, rng: random.Random | None = None) -> None:
+    def lose_pending(self, rng: random.Random | None) -> None:
         """A flush failed: see the module. With ``rng`` each page arrived on the disk or did not, independently."""
         pages: set[int] = set()
         cuts: list[Change] = []

@@ -22,13 +22,13 @@ import random
 from collections.abc import Mapping
 from typing import Any
 
-from headrace_core.clock import Clock, SystemClock
+from headrace_core.clock import SystemClock
 from headrace_core.config import LONG_MAX
 from headrace_core.config.broker_keys import RACK_AWARE_SELECTORS
 from headrace_core.errors import FencedBrokerError, HeadraceError, ServerShuttingDownError
 from headrace_core.log import DEFAULT_FLUSH_INTERVAL_MS
 from headrace_core.log.descriptors import DescriptorCache
-from headrace_core.log.files import FileSystem, RealFileSystem
+from headrace_core.log.files import RealFileSystem
 from headrace_core.membership.broker_session import BrokerRegistration, BrokerSession, CannotLead
 from headrace_core.membership.controllers import Controllers
 from headrace_core.membership.image_store import ImageStore
@@ -108,17 +108,9 @@ STREAMS_GRACE_S = 2.0
 class Broker:
     """One broker in one event loop. ``start``, then ``run`` until it should stop, then ``stop``."""
 
-    def __init__(
-        self,
-        config: NodeConfig,
-        *,
-        fs: FileSystem | None = None,
-        clock: Clock | None = None,
-        events: Emitter | None = None,
-        rng: random.Random | None = None,
-    ) -> None:
+    def __init__(self, config: NodeConfig, *, events: Emitter | None = None) -> None:
         self.config = config
-        self.clock = clock or SystemClock()
+        self.clock = SystemClock()
         self.events = events or Emitter()
         self._started_ms = self.clock.now_ms()
         self._started_monotonic_ms = self.clock.monotonic_ms()
@@ -141,12 +133,12 @@ class Broker:
         self.metadata = MetadataState(self._controllers)
 
         # The disks.
-        self._fs = DescriptorCache(fs or RealFileSystem(), self.settings.current.open_files_max)
+        self._fs = DescriptorCache(RealFileSystem(), self.settings.current.open_files_max)
         self.storage = Storage(
             self._fs,
             config.log_dirs,
             clock=self.clock,
-            rng=rng or random.Random(),
+            rng=random.Random(),
             loop=loop,
             events=self.events,
             on_turn=self.partitions.logs_advanced,
@@ -584,30 +576,9 @@ def _flush_interval_ms(values: Mapping[str, Any]) -> int:
 
 async def serve(config: NodeConfig, stop: asyncio.Event) -> None:
     """Run ``python -m headrace_broker``. If cancelled, it stops at once."""
-    from headrace_core.node.run import settle_memory
+    from headrace_core.node.run import serve_until
     from headrace_core.telemetry import log_events
 
     events = Emitter()
     events.subscribe(log_events(logger))
-    broker = Broker(config, events=events)
-    starting = asyncio.create_task(broker.start())
-    stopping = asyncio.create_task(stop.wait())
-    at_once = False
-    try:
-        await asyncio.wait([starting, stopping], return_when=asyncio.FIRST_COMPLETED)
-        if starting.done():
-            await starting
-            settle_memory(*GC_THRESHOLDS)
-            await broker.run(stop)
-    except asyncio.CancelledError:
-        at_once = True
-        raise
-    finally:
-        stopping.cancel()
-        starting.cancel()
-        await asyncio.gather(starting, return_exceptions=True)
-        try:
-            await broker.stop(at_once=at_once)
-        except asyncio.CancelledError:  # the clean stop took too long for the caller
-            await broker.stop(at_once=True)
-            raise
+    await serve_until(Broker(config, events=events), stop, *GC_THRESHOLDS)

@@ -97,7 +97,7 @@ class ControllerLink:
         clock: Clock,
         identity: BrokerIdentity,
         *,
-        timeout_ms: int = REQUEST_TIMEOUT_MS,
+        timeout_ms: int,
     ) -> None:
         """``identity``: of this broker, in its own calls. ``timeout_ms``: of these calls."""
         self._controllers = controllers

@@ -104,7 +104,7 @@ class Storage:
         loop: asyncio.AbstractEventLoop,
         events: Emitter,
         on_turn: Callable[[list[PartitionLog]], None],
-        on_written: OnWritten | None = None,
+        on_written: OnWritten,
         assigned: Assigned,
         reserve_bytes: int = DEFAULT_RESERVE_BYTES,
         shortage_first_ms: float = SHORTAGE_FIRST_MS,

@@ -34,7 +34,6 @@ from .handlers.cluster import ClusterHandler
 from .handlers.follow import FollowService
 from .handlers.forwarding import AdminThroughAnyController
 from .handlers.metadata import MetadataHandler
-from .handlers.raft import RaftHandler
 from .health import Health
 from .observed_log import ObservedLog
 from .quorum_controller import QuorumController, QuorumSettings
@@ -247,7 +246,7 @@ class _Handlers:
         )
         self._any_admin = AdminThroughAnyController(driver, self._admin)
         self._metadata = MetadataHandler(driver, MetadataView(topic_defaults=config.topic_defaults()), self.following)
-        self._raft = RaftHandler(links)
+        self._links = links
         self._node = NodeService(ROLE, lambda: config.node_id, lambda: storage.cluster_id, clock)
 
     def listeners(self) -> list[Listener]:
@@ -269,7 +268,7 @@ class _Handlers:
             elif address.name == INTERNAL:
                 self._admin.register(listener)
                 self._cluster.register(listener)
-                self._raft.register(listener)
+                self._links.register(listener)
             else:
                 raise InvalidConfigError(f"listeners={address}: a controller has no such listener")
             made.append(listener)

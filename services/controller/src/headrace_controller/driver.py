@@ -124,7 +124,7 @@ class ControllerDriver:
             self.controller.submit(request, None)
             self._wake.set()
 
-    async def read_barrier(self, *, is_deferred: bool = False) -> int:
+    async def read_barrier(self, *, is_deferred: bool) -> int:
         """A linearizable read: the metadata offset at which the image here contains all that was answered before this
         call. ``is_deferred``: costs no message, and up to 600 ms more (the heartbeat interval: 300). NotControllerError
         unless this node leads."""

@@ -15,10 +15,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any, cast
 
-from headrace_core.clock import Clock, SystemClock
+from headrace_core.clock import SystemClock
 from headrace_core.errors import (
     BrokerIdNotRegisteredError,
     CoordinatorLoadInProgressError,
@@ -27,7 +27,7 @@ from headrace_core.errors import (
     ServerShuttingDownError,
     StaleBrokerEpochError,
 )
-from headrace_core.log.files import FileSystem, RealFileSystem
+from headrace_core.log.files import RealFileSystem
 from headrace_core.membership.controllers import Controllers
 from headrace_core.membership.coordinator_session import CoordinatorRegistration, CoordinatorSession
 from headrace_core.membership.image_store import ImageStore
@@ -56,10 +56,9 @@ from .runtime.shard import Shard, ShardState
 from .runtime.shards import Shards
 from .settings import REPLAYS_MAX, WATERMARKS_INTERVAL_S, CoordinatorSettings
 from .shard_state_machine import ShardStateMachine
-from .state_machine import StateMachine
 from .transport.brokers import Brokers
 from .transport.shard_log import ShardLog
-from .transport.watermarks import Watermarks
+from .transport.watermarks import Watched, Watermarks
 
 logger = logging.getLogger("headrace.coordinator")
 
@@ -70,32 +69,20 @@ STREAMS_GRACE_S = 0.5  #: Time to wait for streams that do not end by themselves
 class Coordinator:
     """One coordinator in one event loop. ``start``, then ``run`` until it should stop, then ``stop``."""
 
-    def __init__(
-        self,
-        config: NodeConfig,
-        *,
-        fs: FileSystem | None = None,
-        clock: Clock | None = None,
-        events: Emitter | None = None,
-        new_state_machine: Callable[[], StateMachine] | None = None,
-    ) -> None:
-        """``new_state_machine``: creates an empty state machine of a shard; tests may pass their own."""
+    def __init__(self, config: NodeConfig, *, events: Emitter | None = None) -> None:
         self.config = config
         self.settings = CoordinatorSettings.of(config.values)
-        self._new_state_machine = new_state_machine or (
-            lambda: ShardStateMachine(Groups(self.settings.groups, awaits_proof=True), self.settings.offsets)
-        )
-        self.clock = clock or SystemClock()
+        self.clock = SystemClock()
         self.events = events or Emitter()
         self.metrics = Metrics()
-        self._fs = fs or RealFileSystem()
+        self._fs = RealFileSystem()
         self._started_ms = self.clock.now_ms()
         self._started_monotonic_ms = self.clock.monotonic_ms()
         self._controllers = Controllers(config.controller_addresses)
         self.metadata = MetadataState(self._controllers)
         self.brokers = Brokers(self.metadata)
         self.members = Members(lambda group_id: self.current_shards().of_group(group_id), lambda: self.metadata.lag.ms)
-        self._watermarks = Watermarks(self.brokers, self._watchers, interval_s=WATERMARKS_INTERVAL_S)
+        self._watermarks = Watermarks(self.brokers, self._watched, interval_s=WATERMARKS_INTERVAL_S)
         self._replays = asyncio.Semaphore(REPLAYS_MAX)
         self._listeners: dict[str, Listener] = {}
         self._addresses: tuple[ListenerAddress, ...] = ()
@@ -221,6 +208,7 @@ class Coordinator:
     def _new_runner(
         self, session: CoordinatorSession, partition: TopicPartition, topic_id: bytes, shard_epoch: int
     ) -> ShardRunner:
+        settings = self.settings
         claim = Claim(shard_epoch, session.registered.coordinator_id, session.registered.coordinator_epoch)
         log = ShardLog(
             self.brokers,
@@ -228,19 +216,23 @@ class Coordinator:
             topic_id,
             shard_epoch,
             clock=self.clock,
-            append_timeout_s=self.settings.append_timeout_s,
-            load_bytes=self.settings.load_bytes,
-            compression=self.settings.compression,
+            append_timeout_s=settings.append_timeout_s,
+            load_bytes=settings.load_bytes,
+            compression=settings.compression,
         )
         return ShardRunner(
-            Shard(str(partition), claim, self._new_state_machine),
+            Shard(
+                str(partition),
+                claim,
+                lambda: ShardStateMachine(Groups(settings.groups, awaits_proof=True), settings.offsets),
+            ),
             log,
             clock=self.clock,
             replays=self._replays,
             tell=self.members.tell,
             became=self._shard_became,
             is_ours=self._is_ours,
-            is_believed=lambda: session.has_contact_within(self.settings.session_timeout_ms),
+            is_believed=lambda: session.has_contact_within(settings.session_timeout_ms),
         )
 
     async def _is_ours(self, runner: ShardRunner) -> bool:
@@ -324,8 +316,11 @@ class Coordinator:
         elif self._shards is not None:
             self._shards.began(runner, state)
 
-    def _watchers(self) -> Iterator[_LagWatcher]:
-        return (_LagWatcher(runner) for runner in self._shards or () if runner.is_serving)
+    def _watched(self) -> Iterator[Watched]:
+        for runner in self._shards or ():
+            state_machine = cast("ShardStateMachine | None", runner.state_machine)
+            if runner.is_serving and state_machine is not None:
+                yield state_machine.watched_partitions(), runner.put
 
     async def stop(self, *, at_once: bool = False) -> None:
         """Stop cleanly, from any state; ``at_once``: as close to a crash as possible. Idempotent."""
@@ -362,46 +357,11 @@ class Coordinator:
         return True
 
 
-class _LagWatcher:
-    """A shard as a listener for high watermarks."""
-
-    def __init__(self, runner: ShardRunner) -> None:
-        self._runner = runner
-
-    def watched_partitions(self) -> Iterable[TopicPartition]:
-        state_machine = cast("ShardStateMachine | None", self._runner.state_machine)
-        return () if state_machine is None else state_machine.watched_partitions()
-
-    def put(self, request: object) -> None:
-        self._runner.put(request)
-
-
 async def serve(config: NodeConfig, stop: asyncio.Event) -> None:
     """Run ``python -m headrace_coordinator``. If cancelled, it stops at once."""
-    from headrace_core.node.run import settle_memory
+    from headrace_core.node.run import serve_until
     from headrace_core.telemetry import log_events
 
     events = Emitter()
     events.subscribe(log_events(logger))
-    coordinator = Coordinator(config, events=events)
-    starting = asyncio.create_task(coordinator.start())
-    stopping = asyncio.create_task(stop.wait())
-    at_once = False
-    try:
-        await asyncio.wait([starting, stopping], return_when=asyncio.FIRST_COMPLETED)
-        if starting.done():
-            await starting
-            settle_memory()
-            await coordinator.run(stop)
-    except asyncio.CancelledError:
-        at_once = True
-        raise
-    finally:
-        stopping.cancel()
-        starting.cancel()
-        await asyncio.gather(starting, return_exceptions=True)
-        try:
-            await coordinator.stop(at_once=at_once)
-        except asyncio.CancelledError:  # the clean stop took too long for the caller
-            await coordinator.stop(at_once=True)
-            raise
+    await serve_until(Coordinator(config, events=events), stop)

@@ -53,9 +53,7 @@ def wrong_topic(topic: Any) -> InvalidTypeError:
     return InvalidTypeError(f"topic must be a str, not {topic!r:.80}")
 
 
-def wrong_type(
-    topic: str, key: Any, value: Any, headers: list[Any] | None = None, error: Exception | None = None
-) -> Exception:
+def wrong_type(topic: str, key: Any, value: Any, headers: list[Any] | None, error: Exception | None) -> Exception:
     """The error for a key, value or header that is not bytes: which one, and what to do."""
     if isinstance(error, HeadraceError):  # from a timestamp
         return error

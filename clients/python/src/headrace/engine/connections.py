@@ -98,7 +98,7 @@ async def pause(seconds: float, news: asyncio.Event) -> None:
             await news.wait()
 
 
-async def why_unreachable(address: str, error: HeadraceError, timeout_s: float = 2.0) -> str:
+async def why_unreachable(address: str, error: HeadraceError, timeout_s: float) -> str:
     """Why calls to an address fail: DNS, connection refused, timeout, or the error itself."""
     host, _, port = address.rpartition(":")
     try:

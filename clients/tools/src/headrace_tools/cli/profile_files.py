@@ -66,10 +66,9 @@ class Profile:
 
 
 class ProfileFiles:
-    def __init__(self, environment: Mapping[str, str] | None = None) -> None:
-        given = os.environ if environment is None else environment
-        home = given.get("XDG_CONFIG_HOME") or str(Path(given.get("HOME") or "~").expanduser() / ".config")
-        self.directory = Path(given.get(DIRECTORY_VARIABLE) or Path(home) / "headrace" / "profiles")
+    def __init__(self) -> None:
+        home = os.environ.get("XDG_CONFIG_HOME") or str(Path(os.environ.get("HOME") or "~").expanduser() / ".config")
+        self.directory = Path(os.environ.get(DIRECTORY_VARIABLE) or Path(home) / "headrace" / "profiles")
 
     def names(self) -> list[str]:
         return sorted(path.name.removesuffix(_SUFFIX) for path in self.directory.glob(f"*{_SUFFIX}"))

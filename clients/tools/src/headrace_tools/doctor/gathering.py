@@ -21,6 +21,7 @@ from headrace.models import (
     PartitionReassignment,
     QuorumInfo,
 )
+from headrace_core.config.topic_keys import KEEPS_EVERYTHING
 from headrace_core.errors import HeadraceError, UnknownTopicOrPartitionError
 from headrace_core.types import TopicPartition
 
@@ -261,8 +262,7 @@ class Gathering:
 
 
 def _keeps_everything(values: Mapping[str, ConfigEntry]) -> bool:
-    limits = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
-    return all(key in values and values[key].value == value for key, value in limits.items())
+    return all(key in values and values[key].value == value for key, value in KEEPS_EVERYTHING.items())
 
 
 def local_nodes(cluster: ClusterDirectory) -> tuple[LocalNode, ...]:

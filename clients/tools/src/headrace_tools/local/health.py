@@ -52,7 +52,7 @@ def _request(authority: str) -> bytes:
     )
 
 
-def is_serving(host: str, port: int, *, timeout_s: float = 1.0) -> bool:
+def is_serving(host: str, port: int, *, timeout_s: float) -> bool:
     """Whether the server at ``host:port`` answers SERVING within ``timeout_s``."""
     return _health(host, port, timeout_s) == _SERVING
 

@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -137,9 +137,7 @@ def _boot_id() -> str:
         return "unknown-boot"
 
 
-def spawn(
-    arguments: Sequence[str], *, log: Path, directory: Path, environment: Mapping[str, str] | None = None
-) -> ProcessId:
+def spawn(arguments: Sequence[str], *, log: Path, directory: Path) -> ProcessId:
     """Start a process that outlives us and shares nothing with us: own session, no descriptors, output to ``log``.
 
     Raises OSError when it cannot be started.
@@ -153,7 +151,6 @@ def spawn(
             close_fds=True,
             start_new_session=True,
             cwd=directory,
-            env=dict(environment) if environment is not None else None,
         )
     # Its identity names it from now on; Popen's destructor would only complain that it still runs.
     process.returncode = 0

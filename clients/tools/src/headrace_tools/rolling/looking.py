@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+#: Timeout of a request.
+_TIMEOUT_S = 5.0
+
 #: Topics per describe_configs request.
 _TOPICS_AT_ONCE = 500
 
@@ -23,14 +26,13 @@ _TOPICS_AT_ONCE = 500
 class Looking:
     """Looks at a cluster through ``client``; a request that fails or takes longer than ``timeout_s`` is noted."""
 
-    def __init__(self, client: Admin, *, timeout_s: float = 5.0) -> None:
+    def __init__(self, client: Admin) -> None:
         self._client = client
-        self._timeout_s = timeout_s
         self._unanswered: list[str] = []
 
     def look(self, state: ClusterState) -> Seen:
         """Collect all facts. Blocks for some round trips; for seconds while nodes are down."""
-        client, timeout_s = self._client, self._timeout_s
+        client, timeout_s = self._client, _TIMEOUT_S
         self._unanswered = []
         nodes = {NodeName(node.role, node.id): node.alive() for node in state.nodes}
         # Partitions before the cluster: its age then covers the partitions too, unless another, older node answered.
@@ -77,7 +79,7 @@ class Looking:
             some = [ConfigResource("topic", name) for name in names[start : start + _TOPICS_AT_ONCE]]
             entries = self._ask(
                 "configurations of topics",
-                lambda some=some: self._client.describe_configs(some, timeout=self._timeout_s),  # type: ignore[misc]
+                lambda some=some: self._client.describe_configs(some, timeout=_TIMEOUT_S),  # type: ignore[misc]
             )
             for resource, values in (entries or {}).items():
                 found[resource.name] = int(values["min.insync.replicas"].value)
@@ -88,7 +90,7 @@ class Looking:
         if not state.of_role("coordinator"):
             return None
         try:
-            self._client.list_groups(timeout=self._timeout_s)
+            self._client.list_groups(timeout=_TIMEOUT_S)
         except HeadraceError as error:
             return f"{error.message} [{error.code}]"
         return None

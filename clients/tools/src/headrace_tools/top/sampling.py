@@ -19,18 +19,20 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+#: Timeout of a request.
+_TIMEOUT_S = 4.0
+
 
 class Sampling:
     """``timeout_s``: timeout of a request; a hanging node costs it once per sample."""
 
-    def __init__(self, client: Admin, *, timeout_s: float = 4.0) -> None:
+    def __init__(self, client: Admin) -> None:
         self._client = client
-        self._timeout_s = timeout_s
         self._errors: list[str] = []
 
     def sample(self) -> Sample:
         """Take a sample. Blocks for some round trips. Raises HeadraceError when no node describes the cluster."""
-        client, timeout_s = self._client, self._timeout_s
+        client, timeout_s = self._client, _TIMEOUT_S
         self._errors = []
         cluster = client.describe_cluster(include_fenced_brokers=True, timeout=timeout_s)
         topics = tuple(self._ask("topics", lambda: client.describe_topics(timeout=timeout_s)) or ())
@@ -86,9 +88,7 @@ class Sampling:
         for leader, answered_s, by_item in self._each(
             by_leader,
             "offsets at broker",
-            lambda leader: self._client.list_offsets(
-                dict.fromkeys(by_leader[leader], "latest"), timeout=self._timeout_s
-            ),
+            lambda leader: self._client.list_offsets(dict.fromkeys(by_leader[leader], "latest"), timeout=_TIMEOUT_S),
         ):
             at_s[leader] = answered_s
             found.update({partition: each.offset for partition, each in by_item.items()})
@@ -99,7 +99,7 @@ class Sampling:
         for broker_id, answered_s, by_item in self._each(
             brokers,
             "log directories of broker",
-            lambda broker_id: self._client.describe_log_dirs([broker_id], timeout=self._timeout_s),
+            lambda broker_id: self._client.describe_log_dirs([broker_id], timeout=_TIMEOUT_S),
         ):
             at_s[broker_id] = answered_s
             for directory in by_item.get(broker_id, []):

@@ -24,7 +24,7 @@ from ..files import FileSystem
 from ..partition_log import PartitionLog
 from ..producer_state import LastRecord
 from .cleaner import Cleaner, CleaningReport, Execute
-from .planning import SegmentFacts, Target, in_order, target_of
+from .planning import CleanableSegment, Target, in_order, target_of
 
 logger = logging.getLogger(__name__)
 
@@ -197,7 +197,7 @@ def _target(log: PartitionLog, checkpoint: int | None, stable_offset: int, now_m
     if not segments:
         return None
     facts = [
-        SegmentFacts(
+        CleanableSegment(
             segment.base_offset,
             segment.size,
             segment.largest_timestamp.timestamp_ms if config.min_compaction_lag_ms > 0 else -1,

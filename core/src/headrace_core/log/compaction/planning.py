@@ -32,7 +32,7 @@ class CleanerConfig:
     io_buffer_bytes: int = 524_288
 
 
-class SegmentFacts(NamedTuple):
+class CleanableSegment(NamedTuple):
     """Facts about a segment that planning needs."""
 
     base_offset: int
@@ -69,7 +69,7 @@ def first_dirty_offset(checkpoint: int | None, log_start_offset: int, log_end_of
 
 def target_of(
     topic_partition: TopicPartition,
-    segments: Sequence[SegmentFacts],
+    segments: Sequence[CleanableSegment],
     config: LogConfig,
     *,
     checkpoint: int | None,

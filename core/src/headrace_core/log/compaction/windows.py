@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 
 from ...clock import Clock
@@ -16,7 +15,7 @@ class RateLimiter:
     """``log.cleaner.io.max.bytes.per.second``, reading and writing together; one for all cleaning threads. Allows a
     burst of one second's worth."""
 
-    def __init__(self, bytes_per_s: float, clock: Clock, *, wait_s: Callable[[float], None] = time.sleep) -> None:
+    def __init__(self, bytes_per_s: float, clock: Clock, *, wait_s: Callable[[float], None]) -> None:
         if bytes_per_s <= 0:
             raise ValueError(f"bytes_per_s={bytes_per_s}: must be above 0")
         self._bytes_per_ms = bytes_per_s / 1000

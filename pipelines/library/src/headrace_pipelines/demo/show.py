@@ -31,8 +31,8 @@ class Meter:
 
 
 class Show:
-    def __init__(self, console: Console | None = None) -> None:
-        self.console = console or Console(highlight=False, soft_wrap=True)
+    def __init__(self) -> None:
+        self.console = Console(highlight=False, soft_wrap=True)
         self._began_s = time.monotonic()
 
     def step(self, text: str) -> None:

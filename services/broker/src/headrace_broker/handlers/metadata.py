@@ -9,7 +9,6 @@ from typing import Any
 from headrace_core.errors import HeadraceError, InvalidTopicError
 from headrace_core.membership.metadata_view import MetadataView, shard_topic
 from headrace_core.membership.metadata_watch import MetadataWatch
-from headrace_core.node.listeners import CLIENT
 from headrace_core.rpc.status import error_to_proto
 from headrace_core.telemetry import TopicAutoCreated
 from headrace_core.types import check_topic_name
@@ -33,7 +32,7 @@ class MetadataService(metadata_pb2_grpc.MetadataServicer):
         *,
         auto_create: bool,
         topic_defaults: Mapping[str, Any],
-        listener: str = CLIENT,
+        listener: str,
     ) -> None:
         """``listener``: the answers contain its addresses; the one that serves the request."""
         self._listener = listener
@@ -77,7 +76,7 @@ class MetadataService(metadata_pb2_grpc.MetadataServicer):
 
     async def _response(self, request: Any) -> Any:
         metadata = self._broker.metadata
-        return await self._own_view().response_in_turns(
+        return await self._own_view().response(
             metadata.image,
             request,
             controller_id=metadata.controller_id,

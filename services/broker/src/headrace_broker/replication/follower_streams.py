@@ -16,7 +16,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from headrace_core.errors import HeadraceError, NetworkError
 from headrace_core.metadata import MetadataDelta, MetadataImage
@@ -28,11 +28,10 @@ from headrace_core.telemetry import Emitter, Metrics, PushRefused, ReplicaTrunca
 from headrace_protos.v1.replication_pb2_grpc import ReplicationStub
 
 from ..partition.follower_lane import FollowerLane
-from ..partition.messages import Hello, Lane, Request, Response
+from ..partition.messages import Ack, Ended, Hello, Join, Joined, Lane, OffsetsUpdate, Push, Request, Response
 from ..settings import BrokerIdentity
 from . import wire
 from .follower_replica import FollowerReplica
-from .leave_confirmation import LeaveConfirmation, OnStream
 
 logger = logging.getLogger("headrace.broker.replication")
 
@@ -45,9 +44,41 @@ STALLED_S = 0.5  #: A silence check that runs so late shows a stalled loop, and 
 _HEARTBEAT = wire.request_to_proto(Request())
 #: Pauses between two attempts; after a stream that lasted _LASTED_S, the first comes at once.
 _RETRY_FIRST_MS, _RETRY_MOST_MS, _LASTED_S = 50.0, 1_000.0, 1.0
+_CONFIRM_AGAIN_S = 1.0  #: Pause after a failure of what waits for a confirmed leave.
 
 T = TypeVar("T")
 _Call = Duplex[Any, Any]
+
+
+class OnStream(Protocol):
+    """A replica on a stream: following, or just released."""
+
+    @property
+    def leader_id(self) -> int: ...
+
+    @property
+    def lane(self) -> Lane: ...
+
+    @property
+    def can_join(self) -> bool: ...
+
+    def join(self, handle: int) -> Join: ...
+
+    def next_ack(self) -> Ack | None: ...
+
+    def joined(self, answer: Joined) -> None: ...
+
+    def pushed(self, push: Push) -> None: ...
+
+    def updated(self, update: OffsetsUpdate) -> None: ...
+
+    def ended(self, message: Ended) -> None: ...
+
+    def lost(self) -> None:
+        """The stream broke; join again on the next one."""
+
+    def stumbled(self, error: Exception) -> None:
+        """A message could not be processed because of a bug. It is on no lane now, and joins again when it likes."""
 
 
 class FollowerStreams:
@@ -365,3 +396,54 @@ class _Silence:
             self._is_over()
         else:
             self._timer = self._loop.call_at(self._over_s, self._look)
+
+
+class LeaveConfirmation:
+    """Joins once more behind the leave, on the same lane, as an empty replica; leaves again at the answer.
+
+    The leader reads a stream in order. So its answer to a join that was sent behind a leave shows that it received the
+    leave. An answer on a later stream shows it as well: the handles of an earlier stream ended with that stream.
+    """
+
+    def __init__(self, replica: FollowerReplica, streams: FollowerStreams, done: Callable[[], None]) -> None:
+        self.leader_id = replica.leader_id
+        self.lane = replica.lane
+        self.can_join = True
+        self._leader_epoch = replica.leader_epoch
+        self._topic_id, self._partition = replica.topic_id, replica.number
+        self._streams = streams
+        self._done = done
+        self._again: asyncio.TimerHandle | None = None
+
+    def join(self, handle: int) -> Join:
+        return Join(handle, self._topic_id, self._partition, self._leader_epoch, 0, 0, -1, 0, window_bytes=1)
+
+    def next_ack(self) -> Ack | None:
+        return None
+
+    def joined(self, answer: Joined) -> None:
+        """Any answer confirms the leave."""
+        self._streams.leave(self)
+        self._done()
+
+    def pushed(self, push: Push) -> None:
+        pass
+
+    def updated(self, update: OffsetsUpdate) -> None:
+        pass
+
+    def ended(self, message: Ended) -> None:
+        pass
+
+    def lost(self) -> None:
+        pass
+
+    def stumbled(self, error: Exception) -> None:
+        """``done`` failed; call it again after a pause."""
+        self._again = asyncio.get_running_loop().call_later(_CONFIRM_AGAIN_S, self._streams.join, self)
+
+    def cancel(self) -> None:
+        """Stop: the confirmation is not needed."""
+        if self._again is not None:
+            self._again.cancel()
+        self._streams.leave(self)

@@ -252,7 +252,7 @@ def changed(
 
 
 def after_broker_changed(
-    electorate: Electorate, broker_id: int, *, former: BrokerImage | None = None
+    electorate: Electorate, broker_id: int, *, former: BrokerImage | None
 ) -> Iterator[PartitionChangeRecord]:
     """Yield the records for the partitions of a broker that came, went, or lost directories.
 

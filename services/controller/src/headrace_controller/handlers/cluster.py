@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from headrace_core.clock import Clock, SystemClock
+from headrace_core.clock import Clock
 from headrace_core.errors import (
     HeadraceError,
     InconsistentClusterIdError,
@@ -60,10 +60,10 @@ class BrokerSeen:
 class ClusterHandler(cluster_pb2_grpc.ClusterServicer):
     """``close`` ends the streams, so that a stopping server need not cut them."""
 
-    def __init__(self, driver: ControllerDriver, following: FollowService, clock: Clock | None = None) -> None:
+    def __init__(self, driver: ControllerDriver, following: FollowService, clock: Clock) -> None:
         self._driver = driver
         self._following = following
-        self._clock = clock or SystemClock()
+        self._clock = clock
         self._heartbeats: set[_Heartbeats] = set()
 
     def brokers_seen(self) -> list[BrokerSeen]:

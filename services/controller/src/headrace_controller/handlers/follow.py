@@ -19,7 +19,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from headrace_core.clock import Clock, SystemClock
+from headrace_core.clock import Clock
 from headrace_core.errors import (
     DivergingMetadataError,
     InconsistentClusterIdError,
@@ -65,9 +65,9 @@ class FollowedLog(Quorum, Protocol):
 class FollowService:
     """Two calls of headrace.v1.Cluster, and this controller's own lag. ``close`` ends every stream."""
 
-    def __init__(self, log: FollowedLog, clock: Clock | None = None) -> None:
+    def __init__(self, log: FollowedLog, clock: Clock) -> None:
         self._log = log
-        self._barriers = ReadIndexBarriers(log, clock or SystemClock())
+        self._barriers = ReadIndexBarriers(log, clock)
         self._streams: set[ServerPush[Response]] = set()
         self._is_closing = False
         self._leader = (-1, -1)

@@ -51,7 +51,7 @@ class MetadataHandler(metadata_pb2_grpc.MetadataServicer):
             await self._driver.wait_applied(request.min_metadata_offset, timeout_s)
 
     async def _response(self, request: metadata_pb2.MetadataRequest) -> metadata_pb2.MetadataResponse:
-        return await self._view.response_in_turns(
+        return await self._view.response(
             self._driver.image,
             request,
             controller_id=self._driver.leader_id,

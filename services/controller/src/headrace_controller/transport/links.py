@@ -34,6 +34,7 @@ from headrace_core.errors import (
 from headrace_core.rpc import ChannelPurpose
 from headrace_core.rpc.duplex import Duplex
 from headrace_core.rpc.outage import Backoff, Outage
+from headrace_core.rpc.server import Listener
 from headrace_core.rpc.streams import ServerStream, StreamHandler
 from headrace_protos.v1 import raft_pb2, raft_pb2_grpc
 
@@ -51,7 +52,7 @@ _STRANGERS_MAX = 1_000  #: Strangers remembered, so that each is logged once.
 Envelope = raft_pb2.RaftEnvelope
 
 
-class PeerLinks:
+class PeerLinks(raft_pb2_grpc.RaftServicer):
     """See the module. Owned by one event loop. ``receive``, ``peer_lost``, ``observe`` (a replica has connected) and
     ``forget`` (it has disconnected) are called in it, and must not raise."""
 
@@ -62,9 +63,9 @@ class PeerLinks:
         address: str,
         *,
         receive: Callable[[Message], None],
-        peer_lost: Callable[[ReplicaKey], None] = lambda key: None,
-        observe: Callable[[ReplicaKey], None] = lambda key: None,
-        forget: Callable[[ReplicaKey], None] = lambda key: None,
+        peer_lost: Callable[[ReplicaKey], None],
+        observe: Callable[[ReplicaKey], None],
+        forget: Callable[[ReplicaKey], None],
     ) -> None:
         """``address``: "host:port" of this controller's internal listener for the others; may be set later, before
         ``start``."""
@@ -144,8 +145,12 @@ class PeerLinks:
         dialers, self._dialers = list(self._dialers.values()), {}
         await asyncio.gather(*(dialer.close() for dialer in dialers))
 
-    async def accept(self, context: grpc.aio.ServicerContext[Any, Any]) -> None:
-        """The body of Raft.Exchange. Raises the refusal of the other side."""
+    def register(self, listener: Listener) -> None:
+        """Serve headrace.v1.Raft on ``listener``, an internal one; before it starts."""
+        listener.add(raft_pb2_grpc.add_RaftServicer_to_server, self, "headrace.v1.Raft")
+
+    async def Exchange(self, request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+        """A stream that another controller opens. Raises the error that refuses it."""
         stream: ServerStream[Envelope, Envelope] = ServerStream(context)
         accepted = _Accepted(self, stream)
         if not self._is_open:

@@ -36,7 +36,7 @@ class MetadataService(metadata_pb2_grpc.MetadataServicer):
 
     async def _response(self, request: Any) -> Any:
         metadata = self._metadata
-        return await self._view.response_in_turns(
+        return await self._view.response(
             metadata.image,
             request,
             controller_id=metadata.controller_id,

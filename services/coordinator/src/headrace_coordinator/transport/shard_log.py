@@ -69,9 +69,9 @@ class ShardLog:
         shard_epoch: int,
         *,
         clock: Clock,
-        append_timeout_s: float = 5.0,
-        load_bytes: int = 5 * 1024 * 1024,
-        compression: Compression = Compression.NONE,
+        append_timeout_s: float,
+        load_bytes: int,
+        compression: Compression,
     ) -> None:
         """``append_timeout_s``: offsets.commit.timeout.ms; ``load_bytes``: offsets.load.buffer.size; ``compression``:
         offsets.topic.compression.codec."""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
-from typing import Protocol
+from collections.abc import Callable, Collection, Iterable
 
 import grpc.aio
 
@@ -25,21 +24,17 @@ _LATEST, _EARLIEST = -1, -2
 _TIMEOUT_S = 10.0
 _BATCH = 2_000  #: Partitions in one request.
 
-
-class Watcher(Protocol):
-    """A shard: the partitions that it needs, and where it gets them."""
-
-    def watched_partitions(self) -> Iterable[TopicPartition]: ...
-
-    def put(self, request: object) -> None: ...
+#: The partitions of interest to one shard, and where their high watermarks go.
+Watched = tuple[Collection[TopicPartition], Callable[[WatermarksSeen], None]]
 
 
 class Watermarks:
     """``run`` for the life of the coordinator."""
 
-    def __init__(self, brokers: Brokers, watchers: Callable[[], Iterable[Watcher]], *, interval_s: float) -> None:
+    def __init__(self, brokers: Brokers, watched: Callable[[], Iterable[Watched]], *, interval_s: float) -> None:
+        """``watched``: an item for each shard."""
         self._brokers = brokers
-        self._watchers = watchers
+        self._watched = watched
         self._interval_s = interval_s
         self._outages: dict[str, Outage] = {}
 
@@ -50,12 +45,12 @@ class Watermarks:
 
     async def look(self) -> None:
         """Query once, and pass every shard its partitions. Failures are retried the next time."""
-        wanted = [(watcher, tuple(watcher.watched_partitions())) for watcher in self._watchers()]
-        ends = await self._ends({partition for _, partitions in wanted for partition in partitions})
-        for watcher, partitions in wanted:
+        wanted = list(self._watched())
+        ends = await self._ends({partition for partitions, _ in wanted for partition in partitions})
+        for partitions, put in wanted:
             seen = tuple(ends[partition] for partition in partitions if partition in ends)
             if seen:
-                watcher.put(WatermarksSeen(seen))
+                put(WatermarksSeen(seen))
 
     async def _ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, PartitionEnd]:
         by_leader: dict[str, list[TopicPartition]] = {}
