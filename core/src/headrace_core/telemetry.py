@@ -55,8 +55,7 @@ class Emitter:
 
 
 def log_events(logger: logging.Logger) -> Subscriber:
-    """A subscriber that writes each event to ``logger`` at the event's severity: its name, then its fields as
-    key=value."""
+    """A subscriber that writes each event to ``logger`` at its severity: its name, then its fields as key=value."""
 
     def log(event: Event) -> None:
         if logger.isEnabledFor(event.severity):
@@ -294,8 +293,7 @@ class IsrShrunk(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IsrExpanded(Event):
-    """Replicas have caught up, and the controllers have added them to the in-sync set, as their leader here
-    proposed."""
+    """Replicas have caught up; the controllers added them to the in-sync set, as their leader here proposed."""
 
     partition: TopicPartition
     added: tuple[int, ...]

@@ -11,8 +11,7 @@ from .definition import HEADRACE, INT_MAX, LONG_MAX, Kind, Scope, accepted, hono
 #: A typing mistake must not stop every broker: one that cannot start its threads does not start. (Kafka has no bound,
 #: and accepts a dynamic value of at most twice the present one.)
 THREADS_MAX = 256
-#: Values of ``replica.selector.class`` that have consumers read from a replica in their rack: Kafka's class, and
-#: shorter names.
+#: Values of ``replica.selector.class`` for reads from a replica in the consumer's rack: Kafka's class and short names.
 RACK_AWARE_SELECTORS = (
     "org.apache.kafka.common.replica.RackAwareReplicaSelector",
     "RackAwareReplicaSelector",

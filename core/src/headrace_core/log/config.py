@@ -67,7 +67,7 @@ class LogConfig:
 
     @property
     def roll_after_ms(self) -> int:
-        """Time that a segment may span. Only sealed segments are compacted, so max.compaction.lag.ms bounds it too
+        """Time that a segment may span. max.compaction.lag.ms bounds it: only sealed segments are compacted
         (KIP-354)."""
         return min(self.segment_ms, self.max_compaction_lag_ms) if self.cleanup_compact else self.segment_ms
 

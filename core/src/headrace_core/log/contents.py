@@ -86,8 +86,7 @@ def segments_in(names: list[str]) -> list[int]:
 
 
 def recovery_point_of(fs: FileSystem, directory: str) -> int:
-    """The recovery point of the log in ``directory``, from the checkpoint beside it; 0 where it is missing or
-    unreadable."""
+    """The recovery point of the log in ``directory``, from the checkpoint beside it; 0 where that is unreadable."""
     root, name = os.path.split(os.path.abspath(directory))
     match = PARTITION_DIRECTORY.match(name)
     try:

@@ -284,8 +284,7 @@ def _dump_directory(fs: FileSystem, path: str, deep: bool) -> Iterator[Line]:
 def epochs_beside(
     fs: FileSystem, directory: str, names: Sequence[str]
 ) -> Iterator[FileLine | Problem | tuple[EpochStart, ...]]:
-    """The epochs of a partition's checkpoint, if a checksum confirms them (Kafka's files have none and are not
-    used)."""
+    """The epochs of a partition's checkpoint, if a checksum confirms them (Kafka's files have none)."""
     if LEADER_EPOCH_FILE not in names:
         return
     path = f"{directory}/{LEADER_EPOCH_FILE}"
@@ -429,8 +428,7 @@ def _dump_snapshot(fs: FileSystem, path: str) -> Iterator[Line]:
 
 
 def snapshot_fault(data: bytes, path: str, error: CorruptLogError) -> Problem:
-    """The fault of a producer snapshot. Rolls do not force them: a crash may leave the last one short, or with
-    holes."""
+    """The fault of a producer snapshot. Rolls do not force them: a crash may leave the last one damaged."""
     what = error.message.removeprefix(f"{path}: ")
     if is_torn_snapshot(data):
         return Note(path, 0, -1, what, "nothing to do: the next start takes the producers from the log")

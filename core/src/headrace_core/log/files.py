@@ -52,8 +52,7 @@ class File(Protocol):
         """Up to ``size`` bytes from ``position``; fewer only at the end of the file."""
 
     def is_cached(self, size: int, position: int) -> bool:
-        """True when reading these bytes will (very likely) not wait for the disk. A hint: wrong is slow, never
-        unsafe."""
+        """Whether reading these bytes will (very likely) not wait for the disk. A hint: wrong is only slow."""
 
     def pwritev(self, buffers: Sequence[Buffer], position: int) -> int:
         """Write all buffers in order at ``position``; returns the number of bytes. On OSError a part may have been

@@ -250,7 +250,7 @@ class OffsetIndex(_SparseIndex):
         )
 
     def append(self, offset: int, position: int) -> None:
-        """Add an entry: ``offset`` (a batch's last) lies in the batch at ``position``; no effect when the index is
+        """Add an entry: ``offset`` (a batch's last) is in the batch at ``position``. No effect when the index is
         full."""
         offsets, positions = self.loaded()
         relative = offset - self.base_offset

@@ -78,8 +78,7 @@ class MoveInDoubtError(MoveError):
 
 
 class MarkerStaysError(MoveError):
-    """The move failed, but its marker may remain in the source: the future, which disproves it, stays until the next
-    start."""
+    """The move failed, but its marker may remain in the source: the future, which disproves it, stays until a start."""
 
 
 class MoveCancelledError(MoveError):
@@ -314,7 +313,7 @@ class LogCopy:
             self._fs.sync_directory(self._target_root)
 
     def finish(self) -> None:
-        """Seal the source's active segment, and make the copy whole and durable. No appends after this. Raises as
+        """Seal the source's active segment, and make the copy complete and durable; no appends after. Raises as
         ``catch_up``."""
         self._check_not_cut()
         self.log.roll()

@@ -359,8 +359,7 @@ def _restore_epochs(
     scans: dict[int, Scan],
     log_end_offset: int,
 ) -> None:
-    """Rebuild the epoch checkpoint: cut at the log's end, completed by the scanned batches; from all batches if it is
-    lost."""
+    """Rebuild the epoch checkpoint: cut at the log's end, completed by scanned batches (by all, if it is lost)."""
     if not known:
         epochs.made_anew()
     entries = tuple(entry for entry in epochs.entries if known and entry.start_offset < log_end_offset)

@@ -76,8 +76,7 @@ class DeletedFile(NamedTuple):
 
 
 class PartitionLog(LogReader):
-    """One partition's log (see the module); create it with ``open``. Offsets are exclusive ends unless they say
-    otherwise."""
+    """One partition's log (see the module); created by ``open``. Offsets are exclusive ends unless stated otherwise."""
 
     def __init__(
         self,
@@ -186,13 +185,12 @@ class PartitionLog(LogReader):
 
     @property
     def durable_end(self) -> int:
-        """Records below it are as durable as the topic's ``log.flush`` asks: they may be acknowledged, and count in the
-        high watermark."""
+        """Records below it are as durable as ``log.flush`` asks: they may be acknowledged, and count in the high
+        watermark."""
         return self.flushed_end if self.config.flush is FlushPolicy.COMMIT else self.log_end_offset
 
     def known_epochs(self) -> tuple[EpochStart, ...] | None:
-        # No entry at all: the log was cut at its start. Batches below it, still in its first file, have epochs that are
-        # unknown now.
+        # No entry at all: the log was cut at its start, and the epochs of batches below it are unknown now.
         return (self.epochs.entries or None) if self.epochs.is_checksummed else None
 
     def may_have_gaps(self) -> bool:
@@ -837,8 +835,8 @@ class PartitionLog(LogReader):
             self._snapshots.written(self.log_end_offset)
 
     def expire_producers(self, expiration_ms: int, candidates: Iterable[int]) -> int:
-        """Remove those of the ``candidates`` (of ``producers.expired``) that have not written since; returns their
-        number."""
+        """Remove those of the ``candidates`` (of ``producers.expired``) that have not written since; returns how
+        many."""
         return len(self.producers.expire(self._clock.monotonic_ms(), expiration_ms, candidates))
 
     def close(self, *, flush: bool = True) -> None:

@@ -100,8 +100,7 @@ _NEXT = Checked(Check.NEXT)
 
 @dataclass(slots=True)
 class ProducerEntry:
-    """One producer. ``batches``: its last ones with this epoch, oldest first; replaced whole, for readers in other
-    threads."""
+    """One producer. ``batches``: its last ones with this epoch, oldest first; replaced whole, for other threads."""
 
     producer_id: int
     epoch: int
@@ -362,8 +361,7 @@ class ProducerTable:
 
 
 def is_torn_snapshot(data: Buffer) -> bool:
-    """Whether an unsound snapshot looks like the trace of a crash before it was forced: too short, or with a block of
-    zeros."""
+    """Whether an unsound snapshot looks like the trace of a crash: too short, or with a block of zeros."""
     view = memoryview(data)
     if len(view) < _HEAD.size + _COUNT.size:
         return True

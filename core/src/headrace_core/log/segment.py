@@ -174,7 +174,7 @@ class LogSegment:
         return last_offset - self.base_offset <= RELATIVE_OFFSET_MAX
 
     def write(self, buffers: Sequence[Buffer], size: int) -> None:
-        """Write bytes behind the published end, invisible before ``publish``. OSError leaves a part, CorruptLogError
+        """Write bytes behind the published end, invisible before ``publish``. OSError leaves a part, other errors
         nothing."""
         _ = self.largest_timestamp  # needed by ``publish``: a damaged log raises before a byte is written to it
         end = self.size + size

@@ -35,8 +35,7 @@ _PART_WRITTEN = 8
 
 
 class SpaceGauge:
-    """Free space of one directory. The directory's writer updates it, one turn after the other; any thread may read
-    it."""
+    """Free space of one directory. The directory's writer updates it in its turns; any thread may read it."""
 
     __slots__ = (
         "_clock",
@@ -112,7 +111,7 @@ class SpaceGauge:
             self._shortage_ended_ms = now_ms
 
     def refusal(self, size: int) -> DiskFullError | None:
-        """The error if ``size`` more bytes are refused; None when they are accepted (and count as written). OSError as
+        """The error if ``size`` more bytes are refused; None: accepted, they count as written. OSError as
         ``measure``."""
         if self._headroom - size < self._remeasure_below and (
             self._clock.monotonic_ms() - self._measured_ms >= _MEASURE_INTERVAL_MS

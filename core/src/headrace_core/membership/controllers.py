@@ -60,8 +60,7 @@ class Controllers:
             self._tell()
 
     def refused(self, error: NotControllerError) -> bool:
-        """A controller refused because it does not lead. True: it named the leader, so that one can be asked at
-        once."""
+        """A controller does not lead. True: it named the leader, so that one can be asked at once."""
         if error.leader is None:
             return False
         leader_id, epoch, address = error.leader

@@ -37,8 +37,7 @@ class ImageStore:
         self._clock = clock
 
     def load(self) -> LoadedImage | None:
-        """The newest sound one of this cluster; None when there is none. Never raises: others report an unreadable
-        disk."""
+        """The newest sound one of this cluster, or None. Never raises: others report an unreadable disk."""
         for place in sorted(self._places(), reverse=True):
             path = f"{self._directory}/{snapshot_name(*place)}"
             try:

@@ -213,7 +213,7 @@ class MetadataFollower:
             self._tell_loaded(loaded.path, loaded.image, loaded.size_bytes, began_ms)
 
     def keep(self, store: ImageStore, *, after_bytes: int = SAVE_AFTER_BYTES, after_ms: float = SAVE_AFTER_MS) -> None:
-        """Write snapshots from here on: after so many bytes of records, or after so long with any records (0: not by
+        """Write snapshots from here on: after so many bytes of records, or so long with any records (0: not by
         time)."""
         self._store = store
         self._save_after = (after_bytes, after_ms)

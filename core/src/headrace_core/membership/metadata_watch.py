@@ -23,8 +23,7 @@ class MetadataWatch(PushHandler[metadata_pb2.MetadataResponse]):
         answer: Callable[[], Awaitable[metadata_pb2.MetadataResponse]],
         subscribe: Callable[[Watcher], Callable[[], None]],
     ) -> None:
-        """``answer``: the present answer to ``request``. ``subscribe(watcher)`` returns a function that ends the
-        subscription."""
+        """``answer``: the present answer to ``request``. ``subscribe(watcher)`` returns a function that ends it."""
         self._request = request
         self._topics = frozenset(request.topics)
         self._answer = answer

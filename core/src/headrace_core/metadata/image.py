@@ -93,8 +93,7 @@ class MetadataImage(msgspec.Struct, frozen=True):
         return [broker for broker in self.active_brokers() if not broker.draining]
 
     def is_available(self, partition: PartitionImage, broker_id: int) -> bool:
-        """Whether this broker's replica of ``partition`` works: the broker is active, the replica's directory
-        online."""
+        """Whether this broker's replica works: the broker is active, the replica's directory online."""
         broker = self.brokers.get(broker_id)
         return broker is not None and broker.active and broker.has_online(partition.directory_of(broker_id))
 

@@ -46,8 +46,8 @@ def shard_of(key: str, partitions: int) -> int:
 
 
 def owner_of(image: MetadataImage, topic: str, key: str) -> ShardOwner:
-    """The coordinator of ``key``, whose shards are the partitions of ``topic``. CoordinatorNotAvailableError names what
-    is missing."""
+    """The coordinator of ``key``, whose shards are partitions of ``topic``. CoordinatorNotAvailableError says why
+    not."""
     shards = image.topic(topic)
     if shards is None:
         raise CoordinatorNotAvailableError(

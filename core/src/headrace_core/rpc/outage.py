@@ -1,5 +1,4 @@
-"""Retries and log lines while a node cannot reach another: one warning soon, one every ten seconds, one line at the
-end."""
+"""Retries and log lines while a node cannot reach another: a warning soon, one every ten seconds, a line at the end."""
 
 from __future__ import annotations
 

@@ -145,8 +145,7 @@ class ServerStream(Generic[Request, Response]):
             self._wake_writer()
 
     async def run(self, handler: StreamHandler[Request]) -> None:
-        """Serve until the client has closed its side and has its answers, or has disconnected; raises ``finish``'s
-        error."""
+        """Serve until the client has its answers after closing its side, or disconnects; raises ``finish``'s error."""
         self._handler = handler
         reader = self._loop.create_task(self._read())
         writer = self._loop.create_task(self._write())

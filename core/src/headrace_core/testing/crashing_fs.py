@@ -170,8 +170,7 @@ class CrashingFileSystem:
         return found
 
     def evict(self, path: str = "/") -> int:
-        """Drop clean pages below ``path`` from the page cache; returns the number of files with pages that the disk
-        lacks."""
+        """Drop clean pages below ``path`` from the page cache; returns the number of files that lost some."""
 
         def walk(entry: Inode | Directory) -> int:
             if isinstance(entry, Directory):

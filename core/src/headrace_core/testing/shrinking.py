@@ -34,8 +34,7 @@ def shrink(items: Sequence[T], still_fails: Callable[[Sequence[T]], bool], *, tr
 
 
 def shortest(fails_at: Callable[[float], bool], longest: float, *, steps: int = 8) -> float:
-    """A length, at most ``longest``, at which it still fails: by halving, assuming that it fails at every longer
-    one."""
+    """A length, at most ``longest``, at which it still fails: by halving, assuming it fails at every longer one."""
     low, high = 0.0, longest
     for _ in range(steps):
         middle = (low + high) / 2

@@ -55,8 +55,7 @@ def record(test: str, error: BaseException) -> None:
 
 
 def keep(directory: Path, root: Path, name: str) -> Path:
-    """Copy a data directory to ``root``/``name``, where no later run removes it; the oldest beyond KEPT_MAX are
-    removed."""
+    """Copy a data directory to ``root``/``name``, where no later run removes it; keeps the newest KEPT_MAX."""
     kept = root / name
     shutil.rmtree(kept, ignore_errors=True)
     root.mkdir(parents=True, exist_ok=True)

@@ -227,8 +227,7 @@ class Broker:
         self._ready = False
 
     async def start(self) -> None:
-        """Start serving; returns when the broker serves. Raises HeadraceError or OSError; ``stop`` cleans up then
-        too."""
+        """Start; returns when the broker serves. Raises HeadraceError or OSError; ``stop`` cleans up then too."""
         metas = self.storage.identify(node_id=self.config.node_id)
         self.identity.cluster_id = metas[0].cluster_id
         await self._bind()

@@ -126,8 +126,7 @@ class DirectoryAssignments:
                     if isinstance(error, PolicyViolationError) and len(sent) > 1:
                         self._call_max = len(sent) // 2
                         continue
-                    # Also errors that a retry does not cure: heartbeats, not this call, detect an outdated broker
-                    # epoch.
+                    # Also errors that a retry does not cure: heartbeats detect an outdated broker epoch, not this call.
                     level = logging.DEBUG if error.retriable else logging.WARNING
                     logger.log(level, "%d replicas could not be assigned to directories: %s", len(sent), error)
                     await asyncio.sleep(self._backoff.next_s())

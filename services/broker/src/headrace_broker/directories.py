@@ -54,8 +54,7 @@ class HeldDirectory:
 
     @property
     def load(self) -> tuple[bool, int, int]:
-        """Sort key for placing one more partition, smallest first: room above the reserve, few logs, much free
-        space."""
+        """Sort key for placing a partition, smallest first: room above the reserve, few logs, much free space."""
         assert self.writer is not None
         assert self.space is not None
         directory = self.writer.directory

@@ -19,8 +19,7 @@ from .partition.leader import PartitionLeader, PartitionWatcher
 
 
 class ReadState(Protocol):
-    """The readable range: [``log_start``, ``high_watermark``) of a log that ends at ``log_end``. ``PartitionLeader`` is
-    one."""
+    """The readable range [``log_start``, ``high_watermark``) of a log up to ``log_end``, as in ``PartitionLeader``."""
 
     @property
     def high_watermark(self) -> int: ...

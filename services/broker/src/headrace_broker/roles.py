@@ -189,8 +189,7 @@ class Roles:
             await self._heal()
 
     async def _heal(self) -> None:
-        """Take one step for each damaged replica, and for each that starts over; those that need newer metadata wait
-        for it."""
+        """Take one step for each damaged or fresh replica; those that need newer metadata wait for it."""
         await self._take_up(self._assigned(self._recorded_fresh()))
         damaged = [item for item, error in self._table.failed.items() if isinstance(error, CorruptLogError)]
         for item in [item for item in self._healing if item not in damaged]:
@@ -333,8 +332,7 @@ class Roles:
         return None
 
     def _end(self, partition: TopicPartition, reason: HeadraceError) -> int | None:
-        """End this broker's role in the partition, because of ``reason``; returns its high watermark, None without a
-        role."""
+        """End this broker's role in the partition, because of ``reason``; returns its high watermark, or None."""
         led = self._table.led.pop(partition, None)
         if led is not None:
             led.leader.resign(reason)

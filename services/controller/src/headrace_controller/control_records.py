@@ -40,8 +40,7 @@ def encode_control(kind: EntryKind, term: int, base_offset: int, leader: int, vo
 
 
 def decode_entry(header: BatchHeader, data: bytes) -> Entry:
-    """The entry of one batch. CorruptLogError: a control batch that is not Raft's. UnsupportedVersionError: a newer
-    one."""
+    """The entry of one batch. CorruptLogError: not a control batch of Raft. UnsupportedVersionError: a newer one."""
     kind, voters = EntryKind.DATA, None
     if header.is_control:
         record = _only_record(header, data)
@@ -60,8 +59,7 @@ def leader_change_of(entry: Entry) -> LeaderChange:
 
 
 def check_entry(entry: Entry) -> BatchHeader:
-    """The header of an entry's bytes. CorruptMessageError when they are damaged, or not that entry's: do not write
-    them."""
+    """The header of an entry's bytes. CorruptMessageError when they are damaged, or another entry's."""
     header = check_batch(entry.data)
     said = (header.base_offset, header.next_offset, header.leader_epoch, header.size, header.is_control)
     wanted = (entry.base_offset, entry.next_offset, entry.term, len(entry.data), entry.kind is not EntryKind.DATA)

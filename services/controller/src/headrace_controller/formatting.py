@@ -12,8 +12,7 @@ from .snapshots import write_first_voters
 
 
 def write_voters(fs: FileSystem, root: str, voters: Sequence[InitialVoter]) -> None:
-    """Write the first voters, durably; repeating it replaces them. No voters: the controller waits until it is added.
-    OSError."""
+    """Write (or replace) the first voters, durably; without any, the controller waits until it is added. OSError."""
     write_first_voters(
         fs,
         root,

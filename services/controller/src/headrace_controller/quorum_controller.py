@@ -551,8 +551,7 @@ class QuorumController:
                 self._wait(decision, asked.done)
 
     def _wait(self, decision: Decision, done: Done) -> None:
-        """Wait until the state that it was decided on is committed; if it is, until no other node can have decided
-        since."""
+        """Wait until its state is committed; if it is, until no other node can have decided since."""
         offset = self._decider.end
         result = Answer(decision.reply, offset) if decision.failure is None else decision.failure
         if offset > self._applier.applied:

@@ -1,5 +1,4 @@
-"""Schedule of metadata snapshots (KIP-630): after so many bytes of log since the last one, or so much time with any
-change."""
+"""Schedule of metadata snapshots (KIP-630): after so many bytes of log, or so much time with any change."""
 
 from __future__ import annotations
 

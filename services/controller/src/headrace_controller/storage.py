@@ -244,8 +244,7 @@ class MetadataStorage:
         self.hard_state = state
 
     def refusal(self, records: int) -> DiskFullError | None:
-        """The error if the log should not grow by so many records; None when there is room. OSError: the disk
-        failed."""
+        """The error if the log must not grow by so many records; None: there is room. OSError: the disk failed."""
         return self._space.refusal(records * _RECORD_BYTES_ABOUT)
 
     def append(self, entries: Sequence[Entry]) -> int:
@@ -431,8 +430,7 @@ class MetadataStorage:
         self._snapshots.remove_before(snapshot.place)
 
     def _settle(self) -> None:
-        """Replace the log by a newest snapshot that lies beyond it. DiskFullError: not yet, see ``_pending``; call it
-        again."""
+        """Replace the log by a newest snapshot that lies beyond it. DiskFullError: call it again, see ``_pending``."""
         pending = self._pending
         if pending is None:
             return

@@ -57,7 +57,7 @@ class Decisions:
         return len(self._waiting)
 
     def add(self, offset: int, term: int, result: Answer | HeadraceError, done: Done) -> None:
-        """Call ``done`` with ``result`` once everything below ``offset`` is committed and ends there with an entry of
+        """Call ``done(result)`` once everything below ``offset`` is committed and ends there with an entry of
         ``term``."""
         self._waiting.append(_Waiting(offset, term, result, done))
 

@@ -100,8 +100,7 @@ class Coordinator:
         return -1 if self._session is None else self._session.registered.coordinator_id
 
     async def start(self) -> None:
-        """Start serving; returns when the coordinator serves. Raises HeadraceError or OSError; ``stop`` cleans up then
-        too."""
+        """Start; returns when the coordinator serves. Raises HeadraceError or OSError; ``stop`` cleans up then too."""
         config = self.config
         metas = read_all_meta(config.log_dirs, node_id=config.node_id, fs=self._fs)
         self._cluster_id = metas[0].cluster_id

@@ -142,8 +142,7 @@ class GroupStateMachine(StateMachine, Protocol):
         """
 
     def check_fetch(self, group_id: str, member_id: str, member_epoch: int) -> None:
-        """Check that this member may fetch offsets. The same errors; a negative epoch without a member id always
-        may."""
+        """Check that this member may fetch offsets. A negative epoch without a member id always may."""
 
     def group_ids(self) -> tuple[str, ...]:
         """All groups that have a record."""

@@ -223,8 +223,7 @@ class _Round:
         return max(segment.base_offset for segment in self._segments if segment.base_offset <= first_open)
 
     def _map_dirty(self, end: int) -> tuple[int, bool]:
-        """Map the keys from the first dirty offset on; returns the map's end, and whether it was full before
-        ``end``."""
+        """Map the keys from the first dirty offset on; returns its end, and whether the map was full before ``end``."""
         dirty = self._target.first_dirty_offset
         indexer = KeyIndexer(self._map, dirty, TransactionJudge(self._aborted, self._now_ms).judge)
         for segment, following in pairwise(self._segments):

@@ -191,8 +191,7 @@ class CleanerManager:
 
 
 def _target(log: PartitionLog, checkpoint: int | None, stable_offset: int, now_ms: int) -> Target | None:
-    """The log as a target; None if it was closed meanwhile. Timestamps are looked up (perhaps from the disk) only where
-    a lag is set."""
+    """The log as a target; None if it is closed. Reads timestamps (perhaps from the disk) only where a lag is set."""
     config, segments = log.config, log.segments
     if not segments:
         return None

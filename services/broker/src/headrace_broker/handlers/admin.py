@@ -23,8 +23,7 @@ from .log_dirs import LogDirs, alter_replica_log_dirs, describe_log_dirs
 
 
 class AdminService(admin_pb2_grpc.AdminServicer):
-    """headrace.v1.Admin. ``given``: what this broker's properties file sets (NodeConfig.given); ``log_dirs``: its
-    storage."""
+    """headrace.v1.Admin. ``given``: the properties file's values (NodeConfig.given); ``log_dirs``: the storage."""
 
     def __init__(
         self,

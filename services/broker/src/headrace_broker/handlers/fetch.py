@@ -170,8 +170,7 @@ class FetchStream(StreamHandler[Any]):
         self._cold.clear()
 
     def _pump(self) -> None:
-        """Process queued requests until one has to wait, unwritten answers pile up, or this turn of the loop is
-        long."""
+        """Process queued requests until one has to wait, answers pile up, or this turn of the loop is long."""
         looked_up = 0
         while self._requests and self._current is None and self._stream.queued_bytes < self._queued_bytes_max():
             if looked_up > TURN_PARTITIONS_MAX:

@@ -1,5 +1,4 @@
-"""The pure part of the broker: state and decisions of a partition's leader, its followers and a fetch session. No I/O,
-no clock."""
+"""The pure part of the broker: partitions' leaders, their followers, fetch sessions. No I/O, no clock."""
 
 from .acceptance import accept, needs_thread
 from .follower import FollowerState, PartitionFollower

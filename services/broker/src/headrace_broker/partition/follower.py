@@ -108,8 +108,7 @@ class PushedBatch(Protocol):
 
 
 class PartitionFollower:
-    """The follower's state under one leader epoch. Single-threaded; the shell feeds it, and carries out its
-    decisions."""
+    """The follower's state under one leader epoch. Single-threaded; the shell carries out its decisions."""
 
     __slots__ = (
         "_acked",

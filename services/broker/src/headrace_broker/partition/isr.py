@@ -243,13 +243,11 @@ class InSyncSet:
         return least
 
     def _is_waited_for(self, follower: FollowerProgress) -> bool:
-        """Kafka's shouldWaitForReplicaToJoinIsr. By the time of its last acknowledgement: the next check drops a silent
-        one."""
+        """Kafka's shouldWaitForReplicaToJoinIsr. By its last acknowledgement: the next check drops a silent one."""
         return follower.joined and follower.is_eligible
 
     def grew(self, old_end: int) -> bool:
-        """The leader's log grew: followers that had all of it are behind from the next clock reading on. True if there
-        are any."""
+        """The leader's log grew: followers that had all of it are behind from now on. True if there are any."""
         anybody = False
         for follower in self._followers.values():
             if follower.durable_end >= old_end and follower.caught_up_ms != _UNSEEN:
@@ -358,8 +356,7 @@ class InSyncSet:
         return True
 
     def refused(self, code: str, *, retriable: bool, now_ms: int) -> None:
-        """An attempt ended with an error. ``retriable``: its outcome is unknown, unless the code says that it was not
-        done."""
+        """An attempt failed. ``retriable``: its outcome is unknown, unless the code says that it was not done."""
         if self._asked is None:
             return
         self._next_ms = now_ms + RETRY_BACKOFF_MS

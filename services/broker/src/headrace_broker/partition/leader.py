@@ -412,8 +412,8 @@ class PartitionLeader:
         log_start: int,
         now_ms: int,
     ) -> bool:
-        """A follower's log matches ours up to ``log_end`` (matching.py). False: it is no replica, or has a former
-        broker epoch."""
+        """A follower's log matches ours up to ``log_end`` (matching.py). False: no replica, or a former broker
+        epoch."""
         follower = self._in_sync.get(broker_id)
         if follower is None or broker_epoch < follower.broker_epoch:
             return False

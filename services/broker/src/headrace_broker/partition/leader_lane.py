@@ -354,8 +354,7 @@ class LeaderLane:
             log_end=ack.log_end,
             log_start=ack.log_start,
             now_ms=self._now_ms(),
-            # removed from the partition, and perhaps added again; it may not know yet, and its acknowledgements do not
-            # count
+            # removed, perhaps added again, which it may not know yet: its acknowledgements do not count
         ):
             self.end(replica, self._not_among(replica.leader))
             return

@@ -16,8 +16,7 @@ from headrace_core.types import NO_EPOCH, TopicPartition
 
 
 class SessionPartition:
-    """One partition of a session. ``position``: the next offset to send. ``told_*``: offsets last sent to the
-    client."""
+    """One partition of a session. ``position``: the next offset to send. ``told_*``: offsets sent last."""
 
     __slots__ = (
         "current_leader_epoch",

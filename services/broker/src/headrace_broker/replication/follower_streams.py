@@ -198,8 +198,7 @@ class FollowerStreams:
             stream.wake()
         if stream.lane or cannot_append:  # (the leave must be sent, and the replica returns)
             return
-        # Its last partition is gone (the leader may have ended it, and it has not come back): the next join gets a new
-        # stream.
+        # Its last partition is gone (or ended by the leader, and not back yet): the next join gets a new stream.
         del self._streams[key]
         stream.end()
         self._ending.add(stream.task)

@@ -164,8 +164,7 @@ class Cleaners:
         return [_Job(writer, target.topic_partition) for target, writer in found]
 
     def _roll_overdue(self, writer: DirectoryWriter, logs: Iterable[PartitionLog]) -> None:
-        """Roll active segments, also idle ones, whose records have waited too long: only sealed segments are
-        compacted."""
+        """Roll active segments whose records have waited too long, also idle ones: only sealed ones are compacted."""
         for log in logs:
             try:
                 if log.waits_for_compaction():

@@ -59,8 +59,7 @@ class PlanningClock:
 
 
 def drain(view: View, request: DrainBroker) -> Decision:
-    """Drained: how many replicas are left. BrokerIdNotRegisteredError; InvalidRequestError: no other broker could take
-    over."""
+    """Drained: the replicas left. BrokerIdNotRegisteredError; InvalidRequestError: no other broker could take over."""
     broker = _registered(view.image, request.broker_id)
     load = view.image.loads.get(broker.broker_id, _NO_LOAD)
     if request.draining and load.replicas:

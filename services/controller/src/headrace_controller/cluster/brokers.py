@@ -274,8 +274,7 @@ def _change(broker: BrokerImage, **changes: Any) -> BrokerChangeRecord:
 def _with_consequences(
     view: View, change: RegisterBrokerRecord | BrokerChangeRecord, *, former: BrokerImage | None = None
 ) -> tuple[list[MetadataRecord], tuple[int, ...]]:
-    """``change`` and the changes of the broker's partitions, within one decision; and the broker, if that was not
-    enough."""
+    """``change`` and the changes of the broker's partitions, within one decision; and the broker, if more follow."""
     image = view.image.apply((change,), view.image.next_offset + 1)
     records, more = _consequences(view, image, change.broker_id, former, room=_batch_max(view))
     if more and former is not None:
@@ -308,8 +307,7 @@ def _batch_max(view: View) -> int:
 def _shut_down(
     view: View, broker: BrokerImage
 ) -> tuple[list[MetadataRecord], tuple[int, ...], HeartbeatReply, int | None]:
-    """Move leaderships away first; the broker may stop once all others know. The last item is the offset that they must
-    have applied."""
+    """Move leaderships away; the broker may stop when all others have applied the offset in the last item."""
     image = view.image
     may_stop, wait = (
         HeartbeatReply(fenced=True, should_shutdown=True),

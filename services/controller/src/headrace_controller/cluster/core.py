@@ -208,8 +208,7 @@ class ClusterCore:
             return Decision(failure=failure)
 
     def upkeep(self, now_ms: float) -> Decision:
-        """Decide the most urgent work that time demands; without records: nothing to do. Accept it like any other
-        decision."""
+        """Decide the most urgent work that is due, to be accepted like any decision; without records: nothing to do."""
         view = self._view(now_ms)
         for duty in DUTIES:
             if duty.every_ms is not None and now_ms < self._due_ms.get(duty.name, now_ms):
@@ -240,8 +239,7 @@ class ClusterCore:
         return max(min(times_ms, default=now_ms), now_ms)
 
     def accept(self, decision: Decision, next_offset: int, epoch: int) -> None:
-        """``decision`` is being written, and ends just below ``next_offset`` (the log's end already, if it has no
-        records)."""
+        """``decision`` is being written, and ends just below ``next_offset`` (the log's end, if it has no records)."""
         if decision.contact is not None:
             self.sessions.note(decision.contact)
         if decision.coordinator is not None:

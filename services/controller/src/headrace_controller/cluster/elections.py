@@ -73,8 +73,7 @@ class Election(enum.Enum):
 
 
 class Electorate:
-    """The rules above on one image, for one decision; caches topics' settings. ``hindered``: brokers that cannot lead
-    now."""
+    """The rules above on one image, for one decision. ``hindered``: brokers that cannot lead now."""
 
     def __init__(self, image: MetadataImage, settings: ClusterSettings, hindered: Hindered | None = None) -> None:
         self.image = image
@@ -128,8 +127,7 @@ class Electorate:
         return tuple(each for each in wanted.replicas if each not in isr and (each in before.isr or each in before.elr))
 
     def last_known(self, before: PartitionImage, wanted: PartitionImage, leader: int) -> tuple[int, ...]:
-        """The last leader, if there is none now; of a partition that lost its leader at level 1, the rest of its
-        ISR."""
+        """The last leader, if there is none now; of a partition that lost its leader at level 1, its ISR."""
         if leader != NO_LEADER or not self.has_elr:
             return ()
         # (Of ``wanted``, not ``before``: it lacks a replica that returned with an empty disk.)
@@ -158,8 +156,7 @@ class Electorate:
         last_known: Collection[int],
         how: Election,
     ) -> int:
-        """A leader that may lack committed records, if the last known one may lead or an unclean election was
-        requested."""
+        """A leader that may lack committed records: the last known one, or one of a requested unclean election."""
         able = [each for each in wanted.replicas if self.works(wanted, each)]
         known = next((each for each in able if each in last_known), NO_LEADER)
         if known != NO_LEADER and not elr:
@@ -271,8 +268,7 @@ def after_broker_changed(
 
 
 def _concerns(electorate: Electorate, partition: PartitionImage, broker_id: int) -> bool:
-    """Cheap filter: the partition has no leader or one that cannot lead, and the broker may; or the broker's own place
-    is invalid."""
+    """Cheap filter: the broker may lead where no leader can, or its own place is invalid."""
     if partition.leader == NO_LEADER:
         return electorate.works(partition, broker_id)
     if electorate.hindered and broker_id in partition.isr and not electorate.can_lead(partition, partition.leader):

@@ -127,8 +127,7 @@ def _gone_strangers(view: View, level: int) -> list[tuple[int, int]]:
 
 
 def check_node(image: MetadataImage, features: Iterable[FeatureRange], who: str) -> None:
-    """UnsupportedVersionError unless a registering node supports the current level; InvalidRequestError for impossible
-    ranges."""
+    """UnsupportedVersionError unless a registering node supports the current level; InvalidRequestError."""
     said = tuple(features)
     if len(said) > FEATURES_MAX or len({each.name for each in said}) != len(said):
         raise InvalidRequestError(f"{who}: {len(said)} features; too many, or one is named twice")
@@ -141,8 +140,7 @@ def check_node(image: MetadataImage, features: Iterable[FeatureRange], who: str)
 
 
 def register_controller(view: View, request: RegisterController) -> Decision:
-    """Register a controller. UnsupportedVersionError, InvalidRequestError. Writes nothing at level 1, which has no
-    record for it."""
+    """UnsupportedVersionError, InvalidRequestError. Writes nothing at level 1, which has no record for it."""
     if len(request.directory_id) != ID_BYTES or request.controller_id < 0:
         raise InvalidRequestError(f"controller {request.controller_id}: its id, or its directory's, cannot be")
     check_node(view.image, request.features, f"controller {request.controller_id}")

@@ -129,8 +129,7 @@ class Altering:
             raise InvalidRequestError(f"{where} is led by broker {partition.leader}, not by broker {self.leader}")
 
     def is_so_already(self, item: AlteredPartition, partition: PartitionImage, members: tuple[int, ...]) -> bool:
-        """Whether this repeats a change whose answer was lost. The leader epoch is current, so no other change came
-        between."""
+        """Whether this repeats a change whose answer was lost; the leader epoch is current, so none came between."""
         same = len(members) == len(partition.isr) and set(members) == set(partition.isr)
         return same and item.recovering == partition.recovering
 

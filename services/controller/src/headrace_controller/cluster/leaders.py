@@ -1,5 +1,4 @@
-"""Elect leaders: on request (ElectLeaders, KIP-460), to restore preferred ones, or uncleanly where there has been none
-for long."""
+"""Elect leaders: on request (ElectLeaders, KIP-460), to restore preferred ones, or uncleanly after a long wait."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ _ID_BYTES, _ITEMS_MAX, _REASON_MAX = 16, 1_001, 100
 
 
 class CannotLead(NamedTuple):
-    """A broker's replicas in ``directory`` (EVERYWHERE: all) cannot lead, because of ``reason``, a stable code such as
+    """A broker's replicas in ``directory`` (EVERYWHERE: all) cannot lead, because of ``reason``, a code such as
     DISK_FULL."""
 
     directory: bytes

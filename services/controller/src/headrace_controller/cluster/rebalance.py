@@ -164,8 +164,7 @@ class _Planner:
             moved = self._feed(hungry, givers, share)
 
     def _feed(self, hungry: Sequence[int], givers: Mapping[int, deque[Key]], share: int) -> bool:
-        """Give to the broker with the fewest, until all have their share or can take nothing. Returns whether it gave
-        any."""
+        """Give to the broker with the fewest, until all have their share or can take nothing. True if it gave any."""
         moved = False
         able = [each for each in hungry if self._replicas[each] < share]
         while able and len(self._changed) < self._moves_max:
@@ -261,8 +260,7 @@ class _Planner:
         return any_handed
 
     def _way_back(self, edges: _Edges, leader: int, follower: int, not_of: bytes) -> Key | None:
-        """A partition that ``leader`` may pass to ``follower`` without making a topic less even; None: there is
-        none."""
+        """A partition that ``leader`` may pass to ``follower`` without making a topic less even, or None."""
         best, best_more = None, 0
         for key in itertools.islice(edges.get(leader, {}).get(follower, ()), _CANDIDATES_MAX):
             of_topic = self._topic_leaders(key[0])

@@ -209,8 +209,7 @@ class CoordinatorSessions:
         self._sessions = {each: _Session(epoch, now_ms, -1, self._timeout_ms) for each, epoch in coordinators}
 
     def stood_still(self, now_ms: float) -> None:
-        """This process was paused and received nothing: restart all times. The streams stay known, so the end of one
-        counts."""
+        """This process was paused and received nothing: restart all times. The streams stay known."""
         for session in self._sessions.values():
             session.last_contact_ms = now_ms
             if session.broken_at_ms is not None:

@@ -91,8 +91,7 @@ def register(view: View, request: RegisterCoordinator) -> Decision:
 
 
 def heartbeat(view: View, request: CoordinatorHeartbeat) -> Decision:
-    """CoordinatorHeartbeatReply. BrokerIdNotRegisteredError, StaleBrokerEpochError: it must register again, and owns
-    nothing."""
+    """CoordinatorHeartbeatReply. BrokerIdNotRegisteredError, StaleBrokerEpochError: it must register again."""
     image = view.image
     coordinator = known(image, request.coordinator_id, request.coordinator_epoch)
     contact = CoordinatorContact(*_identity(coordinator), view.now_ms, stream=request.stream)

@@ -58,6 +58,5 @@ class ElectionTimer:
 
     @property
     def hears_leader(self) -> bool:
-        """Whether the leader was heard within the minimum election timeout (6.2); then the replica refuses votes
-        against it."""
+        """Whether the leader was heard within the minimum election timeout (6.2), so votes against it are refused."""
         return not self._is_lost and self._elapsed < self._election_ticks

@@ -125,7 +125,7 @@ class RaftLog:
         return self._start.place
 
     def _term_at(self, offset: int) -> tuple[int, int]:
-        """(term, its start) of the entry that holds ``offset``. The log's first term may have begun before its
+        """(term, its start) of the entry that holds ``offset``. The first term may have begun before the log's
         start."""
         found = bisect_right(self._terms, offset, key=lambda item: item[1])
         return self._terms[found - 1] if found else (self._start.place.term, self._start.place.offset)

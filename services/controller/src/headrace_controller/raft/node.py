@@ -194,8 +194,7 @@ class RaftNode:
 
     @property
     def is_at_rest(self) -> bool:
-        """It leads, every replica has everything and knows that it is committed, and no request waits: ``ready`` would
-        be empty."""
+        """It leads, every replica is up to date and knows it, and no request waits: ``ready`` would be empty."""
         if self.role is not Role.LEADER or self._messages or self._replies or self._served or self._reads.are_asked:
             return False
         end = self.log.end_offset
@@ -272,8 +271,7 @@ class RaftNode:
                 self._on_answer_to_leader(sender, body)
 
     def propose(self, data: bytes, count: int) -> Entry:
-        """Append ``data``, which takes ``count`` offsets. NotControllerError unless this node leads without a
-        transfer."""
+        """Append ``data``, which takes ``count`` offsets. NotControllerError: not the leader, or a transfer runs."""
         self._check_taking()
         return self._append(EntryKind.DATA, data, count)
 

@@ -112,8 +112,7 @@ class Progress:
         return is_news
 
     def refused(self, previous_offset: int, next_offset: int) -> bool:
-        """The follower lacks what lies before ``previous_offset``: continue at ``next_offset``. False for an outdated
-        answer."""
+        """The follower lacks entries before ``previous_offset``: go on at ``next_offset``. False for a late answer."""
         if self.mode is Mode.SNAPSHOT or previous_offset <= self.match:
             return False
         if self.mode is Mode.PROBE and previous_offset != self.next_offset:
@@ -139,8 +138,7 @@ class Progress:
         return self.snapshot, self.position, *chunk
 
     def chunk_answered(self, body: SnapshotResponse) -> bool:
-        """The follower asks for the chunk at ``body.position``, or has them all. False for an answer about another
-        snapshot."""
+        """The follower asks for the chunk at ``body.position``, or has them all. False: about another snapshot."""
         if self.mode is not Mode.SNAPSHOT or self.snapshot is None or self.snapshot.place != body.place:
             return False
         if body.is_installed:

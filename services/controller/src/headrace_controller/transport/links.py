@@ -67,8 +67,7 @@ class PeerLinks(raft_pb2_grpc.RaftServicer):
         observe: Callable[[ReplicaKey], None],
         forget: Callable[[ReplicaKey], None],
     ) -> None:
-        """``address``: "host:port" of this controller's internal listener for the others; may be set later, before
-        ``start``."""
+        """``address``: "host:port" of this internal listener for the others; may be set later, before ``start``."""
         self.key = key
         self.cluster_id = cluster_id
         self.address = address

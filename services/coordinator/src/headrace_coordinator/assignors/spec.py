@@ -53,8 +53,7 @@ def parts_of(topics: Topics, wanted: frozenset[bytes]) -> Iterator[Part]:
 
 
 def kept_by_owner(members: Members, topics: Topics) -> dict[str, set[Part]]:
-    """What each member may keep of what it owns: existing and subscribed partitions; of two owners the first by
-    name."""
+    """What each member may keep: its existing, subscribed partitions; of two owners the first by name."""
     taken: set[Part] = set()
     kept: dict[str, set[Part]] = {}
     for name in sorted(members):

@@ -54,8 +54,7 @@ def _give_up(parts: set[Part], seats: Mapping[bytes, int]) -> None:
 def _odd_seats(
     names: list[str], sizes: Mapping[bytes, int], held: Mapping[tuple[str, bytes], int]
 ) -> dict[bytes, set[str]]:
-    """Members with one partition more, of each topic; the number of such seats is even to within one over the
-    members."""
+    """Members with one partition more, of each topic; such seats are even to within one over the members."""
     seats: Counter[str] = Counter(dict.fromkeys(names, 0))
     odd: dict[bytes, set[str]] = {}
     for topic_id, size in sizes.items():

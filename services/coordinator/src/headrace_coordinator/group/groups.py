@@ -424,8 +424,7 @@ class Groups:
         checks.check_commit(group, member, member_epoch, self._parts(partitions))
 
     def check_fetch(self, group_id: str, member_id: str, member_epoch: int) -> None:
-        """Check that this member may fetch offsets. The same errors; a negative epoch without a member id always
-        may."""
+        """Check that this member may fetch offsets. A negative epoch without a member id always may."""
         if member_epoch < 0 and not member_id:
             return
         member = checks.known_member(self._state.groups.get(group_id), group_id, member_id)

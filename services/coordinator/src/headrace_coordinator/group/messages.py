@@ -160,8 +160,7 @@ class RemovalReason(enum.StrEnum):
 
 
 class MemberRemoved(NamedTuple):
-    """Pushed to a removed member: it releases everything, and may join again. ``error``: the code for its next
-    heartbeat."""
+    """Pushed to a removed member: it releases everything, and may join again. ``error``: its next answer's code."""
 
     member_id: str
     error: str

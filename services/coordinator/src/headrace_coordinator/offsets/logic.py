@@ -155,8 +155,7 @@ class OffsetsLogic:
         return self._unknown(offset) if self._topics is not None else None
 
     def _unknown(self, offset: OffsetToCommit) -> HeadraceError | None:
-        """The error of an unknown partition. Both errors are retriable: the committer may have newer metadata than this
-        coordinator."""
+        """The retriable error of an unknown partition: the committer may have newer metadata than this coordinator."""
         assert self._topics is not None
         if offset.topic in SHARD_TOPICS:
             return None  # groups do not learn of internal topics, but any consumer may read them
@@ -323,8 +322,7 @@ class OffsetsLogic:
 
 
 def _epoch(request: CommitOffsets | FetchOffsets) -> int:
-    """The member's epoch, or -1 for a non-member. On the wire, a request without both says "" and 0; no member has
-    epoch 0."""
+    """The member's epoch, or -1 for a non-member, which says "" and 0 on the wire; no member has epoch 0."""
     return NO_EPOCH if not request.member_id and request.member_epoch == 0 else request.member_epoch
 
 

@@ -104,8 +104,8 @@ class ShardRunner:
         return await reply
 
     def put(self, request: object, done: Done | None = None) -> None:
-        """``ask``, but ``done`` is called with the reply or the HeadraceError, in one order with pushes. None: no
-        caller waits."""
+        """``ask``, but calls ``done`` with the reply or the HeadraceError, in one order with pushes. None: no
+        caller."""
         self.shard.ask(done, request, self._now_ms(), is_fenced=not self._is_believed())
         self._schedule()
 

@@ -41,8 +41,7 @@ from headrace_core.errors import (
 from ..state_machine import ClockSet, Decision, Push, ShardRecord, StateMachine
 from .claims import Claim, encode_claim, is_claim
 
-#: Bytes gathered during an append, above which clients' requests are refused, to be retried; internal news never is
-#: (Shard.ask).
+#: Bytes gathered during an append, above which clients' requests are refused, never internal news (Shard.ask).
 GATHERED_BYTES_MAX = 16 * 1024 * 1024
 BATCH_BYTES_MAX = 512 * 1024  #: Bytes of keys and values in a batch: well below max.message.bytes of the topic.
 #: Pauses before a shard is claimed again: doubled each time, up to the last.
