@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -10,10 +11,13 @@ from typing import Any
 import pytest
 
 from headrace_broker.handlers.offsets import OffsetsService
+from headrace_core.errors import OffsetOutOfRangeError, RequestTimedOutError
 from headrace_core.membership.metadata_view import MetadataView, concerns
 from headrace_core.membership.metadata_watch import MetadataWatch
 from headrace_core.metadata import MetadataDelta, MetadataImage
 from headrace_core.rpc import turns
+from headrace_core.rpc.limits import limit_of
+from headrace_core.types import LATEST_TIMESTAMP
 from headrace_protos.v1 import metadata_pb2, offsets_pb2
 
 NAMES = 10_000
@@ -160,6 +164,13 @@ def test_first_come_is_served_first_in_the_loop_too() -> None:
     assert ended == [0, 5, 1, 2, 3, 4]
 
 
+def offsets_of(replica: Any) -> OffsetsService:
+    """The service of a broker that leads every partition by ``replica``."""
+    partitions = SimpleNamespace(leader=lambda partition: replica, for_clients=lambda partition, error: error)
+    clock = SimpleNamespace(monotonic_ms=lambda: time.monotonic() * 1000)
+    return OffsetsService(SimpleNamespace(partitions=partitions, clock=clock))  # type: ignore[arg-type]
+
+
 def test_others_have_their_turns_while_long_work_waits_for_a_disk() -> None:
     """A lookup by time reads from the disk, on a thread: a disk that hangs holds up no answer that needs none."""
 
@@ -167,7 +178,7 @@ def test_others_have_their_turns_while_long_work_waits_for_a_disk() -> None:
         disk: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         leader = SimpleNamespace(check_epoch=lambda epoch: None, check_latest_known=lambda: None)
         replica = SimpleNamespace(leader=leader, timestamp_offset=lambda timestamp_ms: asyncio.shield(disk))
-        service = OffsetsService(SimpleNamespace(partitions=SimpleNamespace(leader=lambda partition: replica)))  # type: ignore[arg-type]
+        service = offsets_of(replica)
         wanted = offsets_pb2.ListOffsetsRequest()
         for number in range(turns.SHORT_ITEMS + 1):
             wanted.partitions.add(topic="t", partition=number, timestamp_ms=1)
@@ -184,6 +195,75 @@ def test_others_have_their_turns_while_long_work_waits_for_a_disk() -> None:
             pass
 
     asyncio.run(asyncio.wait_for(scenario(), 30))
+
+
+@pytest.mark.parametrize(
+    ("call", "request_of"),
+    [
+        ("ListOffsets", offsets_pb2.ListOffsetsRequest),
+        ("OffsetForLeaderEpoch", offsets_pb2.OffsetForLeaderEpochRequest),
+    ],
+)
+def test_others_go_on_while_the_offsets_of_ten_thousand_partitions_are_looked_up(call: str, request_of: Any) -> None:
+    leader = SimpleNamespace(
+        check_epoch=lambda epoch: None, check_latest_known=lambda: None, high_watermark=7, leader_epoch=3
+    )
+    service = offsets_of(SimpleNamespace(leader=leader, epoch_end=lambda epoch: (3, 7)))
+    wanted = request_of()
+    for number in range(NAMES):
+        wanted.partitions.add(topic="t", partition=number)
+        if call == "ListOffsets":
+            wanted.partitions[number].timestamp_ms = LATEST_TIMESTAMP
+
+    async def scenario() -> None:
+        passes = 0
+
+        async def other() -> None:
+            nonlocal passes
+            while True:
+                passes += 1
+                await asyncio.sleep(0)
+
+        beside = asyncio.create_task(other())
+        answer = await getattr(service, call)(wanted, None)
+        beside.cancel()
+        assert [each.partition for each in answer.results] == list(range(NAMES))
+        assert passes > NAMES / 10
+
+    asyncio.run(scenario())
+
+
+def test_records_of_few_partitions_are_deleted_at_the_same_time() -> None:
+    """Those of 2,000 all ended in one pass of the loop, and held it for 60 ms. The request's time counts for all."""
+
+    class Replica:
+        leader = SimpleNamespace(check_epoch=lambda epoch: None, high_watermark=7)
+        partition = "t-0"
+        under_way = most = begun = 0
+
+        async def delete_records(self, before: int) -> None:
+            self.begun += 1
+            self.under_way += 1
+            self.most = max(self.most, self.under_way)
+            for _ in range(3):
+                await asyncio.sleep(0)
+            self.under_way -= 1
+            if not is_sound:
+                await asyncio.Event().wait()
+            raise OffsetOutOfRangeError("deleted, as far as this test goes")
+
+    wanted = offsets_pb2.DeleteRecordsRequest(timeout_ms=60_000)
+    for number in range(limit_of("Offsets/DeleteRecords", "partitions")):
+        wanted.partitions.add(topic="t", partition=number)
+    is_sound, replica = True, Replica()
+    answer = asyncio.run(offsets_of(replica).DeleteRecords(wanted, None))
+    assert {each.error.code for each in answer.results} == {OffsetOutOfRangeError.number}
+    assert (replica.begun, replica.most <= 250) == (len(wanted.partitions), True)
+
+    wanted.timeout_ms = 50
+    is_sound, replica = False, Replica()
+    answer = asyncio.run(asyncio.wait_for(offsets_of(replica).DeleteRecords(wanted, None), 30))
+    assert {each.error.code for each in answer.results} == {RequestTimedOutError.number}
 
 
 def test_long_work_within_long_work_of_its_task_fails_at_once() -> None:

@@ -19,6 +19,7 @@ from ..leader_replica import LeaderReplica
 from ..partition import PartitionLeader
 
 _HIGH_WATERMARK = -1  #: before_offset in DeleteRecords for the high watermark.
+_DELETING_MAX = 250  #: Partitions of one DeleteRecords request whose leaders delete at the same time.
 
 
 class OffsetsService(offsets_pb2_grpc.OffsetsServicer):
@@ -73,6 +74,10 @@ class OffsetsService(offsets_pb2_grpc.OffsetsServicer):
             raise InvalidRequestError(f"timeout_ms={request.timeout_ms}: must not be negative")
         timeout_ms = request.timeout_ms or self._broker.limits.request_timeout_ms
         deadline_ms = self._broker.clock.monotonic_ms() + timeout_ms
+        room = asyncio.Semaphore(_DELETING_MAX)  # else all end in one pass of the event loop, and hold it
+
+        def left_s() -> float:
+            return max(deadline_ms - self._broker.clock.monotonic_ms(), 0) / 1000
 
         async def one(item: Any, turns: Turns) -> Any:
             if item.topic in INTERNAL_TOPICS:
@@ -80,19 +85,19 @@ class OffsetsService(offsets_pb2_grpc.OffsetsServicer):
                     f'cannot delete records of topic "{item.topic}": it is internal, and the coordinators would lose '
                     "what they have stored; delete single groups instead"
                 )
-            replica = self._leader(item, NO_EPOCH)
-            before = replica.leader.high_watermark if item.before_offset == _HIGH_WATERMARK else item.before_offset
-            # Shielded: once begun it is finished, even if the caller leaves.
-            deleting = asyncio.ensure_future(replica.delete_records(before))
-            done, _ = await asyncio.wait([deleting], timeout=timeout_ms / 1000)
+            async with room:
+                replica = self._leader(item, NO_EPOCH)
+                before = replica.leader.high_watermark if item.before_offset == _HIGH_WATERMARK else item.before_offset
+                # Shielded: once begun it is finished, even if the caller leaves.
+                deleting = asyncio.ensure_future(replica.delete_records(before))
+                done, _ = await asyncio.wait([deleting], timeout=left_s())
             if not done:
                 raise RequestTimedOutError(f"{replica.partition}: the log start was not moved within {timeout_ms} ms")
             deleting.result()
             self._broker.events.emit(
                 RecordsDeleted(partition=replica.partition, log_start_offset=replica.leader.log_start)
             )
-            left_ms = max(deadline_ms - self._broker.clock.monotonic_ms(), 0)
-            low_watermark = await _deleted_by_all(replica.leader, before, left_ms / 1000)
+            low_watermark = await _deleted_by_all(replica.leader, before, left_s())
             return offsets_pb2.DeleteRecordsResult(
                 topic=item.topic, partition=item.partition, low_watermark=low_watermark
             )
