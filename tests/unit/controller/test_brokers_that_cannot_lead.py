@@ -16,6 +16,7 @@ from headrace_controller.cluster.requests import (
 )
 from headrace_core.errors import InvalidRequestError, PreferredLeaderNotAvailableError
 from headrace_core.metadata import PartitionImage
+from headrace_core.metadata.shards import OFFSETS_TOPIC
 from tests.worlds.cluster_world import ClusterWorld, id16
 
 FULL = (CannotLead(EVERYWHERE, "DISK_FULL"),)
@@ -74,6 +75,19 @@ def test_an_in_sync_replica_that_can_lead_is_elected_at_once_and_the_in_sync_set
     assert (after.leader, after.leader_epoch) == (2, before.leader_epoch + 1)
     assert after.isr == (1, 2, 3)
     assert not cluster.world.image.brokers[1].fenced
+
+
+def test_shards_of_coordinators_move_with_all_other_partitions_of_a_full_disk() -> None:
+    cluster = Cluster()
+    (made,) = cluster.world.ask(CreateTopics((NewTopic(name=OFFSETS_TOPIC),), internal=True))
+    assert made.error is None
+    before = [cluster.state(OFFSETS_TOPIC, shard) for shard in range(made.partitions)]
+    assert 1 in {each.leader for each in before}
+    cluster.says(1, *FULL)
+    after = [cluster.state(OFFSETS_TOPIC, shard) for shard in range(made.partitions)]
+    assert {each.leader for each in after} == {2, 3}
+    for was, state in zip(before, after, strict=True):
+        assert was.leader in (1, state.leader), "no other shard moves"
 
 
 def test_heartbeats_that_repeat_it_change_nothing() -> None:
