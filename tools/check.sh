@@ -29,6 +29,7 @@ check limits $bin/python tools/limits_docs.py check
 check configuration $bin/python tools/config_docs.py check
 check glossary $bin/python tools/glossary.py
 check words $bin/python tools/private_words.py
+check texts $bin/python tools/texts.py --check
 check version $bin/python tools/version.py check
 
 if [ ${#failed[@]} -gt 0 ]; then

@@ -2,6 +2,7 @@
 
     tools/texts.py [PATH...]                    all of them, one line each: file:line, kind, text
     tools/texts.py --draw 50 --seed 2026-11-22  so many of them at random, for a reading
+    tools/texts.py --check                      refuse private words and plurals in parentheses (part of `make check`)
 
 A text is a string of the product's code that is no docstring, no message of an assert and no line of the log below
 WARNING. What stands for a value is shown in braces. A command's docstring is its help, and so a text; the first line of
@@ -20,6 +21,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from private_words import WORDS as PRIVATE
+
 ROOT = Path(__file__).resolve().parent.parent
 ROOMS = ("clients", "services", "core", "pipelines")
 #: A shorter string is a name, a key or a format unless it stands in an error, a warning or a help.
@@ -30,7 +33,13 @@ _PRINTED = {"print", "note", "say", "echo", "show", "_print"}
 _HELP = {"help", "epilog", "short_help", "metavar"}
 _ERROR = re.compile(r"(Error|Exception|Violation|BadParameter|UsageError|Conflict|[Rr]efuse)$")
 _KEYS = {"honoured", "accepted", "refused", "ConfigKey"}
-_SUMMARY = re.compile(r"\b\w*(?:Error|Exception|BadParameter)\(")
+_CALL = re.compile(r"\b\w*(?:Error|Exception|BadParameter)\(")
+#: What no text has: private words, a few more that read badly at 3 a.m., and "1 replica(s)".
+_REFUSED = re.compile(
+    rf"\b({'|'.join(pattern for word, (pattern, _) in PRIVATE.items() if word != 'who')}"
+    r"|former life|go(?:es)? on|try again|time-out)\b|\w\(s\)",
+    re.IGNORECASE,
+)
 
 
 class Text(NamedTuple):
@@ -118,8 +127,6 @@ class _Collector(ast.NodeVisitor):
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
         if "/cli/" in self.path and "typer." in ast.unparse(node.args) and (said := ast.get_docstring(node)):
             self.add(node.lineno, "help", said)
-        if "/doctor/" in self.path and node.decorator_list and (said := ast.get_docstring(node)):
-            self.add(node.lineno, "doctor", said)
         is_error = node.returns is not None and bool(re.search(r"Error|Exception", ast.unparse(node.returns)))
         self._within("error" if is_error else self.kinds[-1], node.body, whole=True)
 
@@ -144,7 +151,7 @@ def of_python(path: Path) -> list[Text]:
 def of_cython(path: Path) -> Iterator[Text]:
     """The errors that Cython code makes; the rest of it has no texts."""
     source = path.read_text()
-    for start in _SUMMARY.finditer(source):
+    for start in _CALL.finditer(source):
         for end in range(start.end(), min(len(source), start.end() + 600)):
             if source[end] == ")":
                 try:
@@ -181,8 +188,14 @@ def main() -> int:
     parser.add_argument("paths", nargs="*", metavar="PATH", help="files and directories; default: the whole product")
     parser.add_argument("--draw", type=int, metavar="INTEGER", help="draw so many texts at random")
     parser.add_argument("--seed", default="", metavar="DATE", help="seed of the draw")
+    parser.add_argument("--check", action="store_true", help="refuse texts with private words")
     arguments = parser.parse_args()
     found = texts(arguments.paths or ROOMS)
+    if arguments.check:
+        refused = [(each, hit[0]) for each in found if (hit := _REFUSED.search(re.sub(r"\{[^{}]*\}", "", each.text)))]
+        for each, word in refused:
+            print(f"{each}\n    has {word!r}; write the field's word, name who acts, let plurals agree (counted())")
+        return bool(refused)
     if arguments.draw:
         found = random.Random(arguments.seed).sample(found, min(arguments.draw, len(found)))
     print(*found, sep="\n")

@@ -223,7 +223,7 @@ def test_a_copied_volume_is_refused_while_the_first_lives(stack: Stack, admin: A
         # Without slots.host it takes the lowest slot of its volume that is free: the first, whose lock is no copy's.
         stack.compose("run", "-d", "--no-deps", "--name", copy, "-v", f"{volume}:/data", "-e", "HEADRACE_SLOTS_HOST=",
                       "broker")  # fmt: skip
-        until(lambda: "broker 1 is registered and alive" in logs_of(copy), "the copy is refused")
+        until(lambda: "broker id 1 is in use by a live broker" in logs_of(copy), "the copy is refused")
         with Load("copied") as load:
             load.goes_on()
         check_nothing_lost(load)

@@ -223,7 +223,7 @@ class Coordinator:
             shards, self.shards = self.shards, None
             assert shards is not None
             await shards.close()
-            self.members.end_all(NotCoordinatorError("the coordinator was out of touch; look it up again"))
+            self.members.end_all(NotCoordinatorError("the coordinator lost its registration"))
             await self._begin_life()
 
     async def _begin_life(self) -> None:
@@ -332,7 +332,7 @@ class Coordinator:
     async def _stop(self) -> None:
         self.world.count("coordinator", "stopped cleanly")
         self.is_stopping = True
-        self.members.end_all(ServerShuttingDownError("the coordinator is shutting down; look it up again"))
+        self.members.end_all(ServerShuttingDownError("the coordinator is shutting down; look up the coordinator again"))
         assert self.shards is not None
         await self.shards.close()
         self.world.scheduler.after(0.0, self.host.kill)

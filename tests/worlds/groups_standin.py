@@ -141,7 +141,7 @@ class Coordinator(groups_pb2_grpc.GroupsServicer, metadata_pb2_grpc.MetadataServ
         if world.owner(group) != self.index:
             return NotCoordinatorError(f"coordinator {self.index + 1} does not have group {group!r}")
         if not may_be_new and group not in world.committed and group not in world.members:
-            return GroupIdNotFoundError(f"there is no group {group!r}")
+            return GroupIdNotFoundError(f"group {group!r} does not exist")
         return None
 
     def _check(self, group: str, context: Any, *, may_be_new: bool = False) -> None:
@@ -226,7 +226,7 @@ class Coordinator(groups_pb2_grpc.GroupsServicer, metadata_pb2_grpc.MetadataServ
         self._check(request.group_id, context, may_be_new=True)
         answer = groups_pb2.CommitOffsetsResponse()
         if self.world.members.get(request.group_id):
-            error = UnknownMemberIdError(f"group {request.group_id!r} has 1 member, so only these commit")
+            error = UnknownMemberIdError(f"group {request.group_id!r} has 1 member: only members may commit")
             for each in request.offsets:
                 answer.results.add(topic=each.topic, partition=each.partition, error=error_to_proto(error))
             return answer

@@ -420,7 +420,7 @@ class ThrottlingQuotaExceededError(RetriableError):
 
 
 class ProducerFencedError(HeadraceError):
-    """A newer producer uses the transactional id: this one cannot go on (KIP-588)."""
+    """A newer producer uses the transactional id: close this one (KIP-588)."""
 
     code, number = "PRODUCER_FENCED", 90
 

@@ -225,7 +225,7 @@ def test_log_dirs_are_described_by_the_sdk_and_the_command_line(world: TwoDirect
     assert (only.topic, only.partition) == ("described", 1)
     assert sum(len(directory.replicas) for directory in client.describe_log_dirs()[1]) == 4
     assert client.describe_log_dirs(topics=["nobody has it"])[1][0].replicas == ()
-    with pytest.raises(BrokerIdNotRegisteredError, match=r"broker 7 is not live, or does not exist \(live: 1\)"):
+    with pytest.raises(BrokerIdNotRegisteredError, match=r"broker 7 is not alive, or does not exist \(alive: 1\)"):
         client.describe_log_dirs([7])
 
     (row,) = cli(world, "log-dirs", "describe", "--broker", "1", "--topic", "described")
@@ -279,7 +279,7 @@ def test_moves_that_cannot_be_are_refused_by_name(world: TwoDirectories, client:
         client.alter_replica_log_dirs({TopicPartitionReplica("fixed", 0, 2): str(world.one)})
     item = admin_pb2.LogDirTopic(topic="fixed", partitions=[1])
     twice = [admin_pb2.AlterReplicaLogDir(path=str(path), topics=[item]) for path in (world.one, world.two)]
-    with pytest.raises(grpc.RpcError, match="named twice; nothing was moved"):
+    with pytest.raises(grpc.RpcError, match="names a partition twice; nothing was moved"):
         world.cluster.admin.AlterReplicaLogDirs(admin_pb2.AlterReplicaLogDirsRequest(directories=twice), timeout=WAIT_S)
     assert world.places(topic)[1] == places[1]
     said = cli(world, "log-dirs", "move", "fixed-0", "--to", "/nowhere", "--broker", "1", code=1)

@@ -69,11 +69,11 @@ def test_a_topic_that_too_few_brokers_can_hold_is_said_to_be_that_and_not_unknow
     with cluster:
         (refused,) = metadata(cluster, topics=["orders"], allow_auto_topic_creation=True).topics
         assert refused.error.code == errors.InvalidReplicationFactorError.number
-        assert "replication factor 3 is larger than the number of live brokers, 1" in refused.error.message
+        assert "replication factor 3 needs 3 brokers, 1 is alive" in refused.error.message
         (missing,) = metadata(cluster, topics=["orders"]).topics
         assert missing.error.code == errors.UnknownTopicOrPartitionError.number
         with Producer({"bootstrap.servers": cluster.broker.address()}) as out:
-            says = "topic 'orders': it could not be made: replication factor 3"
+            says = "topic 'orders': the controller could not create it: replication factor 3"
             with pytest.raises(errors.InvalidReplicationFactorError, match=says):
                 out.send("orders", b"value").result(WAIT_S)
 

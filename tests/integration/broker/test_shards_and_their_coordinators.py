@@ -144,7 +144,7 @@ def test_why_a_topic_cannot_be_made_is_the_answer_to_every_request(own: Cluster)
     request = metadata_pb2.FindCoordinatorRequest(type=metadata_pb2.COORDINATOR_TYPE_TRANSACTION, keys=["payments", ""])
     found, empty = own.metadata.FindCoordinator(request, timeout=WAIT_S, wait_for_ready=True).coordinators
     assert found.error.code == common_pb2.ERROR_CODE_COORDINATOR_NOT_AVAILABLE
-    assert "__transaction_state could not be made: the request needs 20000 metadata records" in found.error.message
+    assert "cannot create topic __transaction_state: the request needs 20000 metadata records" in found.error.message
     assert empty.error.code == common_pb2.ERROR_CODE_INVALID_GROUP_ID
 
 

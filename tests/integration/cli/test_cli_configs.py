@@ -168,6 +168,6 @@ def test_the_sdk_changes_lists_and_checks_only(headrace: LocalCluster, topic: st
         assert [each.source for each in entry.synonyms] == ["dynamic_topic", "default"]
         admin.alter_configs({resource: {"cleanup.policy": SubtractConfig("compact")}})
         assert admin.describe_configs([resource])[resource]["cleanup.policy"].value == "delete"
-        with pytest.raises(InvalidConfigError, match="is no list"):
+        with pytest.raises(InvalidConfigError, match="is not a list"):
             admin.alter_configs({resource: {"retention.ms": AppendConfig("5")}})
         admin.alter_configs({resource: {"cleanup.policy": None}})

@@ -375,7 +375,7 @@ def test_the_fixtures_come_with_the_package(tmp_path: Path) -> None:
     (tmp_path / "pytest.ini").write_text(_USER_INI)
     out = _pytest(tmp_path)
     assert "3 passed, 1 error" in out, out
-    assert "name the arguments, as in brokers=3" in out
+    assert "pass keyword arguments, such as brokers=3" in out
 
 
 def test_what_the_page_about_embedding_shows_runs_as_it_is_written(tmp_path: Path) -> None:

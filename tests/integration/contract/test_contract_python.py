@@ -94,7 +94,7 @@ async def await_every_method(bootstrap: str, topic: str) -> None:
     assert (await on(consumer, "fetch_arrow", timeout=10.0)).num_rows
     assert (await on(consumer, "metrics"))["assigned-partitions"] == 3
     for method, arguments in (("subscribe", ([topic],)), ("commit", ()), ("committed", (partitions[0],))):
-        with pytest.raises(InvalidGroupIdError, match=rf"{method} needs a group: set group\.id"):
+        with pytest.raises(InvalidGroupIdError, match=rf"{method} needs a consumer group: set group\.id"):
             await on(consumer, method, *arguments)
     await on(consumer, "close")
 

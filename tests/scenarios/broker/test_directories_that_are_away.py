@@ -56,7 +56,7 @@ def _damaged(fs: CrashingFileSystem) -> None:
     ("break_it", "why"),
     [
         (_unformatted, "not formatted"),
-        (_damaged, "format it anew"),
+        (_damaged, "format it again"),
         (lambda fs: fs.break_disk("/two", errno.EROFS), "Read-only file system"),
         (lambda fs: fs.break_disk("/two", errno.EIO, reads=True), "Input/output error"),
         (lambda fs: fs.fail("listdir", errno.EIO, path_contains="/two", times=1000), "Input/output error"),
@@ -110,13 +110,13 @@ def test_a_start_says_with_how_many_directories_it_goes_on_and_only_if_it_does(
         _unformatted(fs)
         async with SoloBroker(fs, "/one", "/two"):
             pass
-        assert "the broker goes on with 1 of its 2 log directories" in caplog.messages
+        assert "the broker continues with 1 of its 2 log directories" in caplog.messages
         caplog.clear()
         fs.unlink(f"/one/{META_PROPERTIES}")
         with pytest.raises(errors.InvalidConfigError, match="not formatted"):
             async with SoloBroker(fs, "/one", "/two"):
                 pass
-        assert not [line for line in caplog.messages if "goes on" in line]
+        assert not [line for line in caplog.messages if "continues with" in line]
         assert len([line for line in caplog.messages if "is offline: log.dirs=" in line]) == 2
 
     asyncio.run(scenario())

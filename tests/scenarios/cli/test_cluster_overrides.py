@@ -26,7 +26,7 @@ WRONG = [
     pytest.param({"broker.heartbeat.interval.ms": "90000"}, "fenced between two heartbeats", id="brokers-alone"),
     pytest.param({"advertised.listeners": "client://0.0.0.0:1"}, "clients cannot connect", id="listeners"),
     pytest.param({"log.dirs": "/a,/b"}, "A broker with several disks", id="disks"),
-    pytest.param({"node_id": "7"}, "set by the cluster itself", id="the-clusters-own"),
+    pytest.param({"node_id": "7"}, "the cluster sets it for each node", id="the-clusters-own"),
 ]
 
 

@@ -206,7 +206,7 @@ def test_a_client_with_the_present_or_no_leader_epoch_passes(epoch):
 def test_a_client_that_means_a_topic_of_an_earlier_life_is_refused():
     leader().check_topic_id(b"")
     leader().check_topic_id(TOPIC_ID)
-    with pytest.raises(InconsistentTopicIdError, match="created anew"):
+    with pytest.raises(InconsistentTopicIdError, match="created again"):
         leader().check_topic_id(bytes(16))
 
 

@@ -82,7 +82,7 @@ def test_what_is_no_beginning_of_a_stream_is_refused():
 
 
 def test_what_no_follower_says_later_is_refused():
-    with pytest.raises(InvalidRequestError, match="in the midst"):
+    with pytest.raises(InvalidRequestError, match="a second hello"):
         wire.request_of(wire.hello_to_proto(Hello("c", 1, 1, 2, Lane.LIVE, 1)))
     many = replication_pb2.FollowRequest(leaves=range(wire.ITEMS_MAX + 1))
     with pytest.raises(InvalidRequestError, match="at most"):

@@ -39,12 +39,12 @@ def test_a_value_may_have_an_equals_sign() -> None:
 
 @pytest.mark.parametrize("nodes", ["three brokers", "3", "3 kings", "-1 brokers", "brokers 3"])
 def test_what_is_no_count_of_a_role_is_refused_by_name(nodes: str) -> None:
-    with pytest.raises(pytest.UsageError, match=f"headrace_nodes: '{nodes}' is not like '3 brokers'"):
+    with pytest.raises(pytest.UsageError, match=f"headrace_nodes: '{nodes}' must be a number and a role"):
         shape(nodes)
 
 
 def test_a_role_that_is_named_twice_is_a_mistake() -> None:
-    with pytest.raises(pytest.UsageError, match="how many brokers there are is said twice"):
+    with pytest.raises(pytest.UsageError, match="brokers is given twice"):
         shape("3 brokers, 2 broker")
 
 
@@ -67,5 +67,5 @@ def test_a_mark_says_what_is_different_and_leaves_the_rest() -> None:
 
 def test_a_mark_without_names_is_refused() -> None:
     mark = pytest.mark.headrace_cluster(3).mark
-    with pytest.raises(pytest.UsageError, match="name the arguments, as in brokers=3"):
+    with pytest.raises(pytest.UsageError, match="pass keyword arguments, such as brokers=3"):
         _own_shape(cast(pytest.Config, _Config()), mark)

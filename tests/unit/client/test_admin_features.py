@@ -72,9 +72,9 @@ def test_levels_are_described_raised_and_lowered(controller: Controller) -> None
 
 
 def test_what_stands_in_the_way_is_raised(controller: Controller) -> None:
-    controller.refusal = InvalidUpdateVersionError("broker 1 does not understand it")
+    controller.refusal = InvalidUpdateVersionError("broker 1 does not support it")
     with Admin(bootstrap_servers=controller.address) as admin:
-        with pytest.raises(InvalidUpdateVersionError, match="broker 1 does not understand"):
+        with pytest.raises(InvalidUpdateVersionError, match="broker 1 does not support"):
             admin.update_features({NAME: 2})
         for wrong in ({}, {NAME: -1}, {NAME: True}, {NAME: "2"}):
             with pytest.raises(InvalidArgumentError):

@@ -128,10 +128,10 @@ def test_leadership_is_handed_over_to_one_or_to_whoever_is_best(
 
 def test_refusals_are_typed(controller: Controller, admin: Admin) -> None:
     controller.answers["AddRaftVoter"] = DuplicateVoterError("node 4 is a voter already")
-    controller.answers["RemoveRaftVoter"] = VoterNotFoundError("9 is no voter")
+    controller.answers["RemoveRaftVoter"] = VoterNotFoundError("9 is not a voter")
     with pytest.raises(DuplicateVoterError, match="node 4"):
         admin.add_voter(4)
-    with pytest.raises(VoterNotFoundError, match="9 is no voter"):
+    with pytest.raises(VoterNotFoundError, match="9 is not a voter"):
         admin.remove_voter(9)
 
 

@@ -271,7 +271,7 @@ def test_a_frozen_broker_of_this_machine_is_to_be_woken_and_not_started() -> Non
     frozen = LocalNode(role="broker", node_id=2, address="10.0.0.2:9095", pid=77, log="/c/b.log", stopped=True)
     finding = only(**changed, data="/c", local=(frozen,))
     assert finding.rule == "broker-down"
-    assert finding.cure.startswith("it hangs: pid 77 is stopped; `kill -CONT 77`")
+    assert finding.cure.startswith("it hangs: pid 77 is stopped; continue it with `kill -CONT 77`")
     running = dataclasses.replace(frozen, stopped=False)
     finding = only(**changed, data="/c", local=(running,))
     assert finding.cure.startswith("it hangs: pid 77 runs")

@@ -59,8 +59,8 @@ def test_a_whole_cluster_has_nothing_against_it() -> None:
 @pytest.mark.parametrize(
     ("changed", "reason"),
     [
-        ({"nodes": dict.fromkeys(NODES, True) | {NodeName("broker", 2): False}}, "broker 2 does not run"),
-        ({"unanswered": ("nobody tells of topics: why",), "partitions": ()}, "nobody tells of topics: why"),
+        ({"nodes": dict.fromkeys(NODES, True) | {NodeName("broker", 2): False}}, "broker 2 is not running"),
+        ({"unanswered": ("no node describes topics: why",), "partitions": ()}, "no node describes topics: why"),
         (
             {"brokers": (broker(1), broker(2, fenced=True), broker(3))},
             "broker 2 is not registered as alive",
@@ -72,19 +72,19 @@ def test_a_whole_cluster_has_nothing_against_it() -> None:
             "not in sync on broker 2: orders-1, orders-2, orders-3 and 2 more",
         ),
         ({"partitions": (partition(0, isr=(1,)),)}, "not in sync on brokers 2, 3: orders-0"),
-        ({"quorum": None}, "no controller leads"),
-        ({"quorum": quorum(voter(1, None), voter(2), voter(3))}, "controller 1 does not lead yet"),
-        ({"quorum": quorum(voter(1), voter(2))}, "controller 3 has no vote (`headrace up` makes it a voter)"),
+        ({"quorum": None}, "no controller is active"),
+        ({"quorum": quorum(voter(1, None), voter(2), voter(3))}, "controller 1 is not active yet"),
+        ({"quorum": quorum(voter(1), voter(2))}, "controller 3 is not a voter (`headrace up` makes it one)"),
         (
             {"quorum": quorum(voter(1), voter(2, None, None), voter(3))},
-            "controller 2 has not caught up since controller 1 leads",
+            "controller 2 has not caught up since controller 1 became leader",
         ),
         ({"quorum": quorum(voter(1), voter(2, 100, None), voter(3))}, "controller 2 has not caught up since"),
-        ({"quorum": quorum(voter(1), voter(2, 12_000, 12_000), voter(3))}, "controller 2 has not been heard for 12 s"),
-        ({"quorum": quorum(voter(1), voter(2, 100, 15_000), voter(3))}, "controller 2 is behind for 15 s"),
+        ({"quorum": quorum(voter(1), voter(2, 12_000, 12_000), voter(3))}, "controller 2 sent nothing for 12 s"),
+        ({"quorum": quorum(voter(1), voter(2, 100, 15_000), voter(3))}, "controller 2 has been behind for 15 s"),
         ({"coordinators": (coordinator(1),)}, "coordinator 2 is not registered as alive"),
         ({"coordinators": (coordinator(1), coordinator(2, draining=True))}, "coordinator 2 is not registered as alive"),
-        ({"unowned": "3 of 50 shards"}, "not all groups are served: 3 of 50 shards"),
+        ({"unowned": "3 of 50 shards"}, "groups without a coordinator: 3 of 50 shards"),
     ],
 )
 def test_one_thing_that_is_not_well_is_reported_and_nothing_else(changed: dict[str, Any], reason: str) -> None:
@@ -108,14 +108,14 @@ def test_of_a_cluster_without_coordinators_none_are_missed() -> None:
 def test_after_a_return_a_look_that_may_be_older_does_not_count(age_ms: float | None, is_old: bool) -> None:
     back = Returned(node=NodeName("broker", 2), at_ms=NOW_MS - 500.0, ago_ms=500.0)
     reasons = not_whole(seen(age_ms=age_ms), back)
-    assert [("may be from before broker 2 was back" in each) for each in reasons] == [True] * is_old
+    assert [("may be older than the start of broker 2" in each) for each in reasons] == [True] * is_old
 
 
 def test_a_controller_must_catch_up_after_it_is_back_and_what_it_had_before_does_not_count() -> None:
     back = Returned(node=NodeName("controller", 2), at_ms=NOW_MS - 300.0, ago_ms=300.0)
     old, fresh = voter(2, 310, 310), voter(2, 100, 290)
     assert not_whole(seen(quorum=quorum(voter(1), old, voter(3))), back) == [
-        "controller 2 has not caught up since it is back"
+        "controller 2 has not caught up since its start"
     ]
     assert not_whole(seen(quorum=quorum(voter(1), fresh, voter(3))), back) == []
     # of the others it is enough that they are heard
@@ -141,8 +141,8 @@ def test_what_has_no_copy_to_spare_is_reported_and_stops_nobody() -> None:
     facts = seen(partitions=(alone, tight, partition(2)))
     assert not_whole(facts) == []
     sole, refused = unavoidable(facts, NODES)
-    assert sole.startswith("while its broker restarts nobody reads or writes orders-0:")
-    assert "orders-1 refuses acks=all" in refused
+    assert sole.startswith("orders-0: one replica each, so clients cannot read or write")
+    assert "orders-1: acks=all fails" in refused
     assert unavoidable(facts, [NodeName("coordinator", 1), NodeName("controller", 1)]) == []
     (refused,) = unavoidable(facts, [NodeName("broker", 1)])  # the lone copy is on another one
     assert "orders-1" in refused

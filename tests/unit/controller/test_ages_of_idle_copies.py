@@ -193,7 +193,7 @@ def test_a_read_while_a_deferred_barrier_fails_is_refused(monkeypatch: pytest.Mo
         under_way = asyncio.ensure_future(leader.read(is_deferred=True))
         await asyncio.sleep(0.1)
         for asked in (leader.recent(), under_way):
-            with pytest.raises(HeadraceError, match="no controller is known to lead"):
+            with pytest.raises(HeadraceError, match="no controller is leader now"):
                 await asked
 
     idle.time.run(work())

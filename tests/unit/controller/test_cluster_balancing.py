@@ -271,7 +271,7 @@ def test_a_drain_that_was_cancelled_moves_nothing_more() -> None:
 
 def test_a_broker_is_not_drained_when_nobody_could_take_its_replicas() -> None:
     world = with_replicas(1, (1,))
-    with pytest.raises(InvalidRequestError, match="no other broker is active"):
+    with pytest.raises(InvalidRequestError, match="no other active broker can take them"):
         world.ask(DrainBroker(1, draining=True))
 
 

@@ -53,7 +53,7 @@ def test_an_operator_may_choose_the_id() -> None:
     world = ClusterWorld()
     assert world.register(7, wanted=42).broker_id == 42
     assert world.register(8).broker_id == 43
-    with pytest.raises(InvalidRequestError, match="belong to broker 42, but broker id 5 is wanted"):
+    with pytest.raises(InvalidRequestError, match=r"belong to broker 42, but node\.id=5"):
         world.register(7, life=1, wanted=5)
 
 
@@ -123,7 +123,7 @@ def test_a_heartbeat_of_nobody_and_of_a_former_life_is_refused() -> None:
     old = world.live_broker(7)
     world.now_ms += 10_000
     world.register(7, life=1)
-    with pytest.raises(StaleBrokerEpochError, match="former life"):
+    with pytest.raises(StaleBrokerEpochError, match="is out of date"):
         world.beat(old)
 
 
@@ -131,7 +131,7 @@ def test_a_second_live_process_with_the_same_directories_is_refused() -> None:
     world = ClusterWorld()
     broker = world.live_broker(7)
     world.now_ms += 8_999
-    with pytest.raises(DuplicateBrokerRegistrationError, match="registered and alive"):
+    with pytest.raises(DuplicateBrokerRegistrationError, match="in use by a live broker"):
         world.register(7, life=1)
     world.now_ms += 1
     assert world.register(7, life=1).broker_epoch > broker.broker_epoch

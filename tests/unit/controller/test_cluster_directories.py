@@ -311,7 +311,7 @@ def test_a_broker_without_any_directory_is_fenced_although_it_lives() -> None:
     assert reply.fenced
     assert [world.partition("t", number).leader for number in (0, 1)] == [NO_LEADER, NO_LEADER]
     assert world.beat(broker, offline_directories=(ONE, TWO)).fenced, "and stays so"
-    with pytest.raises(InvalidReplicationFactorError, match="all are fenced"):
+    with pytest.raises(InvalidReplicationFactorError, match="none is alive"):
         world.create("u")
     world.now_ms += 60_000
     world.live_broker(7, life=1, directories=(ONE, TWO))

@@ -123,7 +123,7 @@ def test_replicas_of_a_topic_are_even_over_equal_racks(rng: random.Random) -> No
 def test_too_few_brokers_are_named() -> None:
     placer = Placer(brokers(None, None), {})
     placer.begin_topic()
-    with pytest.raises(InvalidReplicationFactorError, match=r"3 cannot be met: 2 broker\(s\) live \(1, 2\)"):
+    with pytest.raises(InvalidReplicationFactorError, match=r"3 needs 3 brokers, 2 are alive \(broker 1, 2\)"):
         placer.place(3)
-    with pytest.raises(InvalidReplicationFactorError, match="none came up"):
+    with pytest.raises(InvalidReplicationFactorError, match="none is alive"):
         Placer([], {}).place(1)

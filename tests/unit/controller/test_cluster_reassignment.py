@@ -132,7 +132,7 @@ def test_it_cannot_be_cancelled_when_only_what_was_added_is_in_sync() -> None:
     world.alter_isr(topic_id, 0, [1, 2])
     world.pass_time(20_000, but=[1])
     assert world.state("t")[3] == (2,)
-    with pytest.raises(InvalidReplicaAssignmentError, match="cannot be cancelled"):
+    with pytest.raises(InvalidReplicaAssignmentError, match="cannot cancel"):
         world.move("t", 0, None)
 
 
@@ -157,7 +157,7 @@ def test_going_back_by_name_is_as_good_as_cancelling() -> None:
     [
         ((), InvalidReplicaAssignmentError, "empty"),
         ((1, 1), InvalidReplicaAssignmentError, "named twice"),
-        ((1, 9), InvalidReplicaAssignmentError, "no broker 9"),
+        ((1, 9), InvalidReplicaAssignmentError, "broker 9 is not registered"),
         ((1, 3), InvalidReplicaAssignmentError, "broker 3 is being drained"),
     ],
 )
@@ -180,7 +180,7 @@ def test_each_item_is_taken_or_refused_by_itself() -> None:
     ]
     twice = AlterPartitionReassignments((Reassignment("t", 1, (1, 3)), Reassignment("t", 1, (2, 3))))
     assert [type(each.error) for each in world.ask(twice)] == [InvalidRequestError] * 2
-    with pytest.raises(InvalidRequestError, match="throttle of -1"):
+    with pytest.raises(InvalidRequestError, match="throttle_bytes_per_s=-1"):
         world.move("t", 1, (1, 3), throttle_bytes_per_s=-1)
     small = with_replicas(3, (1, 2), (1, 2))
     object.__setattr__(small.core.settings, "metadata_max_records_per_request", 1)

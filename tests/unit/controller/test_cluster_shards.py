@@ -232,7 +232,7 @@ def test_a_process_that_comes_back_under_its_name_gets_new_epochs_for_the_same_s
     world.start(2)
     before, owners = epochs(world), world.owners(GROUPS)
     world.lives(1)
-    with pytest.raises(DuplicateBrokerRegistrationError, match="coordinator 7"):
+    with pytest.raises(DuplicateBrokerRegistrationError, match="coordinator id 7"):
         world.start(3, wanted=7)
     world.breaks(1)
     second = world.start(4, wanted=7)

@@ -209,7 +209,7 @@ def test_rot_that_is_met_while_a_message_is_answered_ends_the_process_and_says_w
             with pytest.raises(HeadraceError, match="has stopped"):
                 await asked
 
-    with pytest.raises(CorruptLogError, match=r"offset 7.*must not go on.*headrace quorum"):
+    with pytest.raises(CorruptLogError, match=r"offset 7.*This controller stops.*headrace quorum"):
         asyncio.run(work())
 
 

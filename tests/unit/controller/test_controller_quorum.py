@@ -247,7 +247,7 @@ def test_a_decision_lost_behind_a_snapshot_has_an_outcome_that_nobody_knows(rng:
     world.heal()
     world.pass_ms(2_000)
     assert isinstance(asked.result, RequestTimedOutError)
-    assert "not known" in asked.result.message
+    assert "is unknown" in asked.result.message
     assert world.topics(old) == world.topics(world.leader.node_id)
 
 

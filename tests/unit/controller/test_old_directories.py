@@ -126,7 +126,7 @@ def test_it_is_raised_once_its_broker_is_new_and_stays_so_with_all_it_had(root: 
     life = Life(root)
     refused = life.raise_level()
     assert refused is not None
-    assert "broker 1 does not understand it" in refused.message
+    assert "broker 1 does not support it" in refused.message
     life.broker_comes_up()
     assert life.raise_level() is None
     epoch = life.image.brokers[1].broker_epoch
@@ -145,5 +145,5 @@ def test_a_release_that_does_not_know_the_level_does_not_start(root: Path, monke
     life.raise_level()
     life.close()
     monkeypatch.setattr(applying, "METADATA_VERSION", METADATA_VERSION - 1)
-    with pytest.raises(UnsupportedVersionError, match="has feature level 2, this version knows 1"):
+    with pytest.raises(UnsupportedVersionError, match="has feature level 2, this version supports 1"):
         Life(root)

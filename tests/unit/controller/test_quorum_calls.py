@@ -62,7 +62,7 @@ def test_one_voter_grows_to_three_and_back(tmp_path: Path) -> None:
         found = await one.describe_once(lambda quorum: ids(quorum.observers) == [2, 3])
         assert ids(found.voters) == [1]
         last = admin_pb2.RemoveRaftVoterRequest(voter_id=1)
-        await refused(InvalidRequestError, "nobody would be left", one.call("RemoveRaftVoter", last))
+        await refused(InvalidRequestError, "is the only voter and cannot be removed", one.call("RemoveRaftVoter", last))
 
     with_controllers(tmp_path, 1, 2, test)
 
@@ -99,10 +99,10 @@ def test_the_lead_goes_where_it_is_sent_and_every_controller_passes_the_call_on(
         other = await all_three[0].call("TransferLeadership", admin_pb2.TransferLeadershipRequest(voter_id=-1))
         assert other.leader_id != leader, "whoever is furthest"
         stranger = admin_pb2.TransferLeadershipRequest(voter_id=9)
-        await refused(VoterNotFoundError, "9 is no voter", all_three[0].call("TransferLeadership", stranger))
+        await refused(VoterNotFoundError, "9 is not a voter", all_three[0].call("TransferLeadership", stranger))
         follower = next(each for each in all_three if each.node_id != other.leader_id)
         inside = follower.call("DescribeQuorum", admin_pb2.DescribeQuorumRequest(), listener="internal")
-        await refused(NotControllerError, "does not lead", inside)
+        await refused(NotControllerError, "is not the leader", inside)
 
     with_controllers(tmp_path, 3, 0, test)
 
@@ -145,16 +145,16 @@ def test_what_cannot_be_is_refused_by_name(tmp_path: Path) -> None:
     async def test(one: Controller) -> None:
         add, remove = admin_pb2.AddRaftVoterRequest, admin_pb2.RemoveRaftVoterRequest
         for request, kind, says in (
-            (add(voter_id=2, timeout_ms=200), RequestTimedOutError, "no controller 2 follows"),
-            (add(voter_id=2, voter_directory_id=bytes(16), timeout_ms=200), RequestTimedOutError, "try again when"),
+            (add(voter_id=2, timeout_ms=200), RequestTimedOutError, "controller 2 does not follow"),
+            (add(voter_id=2, voter_directory_id=bytes(16), timeout_ms=200), RequestTimedOutError, "retry when"),
             (add(voter_id=1), DuplicateVoterError, "controller 1 is a voter already"),
             (add(voter_id=2, cluster_id="another"), InconsistentClusterIdError, "not another"),
             (add(voter_id=2, voter_directory_id=b"short"), InvalidRequestError, "5 bytes"),
             (add(voter_id=2, timeout_ms=-1), InvalidRequestError, "timeout_ms=-1"),
             # (every metadata response has the voters' addresses: an invalid one would break them all)
             (add(voter_id=2, address="controller-2"), InvalidRequestError, "controller-2: write host:port"),
-            (remove(voter_id=2), VoterNotFoundError, "2 is no voter"),
-            (remove(voter_id=1, voter_directory_id=bytes(16)), VoterNotFoundError, "no voter"),
+            (remove(voter_id=2), VoterNotFoundError, "2 is not a voter"),
+            (remove(voter_id=1, voter_directory_id=bytes(16)), VoterNotFoundError, "is not a voter"),
             (remove(voter_id=1, cluster_id="another"), InconsistentClusterIdError, "not another"),
             (admin_pb2.TransferLeadershipRequest(voter_id=-1), VoterNotFoundError, "only voter"),
         ):

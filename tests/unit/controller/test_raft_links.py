@@ -188,12 +188,12 @@ def test_whoever_is_not_the_one_who_was_meant_says_so() -> None:
         nowhere = hello(CLUSTER, key(2))
         nowhere.hello.address = "controller-2"
         for envelopes, code, says in (
-            ([hello(CLUSTER, key(2), key(1))], "INVALID_VOTER_KEY", "1@AQEBAQ was expected here, and this is 1@AgICAg"),
+            ([hello(CLUSTER, key(2), key(1))], "INVALID_VOTER_KEY", "1@AQEBAQ at this address, this is 1@AgICAg"),
             ([hello(CLUSTER, key(1))], "INVALID_VOTER_KEY", "two controllers have node.id=1"),
-            ([raft_pb2.RaftEnvelope()], "INVALID_REQUEST", "begins with a hello"),
-            ([wire.envelope_of([beat(1)])], "INVALID_REQUEST", "begins with a hello"),
+            ([raft_pb2.RaftEnvelope()], "INVALID_REQUEST", "must begin with a hello"),
+            ([wire.envelope_of([beat(1)])], "INVALID_REQUEST", "must begin with a hello"),
             ([nowhere], "INVALID_REQUEST", "controller-2: write host:port"),
-            ([good, good], "INVALID_REQUEST", "in the midst"),
+            ([good, good], "INVALID_REQUEST", "a second hello"),
             ([good, wire.envelope_of([HeartbeatRequest(1, 0, -1)])], "INVALID_REQUEST", "negative"),
         ):
             assert (found := await refusal(end, *envelopes))[0] == code, found

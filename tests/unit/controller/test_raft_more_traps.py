@@ -327,7 +327,7 @@ def test_voters_do_not_change_while_the_leader_hands_over() -> None:
     world.elect(1)
     world.is_cut = lambda sender, to: True
     world[1].transfer(key(2))
-    with pytest.raises(NotControllerError, match="handing over"):
+    with pytest.raises(NotControllerError, match="transferring its leadership"):
         world[1].remove_voter(key(2))
 
 
@@ -454,7 +454,7 @@ def test_a_learner_that_was_promoted_while_it_lagged_cannot_be() -> None:
     for number in range(7):
         world.propose(1, b"%d" % number)
     world.settle()
-    with pytest.raises(Exception, match="try again when it has caught up"):
+    with pytest.raises(Exception, match="retry when it has caught up"):
         world[1].add_voter(key(4))
     world.is_cut = lambda sender, to: False
     world.tick(1)
@@ -525,7 +525,7 @@ def test_a_disk_that_lost_what_it_acknowledged_is_informed_by_the_leader() -> No
     del third.disk.entries_[2:]
     world.restart(third)
     world.tick(1)
-    with pytest.raises(CorruptLogError, match=r"acknowledged to controller 1@\w+ up to 4, and ends at 2"):
+    with pytest.raises(CorruptLogError, match=r"controller 1@\w+ received acknowledgements up to 4, the log ends at 2"):
         world.settle()
 
 

@@ -157,7 +157,7 @@ FIRST = entry(EntryKind.DATA, 2, 5, 1)
     [
         (lambda m: setattr(m, "term", -1), "term=-1"),
         (lambda m: m.ClearField("append_request"), "without a body"),
-        (lambda m: setattr(m.append_request.previous, "offset", -1), "no place"),
+        (lambda m: setattr(m.append_request.previous, "offset", -1), "not a place"),
         (lambda m: setattr(m.append_request.previous, "term", 9), "previous is of term 9"),
         (lambda m: setattr(m.append_request.previous, "offset", 4), "where one at 4 follows"),
         (lambda m: setattr(m.append_request, "committed_offset", -1), "committed_offset"),
@@ -165,7 +165,7 @@ FIRST = entry(EntryKind.DATA, 2, 5, 1)
         (lambda m: setattr(m.append_request.entries[0], "kind", 2), "its batch has"),
         (lambda m: setattr(m.append_request.entries[0], "term", 3), "its batch has"),
         (lambda m: setattr(m.append_request.entries[0], "count", 2), "its batch has"),
-        (lambda m: setattr(m.append_request.entries[0], "count", 0), "of none"),
+        (lambda m: setattr(m.append_request.entries[0], "count", 0), "without a term"),
         (lambda m: setattr(m.append_request.entries[0], "data", FIRST.data * 2), "its batch has"),
         (lambda m: setattr(m.append_request.entries[0], "data", b""), "append_request"),
         (lambda m: m.append_request.entries[0].voters.add(), "with voters"),
@@ -187,7 +187,7 @@ def test_an_append_that_no_sound_leader_sends(change, says: str) -> None:  # typ
         (lambda s: setattr(s.voters[0].key, "directory_id", b"short"), "5 bytes"),
         (lambda s: setattr(s.voters[0].key, "node_id", -1), "node_id=-1"),
         (lambda s: setattr(s, "position", -1), "position=-1"),
-        (lambda s: setattr(s.place, "offset", 0), "nothing"),
+        (lambda s: setattr(s.place, "offset", 0), "without an offset"),
         (lambda s: setattr(s.place, "term", 9), "sent in 4"),
     ],
 )

@@ -87,7 +87,7 @@ def test_a_log_that_is_gone_is_not_begun_anew(voters: VoterSet | None) -> None:
         crashed.unlink(f"{DIRECTORY}/{name}")
     crashed.rmdir(DIRECTORY)
     for _ in range(2):  # a refusal leaves no trace that the next start would take for a beginning
-        with pytest.raises(CorruptLogError, match=r"is missing, and was there: restore it, or let .* as a new one"):
+        with pytest.raises(CorruptLogError, match=r"is missing: restore it, or add .* as a new voter"):
             open_storage(crashed)
 
 
@@ -285,7 +285,7 @@ def test_the_only_snapshot_that_has_rotted_stops_the_voter_and_says_what_to_do(r
     voter, newest = installed(rng)
     fs = stopped(voter)
     for position, _ in flipped(fs, path_of(newest), rng, step=3):
-        with pytest.raises(CorruptLogError, match="sound copy of the file") as caught:
+        with pytest.raises(CorruptLogError, match="restore the file from a copy") as caught:
             reopened(fs)
         assert path_of(newest) in caught.value.message, f"byte {position}"
 
@@ -294,13 +294,13 @@ def test_a_log_without_its_beginning_and_without_the_snapshot_of_it_is_refused(r
     voter, newest = installed(rng)
     fs = stopped(voter)
     fs.unlink(path_of(newest))
-    with pytest.raises(CorruptLogError, match=r"no snapshot of what came before.*put the \.checkpoint file back"):
+    with pytest.raises(CorruptLogError, match=r"no snapshot covers the offsets before.*restore the \.checkpoint file"):
         open_storage(fs)
     trimmed = stopped(with_two_snapshots(rng))
     for path in list(trimmed.files()):
         if path.endswith(".checkpoint"):
             trimmed.unlink(path)
-    with pytest.raises(CorruptLogError, match="no snapshot of what came before"):
+    with pytest.raises(CorruptLogError, match="no snapshot covers the offsets before"):
         open_storage(trimmed)
 
 
@@ -322,7 +322,7 @@ def test_a_rotted_snapshot_that_was_about_to_be_installed_is_not_passed_over(rng
     fs = stopped(voter)
     path = path_of(leaders.snapshot_id(leaders.end))
     fs.replace(path, snapshot_bytes(leaders, leaders.end)[:-1] + b"x")
-    with pytest.raises(CorruptLogError, match="sound copy of the file"):
+    with pytest.raises(CorruptLogError, match="restore the file from a copy"):
         open_storage(fs)
 
 
@@ -332,7 +332,7 @@ def test_a_snapshot_under_another_ones_name_is_refused(rng: random.Random) -> No
     for offset, term in ((newest.place.offset + 1, newest.place.term), (newest.place.offset, newest.place.term + 1)):
         other = fs.crash_clone(loss=Loss.NONE)
         other.rename(path_of(newest), f"{DIRECTORY}/{snapshot_name(offset, term)}")
-        with pytest.raises(CorruptLogError, match="its name is wrong"):
+        with pytest.raises(CorruptLogError, match="does not match its content"):
             open_storage(other)
 
 
@@ -342,7 +342,7 @@ def test_a_snapshot_and_a_log_that_contradict_each_other_are_refused(rng: random
     fs = stopped(voter)
     image = msgspec.structs.replace(voter.model.image(2), epoch=77)
     fs.replace(f"{DIRECTORY}/{snapshot_name(2, 77)}", b"".join(encode_snapshot(image, voters=(), timestamp_ms=0)))
-    with pytest.raises(CorruptLogError, match="does not belong here"):
+    with pytest.raises(CorruptLogError, match="belongs to another controller"):
         open_storage(fs)
 
 
@@ -476,7 +476,7 @@ def test_a_snapshot_counts_while_there_is_no_room_to_begin_the_log_behind_it(rng
             with pytest.raises(OffsetOutOfRangeError, match=f"offset {leaders.end - 1} "):
                 voter.storage.read(leaders.end - 1, leaders.end)
             more = leader_change(9, leaders.end)
-            with pytest.raises(DiskFullError, match="could not be installed"):
+            with pytest.raises(DiskFullError, match="cannot install"):
                 voter.storage.append([more])
             assert later.wrong(voter.storage, leaders.end) is None, f"{operation} {nth}"
             crashed, kept = stopped(voter), voter.fs.crash_clone(loss=Loss.NONE)
@@ -624,7 +624,7 @@ def test_damage_in_the_file_with_the_first_voters_stops_the_voter(rng: random.Ra
     voter.append([leader_change(1, 0)])
     fs = stopped(voter)
     for position, _ in flipped(fs, FIRST_VOTERS, rng, step=3):
-        with pytest.raises(CorruptLogError, match="sound copy of the file"):
+        with pytest.raises(CorruptLogError, match="restore the file from a copy"):
             reopened(fs)
         assert position >= 0
 
@@ -635,14 +635,14 @@ def test_the_first_voters_are_written_once() -> None:
     write_first_voters(fs, ROOT, VOTERS)
     assert fs.files() == before
     for others in (NOBODY, VOTERS.plus(KEYS[3]), VoterSet.of(VOTERS.keys, {1: "elsewhere:1"})):
-        with pytest.raises(InvalidConfigError, match="it is not overwritten"):
+        with pytest.raises(InvalidConfigError, match="refusing to overwrite it"):
             write_first_voters(fs, ROOT, others)
     fs.flip(FIRST_VOTERS, 100)
     with pytest.raises(CorruptLogError):
         write_first_voters(fs, ROOT, VOTERS)
     fs.unlink(FIRST_VOTERS)
     open_storage(fs).close()
-    with pytest.raises(InvalidConfigError, match="has a metadata log already"):
+    with pytest.raises(InvalidConfigError, match="already has a metadata log"):
         write_first_voters(fs, ROOT, VOTERS)
 
 

@@ -108,7 +108,7 @@ def test_several_epochs_may_pass_while_a_heartbeat_is_on_its_way() -> None:
     assert a.epoch > epoch + 1
     reply = shard.ask(Heartbeat(GROUP, "a", epoch, 1))
     assert reply.member_epoch == a.epoch
-    with pytest.raises(FencedMemberEpochError, match="join anew"):
+    with pytest.raises(FencedMemberEpochError, match="join again"):
         shard.ask(Heartbeat(GROUP, "a", a.epoch + 1, 1))
 
 
@@ -127,9 +127,9 @@ def test_an_older_stream_says_nothing_any_more() -> None:
     a.cut()
     a.heartbeat()
     assert (a.connection or 0) > old
-    with pytest.raises(FencedMemberEpochError, match="later connection"):
+    with pytest.raises(FencedMemberEpochError, match="newer connection"):
         shard.ask(Heartbeat(GROUP, "a", 0, old, topics=("orders",), rebalance_timeout_ms=1))
-    with pytest.raises(FencedMemberEpochError, match="later connection"):
+    with pytest.raises(FencedMemberEpochError, match="newer connection"):
         shard.ask(Leave(GROUP, "a", connection=old))
     shard.ask(Disconnected(GROUP, "a", old))
     shard.sleep(10_000)
@@ -226,7 +226,7 @@ def test_a_silent_member_goes_after_its_session() -> None:
     a.is_member = True
     a.heartbeat()
     assert isinstance(a.error, UnknownMemberIdError)
-    assert "did not heartbeat" in str(a.error)
+    assert "sent no heartbeat" in str(a.error)
 
 
 def test_a_killed_member_is_gone_after_the_grace() -> None:
@@ -395,7 +395,7 @@ def test_a_static_member_that_was_cut_off_comes_back_to_what_is_left() -> None:
 def test_only_a_static_member_can_be_away() -> None:
     shard = GroupShardWorld(orders=2)
     (a,) = shard.join("a")
-    with pytest.raises(InvalidRequestError, match="not static"):
+    with pytest.raises(InvalidRequestError, match="cannot leave temporarily"):
         a.leave(temporarily=True)
 
 
@@ -535,11 +535,11 @@ def test_nobody_joins_before_it_is_known_which_topics_there_are() -> None:
 
 def test_who_is_not_in_the_group_is_asked_to_join() -> None:
     shard = GroupShardWorld(orders=1)
-    with pytest.raises(UnknownMemberIdError, match="join anew"):
+    with pytest.raises(UnknownMemberIdError, match="join again"):
         shard.ask(Heartbeat(GROUP, "a", 3, 1))
     with pytest.raises(UnknownMemberIdError):
         shard.ask(Leave(GROUP, "a"))
-    with pytest.raises(InvalidRequestError, match="does not know"):
+    with pytest.raises(InvalidRequestError, match="cannot handle"):
         shard.ask(object())
 
 
@@ -553,9 +553,9 @@ def test_a_commit_needs_the_member_s_epoch() -> None:
     shard.groups.check_commit(GROUP, "a", epoch, None)
     shard.groups.check_fetch(GROUP, "a", epoch)
     shard.join("b")
-    with pytest.raises(StaleMemberEpochError, match="take the assignment"):
+    with pytest.raises(StaleMemberEpochError, match="apply the new assignment"):
         shard.groups.check_commit(GROUP, "a", epoch, None)
-    with pytest.raises(StaleMemberEpochError, match="never given"):
+    with pytest.raises(StaleMemberEpochError, match="does not exist"):
         shard.groups.check_commit(GROUP, "a", a.epoch + 1, None)
     shard.groups.check_fetch(GROUP, "a", epoch)
     with pytest.raises(UnknownMemberIdError):
@@ -597,7 +597,7 @@ def test_who_was_cut_off_commits_nothing_that_was_given_to_another_one_meanwhile
     assert lost
     assert a.letting_go == b.reading
     shard.groups.check_commit(GROUP, "a", a.epoch, "one", [*kept, ("elsewhere", 0)])
-    with pytest.raises(StaleMemberEpochError, match="is member 'b''s now"):
+    with pytest.raises(StaleMemberEpochError, match="belongs to member 'b' now"):
         shard.groups.check_commit(GROUP, "a", a.epoch, "one", kept + lost)
     shard.groups.check_commit(GROUP, "b", b.epoch, "two", lost)
 
@@ -605,7 +605,7 @@ def test_who_was_cut_off_commits_nothing_that_was_given_to_another_one_meanwhile
 def test_strangers_commit_only_to_groups_without_members() -> None:
     shard = GroupShardWorld(orders=1)
     (a,) = shard.join("a")
-    with pytest.raises(UnknownMemberIdError, match="1 member,"):
+    with pytest.raises(UnknownMemberIdError, match=r"\(1 member\)"):
         shard.groups.check_commit(GROUP, "", -1, None)
     shard.groups.check_fetch(GROUP, "", -1)
     a.leave()
@@ -627,7 +627,7 @@ def test_a_rebalance_is_reported_with_its_reason_its_moves_and_how_long_nobody_r
     shard.converge()
     last = shard.rebalances()[-1]
     assert last.reason == (
-        "member a (client billing) is gone: its connection broke, and it did not come back within the grace"
+        "member a (client billing) is gone: its connection broke and it did not reconnect within the grace period"
     )
     assert [(move.topic, move.partition, move.from_member, move.to_member, move.unread_ms) for move in last.moves] == [
         ("orders", mine[0], "a", "b", 520)

@@ -246,7 +246,7 @@ def test_a_transaction_times_out_and_its_producer_aborts_it_too() -> None:
     assert shard.state() is S.PREPARE_ABORT
     with pytest.raises(ProducerFencedError):
         shard.add(producer, TWO)
-    with pytest.raises(TransactionAbortableError, match="abort it here too"):
+    with pytest.raises(TransactionAbortableError, match="abort it in this producer too"):
         shard.end(producer)
     shard.mark()
     with pytest.raises(TransactionAbortableError):

@@ -61,7 +61,7 @@ def test_batches_of_a_producer_follow_each_other() -> None:
     found = table(batch(0, 0, 3))
     assert found.check(batch(9, 3)).check is Check.NEXT
     assert found.check(batch(9, 4)).check is Check.OUT_OF_ORDER
-    assert "sequence 4 came, 3 is next" in found.check(batch(9, 4)).why
+    assert "received sequence 4, expected 3" in found.check(batch(9, 4)).why
     assert found.check(batch(9, 2)).check is Check.OUT_OF_ORDER
 
 

@@ -202,7 +202,7 @@ def test_a_failed_swap_is_final_whatever_the_disk_gives_as_its_reason() -> None:
     ledger = Ledger()
     ledger.fill(100)
     ledger.fs.faults.append(Fault("rename", errno.ENOSPC, path_ends=".log.swap"))
-    with pytest.raises(OSError, match="swap failed") as failed:
+    with pytest.raises(OSError, match="cannot swap in") as failed:
         ledger.clean()
     assert failed.value.errno == errno.EIO
 

@@ -179,8 +179,8 @@ def test_another_history_is_refused_by_its_epoch_and_by_its_length() -> None:
         quorum.term = 3
         quorum.topic("b")
         async with serving([Member(quorum, 1)]) as (served,), stub_of(served) as stub:
-            assert "has epoch 3, but the follower has seen 2" in await _refusal(follow_from(stub, 3, 2))
-            assert "has epoch 1, but the follower has seen 3" in await _refusal(follow_from(stub, 2, 3))
+            assert "has epoch 3, but the follower has epoch 2" in await _refusal(follow_from(stub, 3, 2))
+            assert "has epoch 1, but the follower has epoch 3" in await _refusal(follow_from(stub, 2, 3))
             assert (await _refusal(follow_from(stub, 9, 3))).startswith("DIVERGING_METADATA: the metadata log is comm")
             assert (await _refusal(follow_from(stub, -1))).startswith("OFFSET_OUT_OF_RANGE")
             call = follow_from(stub, 3, 3)
@@ -260,7 +260,7 @@ def test_no_barrier_ends_without_a_leader_and_a_forwarded_question_goes_no_furth
             second.member.leader_id = -1
             with pytest.raises(grpc.aio.AioRpcError) as refused:
                 await stub.ReadIndex(index_request())
-            assert "no controller is known to lead" in str(refused.value.details())
+            assert "no controller is leader now" in str(refused.value.details())
 
     asyncio.run(work())
 
@@ -360,7 +360,7 @@ def test_a_read_that_may_be_stale_gets_what_is_known_and_its_age(monkeypatch: py
             second.leader_id = -1
             with pytest.raises(grpc.aio.AioRpcError) as refused:
                 await _confirm(stub, is_deferred=True)
-            assert "no controller is known to lead" in str(refused.value.details())
+            assert "no controller is leader now" in str(refused.value.details())
             second.leader_id = 1
             # When no heartbeats bring one something is wrong, and a barrier is asked for.
             await until(lambda: (served.service.lag.ms or 0) > read_index.OVERDUE_MS, "the barrier to be overdue")

@@ -287,7 +287,7 @@ def test_an_image_of_another_history_is_refused_for_good() -> None:
             other.topic(name)
         async with serving([Member(quorum, 1)]) as (controller,):
             address = [controller.member.address]
-            with pytest.raises(DivergingMetadataError, match="epoch 1, but the follower has seen 5"):
+            with pytest.raises(DivergingMetadataError, match="epoch 1, but the follower has epoch 5"):
                 await MetadataFollower(address, CLUSTER, image=other.image).run()
             other.term = 1
             for name in "defg":

@@ -204,7 +204,7 @@ def test_kafkas_own_file_is_taken_and_what_does_nothing_is_reported(tmp_path: Pa
         ("sasl.jaas.config=PlainLoginModule password=hunter2;", "authentication is not built yet"),
         ("listener.name.client.ssl.key.password=hunter2", "a listener has no settings of its own"),
         ("security.inter.broker.protocol=SASL_SSL", "TLS is not built yet"),
-        ("authorizer.class.name=org.example.Authorizer", "everybody who can connect may do everything"),
+        ("authorizer.class.name=org.example.Authorizer", "any client that can connect may do everything"),
         ("super.users=User:admin", "authorization is not built yet"),
         ("quota.producer.default=1048576", "quotas are not built yet"),
         ("config.providers=file", "is not replaced"),

@@ -137,7 +137,7 @@ def test_formatting_again_touches_nothing_and_checks_the_id() -> None:
         assert (kept.created, kept.meta.directory_id) == (False, ONE)
     assert len(write.written) == 1
     other = _ask(LIST.replace(id_to_text(ONE), "JEXY6aqzQY-32P5TStzaFg"))
-    with pytest.raises(InvalidConfigError, match="keeps its id for life"):
+    with pytest.raises(InvalidConfigError, match="the id of a directory does not change"):
         format_directories(
             ["/q"], cluster_id="c", node_id=1, first=other, write_voters=write, ignore_formatted=True, fs=fs
         )

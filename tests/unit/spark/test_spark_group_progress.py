@@ -92,7 +92,7 @@ def test_a_commit_that_hangs_holds_up_nobody_and_the_next_one_overtakes_it(
         world.progress.reached({T0: offset})
     assert world.group.committed == [{T0: 5}], "one at a time"
     assert [record.getMessage() for record in caplog.records if "group 'g'" in record.getMessage()] == [
-        "the query's progress is not committed to group 'g' after 0 s; the query goes on meanwhile"
+        "cannot commit the query's progress to group 'g' for 0 s; the query continues"
     ]
     world.group.futures[0].set_result(None)
     world.progress.reached({T0: 7})
@@ -116,9 +116,9 @@ def test_a_commit_that_fails_is_a_warning_and_is_tried_again_later(
                 future.cancel()
         for offset in range(6, 100):
             world.progress.reached({T0: offset})
-    (warning,) = (text for record in caplog.records if "could not be committed" in (text := record.getMessage()))
+    (warning,) = (text for record in caplog.records if "Next attempt" in (text := record.getMessage()))
     assert "group 'g'" in warning, "once, not with each trigger"
-    assert "The query goes on" in warning
+    assert "The query continues" in warning
     world.group.failure, world.group.is_held, world.group.closed = None, False, False
     world.now_s += PAUSE_S
     world.progress.reached({T0: 100})

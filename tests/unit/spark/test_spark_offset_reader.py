@@ -146,7 +146,7 @@ def test_a_batch_whose_start_lies_after_its_end_is_a_loss() -> None:
 def test_a_batch_whose_given_start_is_gone_is_a_loss_before_any_task_runs() -> None:
     cluster = FakeCluster({T0: (7, 9), T1: (0, 5)})
     given = {"startingOffsets": '{"t":{"0":3,"1":1}}'}
-    message = r"t-0: offsets 3 to 9 are wanted, but the log begins at 7: 4 offsets are gone.*failOnDataLoss"
+    message = r"t-0: offsets 3 to 9 are missing, the log starts at 7: 4 offsets are deleted.*failOnDataLoss"
     with pytest.raises(DataLossError, match=message):
         plan_batch(parse_options(options(**given), streaming=False), cluster)
     lenient = parse_options(options(**given, failOnDataLoss="false"), streaming=False)

@@ -83,8 +83,8 @@ def test_a_partition_added_since_is_read_from_its_beginning() -> None:
 @pytest.mark.parametrize(
     ("start", "end", "first", "message"),
     [
-        ({}, {partition(1): 9}, {partition(1): 3}, "begins at 3 instead of 0"),
-        ({}, {partition(1): 9}, {}, "cannot find where t-1 begins"),
+        ({}, {partition(1): 9}, {partition(1): 3}, "starts at 3 instead of 0"),
+        ({}, {partition(1): 9}, {}, "cannot find the start of t-1"),
         ({partition(0): 1, partition(1): 2}, {partition(0): 1}, {}, "t-1 is gone"),
         ({partition(0): 9}, {partition(0): 4}, {}, "t-0 went back from offset 9 to 4"),
     ],

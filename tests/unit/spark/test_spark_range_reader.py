@@ -36,7 +36,7 @@ def test_only_the_columns_that_were_asked_for_come_out() -> None:
 
 
 def test_offsets_that_are_gone_fail_the_task() -> None:
-    with pytest.raises(DataLossError, match=r"offsets 10 to 21 are wanted, 15 to 100 are there.*failOnDataLoss"):
+    with pytest.raises(DataLossError, match=r"offsets 10 to 21 were not read: the log has 15 to 100.*failOnDataLoss"):
         read(FakeCluster({T0: (15, 100)}), 10, 21)
 
 
@@ -56,7 +56,7 @@ def test_with_loss_accepted_what_is_left_is_read(log: tuple[int, int], expected:
 
 def test_a_loss_that_is_accepted_is_reported_with_its_size(caplog: pytest.LogCaptureFixture) -> None:
     read(FakeCluster({T0: (15, 18)}), 10, 21, fail=False)
-    assert "t-0: offsets 10 to 21 are wanted, 15 to 18 are there: 8 offsets are skipped, going on at 15" in caplog.text
+    assert "offsets 10 to 21 were not read: the log has 15 to 18: 8 offsets are skipped, going on at 15" in caplog.text
 
 
 @pytest.mark.parametrize("fail", [True, False])
@@ -66,9 +66,7 @@ def test_a_topic_made_anew_since_the_plan_is_a_loss_also_when_it_has_such_offset
     asked = {"columns": ("offset",), "fail_on_data_loss": fail, "timeout_ms": 1, "topic_id": "of the plan"}
     batches = read_range(FakeCluster({T0: (0, 100)}), OffsetRange("t", 0, 10, 21), **asked)  # type: ignore[arg-type]
     if fail:
-        with pytest.raises(
-            DataLossError, match=r"t-0: offsets 10 to 21 are wanted of a topic that was deleted and cre"
-        ):
+        with pytest.raises(DataLossError, match=r"t-0: offsets 10 to 21 were not read: the topic was deleted and cre"):
             list(batches)
     else:
         assert list(batches) == []
@@ -136,7 +134,7 @@ class DeletedTopicCluster(FakeCluster):
 
 
 def test_a_topic_deleted_in_the_middle_is_a_loss_like_any_other() -> None:
-    with pytest.raises(DataLossError, match=r"offsets 8 to 40 are wanted, but it does not exist any more.*deleted"):
+    with pytest.raises(DataLossError, match=r"offsets 8 to 40 were not read: the topic no longer exists.*deleted"):
         read(DeletedTopicCluster({T0: (0, 100)}), 0, 40)
     assert read(DeletedTopicCluster({T0: (0, 100)}), 0, 40, fail=False) == list(range(8))
 

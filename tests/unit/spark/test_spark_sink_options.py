@@ -34,7 +34,7 @@ def test_without_the_option_the_column_says_the_topic() -> None:
     [
         ({"kafka__key__serializer": "x"}, "INVALID_CONFIG", "'key.serializer' is not supported by the Spark sink"),
         ({"headrace__value__serializer": "x"}, "INVALID_CONFIG", "use DataFrame functions to encode"),
-        ({"kafka__partitioner__class": "x"}, "INVALID_CONFIG", "column named partition"),
+        ({"kafka__partitioner__class": "x"}, "INVALID_CONFIG", "partition column"),
         ({"kafka__transactional__id": "x"}, "UNSUPPORTED_VERSION", "at least once until transactions are built"),
         ({"kafka__enable__idempotence": "true", "kafka__acks": "1"}, "INVALID_CONFIG", "must be all"),
         ({"kafka__lingr__ms": "1"}, "INVALID_CONFIG", "did you mean 'linger.ms'"),

@@ -148,7 +148,7 @@ def test_the_first_sign_of_failure_ends_the_task_before_more_rows_are_taken(monk
 def test_a_null_topic_gives_up_the_producer_and_names_the_row() -> None:
     producer = FakeProducer()
     rows = batches(["a", "b"], topics=[["x", None]])
-    with pytest.raises(NullTopicError, match=r"row 1 of this task \(value='b'\).*No row is known to have been written"):
+    with pytest.raises(NullTopicError, match=r"row 1 of this task \(value='b'\).*No row was acknowledged"):
         write(producer, rows, BY_ROW)
     assert producer.closed
 
@@ -172,7 +172,7 @@ def test_what_was_written_is_reported_by_partition_over_all_tasks() -> None:
         "10 rows were acknowledged and stay in the log (t-0: 9 (offsets 2 to 12), t-1: 1 (offsets 0 to 0)); others may "
         "be there too"
     )
-    assert written_text([None]) == "No row is known to have been written; some may be in the log all the same"
+    assert written_text([None]) == "No row was acknowledged, but some may be in the log"
     many = SinkCommit(tuple(PartitionWritten("t", p, 0, 0, 1) for p in range(20)))
     assert "and 12 more partitions" in written_text([many])
 

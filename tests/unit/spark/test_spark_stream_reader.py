@@ -125,7 +125,7 @@ def test_a_partition_added_meanwhile_is_read_from_its_beginning() -> None:
 
 def test_a_partition_added_late_whose_head_is_gone_is_a_loss() -> None:
     cluster = FakeCluster({T0: (0, 5), T1: (3, 7)})
-    with pytest.raises(DataLossError, match="t-1 was added and begins at 3"):
+    with pytest.raises(DataLossError, match="t-1 was added and starts at 3"):
         Reader(cluster).ranges(offsets(p0=5), offsets(p0=5, p1=7))
     lenient = Reader(cluster, failOnDataLoss="false")
     assert lenient.ranges(offsets(p0=5), offsets(p0=5, p1=7)) == [(1, 3, 7)]
@@ -169,7 +169,7 @@ def test_a_restart_in_the_first_batch_sees_that_its_head_aged_out() -> None:
     end = first.latestOffset(first.initialOffset(), ReadAllAvailable())
     cluster.logs[T0] = (2, 9)
     again = Reader(cluster, startingOffsets="earliest")
-    with pytest.raises(DataLossError, match="t-0: offsets 0 to 5 are wanted, but the log begins at 2: 2 offsets are g"):
+    with pytest.raises(DataLossError, match="t-0: offsets 0 to 5 are missing, the log starts at 2: 2 offsets are d"):
         again.ranges(again.initialOffset(), end)
     lenient = Reader(cluster, startingOffsets="earliest", failOnDataLoss="false")
     assert lenient.ranges(lenient.initialOffset(), end) == [(0, 2, 5)]
@@ -183,10 +183,10 @@ def test_a_limit_counts_what_is_left_when_the_starts_have_moved(caplog: pytest.L
     end = reader.latestOffset(start, reader.getDefaultReadLimit())
     assert end == offsets(p0=85, p1=5)
     assert reader.ranges(start, end) == [(0, 80, 85), (1, 0, 5)]
-    assert "t-0: offsets 0 to 85 are wanted, but the log begins at 80: 80 offsets are gone" in caplog.text
+    assert "t-0: offsets 0 to 85 are missing, the log starts at 80: 80 offsets are deleted" in caplog.text
     assert reader.ranges(end, reader.latestOffset(end, reader.getDefaultReadLimit())) == [(0, 85, 90), (1, 5, 10)]
     strict = Reader(cluster, maxOffsetsPerTrigger=10)
-    with pytest.raises(DataLossError, match="80 offsets are gone"):
+    with pytest.raises(DataLossError, match="80 offsets are deleted"):
         strict.ranges(start, strict.latestOffset(start, strict.getDefaultReadLimit()))
 
 
@@ -211,7 +211,7 @@ def test_a_topic_made_anew_is_a_loss_or_is_read_from_its_start(new_end: int, lim
         return reader, cluster, at
 
     reader, _, at = made()
-    with pytest.raises(DataLossError, match="t-0: the topic was deleted and created anew"):
+    with pytest.raises(DataLossError, match="t-0: the topic was deleted and created again"):
         reader.latestOffset(at, ReadAllAvailable())
 
     reader, cluster, at = made(failOnDataLoss="false")

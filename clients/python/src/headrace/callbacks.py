@@ -84,7 +84,7 @@ def run_callback(callback: Callable[..., object], *arguments: Any) -> None:
     try:
         callback(*arguments)
     except BaseException as error:
-        logger.exception("the callback %s raised an error; the client goes on", name_of(callback))
+        logger.exception("the callback %s raised an error; the client continues", name_of(callback))
         if not is_io and not isinstance(error, Exception):
             raise
     finally:

@@ -40,8 +40,12 @@ _ROLES = ("brokers", "controllers", "coordinators")
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Keys of pytest's configuration; ``pytest -o headrace_mode=process`` for one run."""
     parser.addini("headrace_mode", "how the fixture `headrace` runs: inprocess or process", default="inprocess")
-    parser.addini("headrace_nodes", "what it has, such as: 3 brokers, 3 controllers, 1 coordinators", default="")
-    parser.addini("headrace_config", "keys of all its nodes, one key=value a line", type="linelist", default=[])
+    parser.addini(
+        "headrace_nodes", "the nodes of its cluster, such as: 3 brokers, 3 controllers, 1 coordinators", default=""
+    )
+    parser.addini(
+        "headrace_config", "configuration keys of all its nodes, one key=value a line", type="linelist", default=[]
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -98,7 +102,7 @@ def _own_shape(config: pytest.Config, mark: pytest.Mark | None) -> dict[str, Any
     if mark is None:
         return shape
     if mark.args:
-        raise pytest.UsageError(f"@pytest.mark.{_MARK}{mark.args}: name the arguments, as in brokers=3")
+        raise pytest.UsageError(f"@pytest.mark.{_MARK}{mark.args}: pass keyword arguments, such as brokers=3")
     return {**shape, **mark.kwargs, "config": shape["config"] | dict(mark.kwargs.get("config") or {})}
 
 
@@ -110,9 +114,12 @@ def _shape(config: pytest.Config) -> dict[str, Any]:
         count, _, role = part.partition(" ")
         role = role.strip() if role.strip().endswith("s") else role.strip() + "s"
         if not count.isdecimal() or role not in _ROLES:
-            raise pytest.UsageError(f"headrace_nodes: {part!r} is not like '3 brokers'; there are {', '.join(_ROLES)}")
+            raise pytest.UsageError(
+                f"headrace_nodes: {part!r} must be a number and a role, such as '3 brokers'; the roles are "
+                f"{', '.join(_ROLES)}"
+            )
         if role in said:
-            raise pytest.UsageError(f"headrace_nodes: how many {role} there are is said twice")
+            raise pytest.UsageError(f"headrace_nodes: {role} is given twice")
         said.add(role)
         shape[role] = int(count)
     lines = [line.partition("=") for line in config.getini("headrace_config")]

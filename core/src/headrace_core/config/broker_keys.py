@@ -39,7 +39,7 @@ def _check_selector(name: str) -> str | None:
 
 
 BROKER = (
-    honoured("broker.rack", None, "Where the broker stands; replicas are spread over racks."),
+    honoured("broker.rack", None, "The rack or zone of the broker; replicas are spread over racks."),
     honoured("controlled.shutdown.enable", True, "Hand leaderships over before stopping."),
     honoured("request.timeout.ms", 30_000, "How long a request may take when it does not say so itself.", low=1),
     honoured(
@@ -53,8 +53,8 @@ BROKER = (
     honoured(
         "max.connections",
         10_000,
-        "How many connections each listener takes; one more is closed as soon as it is accepted. Fewer where the "
-        "process may not open so many files (docs/reference/limits.md).",
+        "The most connections of each listener; further ones are closed as soon as they are accepted. Lower when "
+        "the process may open fewer files (docs/reference/limits.md).",
         low=1,
         source="KIP-402",
     ),
@@ -65,7 +65,7 @@ UPKEEP = (
     honoured(
         "log.retention.check.interval.ms",
         300_000,
-        "How often the broker looks for segments that retention lets go. (Kafka: only by a restart.)",
+        "How often the broker looks for segments that retention deletes. (Kafka: only by a restart.)",
         kind=Kind.LONG,
         low=1,
         scope=Scope.CLUSTER_WIDE,
@@ -88,7 +88,7 @@ UPKEEP = (
     honoured(
         "log.cleaner.enable",
         True,
-        "Does this broker compact? Without it the topics with cleanup.policy=compact grow without end.",
+        "Whether this broker compacts logs. If false, topics with cleanup.policy=compact grow without limit.",
     ),
     honoured(
         "log.cleaner.threads",
@@ -182,7 +182,7 @@ REPLICATION = (
     honoured(
         "replica.lag.time.max.ms",
         30_000,
-        "A follower whose disk has not had all that the leader has for so long leaves the in-sync set; earlier "
+        "A follower leaves the in-sync set when its disk has not caught up with the leader for this time; earlier "
         "when its link to the leader is broken, or its log takes no appends.",
         kind=Kind.LONG,
         low=1,
@@ -216,12 +216,27 @@ REPLICATION = (
     ),
     accepted("replica.fetch.max.bytes", 1_048_576, "Bytes of one partition in one fetch.", _REPLICATION, low=0),
     accepted(
-        "replica.fetch.min.bytes", 1, "A follower's fetch is answered when so many bytes are there.", _REPLICATION
+        "replica.fetch.min.bytes",
+        1,
+        "The least bytes in an answer to a follower's fetch; the leader waits for them.",
+        _REPLICATION,
     ),
-    accepted("replica.fetch.response.max.bytes", 10_485_760, "Bytes of one answer to a follower.", _REPLICATION, low=0),
+    accepted(
+        "replica.fetch.response.max.bytes",
+        10_485_760,
+        "The most bytes of one answer to a follower.",
+        _REPLICATION,
+        low=0,
+    ),
     accepted("replica.fetch.wait.max.ms", 500, "How long a follower's fetch waits for records.", _REPLICATION),
     accepted("replica.fetch.backoff.ms", 1_000, "How long a follower rests after an error.", _REPLICATION, low=0),
-    accepted("replica.socket.timeout.ms", 30_000, "When a silent leader counts as gone.", _REPLICATION, low=1),
+    accepted(
+        "replica.socket.timeout.ms",
+        30_000,
+        "How long a follower waits for a silent leader before it reconnects.",
+        _REPLICATION,
+        low=1,
+    ),
     accepted("replica.socket.receive.buffer.bytes", 65_536, "SO_RCVBUF of a follower.", _REPLICATION),
     accepted(
         "eligible.leader.replicas.enable",
@@ -280,14 +295,14 @@ LOGS = (
     accepted(
         "log.flush.scheduler.interval.ms",
         LONG_MAX,
-        "How often logs are looked for that have to be forced to disk.",
+        "How often the broker looks for logs to flush.",
         "has no effect: each log knows when it is due (log.flush.interval.ms)",
         kind=Kind.LONG,
     ),
     accepted(
         "log.dir.failure.timeout.ms",
         30_000,
-        "A broker stops that cannot tell the controller about a failed directory for so long.",
+        "A broker stops if it cannot report a failed directory to the controller for this time.",
         "has no effect: such a broker is fenced by its missing heartbeats",
         kind=Kind.LONG,
         low=1,
@@ -329,7 +344,7 @@ TIERED = (
     accepted(
         "follower.fetch.last.tiered.offset.enable",
         False,
-        "Does an empty follower begin after what is in tiered storage?",
+        "Whether an empty follower starts after the offsets in tiered storage.",
         _TIERED,
         scope=Scope.CLUSTER_WIDE,
         source="KIP-1023",

@@ -33,7 +33,7 @@ _COMMON = (
     honoured(
         "bootstrap.timeout.ms",
         10_000,
-        "How long the bootstrap servers are tried before BootstrapError.",
+        "How long the client retries the bootstrap servers before it raises BootstrapError.",
         low=0,
         source=HEADRACE,
     ),
@@ -46,7 +46,7 @@ _COMMON = (
     accepted(
         "reconnect.backoff.ms",
         50,
-        "The pause before a connection is tried again.",
+        "The pause before the client reconnects.",
         "gRPC reconnects by itself, after 50 ms at first",
         kind=Kind.LONG,
         low=0,
@@ -54,7 +54,7 @@ _COMMON = (
     accepted(
         "reconnect.backoff.max.ms",
         1_000,
-        "The longest pause before a connection is tried again.",
+        "The longest pause before the client reconnects.",
         "gRPC reconnects by itself, after 1 s at most",
         kind=Kind.LONG,
         low=0,
@@ -62,7 +62,7 @@ _COMMON = (
     accepted(
         "connections.max.idle.ms",
         540_000,
-        "When an idle connection is closed.",
+        "How long a connection may be idle before it is closed.",
         "connections stay open: each carries one stream",
         kind=Kind.LONG,
     ),
@@ -101,13 +101,13 @@ _COMMON = (
         "metadata.recovery.strategy",
         "rebootstrap",
         "What to do when no known broker answers.",
-        "the bootstrap servers are tried again",
+        "the client connects to the bootstrap servers again",
         source="KIP-899",
     ),
     accepted(
         "metadata.recovery.rebootstrap.trigger.ms",
         300_000,
-        "When that is done.",
+        "How long no known broker answers before the client does that.",
         "it is done at once",
         kind=Kind.LONG,
         low=0,
@@ -125,7 +125,7 @@ _COMMON = (
         _CONNECTING,
         kind=Kind.LONG,
     ),
-    refused("config.providers", [], "Where ${...} in values is looked up.", _PROVIDERS, source="KIP-297"),
+    refused("config.providers", [], "The classes that resolve ${...} in values.", _PROVIDERS, source="KIP-297"),
     refused("config.providers.*", None, "Settings of such a provider.", _PROVIDERS, kind=Kind.PASSWORD),
     refused("security.providers", None, "Java classes with security algorithms.", _JAVA),
     refused("ssl.*", None, "TLS: certificates, protocols, ciphers.", _TLS, kind=Kind.PASSWORD),
@@ -135,7 +135,13 @@ _COMMON = (
 PRODUCER = ConfigDef(
     (
         *_COMMON,
-        honoured("acks", "all", "Who must hold a record: all (-1), 1, 0.", choices=("all", "-1", "1", "0")),
+        honoured(
+            "acks",
+            "all",
+            "Which replicas must have a record before it is acknowledged: all (-1) in-sync ones, the leader (1), "
+            "none (0).",
+            choices=("all", "-1", "1", "0"),
+        ),
         honoured(
             "linger.ms",
             0,
@@ -148,8 +154,8 @@ PRODUCER = ConfigDef(
         honoured(
             "batch.size",
             1_048_576,
-            "The most uncompressed bytes of a batch (Kafka: 16384). A message costs the same whatever it carries, and "
-            "a batch's memory grows with its content, so a large limit costs nothing when it is idle.",
+            "The most uncompressed bytes of a batch (Kafka: 16384). The cost of a request does not depend on its "
+            "size, and a batch's memory grows with its content, so a large limit costs nothing when it is idle.",
             low=0,
         ),
         honoured("buffer.memory", 33_554_432, "The most bytes of records not yet acknowledged.", kind=Kind.LONG, low=1),
@@ -161,7 +167,7 @@ PRODUCER = ConfigDef(
             "max.in.flight.requests.per.connection", 5, "How many requests may be unanswered at each broker.", low=1
         ),
         honoured("delivery.timeout.ms", 120_000, "From send to the outcome, retries included.", low=1),
-        honoured("retries", INT_MAX, "How often a batch is tried again within delivery.timeout.ms.", low=0),
+        honoured("retries", INT_MAX, "How many times the producer retries a batch within delivery.timeout.ms.", low=0),
         honoured("compression.type", "none", "How batches are compressed.", choices=_COMPRESSIONS),
         honoured("compression.gzip.level", -1, "Level of gzip; -1 is its default.", low=-1, high=9),
         honoured("compression.lz4.level", 9, "Level of lz4.", low=1, high=17),
@@ -211,7 +217,7 @@ PRODUCER = ConfigDef(
         accepted(
             "partitioner.availability.timeout.ms",
             0,
-            "When a partition that does not move counts as unavailable.",
+            "After how long without an acknowledgement a partition counts as unavailable.",
             "a partition without a leader, or with a longer queue, already gets no records without a key",
             kind=Kind.LONG,
             low=0,
@@ -226,14 +232,14 @@ PRODUCER = ConfigDef(
         refused(
             "transaction.two.phase.commit.enable",
             False,
-            "Let somebody else decide about a prepared transaction.",
+            "Let another system commit or abort a prepared transaction.",
             "transactions are not built yet; leave it out",
             source="KIP-939",
         ),
         accepted(
             "metadata.max.idle.ms",
             300_000,
-            "When the metadata of a topic that is not written to is forgotten.",
+            "How long the producer keeps the metadata of a topic without writes.",
             "a topic's metadata is kept until the producer is closed",
             kind=Kind.LONG,
             low=5_000,
@@ -245,11 +251,11 @@ PRODUCER = ConfigDef(
 CONSUMER = ConfigDef(
     (
         *_COMMON,
-        honoured("group.id", None, "The consumer group: who shares work, and commits offsets, under this name."),
+        honoured("group.id", None, "The id of the consumer group: its members share partitions and commit offsets."),
         honoured(
             "group.instance.id",
             None,
-            "A static member's name: a restart within the session's time-out moves no partitions.",
+            "A static member's name: a restart within the session timeout moves no partitions.",
             source="KIP-345",
         ),
         accepted(
@@ -270,7 +276,7 @@ CONSUMER = ConfigDef(
         honoured(
             "auto.offset.reset",
             "latest",
-            "Where to begin when there is no position, or it is out of range.",
+            "Where the consumer starts when it has no position, or its position is out of range.",
             choices=("earliest", "latest", "none"),
         ),
         honoured(
@@ -287,21 +293,21 @@ CONSUMER = ConfigDef(
         honoured(
             "isolation.level",
             "read_uncommitted",
-            "Which records may be read.",
+            "Which records the consumer returns.",
             choices=("read_uncommitted", "read_committed"),
         ),
         honoured(
             "max.poll.interval.ms",
             300_000,
-            "The longest time that a group's member may do nothing with its consumer (each step of an iteration "
-            "counts); then it leaves, and others have its partitions. Also the rebalance time-out.",
+            "The longest time between two calls of a group's consumer (each step of an iteration counts); after it "
+            "the member leaves and others get its partitions. Also the rebalance timeout.",
             low=1,
         ),
         honoured("max.poll.records", 500, "The most records that one poll returns.", low=1),
         accepted(
             "session.timeout.ms",
             45_000,
-            "When a silent member is gone.",
+            "How long the coordinator waits for a heartbeat before it removes the member.",
             "the server's group.consumer.session.timeout.ms decides",
         ),
         accepted(
@@ -310,10 +316,12 @@ CONSUMER = ConfigDef(
             "How often a member reports.",
             "the server's group.consumer.heartbeat.interval.ms decides",
         ),
-        honoured("fetch.min.bytes", 1, "A fetch is answered when so many bytes are there.", low=0),
+        honoured("fetch.min.bytes", 1, "The least bytes in the answer to a fetch; the broker waits for them.", low=0),
         honoured("fetch.max.wait.ms", 500, "A fetch is answered when this time is over, at the latest.", low=0),
-        honoured("fetch.max.bytes", 52_428_800, "The most bytes of one answer.", low=1),
-        honoured("max.partition.fetch.bytes", 1_048_576, "The most bytes of one partition in an answer.", low=1),
+        honoured("fetch.max.bytes", 52_428_800, "The most bytes in the answer to a fetch.", low=1),
+        honoured(
+            "max.partition.fetch.bytes", 1_048_576, "The most bytes of one partition in the answer to a fetch.", low=1
+        ),
         honoured(
             "fetch.queue.max.bytes",
             33_554_432,
@@ -365,8 +373,8 @@ ADMIN = ConfigDef(
         accepted(
             "retries",
             INT_MAX,
-            "How often a call is tried again.",
-            "has no effect: a call is tried again until default.api.timeout.ms is over",
+            "How many times the client retries a call.",
+            "has no effect: the client retries a call until default.api.timeout.ms is over",
             low=0,
         ),
     ),

@@ -9,8 +9,8 @@ from __future__ import annotations
 from .definition import HEADRACE, LONG_MAX, Kind, Scope, accepted, honoured
 
 _PUSHED = "has no effect: the leader sends to the others as soon as it has something"
-_ELECTIONS = "has no effect: each election waits for a time drawn anew, of once to twice the election time-out"
-_TRIMMED = "has no effect: the log begins behind the last snapshot but one, whatever its size and age"
+_ELECTIONS = "has no effect: each election waits for a random time of once to twice the election timeout"
+_TRIMMED = "has no effect: the log begins after the last snapshot but one, regardless of its size and age"
 _CHUNKS = "has no effect: messages between controllers hold about 1 MiB"
 _ONE_LINK = "has no effect: a broker has one connection to the controller, and finds the active one by itself"
 
@@ -23,31 +23,33 @@ CLUSTER = (
         low=1,
         high=32767,
     ),
-    honoured("auto.create.topics.enable", True, "May a client's metadata request create the topics that it names?"),
-    honoured("delete.topic.enable", True, "May topics be deleted?"),
+    honoured(
+        "auto.create.topics.enable", True, "Whether a client's metadata request creates the topics that it names."
+    ),
+    honoured("delete.topic.enable", True, "Whether topics can be deleted."),
     honoured(
         "broker.session.timeout.ms",
         9_000,
-        "A broker or coordinator that is silent for so long is fenced: it loses its leaderships or its shards.",
+        "A broker or coordinator without a heartbeat for this time is fenced: it loses its leaderships or shards.",
         low=100,
     ),
     honoured(
         "broker.session.disconnect.grace.ms",
         500,
         "A broker whose stream of heartbeats breaks is fenced after this time, unless it heartbeats again before; "
-        "twice as long for each further break of the same process in short order, up to broker.session.timeout.ms. A "
-        "process that is gone closes its connections, so its partitions need not wait for the whole session.",
+        "twice as long for each further break of the same process in short order, up to broker.session.timeout.ms. "
+        "A process that dies closes its connections, so its partitions do not wait for the whole session.",
         source=HEADRACE,
         low=0,
     ),
-    honoured("broker.heartbeat.interval.ms", 2_000, "How often a broker tells the controller that it lives.", low=10),
+    honoured("broker.heartbeat.interval.ms", 2_000, "How often a broker sends a heartbeat to the controller.", low=10),
     honoured(
-        "auto.leader.rebalance.enable", True, "Give leaderships back to the preferred replicas from time to time?"
+        "auto.leader.rebalance.enable", True, "Whether the controller moves leaderships back to the preferred replicas."
     ),
     honoured(
         "leader.imbalance.check.interval.seconds",
         300,
-        "How often leaderships that are not with the preferred replicas are looked for.",
+        "How often the controller looks for leaders that are not the preferred replicas.",
         kind=Kind.LONG,
         low=1,
     ),
@@ -61,23 +63,23 @@ CLUSTER = (
     honoured(
         "unclean.leader.election.interval.ms",
         300_000,
-        "How often partitions without a leader are looked for that may be led uncleanly.",
+        "How often the controller looks for partitions that need an unclean election.",
         kind=Kind.LONG,
         low=1,
     ),
     honoured(
         "auto.rebalance.enable",
         True,
-        "Move replicas to a broker that joined, or has too little? A broker that was only away for a while gets "
-        "nothing: what it had is still its own.",
+        "Whether the controller moves replicas to a broker that joined or has too few. A broker that was only down "
+        "keeps its replicas and gets no others.",
         scope=Scope.CLUSTER_WIDE,
         source=HEADRACE,
     ),
     honoured(
         "auto.rebalance.delay.ms",
         30_000,
-        "The brokers that live must have been the same for so long before replicas are moved to those that have "
-        "too little, so that several that join together share in one plan.",
+        "The set of live brokers must be unchanged for this time before replicas are moved to those that have too "
+        "little, so that several that join together share in one plan.",
         kind=Kind.LONG,
         source=HEADRACE,
         low=0,
@@ -112,18 +114,18 @@ QUORUM = (
     honoured(
         "controller.quorum.election.timeout.ms",
         1_000,
-        "A controller that hears of no leader for once to twice this time asks for votes; a leader that no majority "
-        "answers for so long resigns. Heartbeats come every 0.3 of this time. That a leader's process ended is noticed "
-        "by its broken connections, within 0.3 of this time. That it stood still is not held against brokers when that "
-        "was half of this time or more, and half of their session. Above 2000 each question how old the metadata are "
-        "has a round of its own, instead of waiting for heartbeats.",
+        "A controller that hears of no leader for once to twice this time asks for votes; a leader without answers "
+        "from a majority for this time resigns. Heartbeats come every 0.3 of this time. That a leader's process "
+        "ended is noticed by its broken connections, within 0.3 of this time. That it stood still is not held "
+        "against brokers when that was half of this time or more, and half of their session. Above 2000 each "
+        "question how old the metadata are has a round of its own, instead of waiting for heartbeats.",
         low=0,
         source="KIP-595",
     ),
     accepted(
         "controller.quorum.fetch.timeout.ms",
         2_000,
-        "When a controller gives its leader up.",
+        "How long a controller waits for its leader before it starts an election.",
         "has no effect: it does after once to twice controller.quorum.election.timeout.ms without a heartbeat",
         low=0,
         source="KIP-595",
@@ -167,14 +169,14 @@ QUORUM = (
     accepted(
         "controller.quorum.auto.join.enable",
         False,
-        "Does a controller join the voters by itself?",
+        "Whether a controller joins the voters automatically.",
         "voters never join by themselves; `headrace format` names the first, `headrace quorum add` the others",
         source="KIP-853",
     ),
     honoured(
         "metadata.log.max.record.bytes.between.snapshots",
         20_971_520,
-        "A controller makes a snapshot of the metadata when its log has grown by so many bytes since the last one.",
+        "A controller writes a snapshot of the metadata when its log has grown by this many bytes since the last one.",
         kind=Kind.LONG,
         low=1,
         source="KIP-630",
@@ -197,7 +199,7 @@ QUORUM = (
     accepted(
         "metadata.max.idle.interval.ms",
         500,
-        "How often an idle controller writes a record to show that it lives.",
+        "How often an idle controller writes a no-op record.",
         "has no effect: heartbeats show that; an idle controller writes nothing",
         low=0,
         source="KIP-835",
@@ -228,7 +230,7 @@ QUORUM = (
     accepted(
         "broker.id.generation.enable",
         True,
-        "May the controller give out ids (until Kafka 4)?",
+        "Whether the controller assigns broker ids (until Kafka 4).",
         "a broker without an id always gets one, with its directories",
     ),
     accepted(

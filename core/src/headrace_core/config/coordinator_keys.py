@@ -63,7 +63,7 @@ OFFSETS = (
     honoured(
         "offsets.retention.check.interval.ms",
         600_000,
-        "How often offsets that may go are looked for.",
+        "How often the coordinator looks for expired offsets.",
         kind=Kind.LONG,
         low=1,
     ),
@@ -74,8 +74,7 @@ OFFSETS = (
     honoured(
         "offsets.commit.timeout.ms",
         5_000,
-        "How long a write to __consumer_offsets is tried, at whoever leads the partition, before those who wait for it "
-        "are told to try again.",
+        "How long a write to __consumer_offsets is retried before the waiting requests fail with a retriable error.",
         low=1,
     ),
     accepted(
@@ -101,7 +100,7 @@ GROUPS = (
         "group.coordinator.append.linger.ms",
         -1,
         "How long the coordinator lets records gather; -1: as it sees fit.",
-        "what is asked while a write is under way is gathered into the next one; nothing waits longer",
+        "requests that arrive during a write are gathered into the next one; no request waits longer",
         low=-1,
         source="KIP-848",
     ),
@@ -114,12 +113,18 @@ GROUPS = (
         scope=Scope.CLUSTER_WIDE,
     ),
     accepted(
-        "group.initial.rebalance.delay.ms", 3_000, "A new classic group waits so long.", _CLASSIC, source="KIP-134"
+        "group.initial.rebalance.delay.ms",
+        3_000,
+        "How long a new classic group waits for members before its first rebalance.",
+        _CLASSIC,
+        source="KIP-134",
     ),
     accepted("group.min.session.timeout.ms", 6_000, "The shortest session of a classic member.", _CLASSIC, low=1),
     accepted("group.max.session.timeout.ms", 1_800_000, "The longest session of a classic member.", _CLASSIC, low=1),
     accepted("group.max.size", INT_MAX, "Members of a classic group at most.", _CLASSIC, low=1, source="KIP-389"),
-    _consumer("session.timeout.ms", 45_000, "When a silent member of a group is gone."),
+    _consumer(
+        "session.timeout.ms", 45_000, "How long the coordinator waits for a heartbeat before it removes a member."
+    ),
     _of_groups("min.session.timeout.ms", 45_000, "The smallest value of it that a group may set."),
     _of_groups("max.session.timeout.ms", 60_000, "The largest value of it that a group may set."),
     _consumer("heartbeat.interval.ms", 5_000, "How often a member reports."),
@@ -129,7 +134,7 @@ GROUPS = (
         "group.consumer.assignment.interval.ms",
         1_000,
         "The shortest time between two assignments of a group.",
-        "what a coordinator's properties file says counts; it does not change while it runs",
+        "only the coordinator's properties file sets it; it does not change while the coordinator runs",
         low=0,
         scope=Scope.CLUSTER_WIDE,
         source="KIP-1263",
@@ -139,7 +144,7 @@ GROUPS = (
     accepted(
         "group.consumer.regex.refresh.interval.ms",
         600_000,
-        "How often topics that match a pattern are looked for.",
+        "How often the coordinator looks for topics that match a pattern.",
         "topics that match are seen as soon as they are there",
         low=10_000,
         source="KIP-848",
@@ -156,15 +161,15 @@ GROUPS = (
     honoured(
         "group.consumer.connection.grace.ms",
         1_500,
-        "A member whose stream breaks, and that does not come back within this time, is gone (a static one has its "
-        "session), so its partitions need not wait for the whole session.",
+        "A member whose stream breaks and that does not reconnect within this time is removed (a static member "
+        "keeps its session), so its partitions do not wait for the whole session.",
         low=0,
         source=HEADRACE,
     ),
     accepted(
         "group.consumer.migration.policy",
         "bidirectional",
-        "May a classic group become a new one, and the other way round?",
+        "Whether a classic group may change to the new protocol, and back.",
         _CLASSIC,
         check=lambda policy: (
             None
@@ -220,15 +225,15 @@ TRANSACTIONS = (
     _transaction(
         "transaction.remove.expired.transaction.cleanup.interval.ms",
         3_600_000,
-        "How often transactional ids are forgotten that nobody used.",
+        "How often unused transactional ids are removed.",
     ),
     _transaction("transactional.id.expiration.ms", 604_800_000, "How long an unused transactional id is remembered."),
     honoured(
         "producer.id.expiration.ms",
         86_400_000,
-        "How long a partition remembers an idempotent producer that does not write, counted by the broker's clock from "
-        "its last write or the broker's start, whatever the records' timestamps say. One that resends after that may "
-        "write a duplicate: keep it well above the producers' delivery.timeout.ms.",
+        "How long a partition remembers an idempotent producer that does not write, counted by the broker's clock "
+        "from its last write or the broker's start, regardless of the records' timestamps. One that resends after "
+        "that may write a duplicate: keep it well above the producers' delivery.timeout.ms.",
         low=1,
         source="KIP-854",
         scope=Scope.CLUSTER_WIDE,
@@ -236,7 +241,7 @@ TRANSACTIONS = (
     honoured(
         "producer.id.expiration.check.interval.ms",
         600_000,
-        "How often such producers are looked for.",
+        "How often the broker looks for idle producers.",
         low=1,
         source="KIP-854",
     ),
@@ -247,7 +252,7 @@ TRANSACTIONS = (
     accepted(
         "transaction.partition.verification.enable",
         True,
-        "Does a leader ask the coordinator whether a partition is in its transaction?",
+        "Whether a leader checks with the coordinator that a partition is in the transaction.",
         _TRANSACTIONS,
         scope=Scope.CLUSTER_WIDE,
         source="KIP-890",
@@ -255,7 +260,7 @@ TRANSACTIONS = (
     accepted(
         "transaction.two.phase.commit.enable",
         False,
-        "May somebody else decide about a prepared transaction?",
+        "Whether another system may commit or abort a prepared transaction.",
         _TRANSACTIONS,
         source="KIP-939",
     ),
@@ -276,7 +281,7 @@ CHECKS: tuple[CrossCheck, ...] = (
     at_most(
         "group.consumer.heartbeat.interval.ms",
         "group.consumer.session.timeout.ms",
-        "a member would be gone before it reports",
+        "members would be removed before they send a heartbeat",
         strictly=True,
     ),
 )

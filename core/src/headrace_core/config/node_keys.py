@@ -20,8 +20,8 @@ _CONNECTIONS = "has no effect yet: connections are not counted; a stream is held
 _PURGATORY = "has no effect: a request that waits is one timer, and leaves nothing behind to purge"
 _METRICS = "has no effect: a node counts in its own process; exporting metrics is not built yet"
 _TLS = "TLS is not built yet: keep the listeners on loopback or behind a tunnel, and leave this key out"
-_SASL = "authentication is not built yet: everybody who can connect is served; leave this key out"
-_ACLS = "authorization is not built yet: everybody who can connect may do everything; leave this key out"
+_SASL = "authentication is not built yet: any client that can connect is served; leave this key out"
+_ACLS = "authorization is not built yet: any client that can connect may do everything; leave this key out"
 _JAVA = "a class of Java's cannot be loaded here; leave this key out"
 _ZOOKEEPER = "there is no ZooKeeper: the controllers keep the metadata (controller.quorum.voters)"
 _ADDRESSES = "it was an early name in Kafka; write listeners=client://host:port,internal://host:port"
@@ -32,7 +32,7 @@ NODE = (
     honoured(
         "process.roles",
         [],
-        "What this node is: controller, broker or coordinator. May be left out: the program that runs says it.",
+        "The role of this node: controller, broker or coordinator. By default the role of the program.",
         choices=ROLES,
     ),
     honoured(
@@ -45,9 +45,9 @@ NODE = (
     honoured(
         "listeners",
         ["client://127.0.0.1:9095", "internal://127.0.0.1:19095"],
-        "Where the node listens: client://host:port for clients, internal://host:port for other nodes, "
-        "external://host:port for clients that reach the nodes by other addresses (advertised.listeners says which). "
-        "Port 0 takes a free one; an empty host means all addresses.",
+        "The addresses that the node binds: client://host:port for clients, internal://host:port for other nodes, "
+        "external://host:port for clients that reach the nodes by other addresses (advertised.listeners says "
+        "which). Port 0 takes a free one; an empty host means all addresses.",
     ),
     honoured(
         "advertised.listeners", [], "How others reach the listeners, where that differs from where they are bound."
@@ -95,7 +95,7 @@ NODE = (
     honoured(
         "log.level",
         "info",
-        "How much the node says on stderr.",
+        "The lowest level of log lines on stderr.",
         source=HEADRACE,
         choices=("debug", "info", "warning", "error"),
     ),
@@ -198,7 +198,7 @@ NETWORK = (
     accepted(
         "connections.max.idle.ms",
         600_000,
-        "When an idle connection is closed.",
+        "How long a connection may be idle before it is closed.",
         "has no effect: gRPC keeps an idle connection, which costs no more than its socket",
         kind=Kind.LONG,
     ),
@@ -259,8 +259,8 @@ REFUSED = (
     ),
     refused("security.inter.broker.protocol", "PLAINTEXT", "The security protocol between brokers.", _TLS),
     refused("security.providers", None, "Java classes with security algorithms.", _JAVA),
-    refused("principal.builder.class", None, "The Java class that names who is connected.", _JAVA),
-    refused("connections.max.reauth.ms", 0, "When a client must authenticate again.", _SASL, kind=Kind.LONG),
+    refused("principal.builder.class", None, "The Java class that names the user of a connection.", _JAVA),
+    refused("connections.max.reauth.ms", 0, "After how long a client must authenticate again.", _SASL, kind=Kind.LONG),
     refused(
         "connection.failed.authentication.delay.ms",
         100,
@@ -270,17 +270,17 @@ REFUSED = (
     refused(
         "delegation.token.*",
         None,
-        "Delegation tokens: their secret, their lives.",
+        "Delegation tokens: their secret, their lifetime.",
         _SASL,
         kind=Kind.PASSWORD,
         source="KIP-48",
     ),
-    refused("authorizer.class.name", "", "The Java class that decides who may do what.", _ACLS, source="KIP-11"),
-    refused("super.users", None, "Who may do everything.", _ACLS, source="KIP-11"),
+    refused("authorizer.class.name", "", "The Java class that checks permissions.", _ACLS, source="KIP-11"),
+    refused("super.users", None, "The users with all permissions.", _ACLS, source="KIP-11"),
     refused(
         "allow.everyone.if.no.acl.found",
         None,
-        "May everybody use what has no ACL?",
+        "Whether all users may use resources without an ACL.",
         _ACLS,
         source="KIP-11",
     ),
@@ -299,10 +299,10 @@ REFUSED = (
         source="KIP-133",
     ),
     refused("client.quota.callback.class", None, "The Java class that decides quotas.", _JAVA, source="KIP-257"),
-    refused("config.providers", [], "Where ${...} in values is looked up.", _PROVIDERS, source="KIP-297"),
+    refused("config.providers", [], "The classes that resolve ${...} in values.", _PROVIDERS, source="KIP-297"),
     refused("config.providers.*", None, "Settings of such a provider.", _PROVIDERS, kind=Kind.PASSWORD),
     refused("password.encoder.*", None, "How passwords were kept in ZooKeeper.", _ZOOKEEPER, kind=Kind.PASSWORD),
-    refused("zookeeper.*", None, "Where ZooKeeper is, and how to talk to it (until Kafka 4).", _ZOOKEEPER),
+    refused("zookeeper.*", None, "The address of ZooKeeper, and its connection settings (until Kafka 4).", _ZOOKEEPER),
     *(
         refused(name, None, "An address, until Kafka 3.", _ADDRESSES)
         for name in ("host.name", "port", "advertised.host.name", "advertised.port")

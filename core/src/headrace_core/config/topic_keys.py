@@ -36,7 +36,7 @@ _KEYS = (
     honoured(
         "cleanup.policy",
         ["delete"],
-        "What becomes of old segments: delete (by time and size), compact (keep the last record of each key), or both.",
+        "What to do with old segments: delete (by time and size), compact (keep the last record of each key), or both.",
         server_key="log.cleanup.policy",
         choices=("delete", "compact"),
         check=_check_cleanup_policy,
@@ -44,7 +44,8 @@ _KEYS = (
     honoured(
         "compression.type",
         "producer",
-        "How batches are compressed in the log. producer keeps them as they were sent; anything else compresses anew.",
+        "How batches are compressed in the log. producer keeps them as they were sent; any other value compresses "
+        "them again.",
         server_key="compression.type",
         choices=_COMPRESSION,
     ),
@@ -119,7 +120,7 @@ _KEYS = (
         "log.flush",
         FlushPolicy.COMMIT.value,
         "When written records are forced to disk: commit (before they are acknowledged), interval (every flush.ms, "
-        "one second if unset), os (when the operating system likes; Kafka's way).",
+        "one second if unset), os (when the operating system does it; Kafka's way).",
         kind=Kind.STRING,
         server_key="log.flush",
         choices=tuple(policy.value for policy in FlushPolicy),
@@ -244,7 +245,7 @@ _KEYS = (
     honoured(
         "unclean.leader.election.enable",
         False,
-        "May a replica that is not in sync become leader, losing records, when no other is left?",
+        "Whether a replica that is not in sync may become leader when no other is left. That loses records.",
         server_key="unclean.leader.election.enable",
         source="KIP-106",
     ),

@@ -139,7 +139,7 @@ def load_checkpoint(fs: FileSystem, path: str) -> Checkpoint | None:
         return None
     found = decode_checkpoint(data)
     if found.problem is not None:
-        logger.error("%s is damaged: %s; what it said is made up for from what is safe", path, found.problem)
+        logger.error("%s is damaged, ignoring it: %s; recovery starts from a safe offset instead", path, found.problem)
     return found
 
 
@@ -210,8 +210,8 @@ def read_meta(fs: FileSystem, root: str) -> DirectoryMeta | None:
     problem = _wrong_checksum(data, _META_SEAL)
     if problem is not None:
         raise InvalidConfigError(
-            f"{path} is damaged: {problem}. Put right what it says of this node (the other directories' files say the "
-            "same), and remove its last line"
+            f"{path} is damaged: {problem}. Correct its values (the other directories' files hold the same "
+            "ones), and remove its last line"
         )
     values = _properties(data, "=")
     try:
@@ -223,7 +223,9 @@ def read_meta(fs: FileSystem, root: str) -> DirectoryMeta | None:
             directory_id=decode_id(values["directory.id"]),
         )
     except (KeyError, ValueError) as error:
-        raise InvalidConfigError(f"{path} is not a formatted directory's: {error!r}; format it anew") from error
+        raise InvalidConfigError(
+            f"{path} is not a formatted directory's: {error!r}; format it again (`headrace format`)"
+        ) from error
 
 
 def encode_partition_metadata(topic_id: uuid.UUID) -> bytes:
@@ -350,6 +352,8 @@ def write_quarantine(fs: FileSystem, directory: str, why: str) -> None:
 def read_quarantine(fs: FileSystem, directory: str) -> str | None:
     """Why the log is quarantined; None when it is not. A damaged file quarantines it, too."""
     try:
-        return read_file(fs, f"{directory}/{QUARANTINE}").decode("utf-8", "replace").strip() or "no reason is told"
+        return (
+            read_file(fs, f"{directory}/{QUARANTINE}").decode("utf-8", "replace").strip() or "the file gives no reason"
+        )
     except FileNotFoundError:
         return None

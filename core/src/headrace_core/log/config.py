@@ -63,7 +63,7 @@ class LogConfig:
 
     def __post_init__(self) -> None:
         if self.segment_bytes > INT_MAX or self.segment_index_bytes < 12:
-            raise ValueError(f"no log can be kept with {self}")
+            raise ValueError(f"segment.bytes or segment.index.bytes is out of range in {self}")
 
     @property
     def roll_after_ms(self) -> int:

@@ -34,7 +34,7 @@ class Kind(enum.Enum):
     PARTITION = "a partition's directory"
     LOG_DIRECTORY = "a log directory: partitions, and checkpoints of them all"
     SEVERAL = "a directory with log directories in it, as a cluster on one machine has"
-    OTHER = "nothing of a log"
+    OTHER = "no log files"
 
 
 def kind_of(fs: FileSystem, path: str) -> Kind:

@@ -74,7 +74,7 @@ class DeletedFiles:
                 except FileNotFoundError:
                     continue  # it went with its directory
                 except OSError as error:
-                    logger.warning("%s could not be removed, the next start tries again: %s", path, error)
+                    logger.warning("cannot remove %s, trying again at the next start: %s", path, error)
                     continue
                 names += 1
                 removed_bytes += size

@@ -160,7 +160,7 @@ class LogDirectory:
         root = root.rstrip("/")
         meta = read_meta(fs, root) if fs.is_directory(root) else None
         if meta is None:
-            raise InvalidConfigError(f"{root} was not formatted: there is no {META_PROPERTIES}; run format first")
+            raise InvalidConfigError(f"{root} is not formatted (no {META_PROPERTIES}); run `headrace format` first")
         for what, wanted, found in (
             ("cluster.id", cluster_id, meta.cluster_id),
             ("node.id", node_id, meta.node_id),
@@ -328,8 +328,8 @@ class LogDirectory:
             log.topic_id = topic_id
         elif log.topic_id != topic_id:
             raise InconsistentTopicIdError(
-                f"{log.directory} belongs to topic id {log.topic_id}, not to {topic_id}: an older topic "
-                "of the same name"
+                f"{log.directory} belongs to topic id {log.topic_id}, not to {topic_id}: it is of an older topic "
+                "with the same name"
             )
         return log
 
@@ -647,7 +647,7 @@ def _is_rolled(log: PartitionLog) -> bool:
     try:
         log.roll()
     except HeadraceError as error:
-        logger.warning("%s: its active segment has expired, but stays: %s", log.directory, error)
+        logger.warning("%s: cannot delete the expired active segment yet: %s", log.directory, error)
         return False
     except OSError as error:
         if error.errno not in NO_SPACE:
@@ -662,8 +662,8 @@ def _full_disk_left_out(root: str) -> Iterator[None]:
     try:
         yield
     except ServerBusyError as error:
-        logger.warning("%s: a checkpoint could not be written now, it will be: %s", root, error)
+        logger.warning("%s: cannot write a checkpoint, trying again later: %s", root, error)
     except OSError as error:
         if error.errno not in NO_SPACE:
             raise
-        logger.warning("%s: a checkpoint could not be written, the disk is full; it will be", root)
+        logger.warning("%s: cannot write a checkpoint, the disk is full; trying again later", root)

@@ -169,7 +169,7 @@ def _partitions(fs: FileSystem, path: str) -> list[str]:
             roots = [f"{path}/{name}" for name in log_directories_in(fs, path)]
             return [f"{root}/{name}" for root in roots for name in partitions_in(fs, root)]
         case _:
-            raise ValueError(f"{path}: there is no segment here; name a partition's directory, or a file in it")
+            raise ValueError(f"{path}: no segment in this directory; name a partition's directory, or a file in it")
 
 
 def is_last_segment(fs: FileSystem, path: str) -> bool:
@@ -256,7 +256,7 @@ def _dump_directory(fs: FileSystem, path: str, deep: bool) -> Iterator[Line]:
                     if is_sound or not isinstance(line, Problem)  # each entry behind the damage would be one more
                 )
             else:
-                cure = "nothing to do: the broker makes it anew when it starts"
+                cure = "nothing to do: the broker rebuilds it when it starts"
                 yield Note(f"{path}/{stem}{suffix}", -1, int(stem), "the index is missing", cure)
     for name in names:
         if name.endswith(SNAPSHOT_SUFFIX):
@@ -320,7 +320,8 @@ def partition_id_beside(fs: FileSystem, directory: str, names: Sequence[str]) ->
             0,
             -1,
             error.message.removeprefix(path).removeprefix(", position 0: ").partition("; restore")[0].strip(),
-            "stop the broker and write it anew, by the topic's id (docs/operations/damage.md, partition.metadata)",
+            "stop the broker and write the file again with the topic's id (docs/operations/damage.md, "
+            "partition.metadata)",
         )
 
 

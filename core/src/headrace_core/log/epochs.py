@@ -100,7 +100,7 @@ class LeaderEpochs:
         except OSError as error:
             if error.errno not in NO_SPACE:
                 raise
-            logger.warning("%s could not be written, the disk is full: it will be with the next epoch", self._path)
+            logger.warning("cannot write %s, the disk is full; trying again with the next epoch", self._path)
             self.entries = entries
 
     def made_anew(self) -> None:

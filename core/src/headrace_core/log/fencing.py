@@ -70,13 +70,13 @@ def check_fence(fence: Fence, largest_epoch: int, end: int, partition: TopicPart
     ``largest_epoch``."""
     if fence.epoch < largest_epoch:
         raise FencedShardEpochError(
-            f"{partition}: shard epoch {fence.epoch} is over, epoch {largest_epoch} has claimed the shard: nothing was "
-            "written; resign the shard"
+            f"{partition}: shard epoch {fence.epoch} is out of date, epoch {largest_epoch} has claimed the shard: "
+            "nothing was written; release the shard"
         )
     if fence.expected_end is not None and fence.expected_end != end:
         raise UnexpectedLogEndError(
-            f"{partition}: the append was decided on a log that ends at {fence.expected_end}, but it ends at {end}: "
-            "nothing was written; replay what is there, and decide anew"
+            f"{partition}: the append expects a log that ends at {fence.expected_end}, but it ends at {end}: "
+            "nothing was written; replay the log, then append again"
         )
 
 

@@ -122,7 +122,7 @@ class Pace:
     def check(self) -> None:
         """Raise MoveCancelledError if cancelled."""
         if self._cancelled.is_set():
-            raise MoveCancelledError("the move was cancelled: the log stays where it is")
+            raise MoveCancelledError("the move was cancelled; the log stays in its directory")
 
     def wait(self, size: int) -> None:
         """Wait until the copy may continue after ``size`` bytes. Raises MoveCancelledError."""
@@ -359,15 +359,15 @@ class LogCopy:
             if self._fs.exists(f"{source}/{MARKER}"):
                 remove_marker(self._fs, source)
         except HeadraceError as error:
-            raise MarkerStaysError(f"{source}/{MARKER} could not be removed for good: {error}") from error
+            raise MarkerStaysError(f"{source}/{MARKER} cannot be removed durably: {error}") from error
         except OSError as error:
-            raise OSError(errno.EIO, f"the marker of a move could not be removed: {error}", source) from error
+            raise OSError(errno.EIO, f"cannot remove the marker of a move: {error}", source) from error
 
     def _in_doubt(self, error: Exception) -> MoveInDoubtError:
         return MoveInDoubtError(
             f"{self.log.topic_partition} was being moved from {self.log.directory} to {self._target_root}, which "
-            f"failed at that moment ({error}): which of the two is the log shows when the broker starts with both "
-            "directories"
+            f"failed at that moment ({error}): restart the broker with both directories to find out which of the "
+            "two has the log"
         )
 
 
@@ -430,8 +430,8 @@ def find_leftovers(directory: LogDirectory) -> Leftovers:
 class Marked(enum.Enum):
     """Verdict on a marked log; see the module's table."""
 
-    LOG = "the log: the move was never committed"
-    STALE = "left over: the log is elsewhere"
+    LOG = "kept: the move was not committed"
+    STALE = "removed: the log is in the other directory"
     UNKNOWN = "not known"
 
 

@@ -107,7 +107,7 @@ class _Opening:
         acknowledged since."""
         while len(segments) > 1 and segments[-1].size == 0 and self.reaches(segments[-2], segments[-1].base_offset):
             empty = segments.pop()
-            self.notes.append(f"{empty.path}: empty, and the segment before it goes on beyond its offset: removed")
+            self.notes.append(f"{empty.path}: empty, and the segment before it continues beyond its offset: removed")
             stem = empty.path.removesuffix(LOG_SUFFIX)
             for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX):
                 name = f"{stem}{suffix}".removeprefix(f"{self.directory}/")
@@ -212,7 +212,7 @@ class _Opening:
         except OSError as error:
             if error.errno not in NO_SPACE:
                 raise
-            self.notes.append(f"{segment.path}: its indexes are in memory only, for the disk is full")
+            self.notes.append(f"{segment.path}: the disk is full, so its indexes are in memory only")
 
     def corrupt(self, segment: LogSegment, why: str) -> CorruptLogError:
         return CorruptLogError(
@@ -243,9 +243,7 @@ def open_segments(
         epochs_known = False  # Kafka's file, which lost entries in a crash: Headrace's are always written first
     if not segments:
         if recovery_point > log_start_offset:
-            raise CorruptLogError(
-                f"{directory}: no segment is there, but the log was flushed up to offset {recovery_point}"
-            )
+            raise CorruptLogError(f"{directory}: the log has no segment, but was flushed up to offset {recovery_point}")
         _remove(opening, log_start_offset)
         epochs.restore(())
         return Opened([opening.create(log_start_offset)], epochs, log_start_offset, log_start_offset, [])
@@ -317,7 +315,9 @@ def _scan_unflushed(
             raise opening.corrupt(segment, judgement.why)
         if judgement.verdict is Verdict.TORN:
             if opening.config.refuse_whole_tail and not is_cut_short(segment.log, found):
-                raise opening.corrupt(segment, f"{judgement.why}; but the batch is whole: it has rotted")
+                raise opening.corrupt(
+                    segment, f"{judgement.why}; the batch is complete, so its bytes changed on the disk"
+                )
             opening.notes.append(
                 f"{segment.path}: cut at position {found.end} (offset {found.next_offset}), "
                 f"{found.file_size - found.end} bytes: {judgement.why}"

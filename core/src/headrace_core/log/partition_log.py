@@ -339,7 +339,7 @@ class PartitionLog(LogReader):
         is_empty = end == self.log_end_offset and len(self._segments) == 1 and self.active.size == 0
         if append.follows is not None and append.follows != end:
             raise UnexpectedOffsetError(
-                f"{self.topic_partition}: batches that go on at offset {append.follows}, but the log ends at {end}"
+                f"{self.topic_partition}: batches that continue at offset {append.follows}, but the log ends at {end}"
             )
         headers, latest_epoch = append.headers, self.epochs.latest_epoch
         if headers is None:
@@ -724,7 +724,7 @@ class PartitionLog(LogReader):
         ``LogDirectory`` makes the start durable. OffsetOutOfRangeError above the log's end."""
         if before_offset > self.log_end_offset:
             raise OffsetOutOfRangeError(
-                f"{self.topic_partition}: records before {before_offset} cannot be deleted, the log ends at "
+                f"{self.topic_partition}: cannot delete records before {before_offset}, the log ends at "
                 f"{self.log_end_offset}"
             )
         if before_offset > self.log_start_offset:

@@ -198,7 +198,7 @@ def _replace(
     except OSError as error:
         if error.errno not in NO_SPACE:
             raise
-        notes.append(f"{snapshots.path(table.next_offset)} could not be written, the disk is full")
+        notes.append(f"{snapshots.path(table.next_offset)} cannot be written, the disk is full")
         return
     snapshots.written(table.next_offset)
     if unsound != table.next_offset:

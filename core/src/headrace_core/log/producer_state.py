@@ -185,16 +185,20 @@ class ProducerTable:
         if header.producer_epoch < entry.epoch:
             return Checked(
                 Check.FENCED,
-                why=f"producer {header.producer_id} with epoch {header.producer_epoch} is fenced: epoch {entry.epoch} "
-                "is here",
+                why=(
+                    f"producer {header.producer_id} with epoch {header.producer_epoch} is fenced: the partition has "
+                    f"epoch {entry.epoch}"
+                ),
             )
         if header.producer_epoch > entry.epoch:
             if header.base_sequence == 0 or entry.epoch == NO_PRODUCER_EPOCH:
                 return _NEXT
             return Checked(
                 Check.OUT_OF_ORDER,
-                why=f"producer {header.producer_id} begins epoch {header.producer_epoch} with sequence "
-                f"{header.base_sequence}, not with 0",
+                why=(
+                    f"producer {header.producer_id} starts epoch {header.producer_epoch} with sequence "
+                    f"{header.base_sequence}, must be 0"
+                ),
             )
         last = entry.last_batch
         expected = 0 if last is None else sequence_after(last.last_sequence)
@@ -206,8 +210,10 @@ class ProducerTable:
                 return Checked(Check.DUPLICATE, batch)
         return Checked(
             Check.OUT_OF_ORDER,
-            why=f"producer {header.producer_id}, epoch {header.producer_epoch}: sequence {header.base_sequence} came, "
-            f"{expected} is next",
+            why=(
+                f"producer {header.producer_id}, epoch {header.producer_epoch}: received sequence "
+                f"{header.base_sequence}, expected {expected}"
+            ),
         )
 
     def appended(

@@ -109,7 +109,7 @@ class LogReader:
     def closed_error(self) -> UnknownTopicOrPartitionError:
         """The error of a call to a closed or deleted log."""
         return UnknownTopicOrPartitionError(
-            f"the log of {self.topic_partition} is closed: it was deleted, or the broker stops"
+            f"the log of {self.topic_partition} is closed: it was deleted, or the broker is stopping"
         )
 
     @property
@@ -162,7 +162,7 @@ class LogReader:
                 if isinstance(error, MissingRecordsError) and self._is_gap(cuts):
                     continue
                 is_second = True
-                logger.warning("%s: %s; reading it again", self.topic_partition, error.message)
+                logger.warning("%s: %s; reading the batch again", self.topic_partition, error.message)
         try:
             return read()
         except CorruptLogError as error:
@@ -189,9 +189,7 @@ class LogReader:
         return self._cut_error()
 
     def _cut_error(self) -> OffsetNotAvailableError:
-        return OffsetNotAvailableError(
-            f"{self.topic_partition} is being truncated, and was read in the midst of it: read again"
-        )
+        return OffsetNotAvailableError(f"{self.topic_partition} was truncated during the read: read again")
 
     def _read(self, offset: int, max_bytes: int, up_to: int | None, *, wait: bool) -> ReadResult | None:
         cuts, places, segments = self.cuts, self._places, self._segments

@@ -61,7 +61,7 @@ def check_order(
 ) -> None:
     """The part of ``check_replicated`` that depends on the log. Raises UnexpectedOffsetError, UnexpectedEpochError."""
     if not headers:
-        raise UnexpectedOffsetError(f"no batch at all, where one from offset {log_end_offset} on should be")
+        raise UnexpectedOffsetError(f"no batch, expected one at offset {log_end_offset}")
     expected = log_end_offset
     for header in headers:
         offsets = f"a batch with offsets {header.base_offset} to {header.last_offset}"
@@ -73,7 +73,7 @@ def check_order(
             raise UnexpectedEpochError(f"{offsets} has leader epoch {header.leader_epoch}, after one of {latest_epoch}")
         if header.leader_epoch > leader_epoch:
             raise UnexpectedEpochError(
-                f"{offsets} has leader epoch {header.leader_epoch}, but it came from the leader of {leader_epoch}"
+                f"{offsets} has leader epoch {header.leader_epoch}, but the sender has epoch {leader_epoch}"
             )
         expected, latest_epoch = header.next_offset, header.leader_epoch
 

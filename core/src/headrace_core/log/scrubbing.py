@@ -155,7 +155,7 @@ class _IndexesBeside:
     def ended(self) -> str | None:
         """Finish; the fault, or None."""
         if self._next_offset_entry is not None or self._next_time_entry is not None:
-            self._blame(f"{self._path}: it, or the time index beside it, goes on behind the log's end")
+            self._blame(f"{self._path}: this index, or the time index beside it, has entries beyond the log's end")
         elif self._last_entry_ms < self._latest_ms:
             self._blame(f"{self._time_path}: ends with {self._last_entry_ms}, the log's largest is {self._latest_ms}")
         return None if self._is_retired else self._fault

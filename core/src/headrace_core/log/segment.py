@@ -397,7 +397,7 @@ class LogSegment:
             self.time_index.keep_in_memory(times)
         if not self.index.file.path.endswith(RETIRED_SUFFIX):
             if self.index_fault is None:
-                logger.error("%s. The log is sound, so the index is damaged: it is made anew, in memory", why)
+                logger.error("%s. The log is intact, so the index is damaged: rebuilding it in memory", why)
             self.index_fault = why
 
     @property
@@ -502,7 +502,7 @@ class LogSegment:
         behind = first_gone.header.next_offset if first_gone is not None else end
         if behind > follows:
             raise CorruptLogError(
-                f"{self.path}: to be cut at offset {offset}, but the batch there ends at {behind}, and what follows it "
+                f"{self.path}: cannot truncate at offset {offset}: the batch there ends at {behind}, and the next "
                 f"begins at {follows}"
             )
         return Cut(first_gone, end)

@@ -142,7 +142,8 @@ class SpaceGauge:
     def full_error(self) -> DiskFullError:
         """The error of refused appends and creations."""
         return DiskFullError(
-            f"log directory {self._root} is full: {self.free_bytes} bytes are free, {self.reserve_bytes} of them are "
-            "kept in reserve (log.dir.reserve.bytes). Reads and deletes go on, and writes as soon as there is room: "
-            "free some space, lower the topics' retention, or move partitions to another directory"
+            f"log directory {self._root} is full: {self.free_bytes} bytes are free, {self.reserve_bytes} of them "
+            "are reserved (log.dir.reserve.bytes). The broker refuses writes until there is space; reads and "
+            "deletes continue: free some space, lower the topics' retention, or move partitions to another "
+            "directory"
         )

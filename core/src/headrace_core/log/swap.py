@@ -20,6 +20,7 @@ import re
 from collections.abc import Iterable
 
 from ..errors import CorruptLogError
+from ..plurals import counted
 from .files import FileSystem
 from .producer_state import SNAPSHOT_SUFFIX
 from .recovery import scan
@@ -71,7 +72,9 @@ def finish_swaps(fs: FileSystem, directory: str) -> list[str]:
         replaced = [old for old in bases if base <= old < end]
         finish_swap(fs, directory, base, replaced)
         path = f"{directory}/{segment_name(base)}{LOG_SUFFIX}{SWAP}"
-        notes.append(f"{path}: an interrupted compaction is finished, {len(replaced)} segments replaced by one")
+        notes.append(
+            f"{path}: finished an interrupted compaction, which replaced {counted(len(replaced), 'segment')} by one"
+        )
     orphans = [name for name in names if _INDEX_SWAP.match(name) and fs.exists(f"{directory}/{name}")]
     for name in orphans:
         fs.unlink(f"{directory}/{name}")
@@ -88,12 +91,12 @@ def _end_of_swapped(fs: FileSystem, directory: str, base: int) -> int:
         found = scan(file, base, check_crc=False)
     finally:
         file.close()
-    problem = found.problem or ("there is no batch in it" if not found.batches else None)
+    problem = found.problem or ("it has no batch" if not found.batches else None)
     if problem is not None:
         raise CorruptLogError(
-            f"{path}, position {found.end}: {problem}. A compaction was to put it in the place of older segments; all "
-            f"files are left as they are: restore it, or delete {directory}: all its records on "
-            "this broker are lost then (docs/operations/damage.md)"
+            f"{path}, position {found.end}: {problem}. A compaction was replacing older segments by it; no file was "
+            f"changed: restore it, or delete {directory}: all its records on this broker are lost then "
+            "(docs/operations/damage.md)"
         )
     return found.next_offset
 

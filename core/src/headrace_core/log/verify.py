@@ -71,9 +71,9 @@ _RESTORE = (
 _REBUILD = "with the broker stopped, remove the file: the next start rebuilds it"
 _SAFE = {
     RECOVERY_POINTS: "remove it: the next start scans every log",
-    HIGH_WATERMARKS: "remove it: high watermarks are found again",
+    HIGH_WATERMARKS: "remove it: the broker determines the high watermarks again",
     LOG_STARTS: "remove it: starts are taken from the epoch checkpoints and the segments",
-    CLEANER_OFFSETS: "remove it: compaction begins anew",
+    CLEANER_OFFSETS: "remove it: compaction starts from the beginning",
     CLEAN_SHUTDOWN: "remove it: the next start scans what lies beyond the recovery points",
 }
 
@@ -121,7 +121,7 @@ def _verify(fs: FileSystem, path: str, counts: Counts) -> Iterator[FileLine | Pr
     if not fs.is_directory(path):
         stem = name.removesuffix(LOG_SUFFIX)
         if stem == name or not stem.isdigit():
-            raise ValueError(f"{path}: not a segment's .log file, nor a partition's directory, nor a log directory")
+            raise ValueError(f"{path}: not a .log file, a partition's directory or a log directory")
         directory = os.path.dirname(path) or "."
         bounds = _Bounds(recovery_point_of(fs, directory), is_last=is_last_segment(fs, path))
         segment = _Segment(fs, path, int(stem), None, counts, bounds)
@@ -137,7 +137,7 @@ def _verify(fs: FileSystem, path: str, counts: Counts) -> Iterator[FileLine | Pr
             for name in log_directories_in(fs, path):
                 yield from _verify_root(fs, f"{path}/{name}", counts)
         case _:
-            raise ValueError(f"{path}: neither a partition's directory nor a log directory: nothing of a log is in it")
+            raise ValueError(f"{path}: not a partition's directory or a log directory: it has no log files")
 
 
 # ---------------------------------------------------------------------------------------------- a log directory
@@ -151,7 +151,7 @@ def _verify_root(fs: FileSystem, root: str, counts: Counts) -> Iterator[FileLine
         try:
             read_meta(fs, root)
         except InvalidConfigError as error:
-            yield Problem(path, 0, -1, error.message, "put it right by the other directories' files")
+            yield Problem(path, 0, -1, error.message, "correct it: the other directories' files hold the same values")
     if CLEAN_SHUTDOWN in names:
         path = f"{root}/{CLEAN_SHUTDOWN}"
         yield _file(fs, path)
@@ -243,7 +243,7 @@ class _Partition:
             else:
                 what, cure = (
                     "no segment yet: a crash interrupted its creation",
-                    "nothing to do: the next start makes it",
+                    "nothing to do: the next start creates it",
                 )
                 yield Note(directory, -1, -1, what, cure)
             return
@@ -257,7 +257,7 @@ class _Partition:
             yield Problem(segments[-1].path, segments[-1].size, end, what, _RESTORE)
         elif epochs and segments[-1].is_sound and epochs[-1].start_offset > end:
             what = f"epoch {epochs[-1].epoch} starts behind the log's end {end}"
-            cure = "nothing to do: what it says beyond the end is dropped when the broker starts"
+            cure = "nothing to do: the broker drops the entries beyond the end when it starts"
             yield Note(f"{directory}/{LEADER_EPOCH_FILE}", 0, epochs[-1].start_offset, what, cure)
         for name in names:
             if name.endswith(SNAPSHOT_SUFFIX):
@@ -277,7 +277,7 @@ class _Partition:
             if not before.is_sound or before.next_offset == after.base_offset:
                 continue
             if after is last and after.size == 0 and before.next_offset > after.base_offset:
-                what = "empty, and the segment before it goes on beyond its offset: a roll that failed"
+                what = "empty, and the segment before it continues beyond its offset: a roll that failed"
                 yield Note(
                     after.path, 0, after.base_offset, what, "nothing to do: the broker removes it when it starts"
                 )
@@ -413,7 +413,7 @@ class _Segment:
         for suffix, check in ((INDEX_SUFFIX, check_index), (TIME_INDEX_SUFFIX, check_time_index)):
             path = stem + suffix
             if not self._fs.exists(path):
-                cure = "nothing to do: the broker makes it anew when it starts"
+                cure = "nothing to do: the broker rebuilds it when it starts"
                 yield Note(path, -1, self.base_offset, "the index is missing", cure)
                 continue
             data = read_file(self._fs, path)

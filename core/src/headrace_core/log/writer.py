@@ -201,7 +201,7 @@ class DirectoryWriter:
         if error.errno not in _NOT_THE_DISK:
             with contextlib.suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(self.fail, error)
-        return StorageError(f"{partition}: the log cannot be read: {error}")
+        return StorageError(f"{partition}: cannot read the log: {error}")
 
     def flush(self, log: PartitionLog) -> asyncio.Future[int]:
         """Force earlier appends to the disk, under any flush policy; returns the flushed offset."""
@@ -352,7 +352,7 @@ class DirectoryWriter:
 
     def _tell_bug(self, error: Exception) -> None:
         self._loop.call_exception_handler(
-            {"message": f"{self.directory.root}: a callback of the log writer failed", "exception": error}
+            {"message": f"{self.directory.root}: a callback of the log writer raised an error", "exception": error}
         )
 
     def _became_idle(self) -> None:

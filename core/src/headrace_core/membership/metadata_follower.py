@@ -387,7 +387,7 @@ class MetadataFollower:
         next_offset, epoch, read = image.next_offset, image.epoch, 0
         for batch in decode_batches(records):
             if batch.base_offset != next_offset:
-                raise CorruptLogError(f"the metadata log goes on at {batch.base_offset}, expected {next_offset}")
+                raise CorruptLogError(f"the metadata log continues at {batch.base_offset}, expected {next_offset}")
             for record in batch.records:
                 builder.replay(record)
                 read += 1

@@ -169,5 +169,5 @@ def _check_quorum_directory(
     elif first.ids_are_given and meta.directory_id != wanted_id:
         raise InvalidConfigError(
             f"{path} is directory {id_to_text(meta.directory_id)}, not {id_to_text(wanted_id or b'')} as "
-            f"{first.flag} says; a directory keeps its id for life"
+            f"{first.flag} says; the id of a directory does not change"
         )

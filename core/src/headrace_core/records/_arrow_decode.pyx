@@ -392,7 +392,7 @@ cdef class Decoder:
             if fault == TIMESTAMP_BEYOND:
                 raise InvalidRecordError(
                     f"record {index} of the batch with base offset {self._parts[i - 1].batch.base_offset}: "
-                    "its timestamp has no representation in microseconds"
+                    "its timestamp cannot be expressed in microseconds"
                 )
             if fault:
                 raise invalid_record(fault, index, self._parts[i - 1].batch.base_offset)

@@ -374,9 +374,9 @@ cdef class Encoder:
             raise InvalidArgumentError(f"row {row}: a header has no name (null)")
         if outcome == BAD_TIMESTAMP:
             raise InvalidTimestampError(
-                f"row {row}: its timestamp is not one: at or after 1970, or -1 ms for none, near those of its batch"
+                f"row {row}: the timestamp must be at or after 1970 (or -1 ms for none) and close to those of its batch"
             )
-        raise InvalidArgumentError(f"row {row}: the column's offsets lead out of its data")
+        raise InvalidArgumentError(f"row {row}: the column is damaged: its offsets point outside of its data")
 
     cdef int _finish(self) except -1:
         cdef BatchFields header

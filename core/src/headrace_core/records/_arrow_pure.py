@@ -121,7 +121,9 @@ class Decoder:
         if timestamp:
             for record in records:
                 if not -_TIMESTAMP_US_MAX - 1 <= record.timestamp_ms * 1000 <= _TIMESTAMP_US_MAX:
-                    raise InvalidRecordError(f"the timestamp of offset {record.offset} has no form in microseconds")
+                    raise InvalidRecordError(
+                        f"the timestamp of offset {record.offset} cannot be expressed in microseconds"
+                    )
             micros = pa.array([record.timestamp_ms * 1000 for record in records], pa.int64())
             columns["timestamp"] = micros.cast(pa.timestamp("us", tz="UTC"))
         if timestamp_type:

@@ -293,5 +293,5 @@ def validate_batches(
             PyBuffer_Release(&body_view)
         PyBuffer_Release(&view)
     if not headers:
-        raise InvalidRecordError("no batch: the records are empty")
+        raise InvalidRecordError("not a record batch: it has no bytes")
     return headers

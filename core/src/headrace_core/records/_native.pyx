@@ -56,7 +56,7 @@ cdef inline long long _timestamp(object timestamp_ms) except? -2:
 
 cdef object _bad_timestamp(object timestamp_ms):
     return InvalidTimestampError(
-        f"timestamp {timestamp_ms} is not one: milliseconds since 1970, or -1 for none"
+        f"timestamp {timestamp_ms} must be milliseconds since 1970, or -1 for none"
     )
 
 
@@ -158,7 +158,7 @@ cdef class BatchBuilder:
     cdef int _grow(self, Py_ssize_t needed) except -1:
         cdef Py_ssize_t capacity
         if needed > INT_MAX:
-            raise RecordTooLargeError(f"a record of {needed - self._used} bytes fits into no batch")
+            raise RecordTooLargeError(f"a record of {needed - self._used} bytes is larger than any batch may be")
         if self._buffer is NULL:
             capacity = max(needed, min(max(FIRST_CAPACITY, self._last_size + (self._last_size >> 3)), self.max_bytes))
             self._buffer = _new_bytes(NULL, capacity)

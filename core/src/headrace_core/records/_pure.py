@@ -98,7 +98,7 @@ class BatchBuilder:
         if self.count and self.size + len(record) > self.max_bytes:
             return -1
         if len(record) > _RECORD_BYTES_LIMIT:
-            raise RecordTooLargeError(f"a record of {len(record)} bytes fits into no batch")
+            raise RecordTooLargeError(f"a record of {len(record)} bytes is larger than any batch may be")
         self._records += record
         self._base_timestamp_ms = base
         self._max_timestamp_ms = max(self._max_timestamp_ms, timestamp_ms)
@@ -163,7 +163,7 @@ class BatchBuilder:
 def check_timestamp(timestamp_ms: int) -> None:
     """InvalidTimestampError unless it is a time at or after the epoch, or -1 for none (as in Kafka's clients)."""
     if not NO_TIMESTAMP <= timestamp_ms <= INT64_MAX:
-        raise InvalidTimestampError(f"timestamp {timestamp_ms} is not one: milliseconds since 1970, or -1 for none")
+        raise InvalidTimestampError(f"timestamp {timestamp_ms} must be milliseconds since 1970, or -1 for none")
 
 
 def encode_batch(records: Iterable[RecordTuple], **fields: Any) -> bytes:
@@ -358,5 +358,5 @@ def validate_batches(
             latest_ms = max(latest_ms, timestamp_ms)
         headers.append(header._replace(max_timestamp_ms=latest_ms))
     if not headers:
-        raise InvalidRecordError("no batch: the records are empty")
+        raise InvalidRecordError("not a record batch: it has no bytes")
     return headers

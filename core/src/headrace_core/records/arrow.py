@@ -279,7 +279,7 @@ def arrow_schema(columns: tuple[str, ...] | None = None, include_headers: bool =
         if name not in _TYPES:
             raise InvalidArgumentError(f"no column {name!r}: a record has {', '.join(_TYPES)}")
     if len(set(names)) != len(names):
-        raise InvalidArgumentError(f"a column is asked for twice: {', '.join(names)}")
+        raise InvalidArgumentError(f"columns names a column twice: {', '.join(names)}")
     return pa.schema([(name, _TYPES[name]) for name in names])
 
 

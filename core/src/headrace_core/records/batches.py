@@ -68,7 +68,7 @@ def _what_is_wrong(header: BatchHeader) -> str | None:
     if header.batch_length < HEADER_BYTES - LENGTH_PREFIX_BYTES:
         return f"batch length {header.batch_length} is too small for its own header"
     if header.attributes & COMPRESSION_MASK > Compression.ZSTD:
-        return f"its attributes name compression {header.attributes & COMPRESSION_MASK}, which does not exist"
+        return f"its attributes name compression {header.attributes & COMPRESSION_MASK}, which is unknown"
     if header.base_offset < 0 or header.base_offset > _OFFSET_MAX - max(header.last_offset_delta, 0) - 1:
         return f"base offset {header.base_offset} is out of range"
     if header.last_offset_delta < 0:
@@ -186,7 +186,7 @@ def slice_fault(
         if not least <= header.leader_epoch <= most:
             known = f"{most}" if least == most else f"{least} to {most}"
             return f"leader epoch {header.leader_epoch}, but that of {offsets} is {known} by the epoch checkpoint"
-    return f"{offsets}: nothing is wrong any more, it was when it was read first"
+    return f"{offsets}: the batch is intact now, but was damaged when it was read first"
 
 
 def without_position(message: str) -> str:
@@ -212,18 +212,19 @@ def check_producer_fields(
     where = f"the batch with base offset {header.base_offset}"
     if header.record_count != header.last_offset_delta + 1:
         raise InvalidRecordError(
-            f"{where}: {header.record_count} records, but its last offset delta is {header.last_offset_delta}"
+            f"{where}: {header.record_count} records, but a last offset delta of {header.last_offset_delta}"
         )
     if header.timestamp_type is not TimestampType.CREATE_TIME:
-        raise InvalidTimestampError(f"{where}: only the log may set the timestamp type to LogAppendTime, no producer")
+        raise InvalidTimestampError(f"{where}: only a broker may set the timestamp type LogAppendTime")
     if header.is_control and not allow_control:
         raise InvalidRecordError(f"{where}: clients are not allowed to write control batches")
     if header.is_transactional and not allow_transactional:
-        raise UnsupportedVersionError(f"{where}: it is part of a transaction, which is not supported here")
+        raise UnsupportedVersionError(f"{where}: it is part of a transaction; transactions are not built yet")
     if header.producer_id >= 0:
         if not allow_producer_id:
             raise UnsupportedVersionError(
-                f"{where}: it has producer id {header.producer_id}, but idempotence is not supported here: disable it"
+                f"{where}: it has producer id {header.producer_id}, but the server does not "
+                "support idempotence: set enable.idempotence=false"
             )
         if header.base_sequence < 0 or header.producer_epoch < 0:
             raise InvalidRecordError(

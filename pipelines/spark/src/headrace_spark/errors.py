@@ -45,5 +45,5 @@ _LOST = (
     "Records may have been lost because they are no longer in the log: they aged out, were deleted, or their topic was "
     "deleted before all of it was read."
 )
-FAIL_ON_DATA_LOSS_TRUE = f'{_LOST} To go on without them, set the source option "failOnDataLoss" to "false".'
+FAIL_ON_DATA_LOSS_TRUE = f'{_LOST} To continue without them, set the source option "failOnDataLoss" to "false".'
 FAIL_ON_DATA_LOSS_FALSE = f'{_LOST} To have the query fail instead, set the source option "failOnDataLoss" to "true".'

@@ -64,7 +64,7 @@ class GroupProgress:
             self._look(COMMIT_TIMEOUT_S)
             if self._under_way is not None:
                 logger.warning(
-                    "the query's progress is not committed to group %r after %.0f s; the query goes on meanwhile",
+                    "cannot commit the query's progress to group %r for %.0f s; the query continues",
                     self._group_id,
                     COMMIT_TIMEOUT_S,
                 )
@@ -91,8 +91,8 @@ class GroupProgress:
     def _failed(self, error: BaseException) -> None:
         self._not_before_s = self._now_s() + PAUSE_S
         logger.warning(
-            "the query's progress could not be committed to group %r: %s. The query goes on, for its checkpoint has "
-            "its progress too; the group's lag tells too much meanwhile. Next attempt in %.0f s at the earliest",
+            "cannot commit the query's progress to group %r: %s. The query continues, its checkpoint has the "
+            "progress; until the next commit the group's lag is too high. Next attempt in %.0f s at the earliest",
             self._group_id,
             error,
             PAUSE_S,

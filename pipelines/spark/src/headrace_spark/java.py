@@ -38,8 +38,8 @@ def find_java(environment: dict[str, str] | None = None, directories: Iterable[s
         return min(usable)[1]
     looked += [f"{home}: Java {version}" for version, home in found] or [f"nothing in {', '.join(directories)}"]
     raise JavaNotFoundError(
-        f"Spark needs Java {OLDEST} or newer. Looked at: {'; '.join(looked)}. Install one, for instance "
-        "`apt-get install openjdk-17-jre-headless`, or set JAVA_HOME to where it is."
+        f"Spark needs Java {OLDEST} or newer. Looked at: {'; '.join(looked)}. Install one, for instance `apt-get "
+        "install openjdk-17-jre-headless`, or set JAVA_HOME to its directory."
     )
 
 

@@ -31,11 +31,11 @@ CLIENT_PREFIXES = ("headrace.", "kafka.")
 
 #: Client keys that the source sets itself -> why.
 REFUSED_CLIENT_KEYS = {
-    "auto.offset.reset": "set the source option startingOffsets to earliest or latest instead: Spark keeps track of "
-    "what was read, and a query that is started again goes on from its checkpoint",
-    "key.deserializer": "keys are always handed out as bytes; use DataFrame functions to decode them",
-    "value.deserializer": "values are always handed out as bytes; use DataFrame functions to decode them",
-    "enable.auto.commit": "Spark keeps track of what was read, in the query's checkpoint",
+    "auto.offset.reset": "set the source option startingOffsets to earliest or latest instead: Spark "
+    "stores the progress, and a query that starts again continues from its checkpoint",
+    "key.deserializer": "keys are always bytes; use DataFrame functions to decode them",
+    "value.deserializer": "values are always bytes; use DataFrame functions to decode them",
+    "enable.auto.commit": "Spark stores the progress in the query's checkpoint",
     "interceptor.classes": "an interceptor could change what is read",
 }
 
@@ -96,7 +96,7 @@ def parse_options(given: Mapping[str, str], *, streaming: bool | None) -> Source
     if streaming:
         for name in ("endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp"):
             if name.lower() in options:
-                raise InvalidConfigError(f"{name}: a streaming query has no ending; the option is for batch queries")
+                raise InvalidConfigError(f"{name}: a streaming query does not end; the option is for batch queries")
     topics, pattern, assigned = _strategy(options)
     client = client_settings(options, REFUSED_CLIENT_KEYS, where="Spark source")
     group_id, prefix = _group(options, client, notes, streaming=streaming)
@@ -179,7 +179,7 @@ def _group(
         if streaming is False:
             notes.append(f"{name} is ignored in batch queries: they have no progress to commit")
     if group_id is not None and prefix is not None:
-        notes.append("groupIdPrefix is ignored, since kafka.group.id is given")
+        notes.append("groupIdPrefix is ignored because kafka.group.id is set")
         prefix = None
     return group_id, prefix
 
@@ -197,8 +197,8 @@ def client_settings(options: Mapping[str, str], refused: Mapping[str, str], *, w
             raise InvalidConfigError(f"the client option {key!r} is not supported by the {where}: {why}")
     if not client.get("bootstrap.servers", "").strip():
         raise InvalidConfigError(
-            "the option headrace.bootstrap.servers (or kafka.bootstrap.servers) must be given, "
-            "for instance 127.0.0.1:9095"
+            "the option headrace.bootstrap.servers (or kafka.bootstrap.servers) is missing; set it, for instance "
+            "to 127.0.0.1:9095"
         )
     return client
 

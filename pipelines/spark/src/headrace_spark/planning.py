@@ -108,9 +108,9 @@ def plan_ranges(
     added = end.keys() - start.keys()
     unknown = added - first.keys()
     if unknown:
-        losses.append(f"cannot find where {show(unknown)} begins: deleted since")
+        losses.append(f"cannot find the start of {show(unknown)}: the topic was deleted")
     losses += [
-        f"{partition} was added and begins at {first[partition]} instead of 0"
+        f"{partition} was added and starts at {first[partition]} instead of 0"
         for partition in sorted(added & first.keys())
         if first[partition] != 0
     ]
@@ -126,8 +126,8 @@ def plan_ranges(
         left = min(max(begin, first.get(partition, begin)), end[partition])
         if left > begin:
             losses.append(
-                f"{partition}: offsets {begin} to {end[partition]} are wanted, but the log begins at "
-                f"{first[partition]}: {left - begin} offsets are gone"
+                f"{partition}: offsets {begin} to {end[partition]} are missing, the log starts at "
+                f"{first[partition]}: {left - begin} offsets are deleted"
             )
         if end[partition] > left:
             ranges.append(OffsetRange(*partition, left, end[partition]))

@@ -52,7 +52,7 @@ def read_range(
                 yield batch if with_offset is asked else batch.select(asked)
             return
         except InconsistentTopicIdError as error:
-            message = f"{where}: offsets {position} to {end} are wanted of a topic that was deleted and created anew"
+            message = f"{where}: offsets {position} to {end} were not read: the topic was deleted and created again"
             if fail_on_data_loss:
                 raise DataLossError(f"{message}. {FAIL_ON_DATA_LOSS_TRUE}") from error
             logger.warning("%s: %d offsets are skipped. %s", message, end - position, FAIL_ON_DATA_LOSS_FALSE)
@@ -62,7 +62,7 @@ def read_range(
                 earliest = cluster.list_offsets({where: EARLIEST})[where]
                 latest = cluster.list_offsets({where: LATEST})[where]
             except UnknownTopicOrPartitionError:  # deleted after planning
-                message = f"{where}: offsets {position} to {end} are wanted, but it does not exist any more"
+                message = f"{where}: offsets {position} to {end} were not read: the topic no longer exists"
                 if fail_on_data_loss:
                     raise DataLossError(f"{message}. {FAIL_ON_DATA_LOSS_TRUE}") from error
                 logger.warning("%s: %d offsets are skipped. %s", message, end - position, FAIL_ON_DATA_LOSS_FALSE)
@@ -71,7 +71,7 @@ def read_range(
                 raise  # the topic exists: a lagging node, no loss
             if isinstance(error, RequestTimedOutError) and latest >= end:
                 raise  # the records exist: a slow cluster, no loss
-            message = f"{where}: offsets {position} to {end} are wanted, {earliest} to {latest} are there"
+            message = f"{where}: offsets {position} to {end} were not read: the log has {earliest} to {latest}"
             if fail_on_data_loss:
                 raise DataLossError(f"{message}. {FAIL_ON_DATA_LOSS_TRUE}") from error
             missing = end - position

@@ -78,7 +78,7 @@ class SdkCluster:
             for batch in batches:
                 found = reader.topic_id(wanted.topic)
                 if topic_id and found is not None and found.hex() != topic_id:
-                    raise InconsistentTopicIdError(f"topic {wanted.topic!r} was deleted and created anew")
+                    raise InconsistentTopicIdError(f"topic {wanted.topic!r} was deleted and created again")
                 for row in range(0, batch.num_rows, ARROW_BATCH_ROWS):
                     yield batch.slice(row, ARROW_BATCH_ROWS)
 

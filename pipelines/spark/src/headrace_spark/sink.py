@@ -65,8 +65,8 @@ class HeadraceBatchWriter(SinkTask, DataSourceArrowWriter):
     def __init__(self, options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> None:
         if overwrite:
             raise SaveModeError(
-                'mode("overwrite"): the headrace sink appends to topics and deletes nothing. Use mode("append"); to '
-                "start anew, delete the topic's records, or the topic, with the admin client first"
+                'mode("overwrite"): the headrace sink appends to topics and deletes nothing. Use '
+                'mode("append"); to replace the data, delete the topic\'s records or the topic first'
             )
         super().__init__(options, schema)
         for note in self.notes:

@@ -22,9 +22,8 @@ KNOWN = ("topic", "checkpointLocation", "queryName", "path", "groupIdPrefix", *S
 REFUSED_CLIENT_KEYS = {
     "key.serializer": "the column key is written as its bytes; use DataFrame functions to encode it",
     "value.serializer": "the column value is written as its bytes; use DataFrame functions to encode it",
-    "partitioner.class": "rows go from Arrow into the log without a Python object each, so no partitioner is asked; "
-    "give the frame a column named partition",
-    "interceptor.classes": "an interceptor would have to see each row as a Python object",
+    "partitioner.class": "the sink writes Arrow batches and calls no partitioner; give the frame a partition column",
+    "interceptor.classes": "the sink writes Arrow batches and calls no interceptor",
 }
 AT_LEAST_ONCE = "the sink is at least once until transactions are built; leave the option out"
 
@@ -51,7 +50,8 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
     notes = unknown_notes(options, KNOWN, where="headrace sink")
     if settings["acks"] == "0":
         notes.append(
-            "acks=0: nothing is acknowledged, so rows may be lost without a word; the sink's promise needs all"
+            "acks=0: brokers acknowledge nothing, so rows may be lost without an error; at-least-once delivery "
+            "needs acks=all"
         )
     topic = options.get("topic")
     if topic is not None:

@@ -141,8 +141,8 @@ def write_rows(
         _settle(sent, tally)
         where = f"topic {sending!r}: " if sending and sending not in error.message else ""
         raise SinkWriteError(
-            f"{where}{error.message} [{error.code}]. {written_text([tally.commit()])}; Spark writes the task's rows "
-            "again when it tries the task once more"
+            f"{where}{error.message} [{error.code}]. {written_text([tally.commit()])}; Spark writes the task's "
+            "rows again when it retries the task"
         ) from error
     except BaseException:  # Spark ends the task, or passes an invalid batch
         give_up()
@@ -183,7 +183,7 @@ def written_text(commits: Iterable[SinkCommit | None]) -> str:
             tally.add(item)
     total = tally.commit()
     if not total.written:
-        return "No row is known to have been written; some may be in the log all the same"
+        return "No row was acknowledged, but some may be in the log"
     shown = ", ".join(map(str, total.written[:SHOWN_PARTITIONS]))
     more = len(total.written) - SHOWN_PARTITIONS
     return (

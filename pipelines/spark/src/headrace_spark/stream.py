@@ -177,8 +177,8 @@ class HeadraceStreamReader(RangeTask, DataSourceStreamReader, SupportsTriggerAva
         if not renewed:  # or the query had dropped it: then it starts like a new topic
             return begin
         reader.report_loss(
-            f"{show(renewed)}: the topic was deleted and created anew; what was not read of the old one is gone, and "
-            "reading goes on where the new one begins"
+            f"{show(renewed)}: the topic was deleted and created again; unread records of the old topic are lost, "
+            "and the query continues at the start of the new one"
         )
         first = reader.earliest(renewed)
         return begin | {partition: first[partition] for partition in renewed if partition in first}

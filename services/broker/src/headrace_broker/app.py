@@ -414,7 +414,7 @@ class Broker:
         for failed in self._tasks:
             if failed.done() and not failed.cancelled():
                 failed.result()
-                raise HeadraceError(f"the broker's {failed.get_name()} task ended by itself")
+                raise HeadraceError(f"the broker's {failed.get_name()} task ended unexpectedly; the broker stops")
 
     async def _applied_unfenced(self) -> None:
         """Wait until this broker has applied that it is unfenced, with its leaderships. If it was unregistered
@@ -532,7 +532,7 @@ class Broker:
         try:
             await self.upkeep.stop()
         except Exception:  # on any error: the logs are closed all the same
-            logger.exception("upkeep did not stop as it should")
+            logger.exception("log upkeep did not stop cleanly")
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -556,7 +556,11 @@ class Broker:
         if self.config.values["controlled.shutdown.enable"] and not await self._session.shut_down(
             CONTROLLED_SHUTDOWN_S
         ):
-            logger.warning("the controller did not move the leaderships within %.0f s", CONTROLLED_SHUTDOWN_S)
+            logger.warning(
+                "the controller did not move this broker's leaderships within %.0f s; stopping anyway, its "
+                "partitions are without a leader until others are elected",
+                CONTROLLED_SHUTDOWN_S,
+            )
 
     async def _drain(self) -> None:
         """Wait until every request in progress has ended, at most DRAIN_S."""

@@ -20,6 +20,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 
 from headrace_core.errors import HeadraceError, PolicyViolationError, UnknownTopicIdError
 from headrace_core.metadata import MetadataDelta, MetadataImage
+from headrace_core.plurals import counted
 from headrace_core.rpc.outage import Backoff
 from headrace_core.types import TopicPartition
 
@@ -128,7 +129,9 @@ class DirectoryAssignments:
                         continue
                     # Also errors that a retry does not cure: heartbeats detect an outdated broker epoch, not this call.
                     level = logging.DEBUG if error.retriable else logging.WARNING
-                    logger.log(level, "%d replicas could not be assigned to directories: %s", len(sent), error)
+                    logger.log(
+                        level, "cannot report the directories of %s, retrying: %s", counted(len(sent), "replica"), error
+                    )
                     await asyncio.sleep(self._backoff.next_s())
                     continue
                 self._backoff.reset()
@@ -146,5 +149,8 @@ class DirectoryAssignments:
         for (topic_id, partition), error in refused.items():
             if not isinstance(error, UnknownTopicIdError):  # the topic was deleted meanwhile
                 logger.warning(
-                    "partition %d of topic %s: its directory was refused: %s", partition, topic_id.hex(), error
+                    "partition %d of topic %s: the controller rejected its directory: %s",
+                    partition,
+                    topic_id.hex(),
+                    error,
                 )

@@ -139,8 +139,8 @@ def put_offline(directory: HeldDirectory, error: Exception) -> None:
     """Mark the directory offline until the broker restarts; the caller reports the remaining ones (tell_left)."""
     why = error.message if isinstance(error, HeadraceError) else f"{type(error).__name__}: {error}"
     directory.start_failure = StorageError(
-        f"log directory {directory.root} is offline: {why}. Once that is mended, or the directory is taken out of "
-        "log.dirs, restart the broker"
+        f"log directory {directory.root} is offline: {why}. Repair it or remove it from log.dirs, then restart the "
+        "broker"
     )
     directory.start_failure.__cause__ = error
     logger.error("%s", directory.start_failure.message)
@@ -150,14 +150,14 @@ def tell_left(directories: Collection[HeldDirectory]) -> None:
     """Log how many directories the broker continues with, if not all; called once after all were tried."""
     usable = sum(directory.failure is None for directory in directories)
     if usable < len(directories):
-        logger.warning("the broker goes on with %d of its %d log directories", usable, len(directories))
+        logger.warning("the broker continues with %d of its %d log directories", usable, len(directories))
 
 
 def raise_all_failed(failures: Sequence[Exception]) -> None:
     """Raise when no directory is left: the first failure, if it names a cure; else StorageError with all of them."""
     if isinstance(failures[0], HeadraceError):
         raise failures[0]
-    raise StorageError("no log directory can be used: " + "; ".join(map(str, failures))) from failures[0]
+    raise StorageError("no log directory is usable: " + "; ".join(map(str, failures))) from failures[0]
 
 
 def check_mounted(directory: LogDirectory) -> None:
@@ -168,9 +168,12 @@ def check_mounted(directory: LogDirectory) -> None:
     try:
         found = read_meta(root, fs=fs)
     except InvalidConfigError as error:
-        raise OSError(f"{root} is not the directory that was opened: {error.message}") from error
+        raise OSError(f"{root} is no longer the directory that the broker opened: {error.message}") from error
     if found.directory_id != directory.meta.directory_id.bytes:
-        raise OSError(f"{root}/{META_PROPERTIES} belongs to another directory than the one that was opened")
+        raise OSError(
+            f"{root}/{META_PROPERTIES} has another directory.id than the directory that the broker opened: was "
+            "another disk mounted there?"
+        )
 
 
 def describe(

@@ -345,14 +345,14 @@ class LeaderReplica:
         ``delete``. OffsetOutOfRangeError outside of 0 .. high watermark."""
         if not self.log.config.cleanup_delete:
             raise PolicyViolationError(
-                f"{self.partition}: records cannot be deleted: cleanup.policy of topic {self.partition.topic} lacks "
+                f"{self.partition}: cannot delete records: cleanup.policy of topic {self.partition.topic} lacks "
                 '"delete"; send tombstones, or set cleanup.policy=compact,delete'
             )
         high_watermark = self.leader.high_watermark
         if not 0 <= before_offset <= high_watermark:
             raise OffsetOutOfRangeError(
-                f"{self.partition}: records before {before_offset} cannot be deleted, it must lie between 0 and the "
-                f"high watermark {high_watermark}"
+                f"{self.partition}: cannot delete records before {before_offset}: must be between 0 and the high "
+                f"watermark {high_watermark}"
             )
         while True:
             directory, log = self._writer.directory, self.log
@@ -378,8 +378,9 @@ def check_not_truncated(log: PartitionLog, offset: int, last_fetched_epoch: int)
         return
     raise OffsetOutOfRangeError(
         f"{log.topic_partition}: the log was truncated below offset {offset} after it was read: records of leader "
-        f"epoch {last_fetched_epoch} end at {end.end_offset if end.epoch == last_fetched_epoch else 'no known offset'}"
-        "; ask OffsetForLeaderEpoch where to go on"
+        f"epoch {last_fetched_epoch} end at "
+        f"{end.end_offset if end.epoch == last_fetched_epoch else 'an unknown offset'}; ask OffsetForLeaderEpoch "
+        "for the offset to continue from"
     )
 
 

@@ -151,8 +151,9 @@ class Moves:
         target.measure()
         if log.size_bytes + space.reserve_bytes > space.free_bytes:
             raise DiskFullError(
-                f"{partition} has {log.size_bytes} bytes, log directory {target.root} only {space.free_bytes} free, "
-                f"and keeps {space.reserve_bytes} of them in reserve"
+                f"cannot move {partition} to log directory {target.root}: it has {log.size_bytes} bytes, "
+                f"{space.free_bytes} are free there and {space.reserve_bytes} of those are reserved "
+                "(log.dir.reserve.bytes)"
             )
         pace = Pace(self._clock, self._bytes_per_second)
         move_id = uuid.UUID(int=self._rng.getrandbits(128))
@@ -197,7 +198,7 @@ class Moves:
         except MoveCancelledError as error:
             logger.info("%s: %s", move.partition, error)
         except (MoveError, HeadraceError, OSError) as error:
-            logger.error("%s was not moved to %s: %s", move.partition, move.target.root, error)
+            logger.error("cannot move %s to %s: %s", move.partition, move.target.root, error)
         except Exception:
             logger.exception("%s was not moved to %s", move.partition, move.target.root)
         else:
@@ -266,9 +267,7 @@ class Moves:
             await source.run(functools.partial(source.directory.remove_released, old))
             source.directory.remove_deleted()
         except HeadraceError as error:  # the next start finds it, and its marker
-            logger.warning(
-                "%s: the files that %s has left could not be removed: %s", move.source.root, partition, error
-            )
+            logger.warning("%s: cannot remove the files left in %s: %s", move.source.root, partition, error)
 
     async def _commit(self, move: Move) -> None:
         """When this returns, the copy is the log; when it raises, it is not (except for MoveInDoubtError)."""
@@ -311,8 +310,8 @@ def _not_opened(move: Move, error: BaseException) -> HeadraceError:
     if isinstance(error, CorruptLogError):
         return error
     return StorageError(
-        f"{move.partition} was moved to {move.target.root}, where it could not be opened: {error}. It is offline until "
-        "the broker is restarted"
+        f"{move.partition} was moved to {move.target.root} and cannot be opened there: {error}. It is offline until "
+        "the broker restarts"
     )
 
 
@@ -339,7 +338,7 @@ def _abandon(copy: LogCopy) -> None:
     try:
         copy.abandon()
     except OSError as error:
-        raise TargetFailedError(f"{copy.path} could not be removed: {error}") from error
+        raise TargetFailedError(f"cannot remove {copy.path}: {error}") from error
 
 
 def _nothing() -> None:
@@ -372,14 +371,14 @@ async def settle_moves(held: Sequence[HeldDirectory]) -> dict[TopicPartition, He
             if not await _done_or_logged(writer, functools.partial(remove_marker, writer.directory.fs, path)):
                 stuck.add(found[directory_id].markers[partition].future)
         elif verdict is Marked.STALE:
-            logger.warning("%s: moved to another directory before the broker stopped, deleted", path)
+            logger.warning("%s: moved to another directory before the last stop; deleted the old copy", path)
             await _done_or_logged(writer, functools.partial(writer.directory.delete_all, [partition]))
         else:
             why = found[directory_id].damaged.get(partition)
             if not why:
                 target = found[directory_id].markers[partition].directory_id
                 name = id_to_text(target.bytes) + (f" ({online[target].directory.root})" if target in online else "")
-                why = f"{path} may have been moved to log directory {name}, which is away, or has no log of it"
+                why = f"{path} may have been moved to log directory {name}, which is missing, or does not have its log"
             refused[partition] = CorruptLogError(
                 f"{why}. Start the broker with all its directories; or, to use this log as it is, stop it and remove "
                 f"{path}/{MARKER}"
@@ -399,7 +398,7 @@ async def _done_or_logged(writer: DirectoryWriter, action: Callable[[], object])
     try:
         await writer.run(action)
     except HeadraceError as error:
-        logger.error("%s: what a move has left could not be settled: %s", writer.directory.root, error)
+        logger.error("%s: cannot clean up after an interrupted move: %s", writer.directory.root, error)
         return False
     return True
 

@@ -38,7 +38,7 @@ class PartitionTable:
         self.identity = identity
         self._pushes = pushes
         #: Why no partition is served now; None when they are.
-        self.refusal: HeadraceError | None = FencedBrokerError("the broker is starting; try again")
+        self.refusal: HeadraceError | None = FencedBrokerError("the broker is starting; retry")
         self.image = MetadataImage()  #: The metadata that ``roles`` applies.
         self.led: dict[TopicPartition, LeaderReplica] = {}
         self.followed: dict[TopicPartition, FollowerReplica] = {}
@@ -90,7 +90,7 @@ class PartitionTable:
         found = self.state_of(partition)
         if found is None or next_step(found, self.identity.broker_id) is Step.KEEP:
             return error
-        return NotLeaderOrFollowerError(f"{error.message}; another replica takes over: refresh the metadata")
+        return NotLeaderOrFollowerError(f"{error.message}; another replica becomes leader: refresh the metadata")
 
     def assigned_directory(self, partition: TopicPartition, topic_id: uuid.UUID) -> uuid.UUID | None:
         """The directory on the controllers' record for this broker's replica; the zero id: none yet."""
@@ -124,14 +124,16 @@ class PartitionTable:
     def _why_not(self, partition: TopicPartition) -> HeadraceError:
         found = self.state_of(partition)
         if found is None:
-            return UnknownTopicOrPartitionError(f"there is no partition {_shown(partition)} here")
+            return UnknownTopicOrPartitionError(
+                f"this broker has no partition {_shown(partition)}; refresh the metadata"
+            )
         if partition in self.failed:
             return self.failed[partition]
         if found.leader == NO_LEADER:
-            return LeaderNotAvailableError(f"{partition} has no leader at the moment")
+            return LeaderNotAvailableError(f"{partition} has no leader now; retry")
         return NotLeaderOrFollowerError(
-            f"broker {self.identity.broker_id} does not lead {partition}, broker {found.leader} does; refresh the "
-            "metadata"
+            f"broker {self.identity.broker_id} is not the leader of {partition}, broker {found.leader} is; refresh "
+            "the metadata"
         )
 
     def logs_advanced(self, logs: Iterable[PartitionLog]) -> None:

@@ -70,13 +70,15 @@ class Placement:
             if (partition in self.withheld or (at_start and offline)) and (held is None or held.failure is None):
                 self.withheld.add(partition)
                 raise StorageError(
-                    f"{partition} has no log in the directories that work, and may have one in {', '.join(offline)}: "
-                    "it stays offline until the broker has started with all of them"
+                    f"{partition} is offline: it has no log in the working directories and may have one in "
+                    f"{', '.join(offline)}; restart the broker with all of its directories"
                 )
         if held is None:
             online = [each for each in self._held if each.writer is not None and each.failure is None]
             if not online:
-                raise StorageError("every log directory of this broker has failed")
+                raise StorageError(
+                    "all log directories of this broker have failed; repair one, then restart the broker"
+                )
             held = least_loaded(online, added)
         if held.failure is not None:
             raise StorageError(f"{partition} is offline: {held.failure.message}")
@@ -107,7 +109,7 @@ class Placement:
             if held.directory_id == directory_id:
                 return held
         raise StorageError(
-            f"{partition} is in log directory {id_to_text(directory_id.bytes)}, which is none of those that this "
-            f"broker could read ({', '.join(held.root for held in self._held)}): bring it back and restart the broker, "
-            "or give the partition up by deleting its topic"
+            f"{partition} is in log directory {id_to_text(directory_id.bytes)}, which this broker cannot read (it "
+            f"has {', '.join(held.root for held in self._held)}): bring the directory back and restart the "
+            "broker, or delete the topic and lose its records"
         )

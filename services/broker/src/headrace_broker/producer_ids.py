@@ -65,7 +65,10 @@ class ProducerIds:
         """(id, epoch) for the producer that has ``producer_id`` with ``epoch``: the next epoch, which fences the one
         before; a new id after the last epoch (KIP-360). Raises InvalidRequestError, and as ``next_id``."""
         if producer_id < 0 or not 0 <= epoch <= EPOCH_MAX + 1:
-            raise InvalidRequestError(f"producer id {producer_id} with epoch {epoch}: no broker gave them")
+            raise InvalidRequestError(
+                f"producer id {producer_id} with epoch {epoch}: this broker did not assign them; send none to get "
+                "new ones"
+            )
         if epoch < EPOCH_MAX:
             return producer_id, epoch + 1
         return await self.next_id(), 0
@@ -90,7 +93,7 @@ class ProducerIds:
             raise
         except HeadraceError as error:
             raise CoordinatorNotAvailableError(
-                f"no producer id can be had now, the controller gave no block of them: {error.code}: {error.message}; "
+                f"cannot assign a producer id: the controller sent no block of ids: {error.code}: {error.message}; "
                 "retry"
             ) from error
         finally:
@@ -108,7 +111,7 @@ class ProducerIds:
 
 
 def _closed() -> ServerShuttingDownError:
-    return ServerShuttingDownError("no producer ids any more: the broker is shutting down")
+    return ServerShuttingDownError("cannot assign a producer id: the broker is shutting down; ask another one")
 
 
 def _ignored(fetching: asyncio.Task[None]) -> None:

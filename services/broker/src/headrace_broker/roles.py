@@ -311,14 +311,14 @@ class Roles:
                 return self._end(
                     partition,
                     NotLeaderOrFollowerError(
-                        f"broker {self._broker_id} leads {partition} no more; refresh the metadata"
+                        f"broker {self._broker_id} is no longer the leader of {partition}; refresh the metadata"
                     ),
                 )
             if (leader.topic_id, leader.leader_epoch) != (topic.topic_id, state.leader_epoch):
                 return self._end(
                     partition,
                     FencedLeaderEpochError(
-                        f"{partition}: the leader epoch is {state.leader_epoch} now; refresh the metadata"
+                        f"{partition}: the leader epoch changed to {state.leader_epoch}; refresh the metadata"
                     ),
                 )
         if followed is not None:
@@ -327,7 +327,7 @@ class Roles:
                 self._broker_id not in state.replicas
             ):
                 return self._end(
-                    partition, NotLeaderOrFollowerError(f"{partition}: another leader epoch has begun; try again")
+                    partition, NotLeaderOrFollowerError(f"{partition}: a new leader epoch has begun; retry")
                 )
         return None
 
@@ -479,13 +479,13 @@ class Roles:
             if directory not in self._storage.directory_ids():
                 return True
         self._fresh[key] = None
-        why = "its log was in a directory that this broker does not have any more"
+        why = "its log was in a directory that this broker no longer has"
         self._report_fresh(each, directory)
         before = self._table.failed.get(each.partition)
         if not isinstance(before, ReplicaNotAvailableError):
             self._events.emit(ReplicaBeginsAnew(partition=each.partition, leader_id=each.state.leader, reason=why))
         self._table.failed[each.partition] = ReplicaNotAvailableError(
-            f"{each.partition}: {why}; it begins anew when the controllers know, try again"
+            f"{each.partition}: {why}; it starts empty when the controllers have recorded that; retry"
         )
         return True
 

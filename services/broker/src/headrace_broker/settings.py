@@ -113,7 +113,9 @@ class LiveSettings:
             try:
                 subscriber(old, new)
             except Exception:  # a failing subscriber stops neither the others nor the metadata
-                logger.exception("a part of this broker could not put changed settings into force: %s", changed)
+                logger.exception(
+                    "cannot apply changed settings in a part of this broker; restart it to apply them: %s", changed
+                )
 
 
 class LogSettings:

@@ -36,6 +36,7 @@ from headrace_core.log.progress import OpeningProgress
 from headrace_core.log.space import SHORTAGE_FIRST_MS, SpaceGauge
 from headrace_core.log.writer import DirectoryWriter, OnWritten
 from headrace_core.node.meta_properties import MetaProperties
+from headrace_core.plurals import counted
 from headrace_core.telemetry import (
     Emitter,
     LogDirectoryFailed,
@@ -259,8 +260,8 @@ class Storage:
                 other = self._at.setdefault(partition, held)
                 if other is not held:
                     refused[partition] = CorruptLogError(
-                        f"{partition} has a log in {other.root} and another in {held.root}: stop the broker, move the "
-                        "one that is out of date away, and start it again"
+                        f"{partition} has a log in {other.root} and another in {held.root}: stop the broker, move "
+                        "the outdated one away, then start it"
                     )
         # A partition deleted just now is usable: a new topic may have its name.
         refused = {partition: why for partition, why in refused.items() if partition in self._at}
@@ -328,7 +329,7 @@ class Storage:
         """Raise StorageError when the last directory has failed: the broker has nothing left to serve (KIP-112)."""
         await self._all_failed.wait()
         raise StorageError(
-            "every log directory of this broker has failed: " + "; ".join(self.offline_directories().values())
+            "all log directories of this broker have failed: " + "; ".join(self.offline_directories().values())
         )
 
     def _failed(self, held: HeldDirectory, failure: StorageError) -> None:
@@ -470,7 +471,7 @@ class Storage:
         try:
             return await writer.run(functools.partial(writer.directory.delete_all, share))
         except HeadraceError as error:
-            logger.error("%s: %d log(s) could not be deleted: %s", writer.directory.root, len(share), error)
+            logger.error("%s: cannot delete %s: %s", writer.directory.root, counted(len(share), "log"), error)
             return []
 
     async def reconfigure(self, partition: TopicPartition, config: LogConfig) -> None:
@@ -483,7 +484,7 @@ class Storage:
                 try:
                     await writer.run(functools.partial(log.reconfigure, config), log=log)
                 except HeadraceError as error:
-                    logger.warning("%s: its new settings are not in force: %s", partition, error)
+                    logger.warning("%s: cannot apply its new settings: %s", partition, error)
                     return
             if partition in self._leaving:
                 await self._moves.wait(partition)
@@ -500,7 +501,7 @@ class Storage:
         """
         target = next((held for held in self._held if held.root == root.rstrip("/")), None)
         if target is None:
-            raise LogDirNotFoundError(f"{root} is none of log.dirs={','.join(held.root for held in self._held)}")
+            raise LogDirNotFoundError(f"{root} is not one of log.dirs={','.join(held.root for held in self._held)}")
         while target.failure is None and (under_way := self._moves.target_of(partition)) is not None:
             if under_way is target:
                 return
@@ -511,7 +512,7 @@ class Storage:
         if source is not None and source.failure is not None:
             raise StorageError(f"{partition} is offline: {source.failure.message}")
         if source is None or log is None:
-            raise ReplicaNotAvailableError(f"this broker has no log of {partition} that could be moved")
+            raise ReplicaNotAvailableError(f"cannot move {partition}: this broker has no log of it")
         if source is not target:
             self._moves.begin(log, source, target)
 
@@ -577,7 +578,7 @@ class Storage:
         try:
             await writer.run(functools.partial(_check_and_checkpoint, writer, share))
         except HeadraceError as error:
-            logger.warning("%s: checkpoints not written: %s", directory.root, error)
+            logger.warning("%s: cannot write checkpoints: %s", directory.root, error)
 
     async def close(
         self, high_watermarks: Mapping[TopicPartition, int], *, broker_epoch: int, clean: bool = True
@@ -597,7 +598,7 @@ class Storage:
             try:
                 writer.directory.close(broker_epoch=broker_epoch, clean=marked and writer.failure is None)
             except (OSError, HeadraceError) as error:
-                logger.error("%s could not be closed cleanly: %s", writer.directory.root, error)
+                logger.error("cannot close %s cleanly: %s", writer.directory.root, error)
                 clean = False
             clean = clean and writer.failure is None
             held.writer = None
@@ -640,4 +641,4 @@ def _nothing() -> None:
 
 def _log_failure(future: asyncio.Future[None]) -> None:
     if not future.cancelled() and (error := future.exception()) is not None:
-        logger.warning("blocks that were reserved ahead could not be given back: %s", error)
+        logger.warning("cannot release preallocated blocks: %s", error)

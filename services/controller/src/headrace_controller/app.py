@@ -163,17 +163,17 @@ def _check_voters(config: NodeConfig, storage: MetadataStorage) -> None:
     named = [voter.node_id for voter in config.voters]
     if named not in ([], [config.node_id]):
         raise InvalidConfigError(
-            f"controller.quorum.voters names {', '.join(map(str, named))}, but {config.log_dirs[0]} was formatted for "
-            f"a sole voter, {config.node_id}: name only that one (others join by `headrace quorum add`), or format "
-            "empty directories with --initial-controllers"
+            f"controller.quorum.voters names {', '.join(map(str, named))}, but {config.log_dirs[0]} was formatted "
+            f"for a sole voter, {config.node_id}: name only that one (others join with `headrace quorum add`), or "
+            "format empty directories with --initial-controllers"
         )
     others = [each for each in config.controller_addresses if each != own_address(config)]
     if storage.log_end_offset == 0 and others and len(config.controller_addresses) > 1:
         raise InvalidConfigError(
             f"{config.log_dirs[0]} names no voters and holds no metadata, but controller.quorum.bootstrap.servers "
-            f"names other controllers ({', '.join(others)}): if this one has run before, its metadata log is lost; "
-            "remove the directory, and format it with --no-initial-controllers (it joins a living quorum by "
-            "`headrace quorum add`) or --initial-controllers (all of them begin together)"
+            f"names other controllers ({', '.join(others)}): if this controller has run before, its metadata log is "
+            "lost; remove the directory and format it with --no-initial-controllers (it joins a running quorum "
+            "with `headrace quorum add`) or --initial-controllers (all start a quorum together)"
         )
 
 
@@ -270,7 +270,9 @@ class _Handlers:
                 self._cluster.register(listener)
                 self._links.register(listener)
             else:
-                raise InvalidConfigError(f"listeners={address}: a controller has no such listener")
+                raise InvalidConfigError(
+                    f"listeners={address}: a controller has only the internal listener; remove the others"
+                )
             made.append(listener)
         return made
 

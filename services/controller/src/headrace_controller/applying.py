@@ -100,7 +100,7 @@ class Applier:
                     epoch = batch.epoch
             except (CorruptMessageError, InvalidRecordError) as error:
                 raise CorruptLogError(
-                    f"the metadata log is damaged behind offset {position}: {error.message}"
+                    f"the metadata log is damaged after offset {position}: {error.message}"
                 ) from error
             position = following
             if not at_once:
@@ -122,7 +122,8 @@ class Applier:
             )
         if image.metadata_version > METADATA_VERSION:
             raise UnsupportedVersionError(
-                f"the metadata log has feature level {image.metadata_version}, this version knows {METADATA_VERSION}"
+                f"the metadata log has feature level {image.metadata_version}, this version supports "
+                f"{METADATA_VERSION}: upgrade this controller"
             )
         self.image = image
         for subscriber in self._subscribers:
@@ -151,9 +152,12 @@ def _of_broker(broker_id: int, before: MetadataImage, image: MetadataImage) -> I
         if not new.fenced:
             yield BrokerUnfenced(broker_id=broker_id)
     elif new.fenced and not old.fenced:
-        reason = "controlled shutdown, silent for broker.session.timeout.ms, or disconnected for longer than the grace"
+        reason = (
+            "controlled shutdown, no heartbeat for broker.session.timeout.ms, or disconnected for longer than the "
+            "grace period"
+        )
         if not new.online_directories:
-            reason = "none of its log directories works"
+            reason = "all of its log directories have failed"
         yield BrokerFenced(broker_id=broker_id, reason=reason)
     elif old.fenced and not new.fenced:
         yield BrokerUnfenced(broker_id=broker_id)

@@ -65,7 +65,7 @@ class Decider:
         except OSError:  # the disk failed
             raise
         except Exception as error:
-            logger.exception("%s could not be decided", type(request).__name__)
+            logger.exception("the controller failed unexpectedly at %s", type(request).__name__)
             return Decision(failure=UnknownServerError(f"{type(request).__name__}: {type(error).__name__}: {error}"))
 
     def propose(self, raft: RaftNode, decision: Decision) -> None:
@@ -94,7 +94,7 @@ class Decider:
         start again. A sleep is no pause, however short the sessions are: they would never end."""
         paused_ms, self._last_tick_ms = now_ms - self._last_tick_ms, now_ms
         if paused_ms > max(self._core.settings.broker_session_timeout_ms / 2, self._sleep_ms):
-            logger.warning("this process stood still for %.0f ms; every broker's session begins anew", paused_ms)
+            logger.warning("this process was paused for %.0f ms; the session of each broker starts again", paused_ms)
             self._core.stood_still(now_ms)
 
     def upkeep(self, raft: RaftNode, now_ms: float) -> None:
@@ -106,7 +106,7 @@ class Decider:
             try:
                 decision = self._core.upkeep(now_ms)
             except Exception:  # a bug in a rule; the cluster keeps its controller
-                logger.exception("upkeep could not be decided")
+                logger.exception("periodic work of the controller failed unexpectedly; trying again later")
                 return
             if not decision.records:
                 return

@@ -103,7 +103,7 @@ class ControllerDriver:
                     await reached.wait()
             except TimeoutError:
                 raise RequestTimedOutError(
-                    f"the metadata log is committed up to {self.image.next_offset}, not yet up to {offset}"
+                    f"the metadata log is committed up to {self.image.next_offset}, not yet up to {offset}; retry"
                 ) from None
             finally:
                 unsubscribe()
@@ -114,7 +114,10 @@ class ControllerDriver:
         RequestTimedOutError (leadership was lost, the outcome is unknown), ServerShuttingDownError, ServerBusyError.
         Cancelling the caller does not undo the decision."""
         if self.controller.queued >= QUEUED_REQUESTS_MAX:
-            raise ServerBusyError(f"controller {self.node_id} has {self.controller.queued} requests waiting")
+            raise ServerBusyError(
+                f"controller {self.node_id} has {self.controller.queued} requests waiting, the most it queues; "
+                "retry later"
+            )
         answer: Answer = await self._asked(lambda done: self.controller.submit(request, done))
         return answer
 
@@ -221,8 +224,8 @@ class ControllerDriver:
                 raise self._failure
         except CorruptLogError as error:
             raise CorruptLogError(
-                f"{error.message}. This controller must not go on: restore its directory, or format an empty one and "
-                "let it join the quorum as a new voter (headrace quorum remove, then add)"
+                f"{error.message}. This controller stops: restore its directory, or format an empty one and add it "
+                "to the quorum as a new voter (`headrace quorum remove`, then `headrace quorum add`)"
             ) from error
         finally:
             self._stopping = True
@@ -241,12 +244,12 @@ class ControllerDriver:
             async with asyncio.timeout(_HAND_OVER_S):
                 while not handing_over.done() or self.controller.in_flight:
                     if self.controller.is_left_alone:
-                        raise NotControllerError("the other controllers have gone")
+                        raise NotControllerError("the other controllers cannot be reached")
                     await self._next_turn()
                 handing_over.result()
         except (HeadraceError, TimeoutError) as error:
             why = str(error) or f"no answer within {_HAND_OVER_S:.0f} s"
-            logger.warning("controller %d stops without having handed over: %s", self.node_id, why)
+            logger.warning("controller %d stops without transferring its leadership: %s", self.node_id, why)
         finally:
             handing_over.cancel()
 

@@ -48,7 +48,10 @@ class Health:
                     )
                 self._serves.set()
             else:
-                logger.warning("controller %d knows no leader: not serving", self._controller.node_id)
+                logger.warning(
+                    "controller %d has no leader: not serving; check that a majority of the controllers runs",
+                    self._controller.node_id,
+                )
 
     async def serves(self) -> None:
         """Return when it was SERVING for the first time."""

@@ -249,13 +249,13 @@ class QuorumController:
         """The error for a caller that takes this node for the leader."""
         leader = self._raft.leader
         if leader == self.node_id:
-            return NotControllerError(f"controller {self.node_id} has been elected and is not ready yet; try again")
+            return NotControllerError(f"controller {self.node_id} was just elected and is not ready yet; retry")
         if leader == NOBODY:
-            return NotControllerError(f"controller {self.node_id} does not lead, and knows nobody who does; try again")
+            return NotControllerError(f"controller {self.node_id} is not the leader and knows none; retry")
         address = self.addresses.get(leader, "")
         where = f"controller {leader}{address and f' at {address}'}"
         return NotControllerError(
-            f"controller {self.node_id} does not lead; {where} does",
+            f"controller {self.node_id} is not the leader; {where} is",
             leader=(leader, self._raft.term, address) if address else None,
         )
 
@@ -271,7 +271,7 @@ class QuorumController:
         while not self.is_active and not self._was_full:
             self._turn()
         if self._was_full and not self.image.cluster_id:  # a new log, which needs its first record
-            raise DiskFullError("the disk is full, and the metadata log has not been begun: make room")
+            raise DiskFullError("cannot start the metadata log: the disk is full; free some space")
         while self._is_due and not self._was_full:
             self._turn()
 
@@ -383,7 +383,7 @@ class QuorumController:
         RequestTimedOutError, because their outcome is unknown."""
         self._fail_inbox(error)
         self._outcomes += self._decisions.drop(
-            RequestTimedOutError(f"{error.message}; whether the request was carried out is not known")
+            RequestTimedOutError(f"{error.message}; whether the request was carried out is unknown")
         )
         self._outcomes += self._reads.drop(error)
         self._outcomes += self._hand_over.drop(error)
@@ -661,7 +661,7 @@ class QuorumController:
             self._raft.observe(key)
         self._last_tick_ms, self._ticks_planned = self._now_ms, 1
         if isinstance(why, CorruptMessageError):  # damaged on its way here; it is sent again
-            logger.error("controller %d was sent something damaged, and did not take it: %s", self.node_id, why)
+            logger.error("controller %d dropped a damaged message; the sender sends it again: %s", self.node_id, why)
         else:
             self._disk_is_full(why, alone=alone)
         self._outcomes += self._reads.drop(why if alone else self.not_controller())
@@ -670,7 +670,11 @@ class QuorumController:
     def _disk_is_full(self, error: DiskFullError, *, alone: bool) -> None:
         if not self._was_full:
             self._was_full = True
-            logger.error("%s; %s", error, "refusing changes until there is room" if alone else "another has to lead")
+            logger.error(
+                "%s; %s",
+                error,
+                "refusing changes until there is free space" if alone else "another controller must become leader",
+            )
         if alone:
             self._outcomes += self._decisions.drop(error, behind=self._raft.log_end_offset)  # no disk has these
             self._fail_inbox(error)
@@ -681,4 +685,4 @@ class QuorumController:
     def _disk_has_room(self) -> None:
         self._was_full = False
         self._raft.may_lead = True
-        logger.warning("there is room again on the disk of controller %d", self.node_id)
+        logger.warning("the disk of controller %d has free space again", self.node_id)

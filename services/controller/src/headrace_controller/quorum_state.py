@@ -15,7 +15,7 @@ from headrace_core.log.files import NO_SPACE, FileSystem, read_file, write_file_
 from .raft import NO_DIRECTORY, HardState, ReplicaKey
 
 QUORUM_STATE = "quorum-state"
-_CURE = "restore it; a voter that forgets its vote could vote twice"
+_CURE = "restore the file: without it this voter could vote twice in a term"
 
 
 def write_quorum_state(fs: FileSystem, directory: str, state: HardState) -> None:

@@ -113,8 +113,8 @@ class SnapshotJob:
         reserve = min(self._reserve_bytes, self._fs.total_bytes(self._directory) // RESERVE_PART_MAX)
         if free - size < reserve:
             raise DiskFullError(
-                f"{self.path}: no snapshot is made, for {free} bytes are free and {reserve} are kept "
-                "(log.dir.reserve.bytes)"
+                f"{self.path}: cannot write a snapshot: {free} bytes are free and {reserve} are reserved "
+                "(log.dir.reserve.bytes); free some space"
             )
 
 
@@ -126,7 +126,8 @@ def _check_file(fs: FileSystem, path: str, place: Place) -> SnapshotId:
         raise CorruptLogError(f"{path}: {error.message}") from None
     if (found.next_offset, found.epoch) != place:
         raise CorruptLogError(
-            f"{path}: what is in it is the snapshot {found.next_offset}/{found.epoch}, not {place}; its name is wrong"
+            f"{path}: the name does not match its content, the snapshot {found.next_offset}/{found.epoch}, not "
+            f"{place}; rename or remove the file"
         )
     return SnapshotId(place, voter_set(found.voters))
 
@@ -234,10 +235,14 @@ class SnapshotStore:
         try:
             found = _check_file(self._fs, path, snapshot.place)
         except CorruptLogError as error:
-            logger.warning("the snapshot %s was received damaged, and is asked for anew: %s", snapshot, error.message)
+            logger.warning("the received snapshot %s is damaged, requesting it again: %s", snapshot, error.message)
             return False
         if found.voters != snapshot.voters:
-            logger.warning("the snapshot %s was announced, one with the voters %s came", snapshot, found.voters)
+            logger.warning(
+                "the received snapshot %s is not the announced one: it has the voters %s; requesting it again",
+                snapshot,
+                found.voters,
+            )
             return False
         return True
 
@@ -288,10 +293,10 @@ def write_first_voters(fs: FileSystem, root: str, voters: VoterSet) -> None:
             known = _check_file(fs, path, BEGINNING).voters
             if known == voters and known.addresses == voters.addresses:
                 return
-            raise InvalidConfigError(f"{path} names the voters {known}; it is not overwritten with {voters}")
+            raise InvalidConfigError(f"{path} names the voters {known}; refusing to overwrite it with {voters}")
         names = fs.listdir(directory)
         if any(name.endswith((".log", SNAPSHOT_SUFFIX)) or name == QUORUM_STATE for name in names):
-            raise InvalidConfigError(f"{directory} has a metadata log already, and its voters are in there")
+            raise InvalidConfigError(f"{directory} already has a metadata log, which holds its voters")
     make_directories(fs, directory)
     pieces = encode_snapshot(EMPTY_IMAGE, voters=snapshot_voters(voters), timestamp_ms=0)
     write_file_atomically(fs, path, b"".join(pieces))

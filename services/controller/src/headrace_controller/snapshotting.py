@@ -62,4 +62,4 @@ class SnapshotSchedule:
         self._job = None
         self._bytes = self._settings.snapshot_bytes
         self._not_before_ms = self._last_ms + RETRY_MS
-        logger.warning("%s; the metadata log grows meanwhile", error)
+        logger.warning("%s; until then the metadata log grows", error)

@@ -79,8 +79,8 @@ logger = logging.getLogger("headrace.controller")
 
 #: The cure for a voter whose log is lost.
 _AS_A_NEW_ONE = (
-    "let this controller join as a new one: remove the directory, then `headrace format --no-initial-controllers` "
-    "(docs/operations/controllers.md, A voter loses its disk)"
+    "add this controller to the quorum as a new voter: remove the directory, then `headrace format "
+    "--no-initial-controllers` (docs/operations/controllers.md, A voter loses its disk)"
 )
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 _READ_BYTES = 1 << 20
@@ -105,13 +105,13 @@ def _refuse_lost_log(fs: FileSystem, root: str) -> None:
     voter is named any more, take itself for the sole one."""
     path = f"{root}/{METADATA_PARTITION}"
     if METADATA_PARTITION in read_offsets(fs, f"{root}/{RECOVERY_POINTS}") and not fs.is_directory(path):
-        raise CorruptLogError(f"{path} is missing, and was there: restore it, or {_AS_A_NEW_ONE}")
+        raise CorruptLogError(f"{path} is missing: restore it, or {_AS_A_NEW_ONE}")
 
 
 def _damaged(error: CorruptLogError) -> CorruptLogError:
     """A broker may continue without the records; a voter must not."""
     what = error.message.partition(". The log is not served")[0]
-    return CorruptLogError(f"{what}. Put a sound copy of the file there, or {_AS_A_NEW_ONE}")
+    return CorruptLogError(f"{what}. Restore the file from a copy, or {_AS_A_NEW_ONE}")
 
 
 class MetadataStorage:
@@ -288,8 +288,8 @@ class MetadataStorage:
         end = self._log.end_after_truncating(offset)
         if end < min(offset, self._log.log_end_offset):
             raise CorruptLogError(
-                f"{self._directory.root}: the metadata log is to be cut at {offset}, where no entry begins: it would "
-                f"end at {end}"
+                f"{self._directory.root}: cannot truncate the metadata log at {offset}, where no entry begins: it "
+                f"would end at {end}"
             )
         self._cut(offset)
 
@@ -302,7 +302,7 @@ class MetadataStorage:
             if error.errno not in _NO_SPACE:
                 raise
             self._forget_terms_behind_the_end()
-            raise DiskFullError(f"{self._directory.root}: the log could not be cut: {error.strerror}") from None
+            raise DiskFullError(f"{self._directory.root}: cannot truncate the metadata log: {error.strerror}") from None
         assert self._log.log_end_offset <= offset, f"cut at {offset}, it ends at {self._log.log_end_offset}"
         self._recovery_point = min(self._recovery_point, offset)
 
@@ -313,17 +313,20 @@ class MetadataStorage:
         except OSError as error:
             if error.errno not in _NO_SPACE:
                 raise
-            logger.warning("%s: the recovery point was not written: %s", self._directory.root, error.strerror)
+            logger.warning("%s: cannot write the recovery point: %s", self._directory.root, error.strerror)
         self._recovery_point = flushed
 
     def read(self, offset: int, up_to: int, max_bytes: int = _READ_BYTES) -> tuple[bytes, int]:
         """Whole batches from ``offset`` on, below ``up_to``, and the next offset. OffsetOutOfRangeError: below the
         log's start, so it is in a snapshot (``newest_snapshot``); CorruptLogError."""
         if self._pending is not None:
-            raise OffsetOutOfRangeError(f"{self._log.directory}: offset {offset} is in {self._pending}, or not here")
+            raise OffsetOutOfRangeError(
+                f"{self._log.directory}: offset {offset} is not in this log (a snapshot is being installed: "
+                f"{self._pending})"
+            )
         result = self._log.read(offset, max_bytes, up_to)
         if result is None:
-            raise StorageError(f"{self._log.directory}: offset {offset} could not be read")
+            raise StorageError(f"{self._log.directory}: cannot read offset {offset}")
         return result.records, result.next_offset
 
     def batches(self, offset: int = 0) -> Iterator[MetadataBatch]:
@@ -407,7 +410,7 @@ class MetadataStorage:
         except OSError as error:
             if error.errno not in _NO_SPACE:
                 raise  # else: the next start finds the old log and its snapshot
-            logger.warning("%s: the log could not be trimmed: %s", self._directory.root, error.strerror)
+            logger.warning("%s: cannot delete the start of the metadata log: %s", self._directory.root, error.strerror)
             return
         self._directory.remove_deleted(everything=True)
         self._snapshots.remove_before(start)
@@ -439,7 +442,7 @@ class MetadataStorage:
         except OSError as error:
             if error.errno not in _NO_SPACE:
                 raise
-            raise DiskFullError(f"{self._directory.root}: {pending} could not be installed: {error.strerror}") from None
+            raise DiskFullError(f"{self._directory.root}: cannot install {pending}: {error.strerror}") from None
         self._recovery_point = pending.place.offset
 
     def _start(self, default_voters: VoterSet) -> SnapshotId:
@@ -463,21 +466,21 @@ class MetadataStorage:
                 continue  # a newer one is sound
             if not is_covered or bad.place.offset > end or bad.place == BEGINNING:
                 raise CorruptLogError(
-                    f"{bad.error.message}. No older snapshot and the log make up for it: put a sound copy of the file "
-                    "there, or format the directory anew and let this controller join the quorum as a new one"
+                    f"{bad.error.message}. Older snapshots and the log cannot replace it: restore the file from a "
+                    "copy, or format the directory again and add this controller to the quorum as a new voter"
                 )
         if start > 0 and not fitting:
             raise CorruptLogError(
-                f"{self._log.directory}: the log begins at offset {start}, and no snapshot of what came before is "
-                "there: put the .checkpoint file back, or format the directory anew and let this controller join the "
-                "quorum as a new one"
+                f"{self._log.directory}: the log begins at offset {start}, and no snapshot covers the offsets "
+                "before: restore the .checkpoint file, or format the directory again and add this controller to "
+                "the quorum as a new voter"
             )
         for place in fitting:
             term = self._term_below(place.offset)
             if term is not None and term != place.term:
                 raise CorruptLogError(
-                    f"{store.path(place)} speaks of term {place.term}, but the log's offset {place.offset - 1} is of "
-                    f"term {term}: one of them does not belong here"
+                    f"{store.path(place)} is of term {place.term}, but the log's offset {place.offset - 1} is of "
+                    f"term {term}: one of them belongs to another controller"
                 )
 
     def _term_below(self, offset: int) -> int | None:
@@ -492,8 +495,9 @@ class MetadataStorage:
         said = {node_id for node_id, _ in leader_change_of(entry).voters}
         if len(voters) and said - {key.node_id for key in voters}:
             raise CorruptLogError(
-                f"{self._log.directory}: the log's first leader was elected by the voters {sorted(said)}, but the "
-                f"voters are said to be {voters}: the .checkpoint file with the first voters is missing; put it back"
+                f"{self._log.directory}: the log's first leader was elected by the voters {sorted(said)}, but this "
+                f"controller was formatted with the voters {voters}: the .checkpoint file with the first voters is "
+                "missing; restore it"
             )
 
     def _timestamp_below(self, offset: int) -> int:
@@ -512,4 +516,8 @@ class MetadataStorage:
         except OSError as error:
             if error.errno not in _NO_SPACE:
                 raise
-            logger.warning("%s: the clean stop could not be marked: %s", self._directory.root, error.strerror)
+            logger.warning(
+                "%s: cannot record the clean stop, so the next start recovers the log: %s",
+                self._directory.root,
+                error.strerror,
+            )

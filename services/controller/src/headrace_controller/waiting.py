@@ -98,14 +98,15 @@ class Decisions:
             term = log.start.term
             if waiting.term < term:
                 return RequestTimedOutError(
-                    f"controller {self._node_id} lost the lead and got a snapshot since: whether the request was "
-                    "carried out is not known here; look before you ask again"
+                    f"controller {self._node_id} lost its leadership and received a snapshot: whether the request "
+                    "was carried out is unknown; check before you retry"
                 )
         return waiting.result if waiting.term == term else self._overwritten()
 
     def _overwritten(self) -> HeadraceError:
         return NotControllerError(
-            f"controller {self._node_id} lost the lead before the request was committed; nothing of it was done"
+            f"controller {self._node_id} lost its leadership before the request was committed; the request had no "
+            "effect"
         )
 
 
@@ -176,7 +177,7 @@ class HandOver:
     def begin(self, raft: RaftNode, to: ReplicaKey, done: Done) -> None:
         """NotControllerError, VoterNotFoundError, RequestTimedOutError (a transfer is in progress)."""
         if self._done is not None:
-            raise RequestTimedOutError(f"the lead is being handed over to {self._to}; try again")
+            raise RequestTimedOutError(f"the leadership is being transferred to controller {self._to}; retry")
         raft.transfer(to)
         self._to, self._term, self._done = to, raft.term, done
 
@@ -194,10 +195,10 @@ class HandOver:
             result = Answer(None, applied)
         elif still_leads:
             result = RequestTimedOutError(
-                f"controller {self._to} did not take over; controller {raft.node_id} leads on"
+                f"controller {self._to} did not become leader; controller {raft.node_id} still is"
             )
         else:
-            result = NotControllerError(f"controller {raft.leader} has taken over, and not controller {self._to}")
+            result = NotControllerError(f"controller {raft.leader} became leader, not controller {self._to}")
         return self.drop(result)
 
     def drop(self, result: Answer | HeadraceError) -> list[Outcome]:

@@ -253,7 +253,9 @@ class Coordinator:
         for failed in self._tasks:
             if failed.done() and not failed.cancelled():
                 failed.result()
-                raise HeadraceError(f"the coordinator's {failed.get_name()} task ended by itself")
+                raise HeadraceError(
+                    f"the coordinator's {failed.get_name()} task ended unexpectedly; the coordinator stops"
+                )
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until ``stop`` is set; raises external reasons to end."""
@@ -268,9 +270,9 @@ class Coordinator:
     def current_shards(self) -> Shards:
         """Shards of the present registration. CoordinatorLoadInProgressError, ServerShuttingDownError."""
         if self._stopping:
-            raise ServerShuttingDownError("this coordinator is shutting down; look the coordinator up again")
+            raise ServerShuttingDownError("this coordinator is shutting down; look up the coordinator again")
         if self._shards is None or not self._in_force:
-            raise CoordinatorLoadInProgressError("this coordinator is starting; try again soon")
+            raise CoordinatorLoadInProgressError("this coordinator is starting; retry")
         return self._shards
 
     async def _live(self) -> None:
@@ -287,11 +289,13 @@ class Coordinator:
                 if self.config.node_id >= 0:  # another process was started with the operator's id
                     raise
                 over = error
-            logger.warning("this life is over, and another begins: %s", over)
+            logger.warning("the coordinator registers again: %s", over)
             shards, self._shards = self._shards, None
             if shards is not None:
                 await shards.close()
-            self.members.end_all(NotCoordinatorError("the coordinator was out of touch; look it up again"))
+            self.members.end_all(
+                NotCoordinatorError("the coordinator lost its registration; look up the coordinator again")
+            )
             await self._begin_life()
 
     async def _metadata_changed(self, image: MetadataImage, delta: MetadataDelta) -> None:
@@ -329,7 +333,7 @@ class Coordinator:
             await asyncio.gather(*(listener.stop(0) for listener in self._listeners.values()))
         clean = not at_once and await self._leave_cluster()
         self._stopping = True
-        self.members.end_all(ServerShuttingDownError("the coordinator is shutting down; look it up again"))
+        self.members.end_all(ServerShuttingDownError("the coordinator is shutting down; look up the coordinator again"))
         if self._shards is not None:
             await self._shards.close()
         for listener in self._listeners.values():
@@ -351,7 +355,9 @@ class Coordinator:
         if self._session is None or not self._in_force or any(task.done() for task in self._tasks):
             return False
         if not await self._session.shut_down(LEAVE_S):
-            logger.warning("the controllers did not take the shards within %.0f s", LEAVE_S)
+            logger.warning(
+                "the controllers did not release this coordinator's shards within %.0f s; stopping anyway", LEAVE_S
+            )
             return False
         return True
 

@@ -100,7 +100,7 @@ class ShardStateMachine:
         elif self._offsets.book.of(group_id):
             deleted = Decision()
         else:
-            raise GroupIdNotFoundError(f"there is no group {group_id!r}")
+            raise GroupIdNotFoundError(f"group {group_id!r} does not exist")
         # The offsets first: if the rest is lost, the group can be deleted again.
         records = self._offsets.remove_group(group_id) + deleted.records
         return Decision(records, None, deleted.pushes, is_atomic=False)

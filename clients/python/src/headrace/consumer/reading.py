@@ -345,8 +345,8 @@ class Reading:
                 raw = self.go_back(record)
                 if index == 0:
                     raise SerializationError(
-                        f"{record.topic}-{record.partition} at offset {record.offset}: {error.message}; "
-                        f"seek past it to go on: seek(error.topic_partition, {record.offset + 1})",
+                        f"{record.topic}-{record.partition} at offset {record.offset}: {error.message}; seek past "
+                        f"it to continue: seek(error.topic_partition, {record.offset + 1})",
                         topic=record.topic,
                         field=error.field,
                         record=raw,

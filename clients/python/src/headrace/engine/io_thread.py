@@ -61,7 +61,7 @@ class IoThread:
             try:
                 self.loop.run_forever()
             except BaseException:  # asyncio lets SystemExit and KeyboardInterrupt end a loop; clients need this one
-                logger.exception("Headrace's I/O thread caught an error and goes on")
+                logger.exception("Headrace's I/O thread caught an error and continues")
             else:
                 return
 

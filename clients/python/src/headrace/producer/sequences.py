@@ -62,10 +62,10 @@ class Stamp(NamedTuple):
 class Verdict(Enum):
     """What to do with a batch that failed."""
 
-    RETRY = "again, under its number if it has one"
-    RENUMBER = "again, under a new number: it was surely not written"
-    FAIL = "for good: it was surely not written"
-    UNKNOWN = "for good: it may or may not have been written"
+    RETRY = "retry with its number, if it has one"
+    RENUMBER = "retry with a new number: it was certainly not written"
+    FAIL = "fail: it was certainly not written"
+    UNKNOWN = "fail: it may or may not have been written"
 
 
 class _Number:

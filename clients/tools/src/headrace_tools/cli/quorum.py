@@ -159,7 +159,7 @@ def transfer(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Make another voter the leader, without an election time-out. Use it before the leader's machine is stopped.
+    """Make another voter the leader, without an election timeout. Use it before the leader's machine is stopped.
 
     \b
     Examples:
@@ -338,7 +338,7 @@ def _why_not_caught_up(client: Any, error: HeadraceError, node_id: int, director
     for each in observers:
         if each.replica_id == node_id and directory_id in (None, each.directory_id_text):
             behind = "" if each.lag is None else f", {each.lag} offsets behind"
-            return f"{error.message}; it follows the quorum{behind}: try again, or with a longer --timeout"
+            return f"{error.message}; it follows the quorum{behind}: retry, or pass a longer --timeout"
     return (
         f"{error.message}; no controller {node_id} follows the quorum: start it with "
         "controller.quorum.bootstrap.servers set to the voters; its log says why it cannot reach them"

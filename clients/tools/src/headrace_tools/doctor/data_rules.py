@@ -27,7 +27,7 @@ def partition_offline(facts: Facts) -> Iterator[Finding]:
             by_awaited[part.elr or part.isr or part.last_known_elr].append(f"{topic}-{part.partition}")
     for awaited, names in by_awaited.items():
         if awaited:
-            cure = f"{_brought_back(facts, awaited)}: only there is every acknowledged record"
+            cure = f"{_brought_back(facts, awaited)}; only there are all acknowledged records"
         else:
             cure = "no replica has all records: start every broker that had it, or accept the loss "
             cure += "(`headrace partitions elect --unclean`)"
@@ -45,8 +45,8 @@ def min_isr_impossible(facts: Facts) -> Iterator[Finding]:
             yield Finding(
                 "min-isr-impossible",
                 Severity.WARNING,
-                f"min.insync.replicas is {minimum}, and the topic has {counted(copies, 'replica')}: it counts as "
-                f"{copies}, so no replica may ever be missing",
+                f"min.insync.replicas is {minimum}, but the topic has {counted(copies, 'replica')}: writes with "
+                "acks=all stop as soon as one replica is missing",
                 f"topic {topic.name}",
                 f"`headrace partitions reassign --topic {topic.name} -r {minimum + 1}` for more copies, or "
                 f"`headrace configs alter --topic {topic.name} --set min.insync.replicas={max(1, copies - 1)}`",
@@ -66,10 +66,10 @@ def min_isr(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             "min-isr",
             Severity.ERROR,
-            f"{count(names)} below min.insync.replicas: acks=all is refused there",
+            f"{count(names)} below min.insync.replicas: writes with acks=all are refused",
             some(names),
-            f"bring back {brokers_named(missing)}; to take writes meanwhile, with one copy less to rely on: `headrace "
-            "configs alter --topic TOPIC --set min.insync.replicas=1`",
+            f"bring back {brokers_named(missing)}; to accept writes until then, with fewer copies of each record: "
+            "`headrace configs alter --topic TOPIC --set min.insync.replicas=1`",
         )
 
 
@@ -85,12 +85,12 @@ def under_replicated(facts: Facts) -> Iterator[Finding]:
     fenced = facts.fenced()
     for missing, names in by_missing.items():
         if set(missing) <= fenced:
-            cure = f"{_brought_back(facts, missing)}; the copies catch up by themselves"
+            cure = f"{_brought_back(facts, missing)}; the replicas then catch up automatically"
         else:
             cure = (
-                f"see what holds {brokers_named(missing)}: a disk (`headrace log-dirs describe`), a throttle, the "
-                "network between brokers, or a copy that has only begun; `headrace topics describe "
-                "--under-replicated-partitions` shows when they are back"
+                f"find out what delays {brokers_named(missing)}: a disk (`headrace log-dirs describe`), a throttle, "
+                "the network between brokers, or a replica that was just added; `headrace topics describe "
+                "--under-replicated-partitions` shows when they are in sync"
             )
         yield Finding(
             "under-replicated",
@@ -109,15 +109,15 @@ def reassignment_stuck(facts: Facts) -> Iterator[Finding]:
         dead = tuple(broker for broker in move.adding if broker in fenced)
         name = f"{move.topic}-{move.partition}"
         if dead:
-            what = f"the reassignment of {name} waits for {brokers_named(dead)}, and nobody lives there"
+            what = f"the reassignment of {name} waits for {brokers_named(dead)}, not alive"
             cure = f"{_brought_back(facts, dead)}, or `headrace partitions reassign --cancel {name}`"
         elif not move.waits and move.copied_bytes == 0 and move.adding:
             what = (
                 f"the reassignment of {name} to {brokers_named(move.adding)} copied nothing within {move.apart_s:.0f} s"
             )
             cure = (
-                "raise the throttle (`headrace partitions reassign --throttle BYTES_PER_S`), look at the log of "
-                f"{brokers_named(move.adding)} for what its fetches fail with, or cancel it (`headrace partitions "
+                "raise the throttle (`headrace partitions reassign --throttle BYTES_PER_S`), look for fetch errors "
+                f"in the log of {brokers_named(move.adding)}, or cancel the reassignment (`headrace partitions "
                 f"reassign --cancel {name}`)"
             )
         else:
@@ -137,7 +137,7 @@ def no_coordinator(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             "no-coordinator",
             Severity.ERROR,
-            "no coordinator lives: groups neither rebalance nor commit",
+            "no coordinator is alive: groups can neither rebalance nor commit",
             "all groups",
             "start one: `headrace up --data DIR --coordinators 1`, or python -m headrace_coordinator --config FILE",
         )
@@ -154,7 +154,8 @@ def group_unknown(facts: Facts) -> Iterator[Finding]:
                 Severity.ERROR,
                 f"group {group.described.group_id!r} cannot be described: {error.message} [{error.code}]",
                 f"group {group.described.group_id}",
-                "its coordinator is starting, or away: look again in a minute, then at the coordinator's log",
+                "its coordinator is starting or down: run the doctor again in a minute, then look at the "
+                "coordinator's log",
             )
 
 
@@ -176,9 +177,9 @@ def group_storm(facts: Facts) -> Iterator[Finding]:
             f"{counted(moved, 'partition')}; {f'{times} times because: ' if times > 1 else 'the last because: '}"
             f"{reason if times > 1 else recent[-1].reason}",
             f"group {group.described.group_id}",
-            f"`headrace groups explain {group.described.group_id}` tells each one: members that come and go "
-            "(crashes, an autoscaler: give them a group.instance.id), or that poll too seldom (raise "
-            "max.poll.interval.ms, or lower max.poll.records)",
+            f"`headrace groups explain {group.described.group_id}` shows each rebalance and its reason; if members "
+            "come and go (crashes, an autoscaler), set group.instance.id; if they poll too seldom, raise "
+            "max.poll.interval.ms or lower max.poll.records",
         )
 
 
@@ -186,10 +187,13 @@ _LAG_WORDS = {
     "STOP": ("has stopped committing", "see whether its consumers run, and whether they call commit"),
     "STALL": (
         "commits the same offset again and again",
-        "a record that it cannot handle, or a consumer that hangs: its own log tells",
+        "look at the consumer's log for a record that it cannot handle, or a call that hangs",
     ),
-    "REWIND": ("went back to an older offset", "somebody reset the group, or two programs share its name"),
-    "WARN": ("falls behind, commit after commit", "more members (up to one a partition), or a faster consumer"),
+    "REWIND": ("went back to an older offset", "find out who reset the group, or which two programs share its name"),
+    "WARN": (
+        "falls further behind with each commit",
+        "add members (at most one for each partition), or make the consumer faster",
+    ),
 }
 
 
@@ -236,8 +240,8 @@ def group_records_lost(facts: Facts) -> Iterator[Finding]:
                 Severity.ERROR,
                 f"{counted(lost, 'record')} deleted before group {group.described.group_id!r} read them",
                 f"group {group.described.group_id}: {some(names)}",
-                "raise retention.ms or retention.bytes of the topic, or let the group catch up sooner; "
-                "auto.offset.reset says where it goes on",
+                "raise retention.ms or retention.bytes of the topic, or let the group catch up sooner; it "
+                "continues where auto.offset.reset says",
             )
 
 

@@ -232,7 +232,7 @@ class Gathering:
             {each.group_id for each in described or () if each.state == "empty"},
         )
         if len(names) > _GROUPS_EXPLAINED_MAX:
-            why = f"there are {len(names)} groups; the first {_GROUPS_EXPLAINED_MAX} were asked"
+            why = f"only the first {_GROUPS_EXPLAINED_MAX} of {len(names)} groups were checked"
             self._not_asked.append(NotAsked(what="rebalances of all groups", why=why, is_no_fault=True))
         explained = [each.group_id for each in (described or ())[:_GROUPS_EXPLAINED_MAX] if each.error is None]
         answers = self._ask_each(

@@ -40,19 +40,19 @@ def no_cluster(facts: Facts) -> Iterator[Finding]:
     where = ", ".join(tried.address for tried in answering or hanging or facts.bootstrap)
     if answering:
         what = f"{where} answers, but does not describe the cluster"
-        cure = "wait if it is starting; else its log says what it waits for (a broker needs a controller that leads)"
+        cure = "wait if it is starting; else look at its log (a broker needs an active controller)"
     elif running:
-        what = "no broker answers, and the controllers that run do not describe the cluster; processes that run: "
+        what = "no broker answers, and the running controllers do not describe the cluster; running processes: "
         what += ", ".join(f"{node.role} {node.node_id}" for node in running)
         cure = f"start the others (`headrace up --data {facts.data}`)"
     elif hanging:
-        what = "no node of the cluster answers, though processes take connections"
+        what = "no node of the cluster answers, but processes accept connections"
         cure = (
-            "look at those processes: they hang (stopped, swapping, a disk that hangs); restart what does not come back"
+            "find out why those processes hang (stopped, swapping, a blocked disk); restart those that do not recover"
         )
     else:
         what = "no node of the cluster answers"
-        cure = "start it (`headrace up`), or name a node that is up with --bootstrap: a broker or a controller"
+        cure = "start it (`headrace up`), or pass the address of a running broker or controller with --bootstrap"
         if facts.data:
             cure = f"start it (`headrace up --data {facts.data}`)"
     yield Finding("no-cluster", Severity.ERROR, what, where, cure)
@@ -75,11 +75,11 @@ def name_not_resolved(facts: Facts) -> Iterator[Finding]:
             yield Finding(
                 "name-not-resolved",
                 Severity.ERROR,
-                f"{name} advertises the name {_host(tried.address)!r}, which cannot be resolved here ({tried.detail}); "
-                "clients that find the cluster through others cannot go there",
+                f"{name} advertises the name {_host(tried.address)!r}, which cannot be resolved here "
+                f"({tried.detail}); clients cannot connect to this node",
                 f"{name} at {tried.address}",
-                "set advertised.listeners of that node to a name that its clients know, or add the name to DNS; "
-                "then restart the node",
+                "set advertised.listeners of that node to a name that its clients can resolve, or add the name to "
+                "DNS; then restart the node",
             )
 
 
@@ -92,20 +92,19 @@ def address_unreachable(facts: Facts) -> Iterator[Finding]:
             yield Finding(
                 "address-unreachable",
                 Severity.WARNING,
-                f"nobody is reached at the bootstrap address {tried.address}: {tried.detail}",
+                f"cannot connect to the bootstrap address {tried.address}: {tried.detail}",
                 tried.address,
-                "take it out of bootstrap.servers, or start the node that belongs there",
+                "remove it from bootstrap.servers, or start the node there",
             )
     for name, tried in _advertised(facts):
         if tried.trouble in kinds:
             yield Finding(
                 "address-unreachable",
                 Severity.ERROR,
-                f"{name} lives, as the controllers see it, and advertises {tried.address}, where it cannot be reached "
-                f"from here: {tried.detail}",
+                f"{name} is alive and advertises {tried.address}, which this machine cannot connect to: {tried.detail}",
                 f"{name} at {tried.address}",
-                "set advertised.listeners of that node to an address that its clients reach (a published port, the "
-                "machine's name), or open the firewall; then restart the node",
+                "set advertised.listeners of that node to an address that its clients can reach (a published port, "
+                "the machine's name), or open the firewall; then restart the node",
             )
 
 
@@ -120,8 +119,8 @@ def advertised_loopback(facts: Facts) -> Iterator[Finding]:
             yield Finding(
                 "advertised-loopback",
                 Severity.ERROR,
-                f"{name} advertises {tried.address}, which is every client's own machine; this cluster was found at "
-                f"{ours[0].address}",
+                f"{name} advertises {tried.address}, which each client resolves to its own machine; this cluster "
+                f"was found at {ours[0].address}",
                 f"{name} at {tried.address}",
                 "set advertised.listeners of that node to the name or address of its machine, and restart the node",
             )
@@ -143,9 +142,9 @@ def address_of_another(facts: Facts) -> Iterator[Finding]:
                 yield Finding(
                     "address-of-another",
                     Severity.ERROR,
-                    f"{tried.address}, where {role} {node_id} should be, is {answer.role} {answer.node_id}{whose}",
+                    f"{tried.address} should be {role} {node_id}, but {answer.role} {answer.node_id}{whose} answers",
                     f"{role} {node_id} at {tried.address}",
-                    "two nodes advertise one address, or a forwarded port leads to the wrong one: correct "
+                    "two nodes advertise one address, or a forwarded port leads to the wrong node: correct "
                     "advertised.listeners (or the forwarding), and restart the node",
                 )
 
@@ -157,12 +156,12 @@ def node_silent(facts: Facts) -> Iterator[Finding]:
         if tried.trouble is Trouble.SILENT:
             what = f"does not answer at {tried.address} ({tried.detail})"
             cure = (
-                "look at the node's log and at its machine: a process that stands still (paused, swapping, a disk that "
-                "hangs), or a firewall that drops packets; restart it if it does not come back"
+                "look at the node's log and machine: a paused process, swapping, a blocked disk, or a firewall "
+                "that drops packets; restart the node if it does not recover"
             )
         elif tried.trouble is Trouble.NOT_SERVING:
-            what = f"says at {tried.address} that it does not serve"
-            cure = "wait if it is starting; else its log says what it waits for"
+            what = f"reports at {tried.address} that it does not serve"
+            cure = "wait if it is starting; else look at its log"
         else:
             continue
         yield Finding("node-silent", Severity.ERROR, f"{name} {what}", name, cure)
@@ -181,13 +180,13 @@ def broker_down(facts: Facts) -> Iterator[Finding]:
         tried = facts.fenced_brokers.get(broker.broker_id)
         if cure is None and tried is not None and tried.trouble is Trouble.SILENT:
             cure = (
-                "it hangs: it takes connections and does not answer; look at its process (stopped, swapping, a disk "
-                "that hangs) and its log, and restart it if it does not come back"
+                "it hangs: it accepts connections but does not answer; look at its log and its process (stopped, "
+                "swapping, a blocked disk), and restart it if it does not recover"
             )
         elif cure is None and tried is not None and tried.trouble in (None, Trouble.NOT_SERVING):
             cure = (
-                "it runs: see that it reaches a controller (controller.quorum.bootstrap.servers, the internal "
-                "network); its log names what fails"
+                "it runs: check that it can reach a controller (controller.quorum.bootstrap.servers, the internal "
+                "network); its log names the error"
             )
         elif cure is None:
             cure = (
@@ -210,10 +209,10 @@ def brokerstarting(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             "broker-starting",
             Severity.WARNING,
-            f"broker {broker_id} heartbeats, and does not serve yet",
+            f"broker {broker_id} sends heartbeats but does not serve yet",
             f"broker {broker_id}",
-            "wait: after a crash it checks its logs first, which takes longer the more there is; its own log tells how "
-            "far it is, and what it waits for if it stays so",
+            "wait: after a crash the broker checks its logs first, which takes longer for large logs; its log "
+            "shows the progress, and what it waits for",
         )
 
 
@@ -225,9 +224,10 @@ def process_dead(facts: Facts) -> Iterator[Finding]:
             yield Finding(
                 "process-dead",
                 Severity.ERROR,
-                f"the process of {node.role} {node.node_id} does not run",
+                f"the process of {node.role} {node.node_id} is not running",
                 f"{node.role} {node.node_id} at {node.address}",
-                f"`headrace restart --data {facts.data} {node.role} {node.node_id}`; why it ended: {node.log}",
+                f"`headrace restart --data {facts.data} {node.role} {node.node_id}`; its log says why it ended: "
+                f"{node.log}",
             )
 
 
@@ -260,11 +260,11 @@ def no_controller(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             "no-controller",
             Severity.ERROR,
-            "no controller leads, or nobody reaches the one that does: topics cannot be made, and whoever dies is not "
+            "no controller is active, or none can be reached: topics cannot be created, and failed leaders are not "
             f"replaced ({why})",
             f"controllers {voters}",
-            "a majority of them must be up and reach each other: start those that are down; what each remembers: "
-            "`headrace metadata cat DIRECTORY /local/quorum`",
+            "a majority of them must be up and reach each other: start those that are down; to see what each one "
+            "has stored: `headrace metadata cat DIRECTORY /local/quorum`",
         )
 
 
@@ -290,7 +290,7 @@ def voter_away(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             "voter-away",
             Severity.ERROR if spare <= 0 else Severity.WARNING,
-            f"controller {voter.replica_id} votes, and its leader ({quorum.leader_id}) has heard from it {fetched}; "
+            f"controller {voter.replica_id} is a voter, and the leader ({quorum.leader_id}) heard from it {fetched}; "
             + ("one more that fails stops every change" if spare <= 0 else f"{spare} more may fail"),
             f"controller {voter.replica_id} at {voter.address or 'an unknown address'}",
             (_local_cure(facts, "controller", voter.replica_id) or "start it, or restart it if it hangs")
@@ -307,11 +307,11 @@ def metadata_old(facts: Facts) -> Iterator[Finding]:
             yield Finding(
                 "metadata-old",
                 Severity.WARNING,
-                f"what broker {broker.broker_id} knows of the cluster is up to {broker.metadata_lag_ms / 1000:.0f} s "
-                f"old ({broker.lag} offsets behind)",
+                f"the metadata of broker {broker.broker_id} is up to {broker.metadata_lag_ms / 1000:.0f} s old "
+                f"({broker.lag} offsets behind)",
                 f"broker {broker.broker_id}",
-                "see that it reaches a controller (controller.quorum.bootstrap.servers, the internal network), and "
-                "that its machine is not overloaded; its log names what fails",
+                "check that it can reach a controller (controller.quorum.bootstrap.servers, the internal network) "
+                "and that its machine is not overloaded; its log names the error",
             )
 
 
@@ -329,7 +329,7 @@ def log_dir_offline(facts: Facts) -> Iterator[Finding]:
                     Severity.ERROR,
                     f"log directory {each.path} of broker {broker_id} is offline: {each.error.message}",
                     f"broker {broker_id}: {each.path}",
-                    "mend the disk (mount it, remount it writable, replace it), and restart the broker "
+                    "repair the disk (mount it, remount it writable, replace it), then restart the broker "
                     "(docs/operations/disks.md)",
                 )
 
@@ -348,8 +348,8 @@ def replica_damaged(facts: Facts) -> Iterator[Finding]:
                 f"broker {broker_id} does not serve {count(names)} that are damaged; the first: "
                 f"{'' if error is None else error.message}",
                 f"broker {broker_id}: {some(names)}",
-                f"`headrace log verify {bad[0][1]}` names every problem; with another copy in sync delete the damaged "
-                "one and restart the broker, which copies it anew (docs/operations/damage.md)",
+                f"`headrace log verify {bad[0][1]}` lists every problem; if another replica is in sync, delete the "
+                "damaged log and restart the broker, which copies it again (docs/operations/damage.md)",
             )
 
 
@@ -362,13 +362,13 @@ def disk_full(facts: Facts) -> Iterator[Finding]:
             where = f"broker {broker_id}: {each.path}"
             cure = (
                 "lower retention.ms or retention.bytes of the largest topics (`headrace log-dirs describe`), move "
-                "partitions to another directory or broker, or make the disk larger; writes go on by themselves once "
-                "there is room"
+                "partitions to another directory or broker, or make the disk larger; writes resume automatically "
+                "when there is space"
             )
             if each.usable_bytes <= 0:
                 what = (
-                    f"the disk of broker {broker_id} is full above its reserve (DISK_FULL): its replicas fall out of "
-                    "sync; it leads only where no other replica is in sync, and refuses writes there"
+                    f"the disk of broker {broker_id} is full up to its reserve (DISK_FULL): its replicas fall out "
+                    "of sync, and it refuses writes to the partitions that it still leads"
                 )
                 yield Finding("disk-full", Severity.ERROR, what, where, cure)
             elif each.usable_bytes < each.total_bytes * FREE_PART and each.usable_bytes < FREE_BYTES:
@@ -386,11 +386,11 @@ def disk_slow(facts: Facts) -> Iterator[Finding]:
                 yield Finding(
                     "disk-slow",
                     Severity.WARNING,
-                    f"a small forced write takes broker {broker_id} {each.sync_ms:.0f} ms (median): nothing there is "
-                    "acknowledged sooner",
+                    f"a small fsync takes broker {broker_id} {each.sync_ms:.0f} ms (median), so each "
+                    "acknowledgement takes at least as long",
                     f"broker {broker_id}: {each.path}",
-                    "see who else writes to that disk, and whether it is about to fail; move log.dirs to a faster one; "
-                    "topics that may lose seconds of records can have log.flush=interval",
+                    "check what else writes to that disk, and whether it is failing; move log.dirs to a faster "
+                    "one; topics that may lose seconds of records can have log.flush=interval",
                 )
 
 
@@ -407,8 +407,8 @@ def descriptors(facts: Facts) -> Iterator[Finding]:
                 Severity.ERROR if used >= DESCRIPTORS_ERROR else Severity.WARNING,
                 f"{name} has {node.open_descriptors} of {node.descriptors_max} descriptors in use",
                 name,
-                "raise its limit (ulimit -n, LimitNOFILE=, nofile of the container) and restart it; log.open.files.max "
-                "bounds those of segments, the others are connections",
+                "raise its limit (ulimit -n, LimitNOFILE=, nofile of the container) and restart it; "
+                "log.open.files.max limits segment files, the rest are connections",
             )
 
 
@@ -428,7 +428,7 @@ def version_mix(facts: Facts) -> Iterator[Finding]:
             Severity.WARNING,
             f"{len(by_version)} versions run side by side: {versions}",
             versions,
-            "finish the upgrade, node by node; the feature level stays where it is until all understand the next one",
+            "finish the upgrade node by node; the feature level cannot rise before all nodes support the next one",
         )
 
 
@@ -448,10 +448,10 @@ def feature_level(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             "feature-level",
             Severity.ERROR,
-            f"the cluster is at metadata.version {level.finalized_level}, which these do not understand: "
+            f"the cluster is at metadata.version {level.finalized_level}, which these nodes do not support: "
             + ", ".join(deaf),
             ", ".join(deaf),
-            "upgrade them; a level is lowered only if nothing is lost by it (`headrace features downgrade`)",
+            "upgrade them; or lower the level if no data would be lost (`headrace features downgrade`)",
         )
         return
     common = min(node.metadata_version_max for _, node in nodes)
@@ -459,10 +459,10 @@ def feature_level(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             "feature-level",
             Severity.WARNING,
-            f"the cluster is at metadata.version {level.finalized_level}, and every node that answers understands "
-            f"{common}: what is new since is off",
+            f"the cluster is at metadata.version {level.finalized_level}, but all nodes support {common}: newer "
+            "features are off",
             "the cluster",
-            f"once nobody wants to go back: `headrace features upgrade --feature metadata.version={common}`",
+            f"when no downgrade is planned any more: `headrace features upgrade --feature metadata.version={common}`",
         )
 
 
@@ -490,8 +490,8 @@ def clock_skew(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             "clock-skew",
             Severity.WARNING,
-            f"the clock of this machine is {_off(-middle_ms)} the cluster's: so are the timestamps of records that are "
-            "made here",
+            f"the clock of this machine is {_off(-middle_ms)} the cluster's; so are the "
+            "timestamps of records that clients on this machine produce",
             "this machine",
             cure,
         )
@@ -510,9 +510,10 @@ def _local_cure(facts: Facts, role: str, node_id: int) -> str | None:
         return f"{restart}; why it ended: {local.log}"
     if local.stopped:
         return (
-            f"it hangs: pid {local.pid} is stopped; `kill -CONT {local.pid}` lets it go on, {restart} starts it again"
+            f"it hangs: pid {local.pid} is stopped; continue it with `kill -CONT {local.pid}`, or restart it with "
+            f"{restart}"
         )
-    return f"it hangs: pid {local.pid} runs, and is not heard; {local.log} says what it does; {restart} starts it again"
+    return f"it hangs: pid {local.pid} runs but does not answer; look at {local.log}, or restart it with {restart}"
 
 
 def _advertised(facts: Facts) -> Iterator[tuple[str, Tried]]:

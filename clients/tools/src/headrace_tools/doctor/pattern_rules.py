@@ -47,7 +47,7 @@ def topics_tiny(facts: Facts) -> Iterator[Finding]:
             Severity.ADVICE,
             f"{len(tiny)} topics hold less than 1 MiB each",
             some(tiny),
-            "put records of one kind into one topic, and tell them apart by key or header",
+            "put records of one kind into one topic, and distinguish them by key or header",
         )
 
 
@@ -84,8 +84,8 @@ def members_idle(facts: Facts) -> Iterator[Finding]:
                 Severity.ADVICE,
                 f"{len(idle)} of {len(members)} members of group {group.described.group_id!r} have no partition",
                 f"group {group.described.group_id}",
-                "run as many members as there are partitions, one more as a reserve at most; or add partitions "
-                "(`headrace topics alter TOPIC -p N`, which changes the partition of keys)",
+                "run at most one member more than there are partitions, or add partitions (`headrace topics alter "
+                "TOPIC -p N`, which changes the partition of keys)",
             )
 
 
@@ -100,7 +100,7 @@ def replicas_many(facts: Facts) -> Iterator[Finding]:
                 Severity.ADVICE,
                 f"broker {broker_id} has {replicas} replicas; benchmarks cover {REPLICAS_A_BROKER}",
                 f"broker {broker_id}",
-                "add brokers (replicas move there by themselves), or use fewer partitions for each topic",
+                "add brokers (replicas move there automatically), or use fewer partitions for each topic",
             )
 
 
@@ -116,7 +116,7 @@ def retention_unlimited(facts: Facts) -> Iterator[Finding]:
                     yield Finding(
                         "retention-unlimited",
                         Severity.ADVICE,
-                        f"topic {name!r} has no limit of time or size, and takes {100 * size // total} % of a disk",
+                        f"topic {name!r} has no retention limit and takes {100 * size // total} % of a disk",
                         f"broker {broker_id}: {directory.path}",
                         f"`headrace topics alter {name} -c retention.ms=604800000` (or retention.bytes), or "
                         "`-c cleanup.policy=compact` where the last record of each key is enough",
@@ -154,6 +154,6 @@ def lag_unwatched(facts: Facts) -> Iterator[Finding]:
                 f"group {name!r} has no members, is {counted(behind, 'record')} behind, and committed last "
                 f"{int(idle_ms // 3_600_000)} h ago",
                 f"group {name}",
-                f"start its consumers, or `headrace groups delete {name}`; let a scheduler run `headrace groups "
+                f"start its consumers, or `headrace groups delete {name}`; watch the lag with `headrace groups "
                 "describe --all-groups --fail-on err`",
             )

@@ -69,7 +69,7 @@ def try_address(address: str, *, timeout_s: float) -> Tried:
             return tried
         if answers(reached, port, timeout_s=timeout_s):
             return dataclasses.replace(tried, trouble=Trouble.NOT_SERVING)
-    detail = f"it takes a connection, and does not answer the health check within {timeout_s:g} s"
+    detail = f"it accepts a connection but does not answer the health check within {timeout_s:g} s"
     return dataclasses.replace(tried, trouble=Trouble.SILENT, detail=detail)
 
 

@@ -143,7 +143,7 @@ class ClusterDirectory:
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise ClusterStartError(f"cannot make the directory {self.directory}: {error.strerror}") from error
+            raise ClusterStartError(f"cannot create directory {self.directory}: {error.strerror}") from error
         with self._file.locked():
             state = self._file.read()
             if state is None:
@@ -235,13 +235,13 @@ class ClusterDirectory:
             there = len(state.of_role(role))
             if count is not None and count < there:
                 raise InvalidArgumentError(
-                    f"--{role}s {count}: the cluster in {self.directory} has {there}, and keeps its topology (but for "
-                    "more nodes); leave the flag out, or choose another --data directory"
+                    f"--{role}s {count}: the cluster in {self.directory} has {there}, and keeps its topology, you "
+                    "can only add nodes; leave the flag out, or choose another --data directory"
                 )
         first = state.of_role("broker")[0].port
         if wanted.port and wanted.port != first:
             raise InvalidArgumentError(
-                f"--port {wanted.port}: the cluster in {self.directory} is on port {first}, and keeps it; leave the "
+                f"--port {wanted.port}: the cluster in {self.directory} uses port {first} and keeps it; leave the "
                 "flag out"
             )
         state = replace(state, config=overrides.merged(state.config, wanted.config or {}))
@@ -332,7 +332,7 @@ class ClusterDirectory:
                 elif not node.alive():
                     raise self._start_failure(node, "ended before it served")
                 elif time.monotonic() > deadline:
-                    raise self._start_failure(node, f"does not serve after {self.start_timeout_s:g} s")
+                    raise self._start_failure(node, f"did not serve within {self.start_timeout_s:g} s")
             if waiting:
                 time.sleep(0.01)
         for node in begun:  # another process may answer on a stolen port

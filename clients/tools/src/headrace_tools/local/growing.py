@@ -51,8 +51,8 @@ def add_voters(state: ClusterState, write: Callable[[ClusterState], None], *, ti
                 pass  # the last attempt had succeeded before it was interrupted
             except HeadraceError as error:
                 raise ClusterStartError(
-                    f"controller {node.id} runs and is no voter yet: {error.message} [{error.code}]; the next "
-                    "`headrace up` tries again"
+                    f"controller {node.id} runs but is not a voter yet: {error.message} [{error.code}]; `headrace "
+                    "up` tries again"
                 ) from error
             state = state.with_node(replace(state.node("controller", node.id), joining=False))
             write(state)

@@ -56,7 +56,9 @@ class NodeLog:
         try:
             line = _formatter.format(record)
         except Exception as error:  # noqa: BLE001  (formatting a record may raise anything)
-            line = f"{record.name}: a line that cannot be worded: {record.msg!r} ({type(error).__name__}: {error})"
+            line = (
+                f"{record.name}: a log line that cannot be formatted: {record.msg!r} ({type(error).__name__}: {error})"
+            )
         self.say(line)
 
     def say(self, line: str) -> None:

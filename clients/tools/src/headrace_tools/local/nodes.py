@@ -74,7 +74,7 @@ def is_current(directory: Path, state: ClusterState, node: Node) -> bool:
 
 
 def _properties_text(directory: Path, state: ClusterState, node: Node) -> str:
-    lines = [f"# {node.role} {node.id} of the local cluster in {directory}; written anew at each start."]
+    lines = [f"# {node.role} {node.id} of the local cluster in {directory}; written again at each start."]
     lines += [f"{key}={_escaped(value)}" for key, value in properties(state, node).items()]
     return "\n".join(lines) + "\n"
 

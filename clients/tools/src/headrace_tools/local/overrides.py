@@ -20,7 +20,7 @@ _BY_HAND = (
     "a node whose directories or disks you choose is run by hand: docs/operations/disks.md, "
     '"A broker with several disks"'
 )
-_ROLES = "`headrace up --brokers N` says how many brokers there are"
+_ROLES = "set the number of brokers with `headrace up --brokers N`"
 #: Keys that differ from node to node, or that nodes and supervisor must agree on -> what to do instead.
 _OURS = {
     "process.roles": _ROLES,
@@ -31,8 +31,8 @@ _OURS = {
     "log.dir": _BY_HAND,
     "metadata.log.dir": _BY_HAND,
     "runtime.state.file": "it is node.json in each node's directory",
-    "controller.quorum.voters": "`headrace up --controllers N` says how many controllers there are",
-    "controller.quorum.bootstrap.servers": "each broker is told where its controllers are",
+    "controller.quorum.voters": "set the number of controllers with `headrace up --controllers N`",
+    "controller.quorum.bootstrap.servers": "each broker gets the addresses of its controllers",
 }
 
 
@@ -42,9 +42,7 @@ def refuse_ours(config: Mapping[str, str]) -> None:
     for key, value in config.items():
         instead = _OURS.get(key.replace("_", "."))
         if instead is not None and value:
-            raise InvalidArgumentError(
-                f"{key} is set by the cluster itself, for each node; it cannot be overridden ({instead})"
-            )
+            raise InvalidArgumentError(f"{key} cannot be overridden: the cluster sets it for each node ({instead})")
 
 
 def merged(there: Mapping[str, str], wanted: Mapping[str, str]) -> dict[str, str]:

@@ -179,7 +179,8 @@ class StateFile:
                 while not _try_lock(lock):
                     if time.monotonic() >= deadline:
                         raise ClusterStartError(
-                            f"another headrace command has been at work on {self.directory} for {timeout_s:g} s"
+                            f"another headrace command has locked {self.directory} for {timeout_s:g} s; wait until "
+                            "it ends"
                         )
                     time.sleep(0.01)
                 if self._is_at_its_place(lock):

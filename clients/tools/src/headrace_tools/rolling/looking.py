@@ -47,7 +47,7 @@ class Looking:
         )
         if cluster is not None and cluster.cluster_id != state.cluster_id:
             self._unanswered.append(
-                f"who answers at {state.bootstrap_servers} belongs to cluster {cluster.cluster_id}, not to "
+                f"the node at {state.bootstrap_servers} belongs to cluster {cluster.cluster_id}, not to "
                 f"{state.cluster_id}"
             )
         cluster = cluster or ClusterDescription(state.cluster_id, -1, ())
@@ -99,5 +99,5 @@ class Looking:
         try:
             return question()
         except HeadraceError as error:
-            self._unanswered.append(f"nobody tells of {what}: {error.message} [{error.code}]")
+            self._unanswered.append(f"no node describes {what}: {error.message} [{error.code}]")
             return None

@@ -89,7 +89,7 @@ class RollingRestart:
         seen, reasons = self._wait(lambda now, _: not_whole(now), 0 if dead else self._settle_s)
         if reasons and not self._ends():
             raise IllegalStateError(
-                f"nothing was restarted, for the cluster is not whole: {'; '.join(reasons)}. Restart it when it is "
+                f"nothing was restarted, the cluster is not healthy: {'; '.join(reasons)}. Retry when it is healthy "
                 f"(`headrace doctor --data {self._cluster.directory}` names cures)"
             )
         notes = unavoidable(seen, waiting)
@@ -105,7 +105,7 @@ class RollingRestart:
             try:
                 done.append(self._restart(node))
             except ClusterStartError:
-                self._tell(f"  {node} did not come back. {_progress(done, waiting)}")
+                self._tell(f"  {node} did not start again. {_progress(done, waiting)}")
                 raise
             seen, done[-1] = self._until_whole(done, waiting)
         return Rolled(restarted=tuple(done), left=tuple(waiting), notes=tuple(notes))
@@ -115,7 +115,7 @@ class RollingRestart:
         pid = self._cluster.restart(node.role, node.node_id).pid()
         away_s = time.monotonic() - begun
         self._tell(f"  {node} serves again after {away_s:.1f} s (pid {pid})")
-        self._now = (*self._now[:2], f"until all is whole after {node}")
+        self._now = (*self._now[:2], f"until the cluster is healthy after {node}")
         return Restarted(node=node, pid=pid, away_s=away_s, whole_s=None)
 
     def _until_whole(self, done: list[Restarted], waiting: list[NodeName]) -> tuple[Seen, Restarted]:
@@ -132,11 +132,11 @@ class RollingRestart:
             return seen, last
         if reasons:
             raise IllegalStateError(
-                f"after {last.node} the cluster is not whole: {'; '.join(reasons)}. Waited {self._timeout_s:g} s "
+                f"after {last.node} the cluster is not healthy: {'; '.join(reasons)}. Waited {self._timeout_s:g} s "
                 f"(--timeout). {_progress(done, waiting)}"
             )
         whole_s = time.monotonic() - since
-        self._tell(f"  all is whole again after {whole_s:.1f} s")
+        self._tell(f"  healthy again after {whole_s:.1f} s")
         return seen, dataclasses.replace(last, whole_s=whole_s)
 
     def _wait(self, check: Callable[[Seen, float], list[str]], limit_s: float) -> tuple[Seen, list[str]]:

@@ -116,7 +116,7 @@ def not_whole(seen: Seen, returned: Returned | None = None) -> list[str]:
     """Why the cluster is not whole; empty if it is. ``returned``: the node restarted last must be seen as back: a look
     that may be older than its return, and a catch-up before it, do not count."""
     reasons = _Reasons()
-    reasons.add(f"{name} does not run" for name, runs in sorted(seen.nodes.items()) if not runs)
+    reasons.add(f"{name} is not running" for name, runs in sorted(seen.nodes.items()) if not runs)
     reasons.add(seen.unanswered)
     if seen.unanswered:
         return reasons.found  # unknown facts look like missing nodes
@@ -134,18 +134,18 @@ def unavoidable(seen: Seen, nodes: Collection[NodeName]) -> list[str]:
     helpless = [part for part in seen.partitions if _is_helpless(part) and brokers & part.copies]
     sole = [part.name for part in helpless if len(part.copies) == 1]
     if sole:
-        notes.append(f"while its broker restarts nobody reads or writes {_some(sole)}: one copy each")
+        notes.append(f"{_some(sole)}: one replica each, so clients cannot read or write while its broker restarts")
     tight = [part.name for part in helpless if len(part.copies) > 1]
     if tight:
         notes.append(
-            f"while one of its brokers restarts {_some(tight)} refuses acks=all: min.insync.replicas is as many as "
-            "there are copies"
+            f"{_some(tight)}: acks=all fails while one of its brokers restarts, because min.insync.replicas equals "
+            "the number of replicas"
         )
     controllers = seen.of_role("controller")
     if len(controllers) < 3 and any(name.role == "controller" for name in nodes):
         notes.append(
-            f"with {counted(len(controllers), 'controller')} there is no majority while one restarts: metadata changes "
-            "wait, records flow"
+            f"with {counted(len(controllers), 'controller')} there is no majority while one restarts: metadata "
+            "changes wait, clients still read and write"
         )
     if len(seen.of_role("coordinator")) == 1 and any(name.role == "coordinator" for name in nodes):
         notes.append("there is one coordinator: groups wait while it restarts")
@@ -164,7 +164,7 @@ def _brokers_missing(seen: Seen, returned: Returned | None) -> Iterator[str]:
             yield f"{name} is not registered as alive"
     if returned is not None and (seen.age_ms is None or seen.age_ms > returned.ago_ms):
         age = "not known" if seen.age_ms is None else f"up to {seen.age_ms:.0f} ms"
-        yield f"what is known of the cluster may be from before {returned.node} was back (its age is {age})"
+        yield f"the metadata may be older than the start of {returned.node} (its age is {age})"
 
 
 def _partitions_short(seen: Seen) -> Iterator[str]:
@@ -184,26 +184,26 @@ def _partitions_short(seen: Seen) -> Iterator[str]:
 def _quorum_short(seen: Seen, returned: Returned | None) -> Iterator[str]:
     quorum = seen.quorum
     if quorum is None:
-        yield "no controller leads"
+        yield "no controller is active"
         return
     now_ms = next((v.last_fetch_timestamp_ms for v in quorum.voters if v.replica_id == quorum.leader_id), None)
     if now_ms is None:  # ages are by the leader's clock, or unknown
-        yield f"controller {quorum.leader_id} does not lead yet"
+        yield f"controller {quorum.leader_id} is not active yet"
         return
     voters = {voter.replica_id: voter for voter in quorum.voters}
     for name in seen.of_role("controller"):
         if name.node_id not in voters:
-            yield f"{name} has no vote (`headrace up` makes it a voter)"
+            yield f"{name} is not a voter (`headrace up` makes it one)"
     for number, voter in sorted(voters.items()):
         last_fetch, caught_up = voter.last_fetch_timestamp_ms, voter.last_caught_up_timestamp_ms
         if last_fetch is None or caught_up is None:
-            yield f"controller {number} has not caught up since controller {quorum.leader_id} leads"
+            yield f"controller {number} has not caught up since controller {quorum.leader_id} became leader"
         elif now_ms - last_fetch > VOTER_SILENT_MS:
-            yield f"controller {number} has not been heard for {(now_ms - last_fetch) / 1000:.0f} s"
+            yield f"controller {number} sent nothing for {(now_ms - last_fetch) / 1000:.0f} s"
         elif now_ms - caught_up > VOTER_SILENT_MS:
-            yield f"controller {number} is behind for {(now_ms - caught_up) / 1000:.0f} s"
+            yield f"controller {number} has been behind for {(now_ms - caught_up) / 1000:.0f} s"
         elif returned is not None and returned.node == NodeName("controller", number) and caught_up < returned.at_ms:
-            yield f"controller {number} has not caught up since it is back"
+            yield f"controller {number} has not caught up since its start"
 
 
 def _shards_short(seen: Seen) -> Iterator[str]:
@@ -213,7 +213,7 @@ def _shards_short(seen: Seen) -> Iterator[str]:
         if name.node_id not in live:
             yield f"{name} is not registered as alive"
     if wanted and seen.unowned is not None:
-        yield f"not all groups are served: {seen.unowned}"
+        yield f"groups without a coordinator: {seen.unowned}"
 
 
 def _some(names: list[str]) -> str:

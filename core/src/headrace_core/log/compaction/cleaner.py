@@ -388,7 +388,7 @@ class _Round:
 
     def _check(self) -> None:
         if self._should_stop():
-            raise ServerShuttingDownError(f"the compaction of {self._log.topic_partition} was told to stop")
+            raise ServerShuttingDownError(f"the compaction of {self._log.topic_partition} was cancelled")
 
 
 def _next_offset(segment: LogSegment) -> int:
@@ -433,7 +433,7 @@ def swap_segments(
     except (OSError, ServerBusyError) as error:
         raise OSError(
             errno.EIO,
-            f"a compaction's swap failed: {error}",
+            f"cannot swap in a compacted segment: {error}",
             f"{log.directory}/{segment_name(cleaned.base_offset)}",
         ) from error
     log.replace_segments(old, new)

@@ -76,7 +76,7 @@ class CleanerManager:
             try:
                 target = _target(log, offsets.get(partition), stable_offset_of(log), now_ms)
             except ServerBusyError as error:
-                logger.warning("%s: not compacted now: %s", partition, error)
+                logger.warning("%s: compaction failed, retrying later: %s", partition, error)
                 continue
             except (HeadraceError, OSError) as error:
                 if not log.is_closed:
@@ -123,7 +123,7 @@ class CleanerManager:
                 self._changed.discard(partition)
 
     def _leave_alone(self, partition: TopicPartition, error: Exception) -> None:
-        logger.error("%s cannot be compacted and is left alone: %s", partition, error)
+        logger.error("%s cannot be compacted and is skipped from now on: %s", partition, error)
         with self._lock:
             self._uncleanable[partition] = str(error)
 

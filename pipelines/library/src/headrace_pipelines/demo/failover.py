@@ -111,7 +111,9 @@ class LeaderDeath:
         self._watcher.join()
         if self._elected is None:
             why = "" if self._failure is None else f" ({self._failure})"
-            raise FailoverFailedError(f"nobody leads in broker {self._victim}'s place after {TIMEOUT_S:g} s{why}")
+            raise FailoverFailedError(
+                f"no new leader for the partitions of broker {self._victim} after {TIMEOUT_S:g} s{why}"
+            )
         if self._first_write_s is None:
             raise FailoverFailedError(f"no record was acknowledged by a new leader after broker {self._victim}'s death")
         elected_s, leader, epoch = self._elected

@@ -62,8 +62,8 @@ class QueryLag:
                 return lag
             if time.monotonic() > deadline:
                 raise GroupFailedError(
-                    f"group {GROUP} has committed {committed} records and lags {lag.total_lag} behind; the query has "
-                    f"processed all {processed}"
+                    f"group {GROUP} has committed {committed} records (lag {lag.total_lag}), but the query has "
+                    f"processed {processed}"
                 )
             time.sleep(_LOOK_S)
 

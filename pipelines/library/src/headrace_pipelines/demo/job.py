@@ -140,7 +140,7 @@ def _work(
     rate = streamed.rows / streamed.seconds
     show.note(f"{streamed.rows:,} rows in {streamed.seconds:.1f} s, query start included: {rate:,.0f} rows/s")
 
-    show.step("closing the last windows: one marker per partition, then the same query goes on from its checkpoint")
+    show.step("closing the last windows: one marker per partition, then the same query continues from its checkpoint")
     publish.publish_markers(servers)
     closing = pipeline.run(frame, places.parquet, places.checkpoint, lambda batch: None)
     if closing.rows != publish.PARTITIONS:

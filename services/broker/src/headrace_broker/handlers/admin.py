@@ -132,6 +132,6 @@ class AdminService(admin_pb2_grpc.AdminServicer):
                 return describe_broker(image, None)
             wanted = parse_broker_id(resource.name)
             if wanted not in image.brokers:
-                raise InvalidRequestError(f"no broker has the id {wanted}")
+                raise InvalidRequestError(f"broker {wanted} does not exist")
             return describe_broker(image, wanted, static=self._given if wanted == broker_id else None)
-        raise InvalidRequestError(f"resource type {resource.type} is neither a topic nor a broker")
+        raise InvalidRequestError(f"resource type {resource.type} must be TOPIC or BROKER")

@@ -354,7 +354,7 @@ class FetchStream(StreamHandler[Any]):
         elif isinstance(error, HeadraceError):
             self._cold[partition] = (position, error)
         else:
-            logger.error("cold read of %s at %d failed", partition, position, exc_info=error)
+            logger.error("a read of %s at offset %d from the disk failed", partition, position, exc_info=error)
             self._cold[partition] = (position, UnknownServerError(f"{partition}: {error}"))
         if self._current is not None:
             self._look(give_up=self._current.max_wait_ms == 0)
@@ -378,7 +378,8 @@ class FetchStream(StreamHandler[Any]):
         reads.check_epoch(item.current_leader_epoch)
         if item.fetch_offset < 0:
             raise OffsetOutOfRangeError(
-                f"{partition}: fetch_offset={item.fetch_offset} is negative; ask ListOffsets for a place to begin at"
+                f"{partition}: fetch_offset={item.fetch_offset} is negative; ask ListOffsets for an offset to start "
+                "from"
             )
         if item.max_bytes < 0:
             raise InvalidRequestError(f"{partition}: max_bytes={item.max_bytes} is negative")
@@ -453,10 +454,10 @@ def _out_of_range(entry: SessionPartition, replica: Readable) -> OffsetOutOfRang
     reads = replica.reads
     if entry.position > reads.log_end and not isinstance(replica, LeaderReplica):
         return OffsetNotAvailableError(
-            f"{entry.partition}: offset {entry.position} has not come to this follower yet, its log ends at "
+            f"{entry.partition}: offset {entry.position} has not reached this follower yet, its log ends at "
             f"{reads.log_end}; retry, or read from the leader"
         )
     return OffsetOutOfRangeError(
-        f"{entry.partition}: offset {entry.position} is not within the log, which has {reads.log_start} up to "
-        f"{reads.log_end}"
+        f"{entry.partition}: offset {entry.position} is outside of the log, which has offsets {reads.log_start} up "
+        f"to {reads.log_end}"
     )

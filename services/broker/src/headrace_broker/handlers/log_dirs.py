@@ -65,7 +65,7 @@ async def alter_replica_log_dirs(broker: BrokerContext, log_dirs: LogDirs, reque
                 numbers = item.partitions or [-1]
                 results += [_result(item.topic, number, error) for number in numbers]
     if len({replica for replica, _ in moves}) != len(moves):
-        raise InvalidRequestError("a partition is named twice; nothing was moved")
+        raise InvalidRequestError("the request names a partition twice; nothing was moved")
     for replica, path in moves:
         try:
             await log_dirs.move(replica, path)
@@ -77,7 +77,10 @@ async def alter_replica_log_dirs(broker: BrokerContext, log_dirs: LogDirs, reque
 
 def _check_meant(broker: BrokerContext, request: Any) -> None:
     if request.HasField("broker_id") and request.broker_id != broker.broker_id:
-        raise InvalidRequestError(f"this is broker {broker.broker_id}, and broker {request.broker_id} is meant")
+        raise InvalidRequestError(
+            f"wrong broker: the request is for broker {request.broker_id}, this is broker {broker.broker_id}; "
+            "refresh the metadata"
+        )
 
 
 def _wanted(topics: Any) -> dict[str, Collection[int]] | None:

@@ -52,7 +52,7 @@ class MetadataService(metadata_pb2_grpc.MetadataServicer):
         for topic in answer.topics if failed else ():
             if topic.error.code == common_pb2.ERROR_CODE_UNKNOWN_TOPIC_OR_PARTITION and topic.name in failed:
                 why = failed[topic.name]  # report the failure, not that the topic is missing
-                topic.error.code, topic.error.message = why.code, f"it could not be made: {why.message}"
+                topic.error.code, topic.error.message = why.code, f"the controller could not create it: {why.message}"
         return answer
 
     async def FindCoordinator(self, request: Any, context: Any) -> Any:
@@ -65,7 +65,7 @@ class MetadataService(metadata_pb2_grpc.MetadataServicer):
         if topic in failed and metadata.image.topic(topic) is None:
             for each in answer.coordinators:
                 if each.error.code == common_pb2.ERROR_CODE_COORDINATOR_NOT_AVAILABLE:
-                    each.error.message = f"{topic} could not be made: {failed[topic].message}; retry"
+                    each.error.message = f"cannot create topic {topic}: {failed[topic].message}; retry"
         return answer
 
     async def WatchMetadata(self, request: Any, context: Any) -> None:
@@ -114,7 +114,9 @@ class MetadataService(metadata_pb2_grpc.MetadataServicer):
             fine = (common_pb2.ERROR_CODE_NONE, common_pb2.ERROR_CODE_TOPIC_ALREADY_EXISTS)
             return {result.name: result.error for result in answer.results if result.error.code not in fine}
         except HeadraceError as error:
-            logger.warning("topics %s could not be created on request: %s", ", ".join(missing), error)
+            logger.warning(
+                "cannot create topics %s for a client (auto.create.topics.enable): %s", ", ".join(missing), error
+            )
             return dict.fromkeys(missing, error_to_proto(error))
 
     async def _create_internal(self, name: str) -> dict[str, Any]:
@@ -124,7 +126,7 @@ class MetadataService(metadata_pb2_grpc.MetadataServicer):
             offset = await self._controller.create_internal_topic(name, timeout_ms)
             await self._broker.metadata.wait_for(offset, timeout_ms)
         except HeadraceError as error:
-            logger.warning("topic %s could not be created for a client that looks for a coordinator: %s", name, error)
+            logger.warning("cannot create topic %s for a client that looks for a coordinator: %s", name, error)
             return {name: error_to_proto(error)}
         self._broker.events.emit(TopicAutoCreated(topic=name))
         return {}

@@ -82,8 +82,8 @@ class OffsetsService(offsets_pb2_grpc.OffsetsServicer):
         async def one(item: Any, turns: Turns) -> Any:
             if item.topic in INTERNAL_TOPICS:
                 raise InvalidTopicError(
-                    f'cannot delete records of topic "{item.topic}": it is internal, and the coordinators would lose '
-                    "what they have stored; delete single groups instead"
+                    f'cannot delete records of topic "{item.topic}": it is internal, and the coordinators would '
+                    "lose their groups; delete single groups instead (`headrace groups delete`)"
                 )
             async with room:
                 replica = self._leader(item, NO_EPOCH)
@@ -92,7 +92,10 @@ class OffsetsService(offsets_pb2_grpc.OffsetsServicer):
                 deleting = asyncio.ensure_future(replica.delete_records(before))
                 done, _ = await asyncio.wait([deleting], timeout=left_s())
             if not done:
-                raise RequestTimedOutError(f"{replica.partition}: the log start was not moved within {timeout_ms} ms")
+                raise RequestTimedOutError(
+                    f"{replica.partition}: timed out deleting records: the log start did not move within "
+                    f"{timeout_ms} ms; retry"
+                )
             deleting.result()
             self._broker.events.emit(
                 RecordsDeleted(partition=replica.partition, log_start_offset=replica.leader.log_start)
@@ -150,8 +153,8 @@ async def _find(replica: LeaderReplica, timestamp_ms: int, read_committed: bool,
         found = await turns.outside(replica.timestamp_offset(timestamp_ms))
     else:
         raise InvalidRequestError(
-            f"{replica.partition}: timestamp_ms={timestamp_ms} means nothing: -1 is the end, -2 the start, -3 the "
-            f"largest timestamp"
+            f"{replica.partition}: timestamp_ms={timestamp_ms} must be a time (ms since 1970), -1 (end), -2 (start) "
+            "or -3 (largest timestamp)"
         )
     if found is None:
         leader.check_latest_known()  # else there may be one above the high watermark that was committed before
@@ -182,7 +185,7 @@ async def _deleted_by_all(leader: PartitionLeader, offset: int, timeout_s: float
         behind = leader.yet_to_delete(offset)
         raise RequestTimedOutError(
             f"{leader.partition}: the leader deleted the records before {offset}, but the replicas {behind} did not "
-            "within the request's time; they delete them when they follow, so check later or retry"
+            "before the request's timeout; they delete them when they catch up: retry"
         ) from None
     finally:
         leader.forget_deletion(done)

@@ -81,10 +81,12 @@ class ProduceService(produce_pb2_grpc.ProduceServicer):
         """Return an id and an epoch for an idempotent producer (KIP-98, KIP-360)."""
         ids = self._broker.producer_ids
         if ids is None:
-            raise UnsupportedVersionError("this broker has no controller that gives producer ids")
+            raise UnsupportedVersionError(
+                "this broker has no connection to a controller, which assigns producer ids; retry"
+            )
         has_id, has_epoch = request.HasField("producer_id"), request.HasField("producer_epoch")
         if has_id != has_epoch:
-            raise InvalidRequestError("producer_id and producer_epoch belong together: send both, or none")
+            raise InvalidRequestError("producer_id and producer_epoch belong together: send both or neither")
         if has_id:
             producer_id, epoch = await ids.renewed(request.producer_id, request.producer_epoch)
         else:
@@ -98,14 +100,19 @@ def fence_of(item: Any, writers: Writers) -> Fence | None:
     topic, has_epoch = item.topic, item.HasField("shard_epoch")
     if writers is Writers.CLIENTS:
         if topic in INTERNAL_TOPICS:
-            raise InvalidTopicError(f"{topic} is written by coordinators only: clients commit offsets through theirs")
+            raise InvalidTopicError(
+                f"cannot write to {topic}: only coordinators write to it; commit offsets through the group's "
+                "coordinator"
+            )
         if has_epoch or item.HasField("expected_end"):
-            raise InvalidRequestError(f"{topic}-{item.partition}: shard_epoch and expected_end are for coordinators")
+            raise InvalidRequestError(
+                f"{topic}-{item.partition}: only coordinators may send shard_epoch and expected_end; leave them out"
+            )
         return None
     if topic not in SHARD_TOPICS or not has_epoch or item.shard_epoch < 0:
         raise InvalidRequestError(
-            f"{topic}-{item.partition}: coordinators write here, to the partitions of {' and '.join(SHARD_TOPICS)}, "
-            "under the epoch of their shard"
+            f"{topic}-{item.partition}: coordinators may append only to {' and '.join(SHARD_TOPICS)}, with the "
+            "shard_epoch of their shard"
         )
     return Fence(item.shard_epoch, item.expected_end if item.HasField("expected_end") else None)
 
@@ -229,7 +236,7 @@ class ProduceStream(StreamHandler[Any]):
         if pending.acks not in _ACKS:
             return InvalidRequiredAcksError(f"acks={pending.acks}: must be NONE, LEADER or ALL")
         if self._writers is Writers.COORDINATORS and pending.acks != produce_pb2.ACKS_ALL:
-            return InvalidRequiredAcksError(f"acks={pending.acks}: a shard's coordinator must ask for ALL")
+            return InvalidRequiredAcksError(f"acks={pending.acks}: must be ALL for an append of a coordinator")
         most = self._broker.limits.request_bytes_max
         if record_bytes > most:
             return RecordListTooLargeError(
@@ -402,4 +409,6 @@ class ProduceStream(StreamHandler[Any]):
         replica = pending.replicas[index]
         if replica is not None and pending.acks in (produce_pb2.ACKS_ALL, produce_pb2.ACKS_UNSPECIFIED):
             return replica.leader.late_error()
-        return RequestTimedOutError("the append was not confirmed in time; whether it took effect is not known")
+        return RequestTimedOutError(
+            "the append was not confirmed before the timeout; whether it took effect is unknown"
+        )

@@ -108,7 +108,8 @@ class ReplicationService(replication_pb2_grpc.ReplicationServicer):
         image, broker_id = self._broker.metadata.image, self._broker.broker_id
         if hello.cluster_id != image.cluster_id:
             raise InconsistentClusterIdError(
-                f"broker {hello.broker_id} is of cluster {hello.cluster_id!r}, this one of {image.cluster_id!r}"
+                f"broker {hello.broker_id} is of cluster {hello.cluster_id!r}, this broker is of cluster "
+                f"{image.cluster_id!r}; check the addresses"
             )
         if hello.leader_id != broker_id:
             raise NotLeaderOrFollowerError(
@@ -119,7 +120,9 @@ class ReplicationService(replication_pb2_grpc.ReplicationServicer):
             raise InvalidRequestError(f"broker {broker_id} cannot follow itself")
         known = image.brokers.get(hello.broker_id)
         if known is None:
-            raise NotLeaderOrFollowerError(f"broker {hello.broker_id} is not known to broker {broker_id} yet; retry")
+            raise NotLeaderOrFollowerError(
+                f"broker {hello.broker_id} is not in the metadata of broker {broker_id} yet; retry"
+            )
         if hello.broker_epoch < known.broker_epoch:
             raise _stale(hello.broker_id, hello.broker_epoch, known.broker_epoch)
         before = self._streams.get((hello.broker_id, hello.lane))
@@ -137,7 +140,9 @@ class ReplicationService(replication_pb2_grpc.ReplicationServicer):
         broker = self._broker
         topic = broker.metadata.image.topics.get(topic_id)
         if topic is None:
-            raise UnknownTopicIdError(f"broker {broker.broker_id} knows no topic with id {topic_id.hex()[:32]}; retry")
+            raise UnknownTopicIdError(
+                f"broker {broker.broker_id} has no topic with id {topic_id.hex()[:32]} in its metadata; retry"
+            )
         replica = broker.partitions.leader(TopicPartition(topic.name, partition))
         replica.leader.check_topic_id(topic_id)
         return replica
@@ -253,7 +258,7 @@ class LeaderStream(StreamHandler[Any]):
             lane.touch()  # nothing was read here, so silence proves nothing
             silent_at_ms = now_ms + SILENCE_MS
         if now_ms >= silent_at_ms:
-            self.end(NetworkError(f"broker {self.broker_id} has said nothing for {SILENCE_MS} ms: the link is broken"))
+            self.end(NetworkError(f"broker {self.broker_id} sent nothing for {SILENCE_MS} ms: closing its stream"))
         else:
             self._silence = self._loop.call_later((silent_at_ms - now_ms) / 1000, self._listen)
 
@@ -289,9 +294,9 @@ class LeaderStream(StreamHandler[Any]):
         try:
             self._push()
         except Exception as error:
-            logger.exception("the stream to broker %d failed", self.broker_id)
+            logger.exception("the replication stream to broker %d: unexpected error; closing it", self.broker_id)
             self._service.pushes.end(self)
-            self.end(UnknownServerError(f"the stream to broker {self.broker_id} failed: {error!r}"))
+            self.end(UnknownServerError(f"the replication stream to broker {self.broker_id} failed: {error!r}"))
 
     def _push(self) -> None:
         lane, stream, pushes = self._lane, self._stream, self._service.pushes
@@ -351,7 +356,7 @@ def _outcome(read: ColdRead, done: asyncio.Future[ReadResult | None]) -> ReadRes
     if isinstance(error, HeadraceError):
         return error
     partition = read.replica.partition
-    logger.error("a read of %s at %d for a follower failed", partition, read.offset, exc_info=error)
+    logger.error("a read of %s at offset %d for a follower failed", partition, read.offset, exc_info=error)
     return UnknownServerError(f"{partition}: {type(error).__name__}: {error}")
 
 
@@ -377,5 +382,5 @@ class _ThrottledReplicas:
 
 def _stale(broker_id: int, broker_epoch: int, known: int) -> StaleBrokerEpochError:
     return StaleBrokerEpochError(
-        f"broker {broker_id} follows with broker epoch {broker_epoch}, but it has registered anew since, with {known}"
+        f"broker {broker_id} follows with broker epoch {broker_epoch}, but has registered again with epoch {known}"
     )

@@ -219,9 +219,9 @@ class PartitionFollower:
             if cut >= self.log_end:  # the leader says that the logs diverge, and not where: truncating cannot help
                 return self._out(
                     UnknownServerError(
-                        f"{self.partition}: broker {self.leader_id} says that its epoch {answer.diverging.epoch} ended "
-                        f"at {answer.diverging.end_offset}, which is no reason to cut a log that ends at "
-                        f"{self.log_end} with epoch {self.last_epoch}"
+                        f"{self.partition}: broker {self.leader_id} says that its epoch {answer.diverging.epoch} "
+                        f"ended at {answer.diverging.end_offset}, which contradicts this log (end {self.log_end}, "
+                        f"last epoch {self.last_epoch}); nothing was truncated"
                     )
                 )
             self._end(FollowerState.TRUNCATING)
@@ -290,11 +290,11 @@ class PartitionFollower:
         """The fault of a batch. Gaps come from compaction; repeats and falling epochs are faults."""
         # (A restarted log may begin in the middle of a batch, where the leader's log starts.)
         if batch.base_offset < end and not (epoch < 0 and batch.next_offset > end):
-            return f"a batch from offset {batch.base_offset}, and the log goes on at {end}"
+            return f"a batch at offset {batch.base_offset}, but the log ends at {end}"
         if batch.leader_epoch < epoch:
-            return f"a batch of leader epoch {batch.leader_epoch} behind one of epoch {epoch}"
+            return f"a batch of leader epoch {batch.leader_epoch} after one of epoch {epoch}"
         if batch.leader_epoch > self.leader_epoch:
-            return f"a batch of leader epoch {batch.leader_epoch}, and leads in epoch {self.leader_epoch}"
+            return f"a batch of leader epoch {batch.leader_epoch}, but its own leader epoch is {self.leader_epoch}"
         return ""
 
     def appended(self, log_end: int, durable_end: int, last_epoch: int) -> None:

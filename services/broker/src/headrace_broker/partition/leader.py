@@ -266,30 +266,32 @@ class PartitionLeader:
     def check_enough_in_sync(self) -> None:
         """Check before an append with acks=all. Raises NotEnoughReplicasError."""
         if self.is_below_min_insync:
-            raise NotEnoughReplicasError(f"{self.partition}: nothing was written, {self._too_few()}")
+            raise NotEnoughReplicasError(f"{self.partition}: nothing was written: {self._too_few()}")
 
     def check_latest_known(self) -> None:
         """Raise OffsetNotAvailableError until the high watermark has reached the beginning of this epoch: after an
         election it may lie below what was committed before (KIP-207)."""
         if self.high_watermark < self.epoch_start:
             raise OffsetNotAvailableError(
-                f"{self.partition}: the high watermark {self.high_watermark} has not reached {self.epoch_start}, where "
-                f"leader epoch {self.leader_epoch} began: the latest offset is not known yet; retry"
+                f"{self.partition}: the high watermark {self.high_watermark} has not reached {self.epoch_start}, "
+                f"where leader epoch {self.leader_epoch} began: the latest offset is still unknown; retry"
             )
 
     def late_error(self) -> HeadraceError:
         """Error for a producer whose append was not committed in time. It is in the log, and may still be committed."""
         if self.is_below_min_insync:
-            return NotEnoughReplicasAfterAppendError(f"{self.partition}: the records are written, {self._too_few()}")
+            return NotEnoughReplicasAfterAppendError(
+                f"{self.partition}: the leader wrote the records, but {self._too_few()}"
+            )
         return RequestTimedOutError(
-            f"{self.partition}: the records are written, but the replicas {sorted(self.maximal_isr)} have not all "
-            "acknowledged them in time; whether they will be is not known"
+            f"{self.partition}: the leader wrote the records, but not all of the replicas "
+            f"{sorted(self.maximal_isr)} acknowledged them before the timeout; whether they are committed is unknown"
         )
 
     def _too_few(self) -> str:
         return (
             f"only {len(self.isr)} of the replicas {list(self.replicas)} are in sync, {list(self.isr)}, and "
-            f"min.insync.replicas={self.min_insync}; retry when more have caught up"
+            f"min.insync.replicas={self.min_insync}; retry when more replicas have caught up"
         )
 
     def check_serving(self) -> None:
@@ -303,12 +305,12 @@ class PartitionLeader:
             return
         if current_leader_epoch < self.leader_epoch:
             raise FencedLeaderEpochError(
-                f"{self.partition}: leader epoch {current_leader_epoch} is over, the present one is "
+                f"{self.partition}: leader epoch {current_leader_epoch} is out of date, the current one is "
                 f"{self.leader_epoch}; refresh the metadata"
             )
         raise UnknownLeaderEpochError(
-            f"{self.partition}: leader epoch {current_leader_epoch} is not known here yet, the present one is "
-            f"{self.leader_epoch}; retry"
+            f"{self.partition}: leader epoch {current_leader_epoch} is newer than this broker's metadata (epoch "
+            f"{self.leader_epoch}); retry"
         )
 
     def check_topic_id(self, topic_id: bytes) -> None:
@@ -316,7 +318,7 @@ class PartitionLeader:
         if topic_id and topic_id != self.topic_id:
             raise InconsistentTopicIdError(
                 f"{self.partition}: the request is for topic id {topic_id.hex()}, but the topic's id is "
-                f"{self.topic_id.hex()}: it was deleted and created anew"
+                f"{self.topic_id.hex()}: the topic was deleted and created again; refresh the metadata"
             )
 
     def appended(self, log_end: int, flushed_end: int, size: int) -> None:

@@ -234,9 +234,7 @@ class LeaderLane:
         ``wake`` is called, perhaps often, when ``next`` may have something new; ``wake_at`` with the time when it may
         (``due_ms``). InvalidRequestError for a window that is too small for any batch."""
         if hello.window_bytes <= 0:
-            raise InvalidRequestError(
-                f"broker {hello.broker_id}: a window of {hello.window_bytes} bytes lets nothing through"
-            )
+            raise InvalidRequestError(f"broker {hello.broker_id}: window_bytes={hello.window_bytes}: must be above 0")
         self.broker_id = hello.broker_id
         self.broker_epoch = hello.broker_epoch
         self.is_catch_up = hello.lane is Lane.CATCH_UP
@@ -266,7 +264,7 @@ class LeaderLane:
     def join(self, join: Join) -> None:
         """``next`` returns the answer. InvalidRequestError, which ends the stream, for an invalid join."""
         if join.handle in self._replicas:
-            raise InvalidRequestError(f"broker {self.broker_id}: handle {join.handle} is in use on this stream")
+            raise InvalidRequestError(f"broker {self.broker_id}: handle {join.handle} is already in use on this stream")
         _check(join)
         self._forget_ended()
         try:
@@ -285,8 +283,8 @@ class LeaderLane:
         before = self._registry.find((join.topic_id, join.partition, self.broker_id))
         if before is not None and before.lane.broker_epoch > self.broker_epoch:
             raise StaleBrokerEpochError(
-                f"{leader.partition}: broker {self.broker_id} joined with broker epoch {self.broker_epoch}, but it "
-                f"follows with {before.lane.broker_epoch} by now: this is a former life of it"
+                f"{leader.partition}: broker {self.broker_id} joined with broker epoch {self.broker_epoch}, but has "
+                f"joined with the newer epoch {before.lane.broker_epoch}: it restarted since"
             )
         found = match(
             log_start=source.log_start,
@@ -327,8 +325,8 @@ class LeaderLane:
 
     def _not_among(self, leader: PartitionLeader) -> NotLeaderOrFollowerError:
         return NotLeaderOrFollowerError(
-            f"{leader.partition}: broker {self.broker_id}, in its life of broker epoch {self.broker_epoch}, is not "
-            f"among the followers that broker {leader.leader_id} knows: {list(leader.replicas)}; retry"
+            f"{leader.partition}: broker {self.broker_id} (broker epoch {self.broker_epoch}) is not a replica in "
+            f"the metadata of broker {leader.leader_id}, which has {list(leader.replicas)}; retry"
         )
 
     def ack(self, ack: Ack) -> None:
@@ -339,8 +337,8 @@ class LeaderLane:
             return
         if not 0 <= ack.log_start <= ack.log_end <= replica.position or not 0 <= ack.durable_end <= ack.log_end:
             raise InvalidRequestError(
-                f"{replica.partition}: broker {self.broker_id} acknowledged offsets {ack.log_start} to {ack.log_end}, "
-                f"durable end {ack.durable_end}, but was sent what lies below {replica.position}"
+                f"{replica.partition}: broker {self.broker_id} acknowledged offsets {ack.log_start} to "
+                f"{ack.log_end}, durable end {ack.durable_end}, but was sent offsets below {replica.position} only"
             )
         in_flight = replica.in_flight
         while in_flight and in_flight[0][0] <= ack.log_end:
@@ -672,6 +670,6 @@ def _check(join: Join) -> None:
     if not 0 <= join.log_start <= join.log_end or not 0 <= join.durable_end <= join.log_end or join.window_bytes <= 0:
         raise InvalidRequestError(
             f"a join of partition {join.partition} of topic {join.topic_id.hex()[:32]} with log start "
-            f"{join.log_start}, log end {join.log_end}, durable end {join.durable_end} and window {join.window_bytes} "
-            "means nothing"
+            f"{join.log_start}, log end {join.log_end}, durable end {join.durable_end} and window "
+            f"{join.window_bytes} contradicts itself"
         )

@@ -190,8 +190,7 @@ class FollowerReplica:
         increasing pauses; the others on its stream continue."""
         if self._reason is None:
             wrapped = UnknownServerError(
-                f"{self.partition}: what broker {self.leader_id} said could not be taken: "
-                f"{type(error).__name__}: {error}"
+                f"{self.partition}: cannot apply what leader {self.leader_id} sent: {type(error).__name__}: {error}"
             )
             self._stumble = wrapped
             self._refuse(wrapped)
@@ -480,7 +479,7 @@ class FollowerReplica:
         if topic_id and topic_id != self.topic_id:
             raise InconsistentTopicIdError(
                 f"{self.partition}: the request is for topic id {topic_id.hex()}, but the topic's id is "
-                f"{self.topic_id.hex()}: it was deleted and created anew"
+                f"{self.topic_id.hex()}: the topic was deleted and created again; refresh the metadata"
             )
 
     def check_epoch(self, current_leader_epoch: int) -> None:
@@ -488,7 +487,7 @@ class FollowerReplica:
         present = self.leader_epoch
         if current_leader_epoch in (NO_EPOCH, present):
             return
-        said = f"{self.partition}: leader epoch {current_leader_epoch}, but the one that is followed here is {present}"
+        said = f"{self.partition}: leader epoch {current_leader_epoch}, but this follower is at epoch {present}"
         if current_leader_epoch < present:
             raise FencedLeaderEpochError(f"{said}; refresh the metadata")
         raise UnknownLeaderEpochError(f"{said}; retry")
@@ -498,7 +497,7 @@ class FollowerReplica:
         not in the page cache. OffsetNotAvailableError beyond the high watermark; StorageError."""
         if offset > self.high_watermark:
             raise OffsetNotAvailableError(
-                f"{self.partition}: offset {offset} is not known to be committed here yet, offsets below "
+                f"{self.partition}: offset {offset} is not known to be committed, offsets below "
                 f"{self.high_watermark} are; retry"
             )
         try:
@@ -525,8 +524,8 @@ class FollowerReplica:
         """KIP-320. Records beyond its end may be on the leader: OffsetNotAvailableError."""
         if offset > self.log_end:
             raise OffsetNotAvailableError(
-                f"{self.partition}: offset {offset} has not come here yet, the log ends at {self.log_end}; retry, or "
-                "read from the leader"
+                f"{self.partition}: offset {offset} has not reached this follower yet, its log ends at "
+                f"{self.log_end}; retry, or read from the leader"
             )
         check_not_truncated(self.log, offset, last_fetched_epoch)
 

@@ -268,7 +268,9 @@ class _Stream:
                 if not self._is_ending:
                     outage.failed(address, error)
             except Exception:  # a bug in one of the parts
-                logger.exception("following broker %d", self.leader_id)
+                logger.exception(
+                    "the replication stream from broker %d: unexpected error; reconnecting", self.leader_id
+                )
             for lost in self.lane.broken():
                 lost.lost()
             if self._is_ending:
@@ -332,8 +334,7 @@ class _Stream:
         if self._call is not None:
             self._call.cancel(
                 NetworkError(
-                    f"{self._address}: broker {self.leader_id} has said nothing for {silence_s:.0f} s: "
-                    "the link from it is broken"
+                    f"{self._address}: broker {self.leader_id} sent nothing for {silence_s:.0f} s; reconnecting"
                 )
             )
 
@@ -363,7 +364,9 @@ class _Stream:
         try:
             take(what)
         except Exception as error:
-            logger.exception("following broker %d: %s", self.leader_id, type(what).__name__)
+            logger.exception(
+                "the replication stream from broker %d failed, reconnecting: %s", self.leader_id, type(what).__name__
+            )
             self._streams.leave(replica)
             replica.stumbled(error)
 

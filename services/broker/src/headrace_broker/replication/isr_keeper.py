@@ -29,6 +29,7 @@ from typing import NamedTuple
 
 from headrace_core.clock import Clock
 from headrace_core.errors import HeadraceError
+from headrace_core.plurals import counted
 from headrace_core.telemetry import Emitter, IsrExpanded, IsrShrunk
 
 from ..controller_link import IsrAnswer, IsrRequest, ReplicaKey
@@ -187,7 +188,7 @@ class IsrKeeper:
         except HeadraceError as error:
             failure = error
             level = logging.DEBUG if error.retriable else logging.WARNING
-            logger.log(level, "the controllers did not answer for %d in-sync sets: %s", len(asked), error)
+            logger.log(level, "cannot change %s, retrying: %s", counted(len(asked), "in-sync set"), error)
         now_ms = self._now_ms()
         for leader, change in questions:
             outcome = failure or answers.get((leader.topic_id, leader.partition.partition))
@@ -217,7 +218,7 @@ class IsrKeeper:
         """``is_open``: the call failed as a whole, so its outcome is unknown."""
         logger.log(
             logging.DEBUG if is_open or error.retriable else logging.INFO,
-            "%s: the in-sync set %s was not recorded: %s",
+            "%s: the controller rejected the in-sync set %s: %s",
             leader.partition,
             list(change.members),
             error,

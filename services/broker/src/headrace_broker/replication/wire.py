@@ -55,13 +55,13 @@ def hello_to_proto(hello: Hello) -> Any:
 def hello_of(request: Any) -> Hello:
     """Parse a stream's first request. InvalidRequestError when it has no valid hello."""
     if not request.HasField("hello"):
-        raise InvalidRequestError("a Follow stream begins with a hello")
+        raise InvalidRequestError("a Follow stream must begin with a hello")
     hello = request.hello
     lane = _LANES_OF.get(hello.lane)
     if lane is None:
         raise InvalidRequestError(f"the hello of broker {hello.broker_id} names no lane ({hello.lane})")
     if request.joins or request.leaves or request.acks:
-        raise InvalidRequestError(f"the hello of broker {hello.broker_id} says more than hello")
+        raise InvalidRequestError(f"the hello of broker {hello.broker_id} has more fields than a hello")
     return Hello(
         hello.cluster_id,
         hello.broker_id,
@@ -98,7 +98,7 @@ def request_to_proto(request: Request) -> Any:
 def request_of(message: Any) -> Request:
     """Parse a later request. InvalidRequestError for one with a hello, or with more than ITEMS_MAX items."""
     if message.HasField("hello"):
-        raise InvalidRequestError("a hello in the midst of a Follow stream")
+        raise InvalidRequestError("a Follow stream has a second hello")
     count = len(message.joins) + len(message.leaves) + len(message.acks) + len(message.cannot_append)
     if count > ITEMS_MAX:
         raise InvalidRequestError(f"{count} joins, leaves and acknowledgements in one request, at most {ITEMS_MAX}")

@@ -171,7 +171,7 @@ class Cleaners:
                     self._in_turn(writer, log, functools.partial(_roll, log))
             except (HeadraceError, OSError) as error:
                 if not log.is_closed:
-                    logger.warning("%s: its active segment waits for compaction: %s", log.directory, error)
+                    logger.warning("%s: cannot roll the active segment for compaction yet: %s", log.directory, error)
 
     def _targets(self, directory: LogDirectory, logs: dict[TopicPartition, PartitionLog]) -> list[Target]:
         def stable_offset_of(log: PartitionLog) -> int:
@@ -204,11 +204,11 @@ class Cleaners:
         except ServerShuttingDownError:
             return False
         except (DiskFullError, ServerBusyError, StorageError) as error:
-            logger.warning("%s: not compacted now: %s", partition, error)
+            logger.warning("%s: compaction failed, retrying later: %s", partition, error)
             return False
         except Exception as error:
             if not isinstance(error, HeadraceError | OSError):
-                logger.exception("%s: a bug in its compaction", partition)
+                logger.exception("%s: compaction failed unexpectedly", partition)
             self._report_uncleanable()
             return False
         if report is None or report.is_interrupted or report.clean_offset <= targets[0].first_dirty_offset:
@@ -310,10 +310,10 @@ class _Crew:
             except RuntimeError:
                 if self._cleaners._loop.is_closed():
                     return  # the loop has ended
-                logger.exception("a cleaner goes on after a failure")
+                logger.exception("a cleaner thread failed; trying again later")
                 self._rest()
             except Exception:
-                logger.exception("a cleaner goes on after a failure")
+                logger.exception("a cleaner thread failed; trying again later")
                 self._rest()
 
     def _new_cleaner(self, directory: LogDirectory) -> Cleaner:

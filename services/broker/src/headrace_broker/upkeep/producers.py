@@ -67,7 +67,7 @@ class ProducerExpiry:
                 try:
                     await self.check()
                 except Exception:  # a bug here must not end the broker
-                    logger.exception("the search for producers that no longer write goes on after a failure")
+                    logger.exception("expiring idle producer ids failed; trying again later")
         finally:
             unsubscribe()
             self._threads.close()

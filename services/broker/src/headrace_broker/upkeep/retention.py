@@ -86,7 +86,7 @@ class Retention:
                     await self.remove_due()
                     await (self.check() if is_due else self.make_room())
                 except Exception:  # a bug here must not end the broker
-                    logger.exception("retention goes on after a failure")
+                    logger.exception("a retention round failed; trying again later")
         finally:
             unsubscribe()
             self._threads.close()
@@ -149,7 +149,7 @@ class Retention:
                     self._log_starts_moved(done)
                     changed += len(done)
             except HeadraceError as error:  # the directory has failed, or is being closed
-                logger.warning("%s: retention stops: %s", directory.root, error)
+                logger.warning("%s: retention stopped before the end: %s", directory.root, error)
                 break
         return changed
 
@@ -178,7 +178,7 @@ def _judge(logs: Iterable[tuple[PartitionLog, int]]) -> list[tuple[PartitionLog,
             verdict = log.expired(high_watermark)
         except (HeadraceError, OSError) as error:
             if not log.is_closed:
-                logger.warning("%s: retention cannot tell how old its segments are: %s", log.directory, error)
+                logger.warning("%s: retention cannot read the age of its segments: %s", log.directory, error)
         else:
             if verdict is not None:
                 verdicts.append((log, verdict))

@@ -90,7 +90,7 @@ class Scrubber:
             try:
                 self.scrub_all()
             except Exception:
-                logger.exception("a round of scrubbing ended early")
+                logger.exception("a scrubbing round failed; trying again later")
             self._rest(ROUND_S_MIN - (self._clock.monotonic_ms() - began_ms) / 1000, until_changed=False)
 
     def _rest(self, seconds: float | None, *, until_changed: bool = True) -> None:
@@ -153,7 +153,7 @@ class Scrubber:
         except (OSError, ServerBusyError) as error:
             # The file was removed, no descriptor is left, or the disk fails, which its readers will report.
             if segment in log.segments:
-                logger.warning("%s could not be scrubbed: %s", segment.path, error)
+                logger.warning("cannot scrub %s: %s", segment.path, error)
         return 0
 
     def _rebuild(self, writer: DirectoryWriter, log: PartitionLog, segment: LogSegment, fault: str) -> None:
@@ -172,7 +172,7 @@ class Scrubber:
             try:
                 writer.run(replace, log=log).add_done_callback(ended)
             except HeadraceError as error:
-                logger.warning("%s: its index is damaged and could not be made anew: %s", segment.path, error)
+                logger.warning("%s: the index is damaged and cannot be rebuilt: %s", segment.path, error)
 
         self._call(begin)
 

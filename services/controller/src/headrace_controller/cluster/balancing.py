@@ -26,6 +26,7 @@ from headrace_core.metadata import (
     QueuedReassignmentRecord,
     UnregisterBrokerRecord,
 )
+from headrace_core.plurals import counted
 
 from . import internal_topics
 from .decision import Decision, View
@@ -66,8 +67,8 @@ def drain(view: View, request: DrainBroker) -> Decision:
         others = [each for each in view.image.placeable_brokers() if each.broker_id != broker.broker_id]
         if not others:
             raise InvalidRequestError(
-                f"broker {broker.broker_id} has {load.replicas} replica(s), and no other broker is active that could "
-                "take them over; add one first"
+                f"broker {broker.broker_id} has {counted(load.replicas, 'replica')}, and no other active broker can "
+                "take them; add a broker first"
             )
     change = BrokerDrainRecord(broker.broker_id, request.draining)
     return Decision((change,) if broker.draining is not request.draining else (), Drained(load.replicas))
@@ -88,8 +89,8 @@ def check_unregistered(image: MetadataImage, broker: BrokerImage) -> None:
     waiting = sum(broker.broker_id in queued.targets for queued in image.ledger.queued.values())
     if load.replicas or waiting:
         raise InvalidRequestError(
-            f"broker {broker.broker_id} has {load.replicas + waiting} replica(s); drain it first, and delete what "
-            "nobody else can take over"
+            f"broker {broker.broker_id} has {counted(load.replicas + waiting, 'replica')}; drain it first "
+            f"(`headrace brokers drain {broker.broker_id}`)"
         )
     if not broker.fenced:
         raise InvalidRequestError(f"broker {broker.broker_id} is alive; stop it first")

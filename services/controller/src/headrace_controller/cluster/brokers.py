@@ -73,8 +73,9 @@ def register(view: View, request: RegisterBroker) -> Decision:
         alive = view.sessions.lives(broker_id, before.broker_epoch, view.now_ms)
         if alive and not before.in_controlled_shutdown:
             raise DuplicateBrokerRegistrationError(
-                f"broker {broker_id} is registered and alive; if it was restarted just now, its earlier registration "
-                f"ends {view.sessions.timeout_ms:.0f} ms after its last heartbeat, and then this one will be accepted"
+                f"broker id {broker_id} is in use by a live broker; if this is a restart, the earlier registration "
+                f"expires {view.sessions.timeout_ms:.0f} ms after its last heartbeat, and the broker can register "
+                "then"
             )
     epoch = image.next_offset  # the offset of this record
     registration = RegisterBrokerRecord(
@@ -176,7 +177,7 @@ def _check_registration(image: MetadataImage, request: RegisterBroker) -> None:
         raise InvalidRequestError(f"incarnation_id has {len(request.incarnation_id)} bytes, not {ID_BYTES}")
     directories = request.directory_ids
     if not directories or len(set(directories)) != len(directories) or any(len(i) != ID_BYTES for i in directories):
-        raise InvalidRequestError("directory_ids: one or more distinct ids of 16 bytes are needed")
+        raise InvalidRequestError("directory_ids: must be one or more distinct ids of 16 bytes")
     if UNASSIGNED_DIRECTORY in directories or LOST_DIRECTORY in directories:
         raise InvalidRequestError("directory_ids: the ids 0 and 1 are reserved")
     if (
@@ -186,7 +187,8 @@ def _check_registration(image: MetadataImage, request: RegisterBroker) -> None:
         or len(request.default_log_flush) > NAME_MAX
     ):
         raise InvalidRequestError(
-            f"{len(directories)} directories, {len(request.endpoints)} endpoints, or the rack: too many or too long"
+            f"{len(directories)} directories (at most {DIRECTORIES_MAX}), {len(request.endpoints)} endpoints (at "
+            f"most {ENDPOINTS_MAX}), or a name of more than {NAME_MAX} characters"
         )
     for endpoint in request.endpoints:
         if (
@@ -194,11 +196,14 @@ def _check_registration(image: MetadataImage, request: RegisterBroker) -> None:
             or not 0 < len(endpoint.host) <= NAME_MAX
             or len(endpoint.listener) > NAME_MAX
         ):
-            raise InvalidRequestError(f"endpoint {endpoint.host[:NAME_MAX]}:{endpoint.port} cannot be connected to")
+            raise InvalidRequestError(
+                f"endpoint {endpoint.host[:NAME_MAX]}:{endpoint.port} is not reachable: name a host and a port from "
+                "1 to 65535"
+            )
     if not request.endpoints:
-        raise InvalidRequestError("endpoints: a broker without any cannot be reached")
+        raise InvalidRequestError("endpoints is empty: a broker needs at least one")
     if len({endpoint.listener for endpoint in request.endpoints}) != len(request.endpoints):
-        raise InvalidRequestError("endpoints: a listener is named twice")
+        raise InvalidRequestError("endpoints: a listener is named twice; name each once")
 
 
 def _choose_id(image: MetadataImage, request: RegisterBroker) -> int:
@@ -212,8 +217,8 @@ def _choose_id(image: MetadataImage, request: RegisterBroker) -> int:
     if owners:
         if wanted not in (-1, owners[0]):
             raise InvalidRequestError(
-                f"the directories belong to broker {owners[0]}, but broker id {wanted} is wanted; "
-                f"set node.id={owners[0]} (or leave it out), or use the directories of broker {wanted}"
+                f"the directories belong to broker {owners[0]}, but node.id={wanted}; set node.id={owners[0]} (or "
+                f"leave it out), or use the directories of broker {wanted}"
             )
         return owners[0]
     return wanted if wanted >= 0 else max(image.brokers, default=0) + 1
@@ -226,7 +231,8 @@ def known(image: MetadataImage, broker_id: int, broker_epoch: int) -> BrokerImag
         raise BrokerIdNotRegisteredError(f"broker {broker_id} is not registered")
     if broker.broker_epoch != broker_epoch:
         raise StaleBrokerEpochError(
-            f"broker {broker_id} has registered anew with epoch {broker.broker_epoch}; {broker_epoch} is a former life"
+            f"broker {broker_id} has registered again with epoch {broker.broker_epoch}; epoch {broker_epoch} is out "
+            "of date"
         )
     return broker
 

@@ -58,7 +58,7 @@ def alter(view: View, request: AlterConfigs) -> Decision:
                 )
             made = _alter_one(view.image, item)
             if len(records) + len(made) > view.settings.metadata_max_records_per_request:
-                raise PolicyViolationError("the request alters too much at once; split it into several requests")
+                raise PolicyViolationError("the request alters too many keys; split it into several requests")
             size = add_size(size, made)
         except HeadraceError as error:
             results.append(ConfigResult(item.resource, error))
@@ -146,12 +146,12 @@ def _altered_key(declared: ConfigDef, op: ConfigOp, resource: ConfigResource) ->
     if key.name == "min.insync.replicas" and resource[0] is ConfigResourceType.BROKER and resource[1]:
         raise InvalidConfigError(
             "min.insync.replicas is the same on all brokers, or an eligible leader could lack records (KIP-966); "
-            "set it for all of them, or for a topic"
+            "set it for all brokers, or for a topic"
         )
     if key.scope is Scope.PER_BROKER and resource == (ConfigResourceType.BROKER, ""):
-        raise InvalidConfigError(f"{key.name} is set for each broker by itself, not for all of them; name the broker")
+        raise InvalidConfigError(f"{key.name} can be set for one broker, not for all; name the broker")
     if op.kind in (OpKind.APPEND, OpKind.SUBTRACT) and key.kind is not Kind.LIST:
-        raise InvalidConfigError(f"{key.name} is no list: it can be set or deleted, not appended to or subtracted from")
+        raise InvalidConfigError(f"{key.name} is not a list: set or delete it, APPEND and SUBTRACT are for lists")
     return key
 
 
@@ -166,7 +166,7 @@ def _new_value(image: MetadataImage, resource: ConfigResource, key: ConfigKey, o
 def _check_length(name: str, text: str) -> None:
     if len(text) > VALUE_CHARACTERS_MAX:
         raise InvalidConfigError(
-            f"{name[:100]}: a value of {len(text)} characters, at most {VALUE_CHARACTERS_MAX} are kept"
+            f"{name[:100]}: a value of {len(text)} characters, at most {VALUE_CHARACTERS_MAX} are allowed"
         )
 
 

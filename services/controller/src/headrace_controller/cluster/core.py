@@ -85,7 +85,8 @@ def _bootstrap(view: View, request: Bootstrap) -> Decision:
         )
     if image.metadata_version > METADATA_VERSION:
         raise UnsupportedVersionError(
-            f"the metadata log has feature level {image.metadata_version}, this version knows {METADATA_VERSION}"
+            f"the metadata log has feature level {image.metadata_version}, this version supports "
+            f"{METADATA_VERSION}: upgrade this controller"
         )
     if image.cluster_id:
         return Decision()

@@ -35,7 +35,7 @@ def assign(view: View, request: AssignDirectories) -> Decision:
     broker = brokers.known(image, request.broker_id, request.broker_epoch)
     if len(request.placements) > view.settings.metadata_max_records_per_request:
         raise PolicyViolationError(
-            f"{len(request.placements)} replicas are assigned in one request, more than "
+            f"the request assigns {len(request.placements)} replicas, more than "
             f"metadata.max.records.per.request={view.settings.metadata_max_records_per_request}; split it"
         )
     reported: dict[tuple[bytes, int], bytes] = {}
@@ -46,7 +46,7 @@ def assign(view: View, request: AssignDirectories) -> Decision:
     for placement in request.placements:
         where = (placement.topic_id, placement.partition)
         if reported.setdefault(where, placement.directory) != placement.directory:
-            raise InvalidRequestError(f"partition {placement.partition} is said to be in two directories")
+            raise InvalidRequestError(f"partition {placement.partition} is assigned to two directories")
     for (topic_id, partition), directory in reported.items():
         try:
             _check(image, broker, topic_id, partition, directory)

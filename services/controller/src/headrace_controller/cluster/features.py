@@ -69,28 +69,34 @@ def check_update(view: View, item: FeatureUpdate) -> None:
     now = image.metadata_version
     refused = f"{item.name[:100]} cannot go from level {now} to {item.level}: "
     if item.name != METADATA_VERSION_FEATURE:
-        raise InvalidUpdateVersionError(f"there is no feature {item.name[:100]}; there is {METADATA_VERSION_FEATURE}")
+        raise InvalidUpdateVersionError(f"unknown feature {item.name[:100]}; must be {METADATA_VERSION_FEATURE}")
     if not METADATA_VERSION_MIN <= item.level <= METADATA_VERSION:
         raise InvalidUpdateVersionError(
-            refused + f"this controller knows the levels {METADATA_VERSION_MIN} to {METADATA_VERSION}"
+            refused + f"this controller supports levels {METADATA_VERSION_MIN} to {METADATA_VERSION}"
         )
     if item.level < now and item.upgrade_type is UpgradeType.UPGRADE:
-        raise InvalidUpdateVersionError(refused + "that is lower; ask for a safe downgrade")
+        raise InvalidUpdateVersionError(
+            refused + "the new level is lower; use a safe downgrade (`headrace features downgrade`)"
+        )
     if item.level > now and item.upgrade_type is not UpgradeType.UPGRADE:
-        raise InvalidUpdateVersionError(refused + "that is higher; ask for an upgrade")
+        raise InvalidUpdateVersionError(
+            refused + "the new level is higher; use an upgrade (`headrace features upgrade`)"
+        )
     strangers = strangers_to(view, item.level)
     if strangers:
         raise InvalidUpdateVersionError(
             refused
-            + f"{', '.join(strangers)} does not understand it; upgrade it first (a broker that is gone for good "
-            "does not count any more once it has no replicas)"
+            + (
+                f"{', '.join(strangers)} does not support it; upgrade it first (a broker that is gone permanently "
+                "stops to count when it has no replicas)"
+            )
         )
     if item.level < now:
         in_the_way = what_needs(image, now)
         if in_the_way and item.upgrade_type is UpgradeType.UNSAFE_DOWNGRADE:
             raise InvalidUpdateVersionError(refused + "an unsafe downgrade is not supported")
         if in_the_way:
-            raise InvalidUpdateVersionError(refused + f"something would be lost: {'; '.join(in_the_way)}")
+            raise InvalidUpdateVersionError(refused + f"the downgrade would lose data: {'; '.join(in_the_way)}")
 
 
 def strangers_to(view: View, level: int) -> list[str]:
@@ -134,15 +140,17 @@ def check_node(image: MetadataImage, features: Iterable[FeatureRange], who: str)
     found = range_of(said)
     if not found.min_level <= image.metadata_version <= found.max_level:
         raise UnsupportedVersionError(
-            f"{who} understands {METADATA_VERSION_FEATURE} {found.min_level} to {found.max_level}, but the cluster is "
-            f"at level {image.metadata_version}; run a version of Headrace that knows it"
+            f"{who} supports {METADATA_VERSION_FEATURE} {found.min_level} to {found.max_level}, but the cluster is "
+            f"at level {image.metadata_version}; run a version of Headrace that supports that level"
         )
 
 
 def register_controller(view: View, request: RegisterController) -> Decision:
     """UnsupportedVersionError, InvalidRequestError. Writes nothing at level 1, which has no record for it."""
     if len(request.directory_id) != ID_BYTES or request.controller_id < 0:
-        raise InvalidRequestError(f"controller {request.controller_id}: its id, or its directory's, cannot be")
+        raise InvalidRequestError(
+            f"controller {request.controller_id}: its id must be 0 or more, and its directory id 16 bytes"
+        )
     check_node(view.image, request.features, f"controller {request.controller_id}")
     record = RegisterControllerRecord(request.controller_id, request.directory_id, request.features)
     known = view.image.ledger.controllers.get(request.controller_id)

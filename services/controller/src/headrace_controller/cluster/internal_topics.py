@@ -55,7 +55,9 @@ def completed(topic: NewTopic, settings: ClusterSettings, live_brokers: int) -> 
 def check_may_create(name: str, *, internal: bool) -> None:
     """InvalidTopicError: a client requests an internal topic, or a broker one that is not internal."""
     if internal and name not in INTERNAL_TOPICS:
-        raise InvalidTopicError(f'cannot create topic "{name[:249]}" as an internal topic: it is none')
+        raise InvalidTopicError(
+            f'cannot create topic "{name[:249]}" as an internal topic: only coordinators\' topics are internal'
+        )
     if not internal and name in INTERNAL_TOPICS:
         raise InvalidTopicError(
             f'cannot create topic "{name}": it is internal; the cluster creates it when a client first looks for a '
@@ -67,8 +69,8 @@ def check_may_delete(name: str) -> None:
     """InvalidTopicError for an internal topic."""
     if name in INTERNAL_TOPICS:
         raise InvalidTopicError(
-            f'cannot delete topic "{name}": it is internal, and the coordinators would lose what they have stored; '
-            "delete single groups instead"
+            f'cannot delete topic "{name}": it is internal, and the coordinators would lose their groups; delete '
+            "single groups instead (`headrace groups delete`)"
         )
 
 
@@ -77,8 +79,8 @@ def check_policy(name: str, changes: Mapping[str, str | None]) -> None:
     request, None: removed. Setting "compact" is allowed: it repairs one that was changed."""
     if name in INTERNAL_TOPICS and changes.get(_POLICY, _COMPACT) != _COMPACT:
         raise InvalidConfigError(
-            f"{_POLICY} cannot be changed: {name} is internal, and deleting its records by age or size would lose what "
-            f"the coordinators have stored; leave it at {_COMPACT}"
+            f"{_POLICY} cannot be changed: {name} is internal, and deleting its records by age or size would lose "
+            f"groups; leave it at {_COMPACT}"
         )
 
 
@@ -87,8 +89,8 @@ def check_may_grow(name: str) -> None:
     every group look for its offsets in the wrong one."""
     if name in SHARD_TOPICS:
         raise InvalidPartitionsError(
-            f"the number of partitions of {name} cannot be changed: each group and transactional id belongs to one of "
-            "them by its hash, and would not find what it has written"
+            f"the number of partitions of {name} cannot be changed: a group's partition is the hash of its id, so "
+            "groups would lose their offsets"
         )
 
 

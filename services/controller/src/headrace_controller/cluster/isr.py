@@ -116,14 +116,14 @@ class Altering:
     def check_future(self, item: AlteredPartition, partition: PartitionImage, where: str) -> None:
         if item.leader_epoch > partition.leader_epoch or item.partition_epoch > partition.partition_epoch:
             raise NotControllerError(
-                f"{where}: the leader knows epochs {item.leader_epoch}, {item.partition_epoch}, this controller only "
-                f"{partition.leader_epoch}, {partition.partition_epoch}: another one leads"
+                f"{where}: the request has epochs {item.leader_epoch}, {item.partition_epoch}, newer than "
+                f"{partition.leader_epoch}, {partition.partition_epoch} here: another controller is leader"
             )
 
     def check_leader_epoch(self, item: AlteredPartition, partition: PartitionImage, where: str) -> None:
         if item.leader_epoch < partition.leader_epoch:
             raise FencedLeaderEpochError(
-                f"{where}: leader epoch {item.leader_epoch} is over, {partition.leader_epoch} is on"
+                f"{where}: leader epoch {item.leader_epoch} is out of date, the current one is {partition.leader_epoch}"
             )
         if self.leader != partition.leader:
             raise InvalidRequestError(f"{where} is led by broker {partition.leader}, not by broker {self.leader}")
@@ -136,7 +136,8 @@ class Altering:
     def check_partition_epoch(self, item: AlteredPartition, partition: PartitionImage, where: str) -> None:
         if item.partition_epoch < partition.partition_epoch:
             raise InvalidUpdateVersionError(
-                f"{where}: partition epoch {item.partition_epoch} is over, {partition.partition_epoch} is on"
+                f"{where}: partition epoch {item.partition_epoch} is out of date, the current one is "
+                f"{partition.partition_epoch}"
             )
 
     def _check_set(
@@ -150,7 +151,8 @@ class Altering:
             raise InvalidRequestError(f"{where}: the leader is not in its own in-sync set {list(members)}")
         if item.recovering and (len(members) > 1 or not partition.recovering):
             raise InvalidRequestError(
-                f"{where}: a leader that recovers is alone in the in-sync set, and who has recovered stays so (KIP-704)"
+                f"{where}: while the leader recovers, the in-sync set must be the leader alone, and recovery cannot "
+                "start again (KIP-704)"
             )
 
     def end_epoch(self, item: AlteredPartition) -> PartitionChangeRecord:
@@ -165,8 +167,8 @@ class Altering:
             broker = self.image.brokers.get(broker_id)
             if broker is None or broker.broker_epoch != broker_epoch:
                 raise IneligibleReplicaError(
-                    f"{where}: broker {broker_id} was in sync in its life {broker_epoch}, and is "
-                    + ("not registered" if broker is None else f"in its life {broker.broker_epoch} now")
+                    f"{where}: broker {broker_id} was in sync with broker epoch {broker_epoch}, and is "
+                    + ("not registered" if broker is None else f"at epoch {broker.broker_epoch} now")
                 )
 
     def check_members_work(self, partition: PartitionImage, members: tuple[int, ...], where: str) -> None:
@@ -183,8 +185,9 @@ class Altering:
             least = self.electorate.minimum(topic, partition)
             if len(members) < least:
                 raise OperationNotAttemptedError(
-                    f"{where}: min.insync.replicas may have changed below metadata offset {self._min_insync_offset}, "
-                    f"and the leader has applied {self._applied}; ask again when it has caught up"
+                    f"{where}: min.insync.replicas may have changed below metadata offset "
+                    f"{self._min_insync_offset}, and the leader has applied {self._applied}; retry when it has "
+                    "caught up"
                 )
 
 

@@ -36,7 +36,9 @@ def elect(view: View, request: ElectLeaders) -> Decision:
                 raise InvalidRequestError(f"{name[:249]}-{number} is named twice in the request")
             seen.add((name, number))
             if len(records) >= view.settings.metadata_max_records_per_request:
-                raise OperationNotAttemptedError(f"{len(records)} leaders are elected at once; ask again for the rest")
+                raise OperationNotAttemptedError(
+                    f"{len(records)} leaders were elected, the most in one request; send the rest again"
+                )
             records.append(_elected(electorate, request.type, name, number))
         except HeadraceError as error:
             if request.partitions is not None or not isinstance(error, ElectionNotNeededError):
@@ -118,11 +120,11 @@ def _elected(electorate: Electorate, kind: ElectionType, name: str, number: int)
     """Raises UnknownTopicOrPartitionError, ElectionNotNeededError, and the failure of this kind of election."""
     topic = electorate.image.topic(name)
     if topic is None or not 0 <= number < len(topic.partitions):
-        raise UnknownTopicOrPartitionError(f"there is no partition {name[:249]!r}-{number}")
+        raise UnknownTopicOrPartitionError(f"partition {name[:249]}-{number} does not exist")
     partition = topic.partitions[number]
     if kind is ElectionType.PREFERRED:
         if partition.leader == partition.replicas[0]:
-            raise ElectionNotNeededError(f"{name}-{number} is led by its preferred replica")
+            raise ElectionNotNeededError(f"{name}-{number} is led by its preferred replica already")
         record = preferred_election(electorate, topic, number)
         if record is None:
             raise PreferredLeaderNotAvailableError(
@@ -131,10 +133,12 @@ def _elected(electorate: Electorate, kind: ElectionType, name: str, number: int)
             )
         return record
     if partition.leader != NO_LEADER:
-        raise ElectionNotNeededError(f"{name}-{number} has a leader")
+        raise ElectionNotNeededError(f"{name}-{number} has a leader already")
     record = partition_change(electorate, topic, number, how=Election.UNCLEAN)
     if record is None:
-        raise EligibleLeadersNotAvailableError(f"{name}-{number}: none of its replicas works")
+        raise EligibleLeadersNotAvailableError(
+            f"{name}-{number}: none of its replicas is alive; start a broker that has one"
+        )
     return record
 
 
@@ -142,4 +146,4 @@ def _why_not(electorate: Electorate, partition: PartitionImage, broker_id: int) 
     reported = electorate.hindered.get(broker_id, ())
     if broker_id not in partition.isr or not reported:
         return "is not in sync"
-    return f"cannot lead for now ({', '.join(sorted({each.reason for each in reported}))}); mend that on the broker"
+    return f"cannot lead now ({', '.join(sorted({each.reason for each in reported}))}); repair that broker first"

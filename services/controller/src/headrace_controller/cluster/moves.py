@@ -56,9 +56,9 @@ def cancelled(electorate: Electorate, key: Key) -> PartitionChangeRecord | None:
     stay = tuple(each for each in partition.replicas if each not in partition.adding)
     if partition.isr and not set(partition.isr).intersection(stay):
         raise InvalidReplicaAssignmentError(
-            f"the reassignment of {topic.name}-{key[1]} cannot be cancelled: only broker "
-            f"{', '.join(map(str, partition.isr))} is in sync, which it is bringing; wait until one of the former "
-            "replicas has caught up, or let it go on"
+            f"cannot cancel the reassignment of {topic.name}-{key[1]}: only its new replicas (broker "
+            f"{', '.join(map(str, partition.isr))}) are in sync; wait until an old replica has caught up, or let the "
+            "reassignment finish"
         )
     return partition_change(electorate, topic, key[1], _with_replicas(electorate, partition, stay))
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from headrace_core.errors import InvalidReplicationFactorError
 from headrace_core.metadata import BrokerImage, BrokerLoad
+from headrace_core.plurals import counted
 
 _LOOKS_MAX = 20_000  #: Bound of the attempts to even out one topic: with uneven racks there may be no solution.
 
@@ -67,14 +68,7 @@ class Placer:
         """Replicas of the next partition, preferred leader first; InvalidReplicationFactorError: too few brokers."""
         slots = self._slots
         if not 1 <= replication_factor <= len(slots):
-            raise InvalidReplicationFactorError(
-                f"replication factor {replication_factor} cannot be met: {len(slots)} broker(s) live"
-                + (
-                    f" ({', '.join(str(slot.broker_id) for slot in slots)})"
-                    if slots
-                    else ", all are fenced or none came up"
-                )
-            )
+            raise too_few_brokers(replication_factor, [slot.broker_id for slot in slots])
         first = min(
             range(len(slots)),
             key=lambda i: (slots[i].topic_leaders, slots[i].leaders, slots[i].topic_replicas, slots[i].replicas, i),
@@ -155,3 +149,12 @@ def _uneven_pairs(slots: Sequence[_Slot]) -> Iterator[tuple[_Slot, _Slot]]:
 
 def _replaced(replicas: tuple[int, ...], gone: int, comes: int) -> tuple[int, ...]:
     return tuple(comes if each == gone else each for each in replicas)
+
+
+def too_few_brokers(replication_factor: int, alive: Sequence[int]) -> InvalidReplicationFactorError:
+    """The error for a replication factor above the number of ``alive`` brokers."""
+    named = f"{len(alive)} {'is' if len(alive) == 1 else 'are'} alive (broker {', '.join(map(str, alive))})"
+    return InvalidReplicationFactorError(
+        f"replication factor {replication_factor} needs {counted(replication_factor, 'broker')}, "
+        f"{named if alive else 'none is alive'}; start more brokers, or ask for fewer replicas"
+    )

@@ -20,7 +20,7 @@ def allocate(view: View, request: AllocateProducerIds) -> Decision:
     broker = brokers.known(view.image, request.broker_id, request.broker_epoch)
     first = next_free(view.image)
     if first > _ID_MAX - BLOCK:
-        raise UnknownServerError("all producer ids have been given out")
+        raise UnknownServerError("all producer ids (2^63) are in use")
     record = ProducerIdsRecord(broker.broker_id, broker.broker_epoch, first + BLOCK)
     return Decision((record,), ProducerIdBlock(first, BLOCK))
 

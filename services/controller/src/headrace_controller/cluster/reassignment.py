@@ -33,6 +33,7 @@ from headrace_core.metadata import (
     QueuedReassignment,
     QueuedReassignmentRecord,
 )
+from headrace_core.plurals import counted
 
 from . import internal_topics, moves, throttles
 from .balancing import is_enabled
@@ -87,11 +88,13 @@ def alter(view: View, request: AlterPartitionReassignments) -> Decision:
     """One ReassignmentResult for each item. InvalidRequestError: negative throttle. PolicyViolationError: more than
     metadata.max.records.per.request."""
     if request.throttle_bytes_per_s is not None and request.throttle_bytes_per_s < 0:
-        raise InvalidRequestError(f"a throttle of {request.throttle_bytes_per_s} bytes per second cannot be")
+        raise InvalidRequestError(
+            f"throttle_bytes_per_s={request.throttle_bytes_per_s}: must be 0 (no throttle) or more"
+        )
     room = view.settings.metadata_max_records_per_request
     if len(request.reassignments) > room:
         raise PolicyViolationError(
-            f"{len(request.reassignments)} reassignments in one request, more than "
+            f"the request has {len(request.reassignments)} reassignments, more than "
             f"metadata.max.records.per.request={room}; split it into several requests"
         )
     steps = _Steps(view)
@@ -114,7 +117,7 @@ def _alter_one(steps: _Steps, item: Reassignment, request: AlterPartitionReassig
     topic_id = image.topic_ids.get(item.topic)
     partition = None if topic_id is None else image.partition(topic_id, item.partition)
     if topic_id is None or partition is None:
-        raise UnknownTopicOrPartitionError(f"there is no partition {item.topic[:249]}-{item.partition}")
+        raise UnknownTopicOrPartitionError(f"partition {item.topic[:249]}-{item.partition} does not exist")
     key = (topic_id, item.partition)
     if item.targets is None:
         steps.cancel(key, f"{item.topic}-{item.partition}")
@@ -123,8 +126,8 @@ def _alter_one(steps: _Steps, item: Reassignment, request: AlterPartitionReassig
     factor = len(planned_replicas(partition))
     if len(item.targets) != factor and not request.allow_replication_factor_change:
         raise InvalidReplicationFactorError(
-            f"{item.topic}-{item.partition} has {factor} replica(s), {len(item.targets)} are wanted; the request does "
-            "not allow the replication factor to change"
+            f"{item.topic}-{item.partition} has {counted(factor, 'replica')}, the request names {len(item.targets)} "
+            "and does not allow the replication factor to change"
         )
     steps.move(key, QueuedReassignment(item.targets, automatic=False))
 
@@ -137,7 +140,7 @@ def check_targets(image: MetadataImage, partition: PartitionImage, targets: Sequ
         raise InvalidReplicaAssignmentError(f"replicas {_listed(targets)}: a broker is named twice")
     unknown = [each for each in targets if each not in image.brokers]
     if unknown:
-        raise InvalidReplicaAssignmentError(f"replicas {_listed(targets)}: no broker {_listed(unknown)} is registered")
+        raise InvalidReplicaAssignmentError(f"replicas {_listed(targets)}: broker {_listed(unknown)} is not registered")
     draining = [each for each in targets if image.brokers[each].draining and each not in planned_replicas(partition)]
     if draining:
         raise InvalidReplicaAssignmentError(

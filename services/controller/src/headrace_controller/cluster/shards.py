@@ -73,8 +73,8 @@ def register(view: View, request: RegisterCoordinator) -> Decision:
         before.coordinator_id, before.coordinator_epoch, view.now_ms
     ):
         raise DuplicateBrokerRegistrationError(
-            f"coordinator {coordinator_id} is registered and alive; if it was restarted just now, its earlier "
-            "registration ends with its session, and then this one will be accepted"
+            f"coordinator id {coordinator_id} is in use by a live coordinator; if this is a restart, the earlier "
+            "registration expires with its session, and the coordinator can register then"
         )
     epoch = image.next_offset  # the offset of this record
     records: list[MetadataRecord] = [
@@ -120,11 +120,13 @@ def known(image: MetadataImage, coordinator_id: int, coordinator_epoch: int) -> 
     """Guard: the coordinator with this epoch. BrokerIdNotRegisteredError, StaleBrokerEpochError."""
     coordinator = image.ledger.coordinators.get(coordinator_id)
     if coordinator is None:
-        raise BrokerIdNotRegisteredError(f"coordinator {coordinator_id} is not registered (any more)")
+        raise BrokerIdNotRegisteredError(
+            f"coordinator {coordinator_id} is not registered, or its session has expired; register again"
+        )
     if coordinator.coordinator_epoch != coordinator_epoch:
         raise StaleBrokerEpochError(
-            f"coordinator {coordinator_id} has registered anew with epoch {coordinator.coordinator_epoch}; "
-            f"{coordinator_epoch} is a former life"
+            f"coordinator {coordinator_id} has registered again with epoch {coordinator.coordinator_epoch}; epoch "
+            f"{coordinator_epoch} is out of date"
         )
     return coordinator
 
@@ -241,13 +243,19 @@ def _check_registration(image: MetadataImage, request: RegisterCoordinator) -> N
             f"{image.cluster_id}"
         )
     if len(request.incarnation_id) != ID_BYTES or request.wanted_id < -1:
-        raise InvalidRequestError("incarnation_id must have 16 bytes, and a wanted id must not be negative")
+        raise InvalidRequestError("incarnation_id must have 16 bytes, and the id must not be negative")
     if not 0 < len(request.endpoints) <= ENDPOINTS_MAX or len(request.rack or "") > NAME_MAX:
-        raise InvalidRequestError(f"{len(request.endpoints)} endpoints, or the rack: none, too many or too long")
+        raise InvalidRequestError(
+            f"{len(request.endpoints)} endpoints (must be 1 to {ENDPOINTS_MAX}), or a rack of more than {NAME_MAX} "
+            "characters"
+        )
     for endpoint in request.endpoints:
         if (
             not 0 < endpoint.port < 65_536
             or not 0 < len(endpoint.host) <= NAME_MAX
             or len(endpoint.listener) > NAME_MAX
         ):
-            raise InvalidRequestError(f"endpoint {endpoint.host[:NAME_MAX]}:{endpoint.port} cannot be connected to")
+            raise InvalidRequestError(
+                f"endpoint {endpoint.host[:NAME_MAX]}:{endpoint.port} is not reachable: name a host and a port from "
+                "1 to 65535"
+            )

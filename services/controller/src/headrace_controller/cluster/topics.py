@@ -28,12 +28,13 @@ from headrace_core.metadata import (
     TopicImage,
     TopicRecord,
 )
+from headrace_core.plurals import counted
 from headrace_core.types import check_topic_name
 
 from . import configs, internal_topics, leadership
 from .decision import Decision, View
 from .directories import first_directories
-from .placement import Placer
+from .placement import Placer, too_few_brokers
 from .requests import CreatePartitions, CreateTopics, DeleteTopics, MorePartitions, NewTopic, TopicResult
 
 METADATA_TOPIC = "__cluster_metadata"  #: The metadata log is no topic: its name is reserved.
@@ -70,7 +71,9 @@ def delete(view: View, request: DeleteTopics) -> Decision:
     for name in request.topics:
         try:
             if not view.settings.delete_topic_enable:
-                raise TopicDeletionDisabledError("topics cannot be deleted here: delete.topic.enable=false")
+                raise TopicDeletionDisabledError(
+                    "cannot delete topics: delete.topic.enable=false; set it to true on the controllers"
+                )
             if counts[name] > 1:
                 raise InvalidRequestError(f"topic {_shown(name)} is named {counts[name]} times in the request")
             internal_topics.check_may_delete(name)
@@ -114,7 +117,7 @@ def _create_one(
         internal_topics.check_may_create(topic.name, internal=internal)
     topic = internal_topics.completed(topic, view.settings, len(image.placeable_brokers()))
     if topic.name == METADATA_TOPIC:
-        raise InvalidTopicError(f"{METADATA_TOPIC} is the name of the controllers' own log")
+        raise InvalidTopicError(f"{METADATA_TOPIC} is the controllers' metadata log; choose another name")
     if topic.name in image.topic_ids:
         raise TopicAlreadyExistsError(f"topic {topic.name} already exists")
     entries = configs.topic_entries(topic.configs, image)
@@ -138,7 +141,7 @@ def _placed(view: View, topic: NewTopic, placer: Placer, room: int) -> list[tupl
     factor = topic.replication_factor
     factor = settings.default_replication_factor if factor in (-1, 0) else factor
     if partitions < 1:
-        raise InvalidPartitionsError(f"topic {topic.name}: {partitions} partitions; there must be at least 1")
+        raise InvalidPartitionsError(f"topic {topic.name}: partitions={partitions}: must be at least 1")
     _check_factor(view, factor)
     _check_room(range(partitions), room)
     placer.begin_topic()
@@ -148,7 +151,7 @@ def _placed(view: View, topic: NewTopic, placer: Placer, room: int) -> list[tupl
 def _assigned(view: View, topic: NewTopic) -> list[tuple[int, ...]]:
     if topic.partitions > 0 or topic.replication_factor > 0:
         raise InvalidRequestError(
-            f"topic {topic.name}: give either the assignments or partitions and replication factor, not both"
+            f"topic {topic.name}: pass either assignments, or partitions and replication factor, not both"
         )
     return _check_assignments(view, topic.assignments, first=0, count=len(topic.assignments), factor=None)
 
@@ -160,11 +163,11 @@ def _extend_one(
     internal_topics.check_may_grow(topic.name)
     now = len(topic.partitions)
     if more.total == now:
-        raise InvalidPartitionsError(f"topic {topic.name} has {now} partition(s) already")
+        raise InvalidPartitionsError(f"topic {topic.name} already has {counted(now, 'partition')}")
     if more.total < now:
         raise InvalidPartitionsError(
-            f"topic {topic.name} has {now} partition(s); {more.total} would take some away, with their records, "
-            "and move keys to other partitions. Partitions can only be added; create another topic instead"
+            f"topic {topic.name} has {counted(now, 'partition')}, {more.total} are fewer; "
+            "partitions can only be added: create another topic instead"
         )
     added = more.total - now
     _check_room(range(added), room)
@@ -218,20 +221,22 @@ def _check_assignments(
     wanted = list(range(first, first + count))
     if sorted(assignments) != wanted:
         raise InvalidReplicaAssignmentError(
-            f"assignments name the partitions {_listed(sorted(assignments))}, but {_listed(wanted)} are needed"
+            f"assignments name partitions {_listed(sorted(assignments))}, must name {_listed(wanted)}"
         )
     brokers = view.image.brokers
     for number in wanted:
         replicas = assignments[number]
         if not replicas or len(set(replicas)) != len(replicas):
-            raise InvalidReplicaAssignmentError(f"partition {number}: replicas {replicas} are none, or repeat a broker")
+            raise InvalidReplicaAssignmentError(
+                f"partition {number}: replicas {replicas}: must name one or more brokers, each once"
+            )
         unknown = [replica for replica in replicas if replica not in brokers]
         if unknown:
-            raise InvalidReplicaAssignmentError(f"partition {number}: no broker {_listed(unknown)} is registered")
+            raise InvalidReplicaAssignmentError(f"partition {number}: broker {_listed(unknown)} is not registered")
         factor = len(replicas) if factor is None else factor
         if len(replicas) != factor:
             raise InvalidReplicaAssignmentError(
-                f"partition {number}: {len(replicas)} replica(s), but the topic's replication factor is {factor}"
+                f"partition {number}: {counted(len(replicas), 'replica')}, but the replication factor is {factor}"
             )
         draining = [replica for replica in replicas if brokers[replica].draining]
         if draining:
@@ -239,7 +244,9 @@ def _check_assignments(
                 f"partition {number}: broker {_listed(draining)} is being drained and takes no replicas"
             )
         if not any(brokers[replica].active for replica in replicas):
-            raise InvalidReplicaAssignmentError(f"partition {number}: none of the brokers {_listed(replicas)} is alive")
+            raise InvalidReplicaAssignmentError(
+                f"partition {number}: none of brokers {_listed(replicas)} is alive; start one, or name others"
+            )
     _check_factor(view, factor or 1)
     return [tuple(assignments[number]) for number in wanted]
 
@@ -247,12 +254,9 @@ def _check_assignments(
 def _check_factor(view: View, factor: int) -> None:
     live = [broker.broker_id for broker in view.image.placeable_brokers()]
     if factor < 1:
-        raise InvalidReplicationFactorError(f"replication factor {factor}: there must be at least 1 replica")
+        raise InvalidReplicationFactorError(f"replication factor {factor}: must be at least 1")
     if factor > len(live):
-        raise InvalidReplicationFactorError(
-            f"replication factor {factor} is larger than the number of live brokers, {len(live)}"
-            + (f" (broker {_listed(live)})" if live else ": none has come up, or all are fenced")
-        )
+        raise too_few_brokers(factor, live)
 
 
 def _room(view: View, records: Sequence[MetadataRecord]) -> int:
@@ -262,7 +266,7 @@ def _room(view: View, records: Sequence[MetadataRecord]) -> int:
 def _check_room(records: Sequence[object], room: int) -> None:
     if len(records) > room:
         raise PolicyViolationError(
-            f"the request needs {len(records)} metadata records here, and {max(room, 0)} are left of "
+            f"the request needs {len(records)} metadata records, {max(room, 0)} are left of "
             "metadata.max.records.per.request; split it into several requests"
         )
 

@@ -179,7 +179,7 @@ class AdminHandler(admin_pb2_grpc.AdminServicer):
 
     async def UpdateFeatures(self, request: admin_pb2.UpdateFeaturesRequest, context: Any) -> Any:
         if len(request.updates) > _UPDATES_MAX:
-            raise InvalidRequestError(f"{len(request.updates)} updates in one request, at most {_UPDATES_MAX}")
+            raise InvalidRequestError(f"the request has {len(request.updates)} updates, at most {_UPDATES_MAX}")
         updates = tuple(
             FeatureUpdate(item.name, item.level, _upgrade_type(item.upgrade_type)) for item in request.updates
         )
@@ -242,10 +242,10 @@ class AdminHandler(admin_pb2_grpc.AdminServicer):
         return admin_pb2.UnregisterBrokerResponse(metadata_offset=answer.metadata_offset)
 
     async def DescribeLogDirs(self, request: admin_pb2.DescribeLogDirsRequest, context: Any) -> Any:
-        raise UnsupportedVersionError("log directories are a broker's: ask the broker itself")
+        raise UnsupportedVersionError("controllers do not know log directories: ask the broker itself")
 
     async def AlterReplicaLogDirs(self, request: admin_pb2.AlterReplicaLogDirsRequest, context: Any) -> Any:
-        raise UnsupportedVersionError("replicas are moved by the broker that has them: ask the broker itself")
+        raise UnsupportedVersionError("the broker that has a replica moves it between directories: ask that broker")
 
     def _described(
         self, resource: admin_pb2.ConfigResource, *, include_synonyms: bool
@@ -306,16 +306,18 @@ class AdminHandler(admin_pb2_grpc.AdminServicer):
             if request.voter_id < 0:
                 best = driver.controller.best_successor()
                 if best is None and len(driver.controller.voters) == 1:
-                    raise VoterNotFoundError(f"controller {driver.node_id} is the only voter: nobody else can lead")
+                    raise VoterNotFoundError(
+                        f"controller {driver.node_id} is the only voter: no other controller can become leader"
+                    )
                 if best is None:  # it no longer leads, or has just been elected
                     self._led_status()
-                    raise ReplicaNotCaughtUpError("none of the other voters follows the log at present; try again")
+                    raise ReplicaNotCaughtUpError("no other voter follows the log now; retry")
                 await driver.transfer(best)
             elif request.voter_id != driver.node_id:
                 await driver.transfer(self._voter(request.voter_id, b""))
             return admin_pb2.TransferLeadershipResponse(leader_id=driver.leader_id, leader_epoch=driver.term)
 
-        return await _again_until(transfer, _deadline_s(request.timeout_ms), "handing over the lead")
+        return await _again_until(transfer, _deadline_s(request.timeout_ms), "transferring the leadership")
 
     def _led_status(self) -> QuorumStatus:
         """NotControllerError unless this node leads."""
@@ -326,7 +328,7 @@ class AdminHandler(admin_pb2_grpc.AdminServicer):
     def _check_cluster(self, cluster_id: str) -> None:
         own = self._driver.image.cluster_id
         if cluster_id and cluster_id != own:
-            raise InconsistentClusterIdError(f"this is cluster {own}, not {cluster_id}")
+            raise InconsistentClusterIdError(f"wrong cluster: this is cluster {own}, not {cluster_id}")
 
     def _newcomer(self, node_id: int, directory_id: bytes) -> ReplicaKey:
         """The replica to be added. Without a directory: the observer with that id."""
@@ -339,12 +341,14 @@ class AdminHandler(admin_pb2_grpc.AdminServicer):
         found = [each.key for each in status.observers if each.key.node_id == node_id]
         if not found:
             raise ReplicaNotCaughtUpError(
-                f"no controller {node_id} follows the metadata log: is it running, with controller.quorum.bootstrap."
-                "servers naming these controllers?"
+                f"controller {node_id} does not follow the metadata log: is it running, and does its "
+                "controller.quorum.bootstrap.servers name these controllers?"
             )
         if len(found) > 1:
             named = ", ".join(key.directory_id.hex() for key in found)
-            raise InvalidRequestError(f"controller {node_id} follows with several directories ({named}): name one")
+            raise InvalidRequestError(
+                f"controller {node_id} follows with several directories ({named}): pass the id of one"
+            )
         return found[0]
 
     def _voter(self, node_id: int, directory_id: bytes) -> ReplicaKey:
@@ -353,7 +357,7 @@ class AdminHandler(admin_pb2_grpc.AdminServicer):
         voters = self._led_status().voter_set
         found = voters.find(node_id)
         if found is None:
-            raise VoterNotFoundError(f"{node_id} is no voter; the voters are {voters}")
+            raise VoterNotFoundError(f"controller {node_id} is not a voter; the voters are {voters}")
         return found
 
     def _quorum_replica(self, each: ReplicaStatus, status: QuorumStatus, now_ms: int) -> admin_pb2.QuorumReplica:
@@ -426,14 +430,14 @@ def _election(request: admin_pb2.ElectLeadersRequest) -> ElectLeaders:
     try:
         kind = ElectionType(request.election_type)
     except ValueError:
-        raise InvalidRequestError(f"there is no election type {request.election_type}") from None
+        raise InvalidRequestError(f"unknown election type {request.election_type}") from None
     if request.all_partitions:
         if request.partitions:
-            raise InvalidRequestError("name partitions, or ask for all of them, not both")
+            raise InvalidRequestError("pass either partitions or all of them, not both")
         return ElectLeaders(kind)
     partitions = tuple((each.topic, number) for each in request.partitions for number in each.partitions)
     if not partitions:
-        raise InvalidRequestError("no partition is named; name one or more, or ask for all")
+        raise InvalidRequestError("the request names no partition; name one or more, or pass all of them")
     return ElectLeaders(kind, partitions)
 
 
@@ -441,12 +445,14 @@ def _upgrade_type(number: int) -> UpgradeType:
     try:
         return UpgradeType(number or UpgradeType.UPGRADE)
     except ValueError:
-        raise InvalidRequestError(f"upgrade type {number}: 1 (upgrade), 2 or 3 (downgrade, safe or unsafe)") from None
+        raise InvalidRequestError(
+            f"upgrade type {number}: must be 1 (upgrade), 2 (safe downgrade) or 3 (unsafe downgrade)"
+        ) from None
 
 
 def _reassignment(item: admin_pb2.PartitionReassignment) -> Reassignment:
     if item.cancel and item.replicas:
-        raise InvalidRequestError(f"{item.topic[:249]}-{item.partition}: either replicas, or cancel, not both")
+        raise InvalidRequestError(f"{item.topic[:249]}-{item.partition}: pass either replicas or cancel, not both")
     return Reassignment(item.topic, item.partition, None if item.cancel else tuple(item.replicas))
 
 
@@ -476,5 +482,5 @@ async def _again_until(attempt: Callable[[], Awaitable[T]], deadline_s: float, w
                     waited_for = error
                 await asyncio.sleep(_LOOK_AGAIN_S)
     except TimeoutError:
-        why = "it may yet be done" if waited_for is None else waited_for.message
-        raise RequestTimedOutError(f"{what}: not done in time: {why}") from None
+        why = "it may still complete" if waited_for is None else waited_for.message
+        raise RequestTimedOutError(f"{what}: timed out: {why}") from None

@@ -104,7 +104,7 @@ class ClusterHandler(cluster_pb2_grpc.ClusterServicer):
     async def RegisterController(self, request: cluster_pb2.RegisterControllerRequest, context: Any) -> Any:
         if request.cluster_id != self._driver.image.cluster_id:
             raise InconsistentClusterIdError(
-                f"this is cluster {self._driver.image.cluster_id}, not {request.cluster_id}"
+                f"wrong cluster: this is cluster {self._driver.image.cluster_id}, not {request.cluster_id}"
             )
         answer = await self._driver.ask(
             RegisterController(request.controller_id, request.directory_id, feature_ranges(request.features))

@@ -135,7 +135,7 @@ class FollowService:
 
     def _check_cluster(self, cluster_id: str) -> None:
         if cluster_id != self._log.cluster_id:
-            raise InconsistentClusterIdError(f"this is cluster {self._log.cluster_id}, not {cluster_id}")
+            raise InconsistentClusterIdError(f"wrong cluster: this is cluster {self._log.cluster_id}, not {cluster_id}")
 
 
 class _Following(PushHandler[Response]):
@@ -158,7 +158,7 @@ class _Following(PushHandler[Response]):
         self._sent_controllers: dict[int, str] = {}
         self._sent: tuple[int, int, int] | None = None
         if self._offset < 0:
-            raise OffsetOutOfRangeError(f"from_offset={self._offset}: the metadata log begins at 0")
+            raise OffsetOutOfRangeError(f"from_offset={self._offset}: must be 0 or more")
         self._unsubscribe: Callable[[], None] = log.subscribe(stream.wake)
 
     def on_closed(self) -> None:
@@ -187,15 +187,15 @@ class _Following(PushHandler[Response]):
             index = self._barriers.confirmed_since(self._began_ms)
             if index is not None and index < self._offset:
                 raise DivergingMetadataError(
-                    f"the metadata log is committed up to {index}, but the follower has applied "
-                    f"{self._offset}: it has seen another history; were the controllers' directories replaced?"
+                    f"the metadata log is committed up to {index}, but the follower has applied {self._offset}: "
+                    "their logs diverge; were the controllers' directories replaced?"
                 )
             return False
         known = self._log.epoch_below(self._offset) if self._offset else None
         if None not in (known, self._epoch) and known != self._epoch:
             raise DivergingMetadataError(
-                f"below offset {self._offset} the metadata log has epoch {known}, but the follower has seen "
-                f"{self._epoch} there: another history; were the controllers' directories replaced?"
+                f"below offset {self._offset} the metadata log has epoch {known}, but the follower has epoch "
+                f"{self._epoch} there: their logs diverge; were the controllers' directories replaced?"
             )
         return True
 
@@ -203,8 +203,8 @@ class _Following(PushHandler[Response]):
         snapshot = self._log.newest_snapshot()
         if snapshot is None:
             raise OffsetOutOfRangeError(
-                f"the metadata log begins at {self._log.log_start_offset}, {self._offset} was asked for, and there is "
-                "no snapshot of what came before"
+                f"the metadata log begins at {self._log.log_start_offset}, the follower needs {self._offset}, and "
+                "no snapshot covers the offsets before"
             )
         self._snapshot = (snapshot, 0)
 
@@ -217,7 +217,7 @@ class _Following(PushHandler[Response]):
             snapshot, position = self._snapshot
             chunk = self._log.snapshot_chunk(snapshot, 0, SNAPSHOT_PART_BYTES)
             if chunk is None:
-                raise OffsetOutOfRangeError(f"{snapshot} cannot be read")
+                raise OffsetOutOfRangeError(f"cannot read {snapshot}")
         data, is_last = chunk
         message = self._message()
         message.snapshot.offset, message.snapshot.epoch = snapshot.place

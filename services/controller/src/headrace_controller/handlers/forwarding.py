@@ -63,9 +63,9 @@ class LeaderLink:
             )
         except NetworkError as lost:
             if not lost.was_sent:
-                raise NotControllerError(f"the leading controller, {address}, cannot be reached; try again") from None
+                raise NotControllerError(f"cannot reach the leading controller at {address}; retry") from None
             if is_repeatable(method, request):
-                raise NotControllerError(f"the leading controller did not answer ({lost}); try again") from None
+                raise NotControllerError(f"the leading controller did not answer ({lost}); retry") from None
             raise outcome_unknown(method, lost) from None
 
     async def close(self) -> None:

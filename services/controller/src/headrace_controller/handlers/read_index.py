@@ -183,9 +183,9 @@ class ReadIndexBarriers:
         quorum = self._quorum
         leader, address = quorum.leader_id, quorum.controller_addresses().get(quorum.leader_id, "")
         if leader < 0 or leader == quorum.node_id or not address:
-            return NotControllerError("no controller is known to lead at the moment")
+            return NotControllerError("no controller is leader now; retry")
         return NotControllerError(
-            f"controller {quorum.node_id} does not lead, controller {leader} does",
+            f"controller {quorum.node_id} is not the leader, controller {leader} is",
             leader=(leader, quorum.term, address),
         )
 
@@ -213,7 +213,9 @@ class ReadIndexBarriers:
                 async with asyncio.timeout(BARRIER_TIMEOUT_S):
                     index = await self._barrier(queue)
             except TimeoutError:
-                waiting.set_exception(RequestTimedOutError("no majority of the controllers has answered in time"))
+                waiting.set_exception(
+                    RequestTimedOutError("no majority of the controllers answered before the timeout")
+                )
             except HeadraceError as error:
                 waiting.set_exception(error)
             except asyncio.CancelledError:

@@ -135,8 +135,8 @@ class RaftLog:
         calls committed what this replica acknowledged in the same term. Without the check both would wait forever."""
         if offset > self.end_offset:
             raise CorruptLogError(
-                f"the metadata log of this disk was acknowledged to controller {leader} up to {offset}, and ends at "
-                f"{self.end_offset}: acknowledged entries are lost"
+                f"this disk lost acknowledged entries of the metadata log: controller {leader} received "
+                f"acknowledgements up to {offset}, the log ends at {self.end_offset}"
             )
 
     def entries(self, offset: int, max_bytes: int) -> tuple[Entry, ...]:

@@ -698,12 +698,14 @@ class RaftNode:
     def _check_leading(self) -> None:
         if self.role is not Role.LEADER:
             known = f"; controller {self.leader} does" if self._leader is not None else ""
-            raise NotControllerError(f"controller {self.node_id} does not lead{known}")
+            raise NotControllerError(f"controller {self.node_id} is not the leader{known}")
 
     def _check_taking(self) -> None:
         self._check_leading()
         if self._transfer_to is not None:
-            raise NotControllerError(f"controller {self.node_id} is handing over to {self._transfer_to}; try again")
+            raise NotControllerError(
+                f"controller {self.node_id} is transferring its leadership to controller {self._transfer_to}; retry"
+            )
 
     def _check_may_change(self) -> None:
         self._check_taking()

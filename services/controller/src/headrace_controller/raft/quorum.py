@@ -48,7 +48,7 @@ def tally(voters: VoterSet, votes: Mapping[ReplicaKey, bool]) -> Outcome:
 def check_voter(voters: VoterSet, key: ReplicaKey) -> None:
     """VoterNotFoundError."""
     if key not in voters:
-        raise VoterNotFoundError(f"{key} is no voter; the voters are {voters}")
+        raise VoterNotFoundError(f"{key} is not a voter; the voters are {voters}")
 
 
 def check_addition(voters: VoterSet, key: ReplicaKey) -> None:
@@ -57,7 +57,7 @@ def check_addition(voters: VoterSet, key: ReplicaKey) -> None:
     if present is not None:
         raise DuplicateVoterError(
             f"node {key.node_id} is a voter already, as {present}"
-            + ("" if present == key else "; remove that one first")
+            + ("" if present == key else "; remove that voter first")
         )
 
 
@@ -66,22 +66,20 @@ def check_caught_up(key: ReplicaKey, progress: Progress | None, *, end: int, ter
     of the leader's log; ``term_start``: start of its term, of which it must have some."""
     match = -1 if progress is None else progress.match
     if end - match > lag_max or match <= term_start:
-        raise ReplicaNotCaughtUpError(
-            f"{key} has the log up to {max(match, 0)}, and it ends at {end}; try again when it has caught up"
-        )
+        raise ReplicaNotCaughtUpError(f"{key} has the log up to {max(match, 0)} of {end}; retry when it has caught up")
 
 
 def check_removal(voters: VoterSet, key: ReplicaKey) -> None:
     """VoterNotFoundError; InvalidRequestError: the last voter."""
     check_voter(voters, key)
     if len(voters) == 1:
-        raise InvalidRequestError(f"{key} is the only voter: nobody would be left")
+        raise InvalidRequestError(f"{key} is the only voter and cannot be removed; add another one first")
 
 
 def check_no_change(voters: VoterSet, *, is_committed: bool, has_committed_in_term: bool) -> None:
     """VoterChangeInProgressError: the leader does not know yet that the ``voters`` are committed, or all before its own
     term (the fix to 4.1)."""
     if not has_committed_in_term:
-        raise VoterChangeInProgressError("the leader has not yet committed an entry of its own term; try again")
+        raise VoterChangeInProgressError("the leader has not committed an entry of its term yet; retry")
     if not is_committed:
-        raise VoterChangeInProgressError(f"the voters are being changed to {voters}; try again")
+        raise VoterChangeInProgressError(f"another change of the voters, to {voters}, is in progress; retry")

@@ -153,7 +153,7 @@ class PeerLinks(raft_pb2_grpc.RaftServicer):
         stream: ServerStream[Envelope, Envelope] = ServerStream(context)
         accepted = _Accepted(self, stream)
         if not self._is_open:
-            raise ServerShuttingDownError(f"controller {self.key.node_id} does not take part now; try again")
+            raise ServerShuttingDownError(f"controller {self.key.node_id} does not take part in the quorum now; retry")
         self._accepted.add(accepted)
         try:
             await stream.run(accepted)
@@ -172,18 +172,18 @@ class PeerLinks(raft_pb2_grpc.RaftServicer):
     def greeted(self, envelope: Envelope) -> ReplicaKey:
         """The key in a hello. InvalidRequestError, InconsistentClusterIdError, InvalidVoterKeyError."""
         if not envelope.HasField("hello") or envelope.messages:
-            raise InvalidRequestError("a stream begins with a hello, and nothing else")
+            raise InvalidRequestError("a stream must begin with a hello")
         hello = envelope.hello
         sender = wire.read_key(hello.sender)
         if hello.cluster_id != self.cluster_id:
             raise InconsistentClusterIdError(
-                f"controller {sender} is of cluster {hello.cluster_id}, and controller {self.key} is of cluster "
-                f"{self.cluster_id}: is an address wrong?"
+                f"controller {sender} is of cluster {hello.cluster_id}, controller {self.key} is of cluster "
+                f"{self.cluster_id}: check the addresses in controller.quorum.voters"
             )
         if hello.HasField("expected") and (expected := wire.read_key(hello.expected)) != self.key:
             raise InvalidVoterKeyError(
-                f"{expected} was expected here, and this is {self.key}: was its disk replaced (then remove that voter, "
-                "and add the new one), or is the address wrong?"
+                f"wrong controller: expected {expected} at this address, this is {self.key}; if its disk was "
+                "replaced, remove the old voter and add the new one, else correct the address"
             )
         if sender.node_id == self.key.node_id and sender != self.key:
             raise InvalidVoterKeyError(f"two controllers have node.id={sender.node_id}: {sender} and {self.key}")
@@ -198,7 +198,7 @@ class PeerLinks(raft_pb2_grpc.RaftServicer):
         text = f"{who}: {error.code}"
         if text not in self._strangers and len(self._strangers) < _STRANGERS_MAX:
             self._strangers.add(text)
-            logger.warning("a stream of %s was refused: %s", who, error)
+            logger.warning("refused a stream of %s: %s", who, error)
 
     def joined(self, key: ReplicaKey, stream: Any) -> Peer:
         peer = self._peers.setdefault(key, Peer(key))
@@ -336,7 +336,7 @@ class _Dialer:
                 else:
                     self._links.refused(f"this controller to {self._address}", error)
             except Exception:
-                logger.exception("the raft stream to %s", self._address)
+                logger.exception("the raft stream to %s: unexpected error; reconnecting", self._address)
                 wait_s = _REFUSED_MS / 1_000
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait_s):
@@ -357,7 +357,10 @@ class _Dialer:
             if key == links.key:
                 return
             if expected is not None and key.node_id != expected.node_id:
-                raise InvalidVoterKeyError(f"{expected} was expected at {address}, and {key} is there")
+                raise InvalidVoterKeyError(
+                    f"wrong controller: expected {expected} at {address}, which is {key}; check "
+                    "controller.quorum.voters"
+                )
             outage.over()
             backoff.reset()
             await dialed.read(key)

@@ -183,7 +183,7 @@ def check_address(address: str) -> str:
 
 def read_envelope(envelope: raft_pb2.RaftEnvelope) -> list[Body]:
     """The messages in order. InvalidRequestError, CorruptMessageError."""
-    _check(not envelope.HasField("hello"), "a hello in the midst of a stream")
+    _check(not envelope.HasField("hello"), "a stream has a second hello")
     return [_read_message(message) for message in envelope.messages]
 
 
@@ -203,7 +203,7 @@ def _check(is_so: bool, otherwise: str) -> None:
 
 
 def _read_place(place: raft_pb2.RaftPlace) -> Place:
-    _check(place.offset >= 0 and place.term >= 0, f"{place.offset}/{place.term} is no place in a log")
+    _check(place.offset >= 0 and place.term >= 0, f"{place.offset}/{place.term} is not a place in a log")
     return Place(place.offset, place.term)
 
 
@@ -220,12 +220,12 @@ def _read_voters(items: Sequence[raft_pb2.RaftVoter]) -> VoterSet:
 
 
 def _read_vote_request(term: int, item: raft_pb2.RaftVoteRequest) -> VoteRequest:
-    _check(term > 0, "nobody votes in term 0")
+    _check(term > 0, "term=0: votes need a term above 0")
     return VoteRequest(term, _read_place(item.end), item.is_pre_vote, item.is_transfer)
 
 
 def _read_vote_response(term: int, item: raft_pb2.RaftVoteResponse) -> VoteResponse:
-    _check(item.asked_term > 0, f"asked_term={item.asked_term}: nobody votes in it")
+    _check(item.asked_term > 0, f"asked_term={item.asked_term}: must be above 0")
     return VoteResponse(term, item.asked_term, item.is_granted, item.is_pre_vote)
 
 
@@ -246,7 +246,7 @@ def _read_entry(item: raft_pb2.RaftEntry) -> Entry:
     kind = _KIND_OF.get(item.kind)
     if kind is None:
         raise InvalidRequestError(f"an entry of the unknown kind {item.kind}")
-    _check(item.term > 0 and item.base_offset >= 0 and item.count > 0, "an entry of no term, at no offset, or of none")
+    _check(item.term > 0 and item.base_offset >= 0 and item.count > 0, "an entry without a term, offset or records")
     _check(kind is EntryKind.VOTERS or not item.voters, f"an entry of kind {kind.value} with voters")
     data: bytes = item.data
     header = check_batch(data)
@@ -291,7 +291,7 @@ def _read_heartbeat_response(term: int, item: raft_pb2.RaftHeartbeatResponse) ->
 def _read_snapshot_request(term: int, item: raft_pb2.RaftSnapshotRequest) -> SnapshotRequest:
     snapshot = SnapshotId(_read_place(item.place), _read_voters(item.voters))
     _check(item.position >= 0, f"position={item.position}: must not be negative")
-    _check(snapshot.place.offset > 0, "a snapshot of nothing")
+    _check(snapshot.place.offset > 0, "a snapshot without an offset")
     _check(snapshot.place.term <= term, f"a snapshot of term {snapshot.place.term}, sent in {term}")
     return SnapshotRequest(term, snapshot, item.position, item.data, item.is_last)
 

@@ -35,7 +35,9 @@ def check_group_id(group_id: str, settings: GroupSettings) -> None:
     if not group_id:
         raise InvalidGroupIdError("the group id is empty: set group.id")
     if (size := len(group_id.encode())) > settings.name_bytes_max:
-        raise InvalidGroupIdError(f"the group id has {size} bytes, at most {settings.name_bytes_max} are allowed")
+        raise InvalidGroupIdError(
+            f"the group id is too long: {size} bytes, at most {settings.name_bytes_max} are allowed"
+        )
 
 
 def check_heartbeat(request: Heartbeat, settings: GroupSettings) -> None:
@@ -43,7 +45,7 @@ def check_heartbeat(request: Heartbeat, settings: GroupSettings) -> None:
     InvalidRegularExpressionError."""
     check_group_id(request.group_id, settings)
     if not request.member_id:
-        raise InvalidRequestError("member_id is empty: a member chooses a UUID, once for its life")
+        raise InvalidRequestError("member_id is empty: must be a UUID that the member chooses when it starts")
     for what in ("member_id", "instance_id", "rack", "client_id", "client_host", "assignor"):
         value = getattr(request, what)
         if value is not None and len(value.encode()) > settings.name_bytes_max:
@@ -51,27 +53,30 @@ def check_heartbeat(request: Heartbeat, settings: GroupSettings) -> None:
     if request.instance_id == "":
         raise InvalidRequestError("instance_id is empty: leave it out, or set group.instance.id")
     if request.member_epoch < JOIN_EPOCH:
-        raise InvalidRequestError(f"member epoch {request.member_epoch} in a heartbeat: 0 joins, to leave is a request")
+        raise InvalidRequestError(
+            f"member epoch {request.member_epoch} in a heartbeat: must be 0 (join) or above; to leave, send a leave "
+            "request"
+        )
     if request.member_epoch == JOIN_EPOCH:
         _check_join(request)
     timeout_ms = request.rebalance_timeout_ms
     if timeout_ms is not None and not 0 < timeout_ms <= REBALANCE_TIMEOUT_MS_MAX:
-        raise InvalidRequestError(f"rebalance_timeout_ms is {timeout_ms}; it must be positive (max.poll.interval.ms)")
+        raise InvalidRequestError(f"rebalance_timeout_ms={timeout_ms}: must be above 0 (max.poll.interval.ms)")
     if request.assignor and (request.assignor not in settings.assignors or request.assignor not in ASSIGNORS):
         raise UnsupportedAssignorError(
-            f"there is no assignor {request.assignor!r} here: choose one of {', '.join(settings.assignors)}"
+            f"unknown assignor {request.assignor!r}: must be one of {', '.join(settings.assignors)}"
         )
     _check_subscription(request, settings)
 
 
 def _check_join(request: Heartbeat) -> None:
     if request.rebalance_timeout_ms is None:
-        raise InvalidRequestError("who joins must say its rebalance_timeout_ms (max.poll.interval.ms)")
+        raise InvalidRequestError("JoinGroup needs rebalance_timeout_ms > 0 (max.poll.interval.ms)")
     if request.topics is None and not request.topic_regex:
-        raise InvalidRequestError("who joins must subscribe: topics, or topic_regex")
+        raise InvalidRequestError("JoinGroup needs a subscription: topics, or topic_regex")
     if request.owned:
         raise InvalidRequestError(
-            f"a joining member owns no partitions, but the request names {len(request.owned)}: revoke them first"
+            f"a joining member must not own partitions, the request names {len(request.owned)}: revoke them first"
         )
 
 
@@ -79,14 +84,15 @@ def _check_subscription(request: Heartbeat, settings: GroupSettings) -> None:
     if request.topics is not None:
         if len(request.topics) > settings.topics_max:
             raise InvalidRequestError(
-                f"{len(request.topics)} topics are named, at most {settings.topics_max} may be: use a pattern"
+                f"the subscription names {len(request.topics)} topics, at most {settings.topics_max} are allowed: "
+                "use a pattern"
             )
         for name in request.topics:
             check_topic_name(name)
     if request.topic_regex:
         if (size := len(request.topic_regex.encode())) > settings.regex_bytes_max:
             raise InvalidRegularExpressionError(
-                f"the topic pattern has {size} bytes, at most {settings.regex_bytes_max} are allowed"
+                f"the topic pattern is too long: {size} bytes, at most {settings.regex_bytes_max} are allowed"
             )
         compile_pattern(request.topic_regex)
 
@@ -96,7 +102,8 @@ def check_leave(request: Leave, settings: GroupSettings) -> None:
     check_group_id(request.group_id, settings)
     if request.member_epoch not in (LEAVE_EPOCH, AWAY_EPOCH):
         raise InvalidRequestError(
-            f"member epoch {request.member_epoch} does not leave: {LEAVE_EPOCH} does, {AWAY_EPOCH} of a static member"
+            f"member epoch {request.member_epoch} in a leave request: must be {LEAVE_EPOCH}, or {AWAY_EPOCH} for a "
+            "static member"
         )
 
 
@@ -107,8 +114,9 @@ def known_member(group: Group | None, group_id: str, member_id: str, instance_id
         holder = group.statics.get(instance_id) if group is not None else None
         if holder is not None and holder != member_id:
             raise FencedInstanceIdError(
-                f"group {group_id!r}: member {member_id!r} was replaced: instance id {instance_id!r} belongs to member "
-                f"{holder!r} now; two processes have the same group.instance.id, or this one was thought to be gone"
+                f"group {group_id!r}: member {member_id!r} was replaced: instance id {instance_id!r} belongs to "
+                f"member {holder!r} now; two processes have the same group.instance.id, or this member's session "
+                "timed out"
             )
     member = group.members.get(member_id) if group is not None else None
     if member is None or member.value is None:
@@ -116,11 +124,11 @@ def known_member(group: Group | None, group_id: str, member_id: str, instance_id
         raise UnknownMemberIdError(
             f"group {group_id!r} has no member {member_id!r}"
             + (f": {why}" if why else "")
-            + "; join anew, with epoch 0"
+            + "; join again with epoch 0"
         )
     if instance_id is not None and member.value.instance_id != instance_id:
         raise UnknownMemberIdError(
-            f"group {group_id!r}: no member has instance id {instance_id!r}; join anew, with epoch 0"
+            f"group {group_id!r}: no member has instance id {instance_id!r}; join again with epoch 0"
         )
     return member
 
@@ -128,7 +136,7 @@ def known_member(group: Group | None, group_id: str, member_id: str, instance_id
 def check_connection(member: Member, connection: int | None) -> None:
     """Guard: ignore an earlier stream than the member's latest. FencedMemberEpochError."""
     if connection is not None and connection < member.session.connection:
-        raise FencedMemberEpochError(f"member {member.member_id!r} has a later connection; this one counts no more")
+        raise FencedMemberEpochError(f"member {member.member_id!r} has a newer connection; this one is closed")
 
 
 def knows_all(request: Heartbeat, member: Member) -> bool:
@@ -147,8 +155,8 @@ def check_epoch(member: Member, epoch: int) -> None:
     current = member.current
     if not current.first_epoch <= epoch <= current.epoch:
         raise FencedMemberEpochError(
-            f"member {member.member_id!r} says that its epoch is {epoch}, but it is {current.epoch}: let go of all "
-            "partitions, and join anew with epoch 0"
+            f"member {member.member_id!r} sent epoch {epoch}, its epoch is {current.epoch}: release all partitions "
+            "and join again with epoch 0"
         )
 
 
@@ -166,25 +174,25 @@ def check_commit(group: Group, member: Member, epoch: int, parts: Iterable[Part]
         for part in parts or ():
             if group.owners.get(part, member.member_id) != member.member_id:
                 raise StaleMemberEpochError(
-                    f"{where}: partition {part[1]} of topic {part[0].hex()} is member {group.owners[part]!r}'s now: "
-                    "commit what is still assigned"
+                    f"{where}: partition {part[1]} of topic {part[0].hex()} belongs to member "
+                    f"{group.owners[part]!r} now: commit only partitions that are still assigned"
                 )
         return
     if epoch > current.epoch:
-        raise StaleMemberEpochError(f"{where}: epoch {epoch} was never given; it is {current.epoch}")
+        raise StaleMemberEpochError(f"{where}: epoch {epoch} does not exist; the current one is {current.epoch}")
     if (
         epoch < current.first_epoch
         or parts is None
         or not all(current.assigned.get(p, epoch + 1) <= epoch for p in parts)
     ):
         raise StaleMemberEpochError(
-            f"{where}: the commit is of epoch {epoch}, and the epoch is {current.epoch} now: take the assignment that "
-            "was sent, and commit again what is still assigned"
+            f"{where}: the commit has epoch {epoch}, the current one is {current.epoch}: apply the new assignment, "
+            "then commit what is still assigned"
         )
 
 
 def known_group(group: Group | None, group_id: str) -> Group:
     """GroupIdNotFoundError."""
     if group is None or group.value is None:
-        raise GroupIdNotFoundError(f"there is no group {group_id!r}")
+        raise GroupIdNotFoundError(f"group {group_id!r} does not exist")
     return group

@@ -116,7 +116,7 @@ class Groups:
             return self._about_ownership(request, self._turn(now_ms).steady_ms)
         rule = _RULES.get(type(request))
         if rule is None:
-            raise InvalidRequestError(f"a coordinator of groups does not know what {type(request).__name__} is")
+            raise InvalidRequestError(f"a group coordinator cannot handle {type(request).__name__}")
         return rule(self, request, self._turn(now_ms))
 
     def _heartbeat(self, request: Heartbeat, turn: Turn) -> Decision:
@@ -125,7 +125,7 @@ class Groups:
         checks.check_heartbeat(request, self._settings)
         if not self._topics.is_known:
             raise CoordinatorLoadInProgressError(
-                f"group {request.group_id!r}: the coordinator does not know the topics yet; try again"
+                f"group {request.group_id!r}: the coordinator has not loaded the topics yet; retry"
             )
         if request.member_epoch == JOIN_EPOCH:
             return self._join(request, turn)
@@ -167,8 +167,8 @@ class Groups:
             checks.check_connection(member, request.connection)
             if member.value.instance_id != request.instance_id:
                 raise InvalidRequestError(
-                    f"member {request.member_id!r} joined with instance id {member.value.instance_id!r}, and now names "
-                    f"{request.instance_id!r}: a member keeps its instance id"
+                    f"member {request.member_id!r} joined with instance id {member.value.instance_id!r} and sent "
+                    f"{request.instance_id!r}: a member must keep its instance id"
                 )
             if request.connection == member.session.connection and not member.current.is_away:
                 return self._answer(request, turn, group, member, None)  # its first one is being answered
@@ -193,14 +193,14 @@ class Groups:
             holder = group.members[holder_id]
             if not (holder.current.is_away or holder.session.is_lost(turn.owned_ms)):
                 raise UnreleasedInstanceIdError(
-                    f"group {group.group_id!r}: instance id {instance_id!r} belongs to member {holder_id!r}, which has "
-                    "not left; if its process is gone, try again: it is released with its connection or its session"
+                    f"group {group.group_id!r}: instance id {instance_id!r} is in use by member {holder_id!r}, which "
+                    "has not left; if its process is gone, retry: the id is free when its connection or session ends"
                 )
             return self._replaced(request, turn, group, holder), []
         if group is not None and len(group.members) >= self._settings.max_size:
             raise GroupMaxSizeReachedError(
-                f"group {group.group_id!r} already has {counted(len(group.members), 'member')}, and may have "
-                f"group.consumer.max.size={self._settings.max_size}"
+                f"group {group.group_id!r} already has {counted(len(group.members), 'member')}, the most that "
+                f"group.consumer.max.size={self._settings.max_size} allows"
             )
         key = Key(RecordKind.MEMBER, request.group_id, request.member_id)
         turn.write(key, _described(MemberValue(instance_id=instance_id), request))
@@ -247,7 +247,7 @@ class Groups:
         if request.member_epoch == AWAY_EPOCH:
             if member.said.instance_id is None:
                 raise InvalidRequestError(
-                    f"member {member.member_id!r} is not static (it has no group.instance.id), so it cannot be away"
+                    f"member {member.member_id!r} cannot leave temporarily: it has no group.instance.id"
                 )
             if not member.current.is_away:
                 turn.hold(group, member, gone_away(member.current))
@@ -363,11 +363,11 @@ class Groups:
         reasons = []
         subscribed = self._rebalancing.subscribed(group)
         if group.members and self._topics.digest(subscribed) != group.said.topics_digest:
-            reasons.append("topics that it reads have changed")
+            reasons.append("its topics have changed")
         if group.group_id in self._unseen:
             self._unseen.discard(group.group_id)
             if not reasons and group.said.target_epoch == group.said.epoch and not self._is_whole(group, subscribed):
-                reasons.append("the last assignment was not written to its end")
+                reasons.append("the last assignment was not written completely")
         self._rebalancing.settle(turn, group, reasons=reasons)
 
     def _is_whole(self, group: Group, subscribed: frozenset[bytes]) -> bool:
@@ -434,9 +434,10 @@ class Groups:
 
     def _check_stranger(self, group: Group | None, group_id: str, member_id: str) -> None:
         if group is not None and group.members:
+            stranger = f"{member_id!r} is not a member" if member_id else "the commit names no member"
             raise UnknownMemberIdError(
-                f"group {group_id!r} has {counted(len(group.members), 'member')}, so only these commit; "
-                f"{member_id or 'somebody who is none'!r} may when it is empty"
+                f"group {group_id!r}: only members may commit while the group has members "
+                f"({counted(len(group.members), 'member')}), and {stranger}; stop the consumers first"
             )
 
     def _parts(self, partitions: Iterable[tuple[str, int]] | None) -> list[tuple[bytes, int]] | None:

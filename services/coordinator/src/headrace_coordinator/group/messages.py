@@ -153,9 +153,9 @@ class LeaveReply(NamedTuple):
 
 class RemovalReason(enum.StrEnum):
     LEFT = "it left"
-    SESSION = "it did not heartbeat for its session time-out"
-    CONNECTION = "its connection broke, and it did not come back within the grace"
-    REBALANCE = "it did not let go of partitions within its rebalance time-out (max.poll.interval.ms)"
+    SESSION = "it sent no heartbeat within its session timeout"
+    CONNECTION = "its connection broke and it did not reconnect within the grace period"
+    REBALANCE = "it did not revoke partitions within its rebalance timeout (max.poll.interval.ms)"
     REPLACED = "another process took over its instance id"
 
 

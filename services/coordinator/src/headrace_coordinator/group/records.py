@@ -132,7 +132,7 @@ def decode_key(data: bytes) -> Key:
     """The key of a group's record. CorruptLogError: damaged, or of another kind."""
     kind = kind_of(data)
     if kind not in _VALUES:
-        raise CorruptLogError(f"a record of kind {kind} is none of a group's")
+        raise CorruptLogError(f"a record of kind {kind} is not a group record")
     body = data[2:]
     if kind == RecordKind.GROUP:
         return Key(RecordKind(kind), _decode(_group_key, body, "key")[0])
@@ -150,10 +150,10 @@ def decode_value(kind: RecordKind, data: bytes) -> Value:
     """The value of a record of this kind. UnsupportedVersionError: written by a newer Headrace; CorruptLogError."""
     version = int.from_bytes(data[:2], "big", signed=True)
     if len(data) < 2 or version < 1:
-        raise CorruptLogError(f"a {kind.name} record of {len(data)} bytes has no version")
+        raise CorruptLogError(f"a {kind.name} record is damaged: {len(data)} bytes hold no version")
     if version > VERSION:
         raise UnsupportedVersionError(
-            f"a {kind.name} record has version {version}, this coordinator knows {VERSION}: upgrade it"
+            f"a {kind.name} record has version {version}, this coordinator supports {VERSION}: upgrade it"
         )
     return _decode(_VALUES[kind], data[2:], kind.name)
 
@@ -162,7 +162,7 @@ def _decode(decoder: msgspec.msgpack.Decoder[_Body], data: bytes, what: str) -> 
     try:
         return decoder.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise CorruptLogError(f"a group's {what} record cannot be decoded: {error}") from None
+        raise CorruptLogError(f"cannot decode a group's {what} record: {error}") from None
 
 
 def pack(parts: Iterable[Part]) -> PackedParts:

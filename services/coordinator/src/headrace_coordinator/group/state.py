@@ -187,7 +187,7 @@ def _hold(group: Group, member: Member, value: CurrentValue | None) -> None:
         if owner != member.member_id:
             raise CorruptLogError(
                 f"group {group.group_id!r}: partition {part[1]} of topic {part[0].hex()} belongs to member {owner!r}, "
-                f"and a record gives it to {member.member_id!r}, too"
+                f"and a record assigns it to {member.member_id!r} as well"
             )
 
 

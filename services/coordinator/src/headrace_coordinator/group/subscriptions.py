@@ -38,7 +38,8 @@ def compile_pattern(regex: str) -> re2._Regexp:
         said = reason.decode(errors="replace") if isinstance(reason, bytes) else str(reason)
         shown = regex if len(regex) <= 60 else regex[:57] + "..."
         raise InvalidRegularExpressionError(
-            f"topic pattern {shown!r} is not one that RE2 accepts: {said} (no back-references, no look-around)"
+            f"topic pattern {shown!r} is not a valid RE2 expression: {said} (RE2 has no back-references and no "
+            "look-around)"
         ) from None
 
 

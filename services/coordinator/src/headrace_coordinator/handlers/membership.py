@@ -64,7 +64,9 @@ class Members:
     def shard_left(self, runner: ShardRunner) -> None:
         """A shard no longer belongs to this coordinator."""
         for member in [each for each in self._streams if each.runner is runner]:
-            member.end(NotCoordinatorError(f"{runner.shard.name} went to another coordinator; look it up again"))
+            member.end(
+                NotCoordinatorError(f"{runner.shard.name} moved to another coordinator; look up the coordinator again")
+            )
 
     def end_all(self, error: HeadraceError) -> None:
         for member in list(self._streams):
@@ -105,7 +107,7 @@ class MembershipStream(StreamHandler[Any]):
         number = request.correlation_id
         if kind is None or not number:
             raise InvalidRequestError(
-                "a request of Membership is a heartbeat or a leave, with a correlation id above 0"
+                "a Membership request must be a heartbeat or a leave, with a correlation id above 0"
             )
         message = request.heartbeat if kind == "heartbeat" else request.leave
         self._identify(message.group_id, message.member_id)
@@ -119,7 +121,9 @@ class MembershipStream(StreamHandler[Any]):
             self._answer(number, error)
             return
         if self.runner is not None and self.runner is not runner:  # (a member takes a stream for one owner's)
-            self.end(NotCoordinatorError(f"{runner.shard.name} is coordinated under another epoch; look it up again"))
+            self.end(
+                NotCoordinatorError(f"{runner.shard.name} has another shard epoch now; look up the coordinator again")
+            )
             return
         self.runner = runner
         self._unanswered += 1
@@ -155,14 +159,14 @@ class MembershipStream(StreamHandler[Any]):
 
     def _identify(self, group_id: str, member_id: str) -> None:
         if not member_id:
-            raise InvalidRequestError("the member id is empty: a client chooses one, a UUID, for its life")
+            raise InvalidRequestError("member_id is empty: must be a UUID that the member chooses when it starts")
         if self.who is None:
             self.who = group_id, member_id
             self._members.identified(self)
         elif self.who != (group_id, member_id):
             raise InvalidRequestError(
-                f"the stream of member {self.who[1]!r} of group {self.who[0]!r} speaks of member {member_id!r} of "
-                f"group {group_id!r}: each member has a stream of its own"
+                f"the stream of member {self.who[1]!r} of group {self.who[0]!r} has a request of member "
+                f"{member_id!r} of group {group_id!r}: each member needs its own stream"
             )
 
     def _answered(self, number: int, outcome: object, runner: ShardRunner) -> None:

@@ -93,7 +93,7 @@ def membership_response(reply: object, correlation_id: int) -> Any:
         return groups_pb2.MembershipResponse(
             correlation_id=correlation_id, member_id=reply.member_id, member_epoch=LEAVE_EPOCH, error=error
         )
-    raise AssertionError(f"a member cannot be told {reply!r}")
+    raise AssertionError(f"cannot send {reply!r} to a member")
 
 
 def group_partitions(parts: Parts, names: Mapping[bytes, str]) -> Any:
@@ -239,4 +239,4 @@ def _given(message: Any, field: str) -> Any:
 
 def _check_topic_id(topic_id: bytes, where: str) -> None:
     if len(topic_id) != TOPIC_ID_BYTES:
-        raise InvalidRequestError(f"{where}: a topic id has {TOPIC_ID_BYTES} bytes, and not {len(topic_id)}")
+        raise InvalidRequestError(f"{where}: topic_id has {len(topic_id)} bytes, must have {TOPIC_ID_BYTES}")

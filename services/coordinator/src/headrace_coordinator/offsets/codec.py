@@ -110,7 +110,7 @@ def decode_value(value: bytes) -> CommittedOffset:
     reader = FieldReader(value, 0, "the value of an offset commit")
     version = reader.int16()
     if not 0 <= version <= 4:
-        raise UnsupportedVersionError(f"offset commits of version {version} are not known here: upgrade this node")
+        raise UnsupportedVersionError(f"unknown version {version} of an offset commit: upgrade this coordinator")
     offset = reader.int64()
     leader_epoch = reader.int32() if version >= 3 else NO_EPOCH
     metadata = reader.string(reader.varint() - 1 if version >= 4 else reader.int16())

@@ -130,7 +130,7 @@ class OffsetsLogic:
         elif epoch >= 0:
             raise GroupIdNotFoundError(
                 f"member {request.member_id!r} of epoch {request.member_epoch} commits to group {group_id!r}, which "
-                "does not exist (any more): join it anew"
+                "does not exist: join it again"
             )
 
     def _refused(self, offset: OffsetToCommit) -> HeadraceError | None:
@@ -141,9 +141,9 @@ class OffsetsLogic:
         except InvalidTopicError as error:
             return error
         if offset.partition < 0:
-            return UnknownTopicOrPartitionError(f"{where}: partitions are counted from 0")
+            return UnknownTopicOrPartitionError(f"{where}: partition numbers start at 0")
         if offset.offset < 0:
-            return InvalidRequestError(f"{where}: offset {offset.offset} is negative, and cannot be committed")
+            return InvalidRequestError(f"{where}: offset {offset.offset} is negative; must be 0 or more")
         if offset.topic_id is not None and len(offset.topic_id) != TOPIC_ID_BYTES:
             return InvalidRequestError(f"{where}: a topic id of {len(offset.topic_id)} bytes, not {TOPIC_ID_BYTES}")
         size, limit = len(offset.metadata.encode()), min(self._settings.metadata_bytes_max, STRING_BYTES_MAX)
@@ -161,11 +161,11 @@ class OffsetsLogic:
             return None  # groups do not learn of internal topics, but any consumer may read them
         topic = self._topics.get(offset.topic)
         if topic is None or offset.partition >= topic.partitions:
-            return UnknownTopicOrPartitionError(f"{offset.topic}-{offset.partition}: there is no such partition")
+            return UnknownTopicOrPartitionError(f"{offset.topic}-{offset.partition}: the partition does not exist")
         if offset.topic_id is not None and offset.topic_id != topic.topic_id:
             return UnknownTopicIdError(
-                f"{offset.topic}: the topic that was read has id {offset.topic_id.hex()}, and there is one with id "
-                f"{topic.topic_id.hex()}: it was deleted and created anew"
+                f"{offset.topic}: the commit is for topic id {offset.topic_id.hex()}, the topic's id is "
+                f"{topic.topic_id.hex()}: the topic was deleted and created again"
             )
         return None
 
@@ -190,8 +190,8 @@ class OffsetsLogic:
         elif epoch >= 0:
             # Kafka answers "no offset" here. The member would use auto.offset.reset, and lose or repeat everything.
             raise UnknownMemberIdError(
-                f"member {request.member_id!r} asks for offsets of group {request.group_id!r}, which does not exist "
-                "(any more): join it anew"
+                f"member {request.member_id!r} asks for offsets of group {request.group_id!r}, which does not exist: "
+                "join it again"
             )
         offsets = self.book.of(request.group_id)
         if request.partitions is not None:
@@ -211,7 +211,7 @@ class OffsetsLogic:
         partition = TopicPartition(wanted.topic, wanted.partition)
         if request.require_stable and self.book.is_pending(request.group_id, partition):
             error: HeadraceError = UnstableOffsetCommitError(
-                f"{partition}: an open transaction has offsets of group {request.group_id!r}: ask again"
+                f"{partition}: an open transaction has offsets of group {request.group_id!r}: retry when it has ended"
             )
             return FetchedOffset(*partition, error=error)
         found = offsets.get(partition, _ABSENT)
@@ -222,7 +222,8 @@ class OffsetsLogic:
             # clock, and must not stay young until that time.)
             if wanted.topic_id is None and abs(now_ms - found.commit_timestamp_ms) < NAMESAKE_AGE_MS:
                 error = UnknownTopicIdError(
-                    f"{partition}: committed for another topic of this name than the one that is known here: ask again"
+                    f"{partition}: the offset was committed for another topic of this name: retry when this "
+                    "coordinator's metadata has caught up"
                 )
                 return FetchedOffset(*partition, error=error)
             found = _ABSENT
@@ -241,7 +242,7 @@ class OffsetsLogic:
             error = None
             if self._groups.is_subscribed(request.group_id, partition.topic):
                 error = GroupSubscribedToTopicError(
-                    f"{partition}: group {request.group_id!r} has members that subscribe to the topic"
+                    f"{partition}: group {request.group_id!r} has members that subscribe to the topic; stop them first"
                 )
             elif partition in offsets:
                 gone[partition] = None
@@ -318,7 +319,7 @@ class OffsetsLogic:
 
     def _check_known(self, group_id: str) -> None:
         if not self._groups.exists(group_id) and not self.book.of(group_id):
-            raise GroupIdNotFoundError(f"there is no group {group_id!r}")
+            raise GroupIdNotFoundError(f"group {group_id!r} does not exist")
 
 
 def _epoch(request: CommitOffsets | FetchOffsets) -> int:
@@ -330,4 +331,6 @@ def _check_group_id(group_id: str) -> None:
     if not group_id:
         raise InvalidGroupIdError("the group id is empty: set group.id")
     if len(group_id.encode()) > STRING_BYTES_MAX:
-        raise InvalidGroupIdError(f"the group id has {len(group_id.encode())} bytes, at most {STRING_BYTES_MAX} fit")
+        raise InvalidGroupIdError(
+            f"the group id is too long: {len(group_id.encode())} bytes, at most {STRING_BYTES_MAX} are allowed"
+        )

@@ -41,4 +41,4 @@ def decode_claim(value: bytes) -> Claim:
     try:
         return msgspec.msgpack.decode(value[2:], type=Claim)
     except msgspec.MsgspecError as error:
-        raise CorruptLogError(f"the claim of a shard cannot be read: {error}") from None
+        raise CorruptLogError(f"cannot read the claim of a shard: {error}") from None

@@ -125,7 +125,7 @@ class ShardRunner:
         wall_ms, ahead_ms = _looked_at_once(self._clock)
         step_ms, self._wall_ahead_ms = round(ahead_ms - self._wall_ahead_ms), ahead_ms
         if abs(step_ms) > CLOCK_STEP_MS:
-            logger.warning("%s: the wall clock was set by %d ms", self.shard.name, step_ms)
+            logger.warning("%s: the wall clock jumped by %d ms", self.shard.name, step_ms)
             self.shard.clock_was_set(step_ms, wall_ms)
         return wall_ms
 
@@ -161,7 +161,7 @@ class ShardRunner:
         if isinstance(error, HeadraceError):
             logger.warning("%s: %s: %s", self.shard.name, error.code, error)
         else:
-            logger.error("%s: its state is dropped, and replayed from the log", self.shard.name, exc_info=error)
+            logger.error("%s: dropping the state and replaying it from the log", self.shard.name, exc_info=error)
 
     async def _append(self, append: Append) -> None:
         try:
@@ -232,7 +232,7 @@ class ShardRunner:
                 self.shard.ask(None, OwnershipProven(self._proofs), now_ms)
                 self.shard.tick(now_ms)
         except Exception:  # a bug; the next tick asks again, not at once, for what is due stays due
-            logger.exception("%s: it was not found out whether it is this coordinator's", self.shard.name)
+            logger.exception("%s: cannot prove that this coordinator still owns the shard", self.shard.name)
             await asyncio.sleep(TICK_MS_MAX / 1_000)
         finally:  # Guard: without this there would be no tick until the next request
             self._is_proving = False

@@ -189,7 +189,8 @@ class Shard:
             self._answer_now(
                 ticket,
                 ServerBusyError(
-                    f"{self.name}: {self._gathering.bytes} bytes wait to be written to its partition; try again later"
+                    f"{self.name}: {self._gathering.bytes} bytes are waiting to be written to its partition; retry "
+                    "later"
                 ),
             )
             return
@@ -246,13 +247,13 @@ class Shard:
             return
         flight, self._flying = self._flying, None
         if flight is None or self.state is not ShardState.SERVING:
-            raise AssertionError(f"{self.name}: an append has ended that was not under way")
+            raise AssertionError(f"{self.name}: an append ended that was not in progress")
         if base_offset != self._end:  # the leader accepted another append in between
             self._flying = flight
             self._drop(
                 CoordinatorNotAvailableError(
-                    f"{self.name}: written at offset {base_offset}, where {self._end} was expected: somebody else "
-                    "writes to the partition"
+                    f"{self.name}: written at offset {base_offset}, expected {self._end}: another writer appends to "
+                    "the partition"
                 )
             )
             return
@@ -327,8 +328,8 @@ class Shard:
 
     def _refusal(self) -> HeadraceError:
         if self.state in (ShardState.FENCED, ShardState.RESIGNED):
-            return NotCoordinatorError(f"{self.name} is another coordinator's; look the coordinator up again")
-        return CoordinatorLoadInProgressError(f"{self.name} is being loaded; try again soon")
+            return NotCoordinatorError(f"{self.name} belongs to another coordinator; look up the coordinator again")
+        return CoordinatorLoadInProgressError(f"{self.name} is being loaded; retry")
 
     def _answer_now(self, ticket: object, error: HeadraceError) -> None:
         if ticket is not None:
@@ -375,7 +376,5 @@ def for_clients(name: str, error: Exception) -> HeadraceError:
     if error.code in _RETRY_ELSEWHERE:
         return NotCoordinatorError(f"{name}: {error.message}")
     if error.code in _TOO_LARGE:
-        return UnknownServerError(
-            f"{name}: the records of the request are too large for its partition: {error.message}"
-        )
-    return CoordinatorNotAvailableError(f"{name}: whether it was done is not known: {error.message}")
+        return UnknownServerError(f"{name}: the request's records are too large for the partition: {error.message}")
+    return CoordinatorNotAvailableError(f"{name}: whether the request took effect is unknown: {error.message}")

@@ -57,8 +57,8 @@ class Shards:
         found = self._running.get(shard)
         if found is None:
             raise NotCoordinatorError(
-                f"group {group_id!r} belongs to {OFFSETS_TOPIC}-{shard}, which is not this coordinator's; look the "
-                "coordinator up again"
+                f"group {group_id!r} belongs to {OFFSETS_TOPIC}-{shard}, which belongs to another coordinator; look "
+                "up the coordinator again"
             )
         return found[2]
 

@@ -268,8 +268,8 @@ class TransactionsStateMachine:
                 return Decision(reply=None if is_token else before.owner)
             if request.commit and not is_token:
                 raise TransactionAbortableError(
-                    f"transaction of {transactional_id!r} is aborted, by its time-out or by an administrator: abort it "
-                    "here too, and do its work again"
+                    f"transaction of {transactional_id!r} was aborted, by its timeout or by an administrator: abort "
+                    "it in this producer too, then repeat its work"
                 )
             outcome = "committed" if before.state in COMMITTED else "aborted"
             raise InvalidTxnStateError(f"transaction of {transactional_id!r} is {outcome} already: leave it so")
@@ -519,7 +519,7 @@ def _fenced(transactional_id: str, identity: ProducerIdentity, transaction: Tran
 
 def _concurrent(transactional_id: str, transaction: Transaction) -> ConcurrentTransactionsError:
     return ConcurrentTransactionsError(
-        f"the former transaction of {transactional_id!r} waits for its markers ({transaction.state.name}): try again"
+        f"the former transaction of {transactional_id!r} waits for its markers ({transaction.state.name}): retry"
     )
 
 

@@ -46,7 +46,7 @@ class Brokers:
         internal = None if broker is None else broker.endpoint(INTERNAL)
         client = None if broker is None else broker.endpoint(CLIENT)
         if internal is None or client is None:
-            raise LeaderNotAvailableError(f"{partition} has no leader that can be reached")
+            raise LeaderNotAvailableError(f"{partition} has no reachable leader")
         return Leader(
             state.leader,
             state.leader_epoch,

@@ -61,7 +61,7 @@ class ProduceLink:
             async with asyncio.timeout(timeout_s + _SLACK_S):
                 return await answer
         except TimeoutError:
-            raise RequestTimedOutError(f"{self.address}: an append was not answered for {timeout_s:g} s") from None
+            raise RequestTimedOutError(f"{self.address}: no answer to an append for {timeout_s:g} s") from None
         finally:
             self._waiting.pop(number, None)
             self._written.discard(number)
@@ -88,7 +88,7 @@ class ProduceLink:
         except HeadraceError as failure:
             error = failure
         except Exception as failure:  # a bug, here or in the broker: pending appends still need an outcome
-            logger.exception("appends to %s", self.address)
+            logger.exception("the append stream to %s: unexpected error; reconnecting", self.address)
             error = NetworkError(f"{self.address}: {type(failure).__name__}: {failure}")
         self._task = None
         self._fail(error)
@@ -115,7 +115,7 @@ class ProduceLink:
             answer.set_result(response.results[0])
 
     def _stops(self) -> NetworkError:
-        return NetworkError(f"{self.address}: this coordinator stops")
+        return NetworkError(f"{self.address}: this coordinator is shutting down")
 
     def _fail(self, error: HeadraceError) -> None:
         """Fail all pending appends."""

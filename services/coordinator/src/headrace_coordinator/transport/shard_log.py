@@ -145,7 +145,9 @@ class ShardLog:
                 if self._is_led_elsewhere(leader):
                     await asyncio.wait({task}, timeout=_MOVED_S)
                     if not task.done():
-                        raise NetworkError(f"{leader.internal} leads {self.partition} no more, and says nothing")
+                        raise NetworkError(
+                            f"{leader.internal} does not answer and is no longer the leader of {self.partition}"
+                        )
                 news.clear()
                 waiting = asyncio.ensure_future(news.wait())
             return task.result()
@@ -189,8 +191,8 @@ class ShardLog:
             if session.position == before:
                 stream.cancel(
                     RequestTimedOutError(
-                        f"{self.partition}: replayed up to {before} of {end}, and nothing more for {_STUCK_S:g} s from "
-                        f"{stream.address}"
+                        f"{self.partition}: replayed up to {before} of {end}, then no progress for {_STUCK_S:g} s "
+                        f"from {stream.address}"
                     )
                 )
 
