@@ -401,9 +401,11 @@ class FollowerReplica:
         cutting.add_done_callback(functools.partial(self._was_cut, log, log.log_end_offset))
 
     def _was_cut(self, log: PartitionLog, from_offset: int, cutting: asyncio.Future[None]) -> None:
-        if self._reason is not None or cutting.cancelled():
+        if cutting.cancelled():
             return
-        error = cutting.exception()
+        error = cutting.exception()  # before the return: asyncio logs each error that is not read
+        if self._reason is not None:
+            return
         if error is None:
             self._cut = None
             before = self.follower.high_watermark
