@@ -40,6 +40,12 @@ TIMEOUT_S = 120.0
 eventually = partial(waiting.until, within_s=TIMEOUT_S, pause_s=0.05)
 
 
+def check_silence(what: str, found_s: float, bound_s: float) -> None:
+    """Fail when a silence exceeded its bound of docs/faults.md."""
+    allowed_s = bound_s * SLOW_MACHINE
+    assert found_s <= allowed_s, f"{what} for {found_s:.2f} s, allowed are {allowed_s:g} s"
+
+
 class _Directory(ClusterDirectory):
     """Internal ports, and coordinators' client ports, belong to the network, which listens there before the node does,
     and when it is dead."""

@@ -1,8 +1,29 @@
-"""How long a partition had no acknowledgement: the figures that the fault programme's bounds are compared with."""
+"""How long a partition had no acknowledgement, or a group no commit, and the bounds of docs/faults.md on that."""
 
 from __future__ import annotations
 
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+from unittest.mock import MagicMock
+
+import pytest
+
+from tests.system import faulty_cluster, scenarios, test_groups_fail
 from tests.system.workload import Silences
+
+ROOT = Path(__file__).parents[2]
+BOUNDED = [each.name for each in scenarios.SCENARIOS.values() if each.silence_s is not None]
+
+
+@pytest.fixture(params=[1, 3], ids=["any machine", "CI"])
+def factor(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """By how much the bounds are longer."""
+    monkeypatch.setattr(faulty_cluster, "SLOW_MACHINE", request.param)
+    found: int = request.param
+    return found
 
 
 def test_it_is_the_longest_of_any_one_partition() -> None:
@@ -30,3 +51,81 @@ def test_nothing_counts_before_the_first_record_or_after_the_last_one() -> None:
     silences.acknowledged(0, 200.0)
     silences.end(300.0)
     assert silences.longest_s(300.0) == 1.0
+
+
+def judge(monkeypatch: pytest.MonkeyPatch, name: str, silence_s: float) -> None:
+    """Judge a run that went well, but for a partition's silence."""
+    monkeypatch.setattr(scenarios, "verdict", MagicMock())
+    load = MagicMock(longest_silence_s=silence_s)
+    bound_s = scenarios.SCENARIOS[name].silence_s
+    scenarios.Run(MagicMock(), "t", 3, load, random.Random(0), 0.0, silence_s=bound_s).judge()
+
+
+@pytest.mark.parametrize("name", BOUNDED)
+def test_a_partitions_silence_above_the_bound_of_its_fault_fails(
+    monkeypatch: pytest.MonkeyPatch, factor: int, name: str
+) -> None:
+    bound_s = scenarios.SCENARIOS[name].silence_s
+    assert bound_s is not None
+    judge(monkeypatch, name, factor * bound_s - 0.1)
+    with pytest.raises(AssertionError, match="a partition had no acknowledgement for"):
+        judge(monkeypatch, name, factor * bound_s + 0.1)
+
+
+def kill_coordinators(monkeypatch: pytest.MonkeyPatch, silence_s: float) -> None:
+    """Groups that do well, but take so long to commit again."""
+    load: Any = MagicMock()
+    load.__enter__.return_value = load
+    load.goes_on.return_value = silence_s
+    load.changes.return_value = []
+    monkeypatch.setattr(test_groups_fail, "GroupsLoad", MagicMock(return_value=load))
+    monkeypatch.setattr(test_groups_fail, "rounds", lambda at_least: iter([0]))
+    test_groups_fail.coordinators_are_killed_again_and_again(MagicMock(), random.Random(0))
+
+
+def test_a_groups_silence_above_the_bound_of_a_dead_coordinator_fails(
+    monkeypatch: pytest.MonkeyPatch, factor: int
+) -> None:
+    bound_s = factor * test_groups_fail.COORDINATOR_KILL_S
+    kill_coordinators(monkeypatch, bound_s - 0.1)
+    with pytest.raises(AssertionError, match="a group committed nothing for"):
+        kill_coordinators(monkeypatch, bound_s + 0.1)
+
+
+def test_bounds_are_those_of_the_documentation() -> None:
+    """And each of them is the bound of a scenario."""
+    page = (ROOT / "docs" / "faults.md").read_text()
+    session_s = f"its session ({scenarios.SESSION_S:g} s here, 9 s shipped) + {scenarios.ELECTION_S:g} s"
+    documented = {
+        f"| a broker is killed (leader, follower) | {scenarios.LEADER_KILL_S:g} s |",
+        f"| the controllers' leader is killed | {scenarios.CONTROLLER_KILL_S:g} s |",
+        f"| a coordinator is killed (commits of groups) | {test_groups_fail.COORDINATOR_KILL_S:g} s |",
+        f"| a disk is full | {scenarios.FULL_DISK_S:g} s |",
+        f"| a broker is frozen | {session_s} |",
+        "| a link between two brokers is cut without a message, in one direction or both "
+        f"| {scenarios.BROKEN_LINK_S:g} s |",
+    }
+    assert {row for row in documented if row not in page} == set()
+    used = {each.silence_s for each in scenarios.SCENARIOS.values()}
+    assert used >= {
+        scenarios.LEADER_KILL_S,
+        scenarios.CONTROLLER_KILL_S,
+        scenarios.FULL_DISK_S,
+        scenarios.SESSION_S + scenarios.ELECTION_S,
+        scenarios.BROKEN_LINK_S,
+    }
+
+
+@pytest.mark.parametrize(("environment", "expected"), [({}, 1), ({"CI": "true"}, 3)])
+def test_ci_names_itself_and_its_bounds_are_three_times_as_long(environment: dict[str, str], expected: int) -> None:
+    assert "\nexport CI=true\n" in (ROOT / ".ci" / "run").read_text()
+    code = "from tests.system.faulty_cluster import SLOW_MACHINE; print(SLOW_MACHINE)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, check=True)
+    assert int(done.stdout) == expected
+
+
+def test_ci_draws_other_examples_every_day() -> None:
+    """With CI in the environment Hypothesis would run the same examples each time, whatever the seed of the day."""
+    code = "import tests.conftest; from hypothesis import settings; print(settings.default.derandomize)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env={"CI": "true"}, capture_output=True, check=True)
+    assert done.stdout.strip() == b"False"
