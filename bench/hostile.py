@@ -12,10 +12,11 @@ minute affects both: an attacker is compared with the quiet slices right before 
 per line; a table follows:
 
     quiet_p99_ms, p99_ms, ratio, broker_rss_mib (peak of the three), quiet_broker_cpu, broker_cpu, attacker_cpu (cores),
-    alive, lost
+    alive, within_ratio (the bare bar: p99 at most 3 times the quiet one), fine (all bars of this attacker)
 
 Exit 1 when a bar is missed: p99 at most 3 times the quiet one (or 25 ms), every process alive, no broker above 400 MiB,
-no record lost. Four to five minutes at the defaults.
+no record lost. ``within_ratio`` ignores the 25 ms: it is a verdict of its own, and does not change the exit code. Four
+to five minutes at the defaults.
 """
 
 from __future__ import annotations
@@ -411,7 +412,8 @@ class Outcome:
 
     def figures(self, name: str, floor_ms: float) -> dict[str, Any]:
         quiet, beside = p99(self.quiet), p99(self.beside)
-        fine = (beside <= max(RATIO_MAX * quiet, floor_ms)) and self.alive and self.rss_mib <= RSS_MIB_MAX
+        within_ratio = beside <= RATIO_MAX * quiet
+        fine = (within_ratio or beside <= floor_ms) and self.alive and self.rss_mib <= RSS_MIB_MAX
         return {
             "what": name,
             "quiet_p99_ms": round(quiet, 2),
@@ -425,6 +427,7 @@ class Outcome:
             "broker_cpu": round(self.broker_cpu / self.seconds, 2),
             "attacker_cpu": round(self.attacker_cpu / self.seconds, 2),
             "alive": self.alive,
+            "within_ratio": within_ratio,
             "fine": fine,
         }
 
@@ -510,13 +513,22 @@ def measured(names: list[str], seconds: float, rate: float, floor_ms: float) -> 
 
 def table(figures: list[dict[str, Any]], lost: int, fine: bool) -> str:
     columns = ["what", "quiet_p99_ms", "p99_ms", "ratio", "max_ms", "broker_rss_mib", "broker_cpu", "attacker_cpu"]
-    rows = [[*columns, "verdict"]]
-    rows += [[*(str(each[column]) for column in columns), "ok" if each["fine"] else "MISSED"] for each in figures]
+    rows = [[*columns, f"ratio <= {RATIO_MAX:g}", "verdict"]]
+    rows += [
+        [*(str(each[column]) for column in columns), *(_passed(each[bar]) for bar in ("within_ratio", "fine"))]
+        for each in figures
+    ]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
     peak = max((each["broker_rss_mib"] for each in figures), default=0.0)
-    lines.append(f"peak RSS {peak:.0f} MiB of {RSS_MIB_MAX:.0f}, {lost} records lost: {'ok' if fine else 'MISSED'}")
+    within = sum(each["within_ratio"] for each in figures)
+    lines.append(f"p99 at most {RATIO_MAX:g} times the quiet one: {within} of {len(figures)} attackers")
+    lines.append(f"peak RSS {peak:.0f} MiB of {RSS_MIB_MAX:.0f}, {lost} records lost: {_passed(fine)}")
     return "\n".join(lines)
+
+
+def _passed(fine: bool) -> str:
+    return "ok" if fine else "MISSED"
 
 
 def main() -> int:
