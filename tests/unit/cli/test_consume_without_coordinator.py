@@ -12,7 +12,7 @@ from headrace.consumer.group import WAITING_S
 from headrace_tools.cli.app import run
 from headrace_tools.cli.client import GROUP_TIMEOUT_S
 
-WHY = "waiting for the coordinator of group 'billing': COORDINATOR_NOT_AVAILABLE: nobody has shard 3"
+WHY = "waiting for the coordinator of group 'billing': COORDINATOR_NOT_AVAILABLE: no coordinator has shard 3"
 POLL_S = 1.0
 POLLS_MAX = 40
 

@@ -23,7 +23,7 @@ BROKERS, CONTROLLERS = ["127.0.0.1:1", "127.0.0.1:2"], ["127.0.0.1:3", "127.0.0.
 
 
 class OnlyControllers(Cluster):
-    """A cluster whose brokers are dead: one who asks a controller gets answers."""
+    """A cluster whose brokers are dead: only requests to its controllers succeed."""
 
     def __init__(self, bootstrap: str) -> None:
         super().__init__()
@@ -82,7 +82,7 @@ def test_controllers_are_asked_for_the_cluster_in_a_directory(
     assert "no-cluster" not in {each["rule"] for each in found["findings"]}
 
 
-def test_who_names_brokers_has_only_those_asked(
+def test_only_addresses_named_by_the_user_are_asked(
     asked: list[str], data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = examine(capsys, "--data", str(data), "-b", BROKERS[0])

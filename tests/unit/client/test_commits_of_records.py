@@ -1,4 +1,4 @@
-"""``commit(record)`` and ``commit_async(record)`` commit the offset after the record, with the record's leader epoch."""
+"""``commit(record)`` and ``commit_async(record)`` commit the offset after the record, and its leader epoch."""
 
 from __future__ import annotations
 
