@@ -172,7 +172,7 @@ class BrokerHost:
 
     def task_failed(self, error: BaseException) -> None:
         if isinstance(error, StorageError | OSError):
-            self.world.scheduler.after(0.0, self.world.storage_died, self, self.life)
+            self.world.scheduler.after(0.0, self.world.process_died, self, self.life)
         else:
             self.world.stumbled(self, error)
 
@@ -441,7 +441,7 @@ class Broker:
                     return
             except HeadraceError as error:
                 if error.code in ("STALE_BROKER_EPOCH", "BROKER_ID_NOT_REGISTERED"):
-                    self.world.scheduler.after(0.0, self.world.storage_died, self.host, self.host.life)
+                    self.world.scheduler.after(0.0, self.world.process_died, self.host, self.host.life)
                     return
             self._serve_or_not()
             await asyncio.sleep(HEARTBEAT_MS / 1_000)

@@ -11,7 +11,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from headrace_core.testing.network import GOOD, Quality
-from tests.simulation.sim_plan import FAULTS_MAX, FAULTS_MIN, Fault, Period
+from tests.simulation.sim_plan import FAULTS_MAX, FAULTS_MIN, Fault, Period, Schedule, draw_periods
 
 #: What ``broker_stories`` tells: kind -> how much it weighs.
 STORIES: dict[str, float] = {
@@ -69,7 +69,7 @@ _Drawn = tuple[float, str, float, float, int]
 
 
 @dataclass(frozen=True, slots=True)
-class BrokerPlan:
+class BrokerPlan(Schedule):
     """See the module."""
 
     seed: int
@@ -94,23 +94,6 @@ class BrokerPlan:
     deletes: bool = False
     compacts: bool = False
     keys: int = 0
-
-    @property
-    def length_ms(self) -> float:
-        return self.periods[-1].to_ms
-
-    def keeping(self, numbers: Collection[int]) -> BrokerPlan:
-        """Only these faults."""
-        return replace(self, faults=tuple(fault for fault in self.faults if fault.number in numbers))
-
-    def until(self, length_ms: float) -> BrokerPlan:
-        """Ends earlier; faults that come later are left out."""
-        periods = tuple(
-            Period(period.from_ms, min(period.to_ms, length_ms), period.is_quiet)
-            for period in self.periods
-            if period.from_ms < length_ms
-        )
-        return replace(self, periods=periods, faults=tuple(each for each in self.faults if each.at_ms < length_ms))
 
 
 #: How a schedule's records go, and how often.
@@ -138,7 +121,7 @@ def make_broker_plan(seed: int, hard_on: Collection[str] = ()) -> BrokerPlan:
 
 def _plan(seed: int) -> BrokerPlan:
     rng = random.Random(f"broker plan {seed}")
-    periods = _periods(rng)
+    periods = draw_periods(rng, (500.0, 800.0), (2_400.0, 4_000.0))
     noisy = [period for period in periods if not period.is_quiet]
     unclean = rng.random() < 0.14
     return BrokerPlan(
@@ -159,18 +142,6 @@ def _plan(seed: int) -> BrokerPlan:
         lag_ms=rng.choice([250, 400, 800]),
         segment_bytes=rng.choice([1_500, 4_000, 20_000]),
     )
-
-
-def _periods(rng: random.Random) -> tuple[Period, ...]:
-    count = rng.choice([4, 4, 8])
-    quiet = set(rng.sample(range(1, count), count // 4))
-    periods: list[Period] = []
-    at_ms = 0.0
-    for number in range(count):
-        length_ms = rng.uniform(500.0, 800.0) if number in quiet else rng.uniform(2_400.0, 4_000.0) / count
-        periods.append(Period(at_ms, at_ms + length_ms, number in quiet))
-        at_ms += length_ms
-    return tuple(periods)
 
 
 def _faults(rng: random.Random, noisy: list[Period], unclean: bool) -> tuple[Fault, ...]:

@@ -9,19 +9,16 @@ forced.
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import random
 import zlib
-from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 from headrace_broker import storage as storage_module
 from headrace_broker.replication import follower_replica, follower_streams
 from headrace_broker.upkeep import cleaners, retention
-from headrace_controller.cluster.core import ClusterCore
 from headrace_controller.cluster.decision import ClusterSettings
 from headrace_controller.cluster.requests import AssignDirectories, Bootstrap, CreateTopics, NewTopic, Request
 from headrace_core.config import LONG_MAX
@@ -29,8 +26,7 @@ from headrace_core.errors import HeadraceError, NetworkError
 from headrace_core.metadata import MetadataDelta, MetadataImage
 from headrace_core.rpc.outage import Backoff
 from headrace_core.testing.crashing_fs import Loss
-from headrace_core.testing.network import GOOD, Quality
-from headrace_core.testing.scheduler import Scheduler
+from headrace_core.testing.network import GOOD
 from tests.simulation.broker_checks import BrokerChecks
 from tests.simulation.broker_clients import ConsumerModel, ProducerModel
 from tests.simulation.broker_liveness import prove_while_a_disk_is_full
@@ -38,14 +34,12 @@ from tests.simulation.broker_loop import SimWriter
 from tests.simulation.broker_node import CLUSTER, Broker, BrokerHost, LeaderEnd, converse, heartbeats_ended
 from tests.simulation.broker_plan import BrokerPlan
 from tests.simulation.broker_upkeep import TICK_S, Aside, Deleter, observing_starts
+from tests.simulation.nodes_world import NodesWorld
 from tests.simulation.sim_checks import Violation
-from tests.simulation.sim_plan import Fault
-from tests.simulation.sim_story import Story
 
 TOPIC = "orders"
 #: The controllers' address in links.
 CONTROLLER = -1
-EVENTS_MAX = 120_000
 #: Within so much virtual time after everything was mended, all has to be well.
 HEAL_MS = 20_000.0
 
@@ -126,51 +120,37 @@ def id_of(connection: Connection) -> int:
     return number
 
 
-class BrokerWorld:
+class BrokerWorld(NodesWorld):
     """See the module."""
 
+    EVENTS_MAX = 120_000
+    METADATA_LATE_MS = 500.0
+
     def __init__(self, plan: BrokerPlan, *, with_story: bool = False) -> None:
+        settings = ClusterSettings(
+            broker_session_timeout_ms=600,
+            broker_session_disconnect_grace_ms=100,
+            default_replication_factor=3,
+            min_insync_replicas=plan.min_insync,
+            unclean_leader_election_enable=plan.unclean,
+            unclean_leader_election_interval_ms=400,
+            leader_imbalance_check_interval_seconds=1,
+            auto_rebalance_enable=False,
+        )
+        super().__init__(plan, "brokers", settings, with_story=with_story)
         self.plan = plan
-        self.scheduler = Scheduler()
-        self.rng = random.Random(f"{plan.seed} brokers")
-        self.story = Story(with_story)
-        self.coverage: Counter[tuple[str, str]] = Counter({("half", "brokers"): 1})
+        self.coverage["half", "brokers"] = 1
         self.numbers = iter(range(1 << 60))
-        self.quality: Quality = plan.quality
-        self.cuts: set[tuple[int, int]] = set()
         #: Of a story: which messages on followers' streams are lost.
         self.traps: list[Callable[[BrokerHost, BrokerHost, Any], bool]] = []
         self.connections: list[Connection] = []
-        self.loops: list[Any] = []
-        self._last_ms: dict[Any, float] = {}
-        self._failure: BaseException | None = None
-        #: Of a mutant: an exception of the product ends its node only; the first one is what the run ends with.
-        self.goes_past_exceptions = False
-        self.exception: BaseException | None = None
         #: Calls to the controllers whose answers are lost, or that are late, until then.
         self.lost_answers_until_ms = 0.0
         self.late_requests_until_ms = 0.0
         #: A story holds every AlterPartition that is sent, and breaks its connection, to let it arrive later.
         self.held_requests: list[Request] | None = None
-        self.late_metadata_until_ms = 0.0
         self.past: list[tuple[BrokerHost, Request]] = []
-        #: The request whose decision is being accepted.
-        self.deciding: Request | None = None
-        self.core = ClusterCore(
-            ClusterSettings(
-                broker_session_timeout_ms=600,
-                broker_session_disconnect_grace_ms=100,
-                default_replication_factor=3,
-                min_insync_replicas=plan.min_insync,
-                unclean_leader_election_enable=plan.unclean,
-                unclean_leader_election_interval_ms=400,
-                leader_imbalance_check_interval_seconds=1,
-                auto_rebalance_enable=False,
-            ),
-            new_id=lambda: self.rng.randbytes(16),
-        )
-        self._log_end = 0
-        #: Every committed step of the metadata, and from which offset it leads on.
+        #: With the offset from which each leads on.
         self.steps: list[tuple[int, MetadataImage, MetadataDelta]] = []
         self._known: dict[int, int] = {}
         self._waiting: dict[int, Any] = {}
@@ -182,53 +162,12 @@ class BrokerWorld:
         #: Threads that are at work.
         self.asides: list[Aside] = []
 
-    # -- telling -----------------------------------------------------------------------------------------------------
-
-    def tell(self, who: object, what: str) -> None:
-        if self.story.is_wanted:
-            self.story.tell(self.scheduler.now_ms, str(who), what)
-
-    def count(self, category: str, name: str) -> None:
-        self.coverage[category, name] += 1
-
-    def fault_happened(self, fault: Fault, what: str) -> None:
-        self.coverage["fault", fault.kind] += 1
-        self.tell("fault", f"#{fault.number} {fault.kind}: {what}")
-
-    def stumbled(self, host: BrokerHost, error: BaseException) -> None:
-        """The product raised where nothing may be raised. A process ends of it, and is started again when exceptions
-        are gone past: then it is for the checks to say what comes of it."""
-        if self.goes_past_exceptions and not isinstance(error, Violation):
-            self.exception = self.exception or error
-            self.tell(host, f"ends of {error!r}")
-            self.scheduler.after(0.0, self.storage_died, host, host.life)
-        elif self._failure is None:
-            self.tell(host, f"stumbles: {error!r}")
-            self._failure = error
-
     @property
     def is_well(self) -> bool:
         """Nothing was broken yet: what is found after the first thing is its consequence."""
         return self._failure is None
 
     # -- the network -------------------------------------------------------------------------------------------------
-
-    def message_delay_ms(self, link: tuple[int, int]) -> float | None:
-        """How long a message takes; None: it is lost."""
-        if link in self.cuts:
-            return None
-        quality, rng = self.quality, self.rng
-        delay_ms = rng.uniform(quality.delay_min_ms, quality.delay_max_ms)
-        if quality.loss and rng.random() < quality.loss:
-            return None
-        if quality.slowness and rng.random() < quality.slowness:
-            delay_ms += rng.random() * quality.slow_ms
-        return delay_ms
-
-    def in_order(self, link: Any, delay_ms: float, action: Callable[[], None]) -> None:
-        at_ms = max(self.scheduler.now_ms + delay_ms, self._last_ms.get(link, 0.0))
-        self._last_ms[link] = at_ms
-        self.scheduler.at(at_ms, action)
 
     def dial(self, follower: BrokerHost, leader_id: int) -> Connection | None:
         leader = self.host_of(leader_id)
@@ -247,7 +186,7 @@ class BrokerWorld:
             connection.close()
         ended = heartbeats_ended(host, broker)
         if ended is not None and (host.number, CONTROLLER) not in self.cuts:
-            self.scheduler.after(self.rng.uniform(1.0, 30.0), self._decide, ended)
+            self.scheduler.after(self.rng.uniform(1.0, 30.0), self.decide, ended)
         for client in (*self.producers, *self.consumers):
             client.connection_lost(host)
 
@@ -258,7 +197,7 @@ class BrokerWorld:
         host.down_until_ms = self.scheduler.now_ms + 100.0
         self.scheduler.after(100.0 + 200.0 * self.rng.random(), self.restart, host)
 
-    def storage_died(self, host: BrokerHost, life: int) -> None:
+    def process_died(self, host: BrokerHost, life: int) -> None:
         """Its disk failed, or its registration was superseded: the process ends and is started again."""
         if host.life == life and host.is_up:
             self.count("state", "process ended by itself")
@@ -270,10 +209,6 @@ class BrokerWorld:
             host.start()
 
     # -- the controllers ---------------------------------------------------------------------------------------------
-
-    @property
-    def image(self) -> MetadataImage:
-        return self.core.committed
 
     def append(
         self, host: BrokerHost, replica: Any, data: bytes, acks: int, now_ms: int, reply: Callable[[Any], None]
@@ -300,14 +235,14 @@ class BrokerWorld:
         is_late = is_isr and self.scheduler.now_ms < self.late_requests_until_ms and self.rng.random() < 0.5
         if is_isr and (is_late or delay_ms is None):
             self.count("state", "AlterPartition arrives late")
-            self.scheduler.after(self.rng.uniform(50.0, 900.0), self._decide, request)
+            self.scheduler.after(self.rng.uniform(50.0, 900.0), self.decide, request)
             return
         if delay_ms is None:
             return
         life = host.life
 
         def arrive() -> None:
-            reply = self._decide(request)
+            reply = self.decide(request)
             if is_isr:
                 self._remember(host, request, reply)
             elif isinstance(request, AssignDirectories) and not isinstance(reply, HeadraceError):
@@ -332,19 +267,8 @@ class BrokerWorld:
     def replay(self, count: int) -> int:
         for _ in range(count if self.past else 0):
             _, request = self.past[self.rng.randrange(len(self.past))]
-            self.scheduler.after(self.rng.uniform(0.0, 50.0), self._decide, request)
+            self.scheduler.after(self.rng.uniform(0.0, 50.0), self.decide, request)
         return count if self.past else 0
-
-    def _decide(self, request: Request) -> Any:
-        decision = self.core.decide(request, self.scheduler.now_ms)
-        self.deciding = request
-        self._accept(decision)
-        self.deciding = None
-        return decision.reply if decision.failure is None else decision.failure
-
-    def decide(self, request: Request) -> Any:
-        """An operator's request."""
-        return self._decide(request)
 
     def _accept(self, decision: Any) -> None:
         self._log_end += len(decision.records)
@@ -356,13 +280,6 @@ class BrokerWorld:
             before = image
             for host in self.hosts:
                 self._publish(host)
-
-    def _publish(self, host: BrokerHost) -> None:
-        index = len(self.steps)
-        delay_ms = self.rng.uniform(*self.plan.metadata_ms)
-        if self.scheduler.now_ms < self.late_metadata_until_ms and self.rng.random() < 0.5:
-            delay_ms += self.rng.uniform(50.0, 500.0)
-        self.in_order(("metadata", host.number), delay_ms, functools.partial(self._metadata_arrives, host, index))
 
     def _metadata_arrives(self, host: BrokerHost, index: int) -> None:
         if (CONTROLLER, host.number) in self.cuts:
@@ -388,56 +305,26 @@ class BrokerWorld:
         waiting = self._waiting[host.number] = host.loop.create_future()
         return waiting
 
-    def _upkeep(self) -> None:
-        for _ in range(8):
-            decision = self.core.upkeep(self.scheduler.now_ms)
-            if not decision.records:
-                break
-            self._accept(decision)
-        self.scheduler.after(25.0, self._upkeep)
-
     def backoff(self, first_ms: float, most_ms: float) -> Backoff:
         return Backoff(first_ms=first_ms, most_ms=most_ms, rng=random.Random(self.rng.random()))
 
     # -- the run -----------------------------------------------------------------------------------------------------
 
-    def run(self) -> None:
-        """The schedule, the recovery, the proof. Raises Violation, or what the product raised."""
-        with self._patched():
-            try:
-                self._run()
-                if self.exception is not None:
-                    raise self.exception
-            finally:
-                for loop in self.loops:
-                    loop.bury()
-                for aside in self.asides:
-                    aside.end()
+    def _end(self) -> None:
+        super()._end()
+        for aside in self.asides:
+            aside.end()
 
-    @contextlib.contextmanager
-    def _patched(self) -> Iterator[None]:
-        """What the product makes for itself, made by us: the writer of a directory, chance, and the wire."""
-
-        def backoff(**given: Any) -> Backoff:
-            return Backoff(**given, rng=random.Random(self.rng.random()))
-
-        patches: list[tuple[Any, str, Any]] = [
+    def _patches(self) -> list[tuple[Any, str, Any]]:
+        return [
             (storage_module, "DirectoryWriter", SimWriter),
-            (follower_replica, "Backoff", backoff),
-            (follower_streams, "Backoff", backoff),
+            (follower_replica, "Backoff", self._backoff),
+            (follower_streams, "Backoff", self._backoff),
             (follower_streams._Stream, "_converse", converse),
             (retention, "TICK_S", TICK_S),
             (cleaners, "time", SimpleNamespace(perf_counter=lambda: self.scheduler.now_ms / 1_000)),
             *observing_starts(self),
         ]
-        saved = [(where, name, vars(where)[name]) for where, name, _ in patches]
-        try:
-            for where, name, instead in patches:
-                setattr(where, name, instead)
-            yield
-        finally:
-            for where, name, before in saved:
-                setattr(where, name, before)
 
     def _run(self) -> None:
         from tests.simulation.broker_faults import BrokerFaults
@@ -449,7 +336,7 @@ class BrokerWorld:
         for fault in self.plan.faults:
             self.scheduler.at(fault.at_ms + 150.0, faults.strike, fault)
         self.core.lead(0.0)
-        self._decide(Bootstrap(CLUSTER))
+        self.decide(Bootstrap(CLUSTER))
         for host in self.hosts:
             host.start()
         self._upkeep()
@@ -483,17 +370,9 @@ class BrokerWorld:
         if self.plan.unclean:
             configs["unclean.leader.election.enable"] = "true"
         topic = NewTopic(name=TOPIC, partitions=self.plan.partitions, replication_factor=3, configs=configs)
-        (result,) = self._decide(CreateTopics((topic,)))
+        (result,) = self.decide(CreateTopics((topic,)))
         if result.error is not None:
             raise result.error
-
-    def pass_until(self, at_ms: float) -> None:
-        scheduler = self.scheduler
-        while scheduler.run_one(at_ms):
-            if self._failure is not None:
-                raise self._failure
-            if scheduler.events > EVENTS_MAX:
-                raise Violation("liveness", f"{EVENTS_MAX} events, and only {scheduler.now_ms:.0f} ms have passed")
 
     def _prove(self) -> None:
         """All is mended: within HEAL_MS every ISR is full, all logs are equal, and writes go through; also while a disk

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from headrace_coordinator.runtime.shard import GATHERED_BYTES_MAX
 from headrace_core.testing.network import GOOD, Quality
-from tests.simulation.sim_plan import FAULTS_MAX, FAULTS_MIN, Fault, Period
+from tests.simulation.sim_plan import FAULTS_MAX, FAULTS_MIN, Fault, Period, Schedule, draw_periods
 
 #: So many times as often come the faults that are hardest on a guard, in the schedules that have to miss it.
 HARDEST = 8.0
@@ -66,7 +66,7 @@ KINDS: dict[str, float] = {
 
 
 @dataclass(frozen=True, slots=True)
-class GroupPlan:
+class GroupPlan(Schedule):
     """See the module. Times in ms; ``members``: of each group; ``static``: which groups' members are;
     ``rebalance_timeout_ms``: longer than the session, as max.poll.interval.ms mostly is, or shorter."""
 
@@ -98,28 +98,11 @@ class GroupPlan:
     #: A shard refuses clients' requests when so many bytes wait for its append under way.
     gathered_bytes: int
 
-    @property
-    def length_ms(self) -> float:
-        return self.periods[-1].to_ms
-
-    def keeping(self, numbers: Collection[int]) -> GroupPlan:
-        """Only these faults."""
-        return replace(self, faults=tuple(fault for fault in self.faults if fault.number in numbers))
-
-    def until(self, length_ms: float) -> GroupPlan:
-        """Ends earlier; faults that come later are left out."""
-        periods = tuple(
-            Period(period.from_ms, min(period.to_ms, length_ms), period.is_quiet)
-            for period in self.periods
-            if period.from_ms < length_ms
-        )
-        return replace(self, periods=periods, faults=tuple(each for each in self.faults if each.at_ms < length_ms))
-
 
 def make_group_plan(seed: int, *, hard_on: Collection[str] = ()) -> GroupPlan:
     """The schedule of a seed. ``hard_on``: kinds of faults with more weight than drawn."""
     rng = random.Random(f"group plan {seed}")
-    periods = _periods(rng)
+    periods = draw_periods(rng, (500.0, 900.0), (4_000.0, 7_000.0))
     groups = rng.choice([1, 2, 2])
     return GroupPlan(
         seed=seed,
@@ -145,18 +128,6 @@ def make_group_plan(seed: int, *, hard_on: Collection[str] = ()) -> GroupPlan:
         session_ms=rng.choice([1_300, 1_300, 2_400]),
         gathered_bytes=random.Random(f"pressure {seed}").choice([1, 400, 4_000, GATHERED_BYTES_MAX]),
     )
-
-
-def _periods(rng: random.Random) -> tuple[Period, ...]:
-    count = rng.choice([4, 4, 8])
-    quiet = set(rng.sample(range(1, count), count // 4))
-    periods: list[Period] = []
-    at_ms = 0.0
-    for number in range(count):
-        length_ms = rng.uniform(500.0, 900.0) if number in quiet else rng.uniform(4_000.0, 7_000.0) / count
-        periods.append(Period(at_ms, at_ms + length_ms, number in quiet))
-        at_ms += length_ms
-    return tuple(periods)
 
 
 def _faults(rng: random.Random, noisy: list[Period], hard_on: Collection[str]) -> tuple[Fault, ...]:

@@ -9,16 +9,12 @@ decisions reach each coordinator late, in order; the shards' logs are ``group_lo
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
-import random
 import zlib
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from headrace.group import membership
-from headrace_controller.cluster.core import ClusterCore
 from headrace_controller.cluster.decision import ClusterSettings
 from headrace_controller.cluster.requests import (
     Bootstrap,
@@ -40,9 +36,7 @@ from headrace_coordinator.transport import shard_log
 from headrace_core.errors import CoordinatorNotAvailableError, HeadraceError, NetworkError
 from headrace_core.metadata import BrokerEndpoint, MetadataDelta, MetadataImage
 from headrace_core.metadata.shards import OFFSETS_TOPIC, owner_of, shard_of, vacancy_of
-from headrace_core.rpc.outage import Backoff
-from headrace_core.testing.network import GOOD, Quality
-from headrace_core.testing.scheduler import Scheduler
+from headrace_core.testing.network import GOOD
 from tests.simulation.group_checks import GroupChecks
 from tests.simulation.group_connections import CallPipe, MemberConnection
 from tests.simulation.group_faults import GroupFaults
@@ -50,34 +44,35 @@ from tests.simulation.group_hosts import CLUSTER, GRACE_MS, SESSION_MS, Coordina
 from tests.simulation.group_log import LOGS, LogPartition
 from tests.simulation.group_members import Caller, Committer, SimMember, host_of
 from tests.simulation.group_plan import GroupPlan
+from tests.simulation.nodes_world import NodesWorld
 from tests.simulation.sim_checks import Violation
-from tests.simulation.sim_plan import Fault
-from tests.simulation.sim_story import Story
 
 CONTROLLERS = "controllers"
-EVENTS_MAX = 200_000
 #: Within so much virtual time after everything was mended, all has to be well.
 HEAL_MS = 12_000.0
 #: Of groups, in ms.
 GROUP_HEARTBEAT_MS = 300
 
 
-class GroupWorld:
+class GroupWorld(NodesWorld):
     """See the module."""
 
+    EVENTS_MAX = 200_000
+    METADATA_LATE_MS = 600.0
+
     def __init__(self, plan: GroupPlan, *, with_story: bool = False) -> None:
+        settings = ClusterSettings(
+            broker_session_timeout_ms=int(SESSION_MS),
+            broker_session_disconnect_grace_ms=int(GRACE_MS),
+            offsets_topic_num_partitions=plan.shards,
+            offsets_topic_replication_factor=1,
+            auto_rebalance_enable=False,
+        )
+        super().__init__(plan, "groups", settings, with_story=with_story)
         self.plan = plan
-        self.scheduler = Scheduler()
-        self.rng = random.Random(f"{plan.seed} groups")
-        self.story = Story(with_story)
-        self.coverage: Counter[tuple[str, str]] = Counter({("part", "groups"): 1})
+        self.coverage["part", "groups"] = 1
         self.numbers = iter(range(1, 1 << 60))
-        self.quality: Quality = plan.quality
-        #: (from, to): nothing gets through.
-        self.cuts: set[tuple[str, str]] = set()
         self.connections: list[MemberConnection] = []
-        self.loops: list[Any] = []
-        self.late_metadata_until_ms = 0.0
         #: Members that ask only a broker without news: how many steps it knows, and until when.
         self.behind: dict[str, tuple[int, float]] = {}
         self.lost_appends_until_ms = 0.0
@@ -86,25 +81,9 @@ class GroupWorld:
         self.no_commits_until_ms = 0.0
         #: The controllers decide nothing by themselves until then.
         self.no_quorum_until_ms = 0.0
-        self._last_ms: dict[Any, float] = {}
         self._pipes: dict[tuple[Caller, Coordinator], CallPipe] = {}
-        self._failure: BaseException | None = None
-        #: Of a mutant: an exception of the product ends its node only; the first one is what the run ends with.
-        self.goes_past_exceptions = False
-        self.exception: BaseException | None = None
         #: At the end commits stop.
         self.commits_end = False
-        self.core = ClusterCore(
-            ClusterSettings(
-                broker_session_timeout_ms=int(SESSION_MS),
-                broker_session_disconnect_grace_ms=int(GRACE_MS),
-                offsets_topic_num_partitions=plan.shards,
-                offsets_topic_replication_factor=1,
-                auto_rebalance_enable=False,
-            ),
-            new_id=lambda: self.rng.randbytes(16),
-        )
-        self._log_end = 0
         self.steps: list[tuple[MetadataImage, MetadataDelta]] = []
         self.steps_ms: list[float] = []
         self.topic_names = ("t1", "t2")
@@ -131,51 +110,12 @@ class GroupWorld:
     def new_state_machine(self) -> ShardStateMachine:
         return ShardStateMachine(Groups(self._settings, awaits_proof=True), self._offset_settings)
 
-    # -- telling -----------------------------------------------------------------------------------------------------
-
-    def tell(self, who: object, what: str) -> None:
-        if self.story.is_wanted:
-            self.story.tell(self.scheduler.now_ms, str(who), what)
-
-    def count(self, category: str, name: str) -> None:
-        self.coverage[category, name] += 1
-
-    def fault_happened(self, fault: Fault, what: str) -> None:
-        self.coverage["fault", fault.kind] += 1
-        self.tell("fault", f"#{fault.number} {fault.kind}: {what}")
-
-    def stumbled(self, host: object, error: BaseException) -> None:
-        """The product raised where nothing may be raised. A process ends of it, and is started again when exceptions
-        are gone past: then it is for the checks to say what comes of it."""
-        if self.goes_past_exceptions and isinstance(host, CoordinatorHost) and not isinstance(error, Violation):
-            self.exception = self.exception or error
-            self.tell(host, f"ends of {error!r}")
-            self.scheduler.after(0.0, self._ended, host, host.life)
-        elif self._failure is None:
-            self.tell(host, f"stumbles: {error!r}")
-            self._failure = error
-
-    def _ended(self, host: CoordinatorHost, life: int) -> None:
+    def process_died(self, host: CoordinatorHost, life: int) -> None:
         if host.is_up and host.life == life:
             host.kill()
             self.scheduler.after(150.0, lambda: None if host.is_up else host.start())
 
     # -- the network -------------------------------------------------------------------------------------------------
-
-    def message_delay_ms(self, link: tuple[str, str]) -> float | None:
-        """How long a message takes; None: its link is cut."""
-        if link in self.cuts:
-            return None
-        quality, rng = self.quality, self.rng
-        delay_ms = rng.uniform(quality.delay_min_ms, quality.delay_max_ms)
-        if quality.slowness and rng.random() < quality.slowness:
-            delay_ms += rng.random() * quality.slow_ms
-        return delay_ms
-
-    def in_order(self, link: Any, delay_ms: float, action: Callable[[], None]) -> None:
-        at_ms = max(self.scheduler.now_ms + delay_ms, self._last_ms.get(link, 0.0))
-        self._last_ms[link] = at_ms
-        self.scheduler.at(at_ms, action)
 
     def dial(self, member: SimMember, found: tuple[int, int]) -> MemberConnection | None:
         process = host_of(found, self)
@@ -262,10 +202,6 @@ class GroupWorld:
 
     # -- the controllers ---------------------------------------------------------------------------------------------
 
-    @property
-    def image(self) -> MetadataImage:
-        return self.core.committed
-
     def find_coordinator(self, who: Caller) -> tuple[int, int] | None:
         """Of its group, as a broker knows it, which may be late: host and life."""
         return self._found_in(self._some_image(who)[0], who.group_id)
@@ -343,11 +279,6 @@ class GroupWorld:
 
         self.in_order(("call", host.number), delay_ms, arrive)
 
-    def decide(self, request: Any) -> Any:
-        decision = self.core.decide(request, self.scheduler.now_ms)
-        self._accept(decision)
-        return decision.reply if decision.failure is None else decision.failure
-
     def _accept(self, decision: Any) -> None:
         self._log_end += len(decision.records)
         self.core.accept(decision, self._log_end, epoch=1)
@@ -355,14 +286,7 @@ class GroupWorld:
             self.steps.append(step)
             self.steps_ms.append(self.scheduler.now_ms)
             for host in self.hosts:
-                delay_ms = self.rng.uniform(*self.plan.metadata_ms)
-                if self.scheduler.now_ms < self.late_metadata_until_ms and self.rng.random() < 0.5:
-                    delay_ms += self.rng.uniform(50.0, 600.0)
-                self.in_order(
-                    ("metadata", host.number),
-                    delay_ms,
-                    functools.partial(self._metadata_arrives, host, len(self.steps)),
-                )
+                self._publish(host)
 
     def _metadata_arrives(self, host: CoordinatorHost, index: int) -> None:
         if (CONTROLLERS, host.name) in self.cuts:
@@ -379,47 +303,19 @@ class GroupWorld:
         self.core.sessions.forget()  # (brokers' sessions are none of this part's)
         for broker in self.core.speculative.brokers.values():
             self.core.sessions.begin(broker.broker_id, broker.broker_epoch, self.scheduler.now_ms)
-        for _ in range(8):
-            decision = self.core.upkeep(self.scheduler.now_ms)
-            if not decision.records:
-                break
-            self._accept(decision)
-        self.scheduler.after(25.0, self._upkeep)
+        super()._upkeep()
 
     # -- the run -----------------------------------------------------------------------------------------------------
 
-    def run(self) -> None:
-        """The schedule, the recovery, the proof. Raises Violation, or what the product raised."""
-        with self._patched():
-            try:
-                self._run()
-                if self.exception is not None:
-                    raise self.exception
-            finally:
-                for loop in self.loops:
-                    loop.bury()
-
-    @contextlib.contextmanager
-    def _patched(self) -> Iterator[None]:
-        def backoff(**given: Any) -> Backoff:
-            return Backoff(**given, rng=random.Random(self.rng.random()))
-
-        patches: list[tuple[Any, str, Any]] = [
+    def _patches(self) -> list[tuple[Any, str, Any]]:
+        return [
             (membership, "boottime_s", lambda: self.scheduler.now_ms / 1_000),
-            (shard_log, "Backoff", backoff),
+            (shard_log, "Backoff", self._backoff),
             (shard_log, "_MOVED_S", 0.15),
             (logic, "NAMESAKE_AGE_MS", 2_000),
             (turn, "ATOMIC_BYTES_MAX", self.plan.atomic_bytes),
             (shard, "BATCH_BYTES_MAX", self.plan.batch_bytes),
         ]
-        saved = [(where, name, vars(where)[name]) for where, name, _ in patches]
-        try:
-            for where, name, instead in patches:
-                setattr(where, name, instead)
-            yield
-        finally:
-            for where, name, before in saved:
-                setattr(where, name, before)
 
     def _run(self) -> None:
         faults = GroupFaults(self)
@@ -471,14 +367,6 @@ class GroupWorld:
         for result in (*self.decide(own), *self.decide(CreateTopics(topics))):
             if result.error is not None:
                 raise result.error
-
-    def pass_until(self, at_ms: float) -> None:
-        scheduler = self.scheduler
-        while scheduler.run_one(at_ms):
-            if self._failure is not None:
-                raise self._failure
-            if scheduler.events > EVENTS_MAX:
-                raise Violation("liveness", f"{EVENTS_MAX} events, and only {scheduler.now_ms:.0f} ms have passed")
 
     def member_ended(self, member: SimMember) -> None:
         """A process has ended by itself: it is started again, unless it is one too many."""

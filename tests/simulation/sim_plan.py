@@ -15,7 +15,7 @@ from __future__ import annotations
 import random
 from collections.abc import Collection
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from headrace_core.testing.network import GOOD, Quality
 
@@ -82,8 +82,33 @@ class Period(NamedTuple):
     is_quiet: bool
 
 
+class Schedule:
+    """What is the same in every plan: it can be shrunk. A subclass is a frozen dataclass with these fields."""
+
+    __slots__ = ()
+    periods: tuple[Period, ...]
+    faults: tuple[Fault, ...]
+
+    @property
+    def length_ms(self) -> float:
+        return self.periods[-1].to_ms
+
+    def keeping(self, numbers: Collection[int]) -> Self:
+        """Only these faults."""
+        return replace(self, faults=tuple(fault for fault in self.faults if fault.number in numbers))
+
+    def until(self, length_ms: float) -> Self:
+        """Ends earlier; faults that come later are left out."""
+        periods = tuple(
+            Period(period.from_ms, min(period.to_ms, length_ms), period.is_quiet)
+            for period in self.periods
+            if period.from_ms < length_ms
+        )
+        return replace(self, periods=periods, faults=tuple(each for each in self.faults if each.at_ms < length_ms))
+
+
 @dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Schedule):
     """See the module."""
 
     seed: int
@@ -107,28 +132,11 @@ class Plan:
     #: How election time-outs are spread: 1.0 as shipped; 0.0: all equal, so that votes are split all the time.
     spread: float
 
-    @property
-    def length_ms(self) -> float:
-        return self.periods[-1].to_ms
-
-    def keeping(self, numbers: Collection[int]) -> Plan:
-        """Only these faults."""
-        return replace(self, faults=tuple(fault for fault in self.faults if fault.number in numbers))
-
-    def until(self, length_ms: float) -> Plan:
-        """Ends earlier; faults that come later are left out."""
-        periods = tuple(
-            Period(period.from_ms, min(period.to_ms, length_ms), period.is_quiet)
-            for period in self.periods
-            if period.from_ms < length_ms
-        )
-        return replace(self, periods=periods, faults=tuple(each for each in self.faults if each.at_ms < length_ms))
-
 
 def make_plan(seed: int) -> Plan:
     """The schedule of a seed."""
     rng = random.Random(f"plan {seed}")
-    periods = _periods(rng)
+    periods = draw_periods(rng, (1_100.0, 1_400.0), (3_200.0, 5_000.0))
     noisy = [period for period in periods if not period.is_quiet]
     return Plan(
         seed=seed,
@@ -149,14 +157,17 @@ def make_plan(seed: int) -> Plan:
     )
 
 
-def _periods(rng: random.Random) -> tuple[Period, ...]:
-    """Four or eight, a quarter of them quiet, and never the first: there has to be something to recover from."""
+def draw_periods(
+    rng: random.Random, quiet_ms: tuple[float, float], noisy_ms: tuple[float, float]
+) -> tuple[Period, ...]:
+    """Four or eight, a quarter of them quiet, and never the first: there has to be something to recover from.
+    ``quiet_ms``: how long a quiet one is; ``noisy_ms``: how long all of them would be if they were noisy."""
     count = rng.choice([4, 4, 8])
     quiet = set(rng.sample(range(1, count), count // 4))
     periods: list[Period] = []
     at_ms = 0.0
     for number in range(count):
-        length_ms = rng.uniform(1_100.0, 1_400.0) if number in quiet else rng.uniform(3_200.0, 5_000.0) / count
+        length_ms = rng.uniform(*quiet_ms) if number in quiet else rng.uniform(*noisy_ms) / count
         periods.append(Period(at_ms, at_ms + length_ms, number in quiet))
         at_ms += length_ms
     return tuple(periods)

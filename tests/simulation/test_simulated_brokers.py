@@ -6,8 +6,6 @@ A failure names its seed: ``make sim SCHEDULES=1 SEED=...`` (an even one) repeat
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import zlib
 from collections import Counter
 from dataclasses import replace
@@ -26,9 +24,10 @@ from tests.simulation.broker_coverage import BROKERS_LISTED, brokers_missing
 from tests.simulation.broker_plan import KINDS, ON_DEMAND, STORIES, UNCLEAN, BrokerPlan, make_broker_plan
 from tests.simulation.broker_sim_world import BrokerWorld
 from tests.simulation.broker_stories import STORIES as ALL_STORIES
+from tests.simulation.determinism import check_one_history, check_plans
 from tests.simulation.mutants.scoreboard import MUTANTS
 from tests.simulation.sim_checks import Violation
-from tests.simulation.sim_plan import FAULTS_MAX, FAULTS_MIN, REQUIRED, Fault, Period
+from tests.simulation.sim_plan import REQUIRED, Fault, Period
 
 ROOT = Path(__file__).resolve().parents[2]
 SCHEDULES = 12
@@ -45,37 +44,14 @@ def test_no_schedule_of_brokers_breaks_a_promise(part: int) -> None:
 
 
 def test_a_seed_of_brokers_is_one_history_in_every_process_whatever_its_hashes_are() -> None:
-    script = (
-        "import logging; from tests.simulation import run; logging.disable(logging.CRITICAL)\n"
-        "for seed in (4, 8, 22): world, error = run.run_one(run.plan_of(seed)); "
-        "print(world.digest, world.scheduler.events, error)"
-    )
-    stories = set()
-    for hashes in ("0", "4711"):
-        environment = {**os.environ, "PYTHONHASHSEED": hashes}
-        stories.add(
-            subprocess.run(
-                [sys.executable, "-c", script], cwd=ROOT, env=environment, check=True, capture_output=True
-            ).stdout
-        )
-    assert len(stories) == 1, stories
+    check_one_history((4, 8, 22), "both")
 
 
 def test_plans_of_brokers_are_what_they_are_said_to_be() -> None:
-    quiet = noisy = 0
-    kinds: Counter[str] = Counter()
-    for seed in range(400):
-        plan = make_broker_plan(seed)
-        assert plan == make_broker_plan(seed)
-        assert FAULTS_MIN <= len(plan.faults) <= FAULTS_MAX
-        quiet += sum(period.is_quiet for period in plan.periods)
-        noisy += sum(not period.is_quiet for period in plan.periods)
-        for fault in plan.faults:
-            kinds[fault.kind] += 1
-            assert any(p.from_ms <= fault.at_ms <= p.to_ms and not p.is_quiet for p in plan.periods)
-            assert plan.unclean or fault.kind not in UNCLEAN
-    assert quiet * 3 == noisy
-    assert set(kinds) == set(KINDS)
+    def check_unclean(plan: BrokerPlan) -> None:
+        assert plan.unclean or not UNCLEAN & {fault.kind for fault in plan.faults}
+
+    assert set(check_plans(make_broker_plan, 400, check_unclean)) == set(KINDS)
     assert set(REQUIRED) <= set(KINDS), "what is counted strikes in both halves"
 
 

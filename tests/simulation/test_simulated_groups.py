@@ -6,8 +6,6 @@ A failure names its seed: ``make sim SCHEDULES=1 SEED=... SIM="--half groups"`` 
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import zlib
 from collections import Counter
 from pathlib import Path
@@ -20,6 +18,7 @@ from headrace.group import membership
 from headrace.group.member import Part
 from headrace_core.errors import UnknownMemberIdError
 from tests.simulation import run
+from tests.simulation.determinism import check_one_history, check_plans
 from tests.simulation.group_checks import GroupChecks
 from tests.simulation.group_coverage import GROUPS_LISTED, groups_missing
 from tests.simulation.group_hosts import SESSION_MS
@@ -28,7 +27,6 @@ from tests.simulation.group_plan import KINDS, make_group_plan
 from tests.simulation.group_sim_world import GroupWorld
 from tests.simulation.mutants.scoreboard import MUTANTS
 from tests.simulation.sim_checks import Violation
-from tests.simulation.sim_plan import FAULTS_MAX, FAULTS_MIN
 from tests.simulation.sim_world import listen_to_the_log
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -48,36 +46,11 @@ def test_no_schedule_of_groups_breaks_a_promise(part: int) -> None:
 
 
 def test_a_seed_of_groups_is_one_history_in_every_process_whatever_its_hashes_are() -> None:
-    script = (
-        "import logging; from tests.simulation import run; logging.disable(logging.CRITICAL)\n"
-        "for seed in (4, 14, 31): world, error = run.run_one(run.plan_of(seed, 'groups')); "
-        "print(world.digest, world.scheduler.events, error)"
-    )
-    stories = set()
-    for hashes in ("0", "4711"):
-        environment = {**os.environ, "PYTHONHASHSEED": hashes}
-        stories.add(
-            subprocess.run(
-                [sys.executable, "-c", script], cwd=ROOT, env=environment, check=True, capture_output=True
-            ).stdout
-        )
-    assert len(stories) == 1, stories
+    check_one_history((4, 14, 31), "groups")
 
 
 def test_plans_of_groups_are_what_they_are_said_to_be() -> None:
-    quiet = noisy = 0
-    kinds: Counter[str] = Counter()
-    for seed in range(400):
-        plan = make_group_plan(seed)
-        assert plan == make_group_plan(seed)
-        assert FAULTS_MIN <= len(plan.faults) <= FAULTS_MAX
-        quiet += sum(period.is_quiet for period in plan.periods)
-        noisy += sum(not period.is_quiet for period in plan.periods)
-        for fault in plan.faults:
-            kinds[fault.kind] += 1
-            assert any(p.from_ms <= fault.at_ms <= p.to_ms and not p.is_quiet for p in plan.periods)
-    assert quiet * 3 == noisy
-    assert set(kinds) == set(KINDS)
+    assert set(check_plans(make_group_plan, 400)) == set(KINDS)
 
 
 def test_a_run_of_groups_that_saw_too_little_proves_nothing(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,18 +6,17 @@ A failure names its seed: ``make sim SCHEDULES=1 SEED=...`` repeats it, with its
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import zlib
 from pathlib import Path
 
 import pytest
 
 from tests.simulation import run
+from tests.simulation.determinism import check_one_history, check_plans
 from tests.simulation.mutants.mutant import Mutant
 from tests.simulation.mutants.scoreboard import MUTANTS
 from tests.simulation.seeds import FOUND
-from tests.simulation.sim_plan import FAULTS_MAX, FAULTS_MIN, KINDS, make_plan
+from tests.simulation.sim_plan import KINDS, make_plan
 from tests.simulation.sim_world import listen_to_the_log
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -42,37 +41,11 @@ def test_what_was_found_stays_found(found: object) -> None:
 
 
 def test_a_seed_is_one_history_in_every_process_whatever_its_hashes_are() -> None:
-    """No set, dictionary or id that depends on the process has a say in what happens."""
-    script = (
-        "from tests.simulation import run; from tests.simulation.sim_plan import make_plan; run.listen_to_the_log()\n"
-        "for seed in (3, 7, 24): world, error = run.run_one(make_plan(seed)); "
-        "print(world.digest, world.scheduler.events, error)"
-    )
-    stories = set()
-    for hashes in ("0", "1", "4711"):
-        environment = {**os.environ, "PYTHONHASHSEED": hashes}
-        stories.add(
-            subprocess.run(
-                [sys.executable, "-c", script], cwd=ROOT, env=environment, check=True, capture_output=True
-            ).stdout
-        )
-    assert len(stories) == 1, stories
+    check_one_history((3, 7, 24), "controllers", ("0", "1", "4711"))
 
 
 def test_plans_are_what_they_are_said_to_be() -> None:
-    quiet = noisy = 0
-    kinds = set()
-    for seed in range(300):
-        plan = make_plan(seed)
-        assert plan == make_plan(seed)
-        assert FAULTS_MIN <= len(plan.faults) <= FAULTS_MAX
-        quiet += sum(period.is_quiet for period in plan.periods)
-        noisy += sum(not period.is_quiet for period in plan.periods)
-        for fault in plan.faults:
-            kinds.add(fault.kind)
-            assert any(p.from_ms <= fault.at_ms <= p.to_ms and not p.is_quiet for p in plan.periods)
-    assert quiet * 3 == noisy
-    assert kinds == set(KINDS)
+    assert set(check_plans(make_plan, 300)) == set(KINDS)
 
 
 @pytest.mark.parametrize("name", ["VotesTwice", "AnswersBeforeTheCommit", "any-replica-leads"])

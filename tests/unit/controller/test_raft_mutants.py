@@ -10,39 +10,7 @@ import pytest
 
 from headrace_controller.raft import HeartbeatResponse, RaftNode
 from headrace_core.errors import CorruptLogError
-from tests.simulation.mutants.raft_without_guards import (
-    AnswersBeforeItsDisk,
-    ChangesVotersWhileItHandsOver,
-    ChangesVotersWhileTheyChange,
-    CommitsWhatItHasNotCompared,
-    CommitsWhatOthersProposed,
-    CountsOldRounds,
-    CountsWhatItHasNotWritten,
-    DoesNotCompareLogs,
-    DoublesChunksWithEveryHeartbeat,
-    ForgetsItsTerm,
-    ForgetsItsVote,
-    ForgetsWhoFollows,
-    GoesWithoutAnHeir,
-    HandsOverForEver,
-    HearsOldAnswers,
-    InstallsWhatItHas,
-    KeepsTermsToItself,
-    KeepsTheShortTimeout,
-    KeepsVotersThatWereCut,
-    MixesTheSnapshotsOfTwoLeaders,
-    NeverDoubtsItself,
-    NeverGoesBackToASnapshot,
-    NeverTellsAStaleLeader,
-    RaisesItsTermWhenItLosesTheLeader,
-    ReadsBeforeItsTerm,
-    ReadsWithoutAsking,
-    StandsOnlyWhileItVotes,
-    TakesMailOfAnotherDisk,
-    VotesForAnybody,
-    VotesOnlyWhenItKnowsThatItMay,
-    VotesTwice,
-)
+from tests.simulation.mutants import raft_without_guards as broken
 from tests.unit.controller import test_raft_lost_connections as connections
 from tests.unit.controller import test_raft_more_traps as more
 from tests.unit.controller import test_raft_traps as stories
@@ -53,52 +21,55 @@ SCHEDULES_MAX = int(os.environ.get("HEADRACE_RAFT_SCHEDULES", "400"))
 
 #: Killed by schedules, within SCHEDULES_MAX of them.
 BY_SCHEDULES: tuple[type[RaftNode], ...] = (
-    ForgetsItsTerm,
-    VotesForAnybody,
-    VotesTwice,
-    AnswersBeforeItsDisk,
-    DoesNotCompareLogs,
-    CommitsWhatItHasNotCompared,
-    TakesMailOfAnotherDisk,
-    ReadsWithoutAsking,
-    ReadsBeforeItsTerm,
-    StandsOnlyWhileItVotes,
-    NeverDoubtsItself,
-    NeverGoesBackToASnapshot,
-    InstallsWhatItHas,
+    broken.ForgetsItsTerm,
+    broken.VotesForAnybody,
+    broken.VotesTwice,
+    broken.AnswersBeforeItsDisk,
+    broken.DoesNotCompareLogs,
+    broken.CommitsWhatItHasNotCompared,
+    broken.TakesMailOfAnotherDisk,
+    broken.ReadsWithoutAsking,
+    broken.ReadsBeforeItsTerm,
+    broken.StandsOnlyWhileItVotes,
+    broken.NeverDoubtsItself,
+    broken.NeverGoesBackToASnapshot,
+    broken.InstallsWhatItHas,
 )
 
 #: The schedule that last killed a stubborn one is tried first; when the schedules change, another one is searched for.
 KILLED_BY: dict[type[RaftNode], int] = {
-    ForgetsItsTerm: 90,
-    InstallsWhatItHas: 257,
-    ReadsWithoutAsking: 370,
-    StandsOnlyWhileItVotes: 273,
+    broken.ForgetsItsTerm: 90,
+    broken.InstallsWhatItHas: 257,
+    broken.ReadsWithoutAsking: 370,
+    broken.StandsOnlyWhileItVotes: 273,
 }
 
 #: Killed by a story that was written for it. (The simulator has to find them too; these schedules are too blunt.)
 BY_STORIES: tuple[tuple[type[RaftNode], Callable[[], None]], ...] = (
-    (ForgetsItsVote, stories.test_a_voter_says_yes_once_in_a_term_also_after_a_restart),
-    (CountsWhatItHasNotWritten, stories.test_a_sole_voter_commits_nothing_that_its_own_disk_may_lose),
-    (CommitsWhatOthersProposed, stories.test_an_entry_of_an_earlier_term_is_not_committed_by_counting),
-    (ChangesVotersWhileTheyChange, stories.test_voters_change_one_at_a_time_and_not_before_the_leader_knows),
-    (CountsOldRounds, stories.test_an_answer_from_before_a_read_proves_nothing),
+    (broken.ForgetsItsVote, stories.test_a_voter_says_yes_once_in_a_term_also_after_a_restart),
+    (broken.CountsWhatItHasNotWritten, stories.test_a_sole_voter_commits_nothing_that_its_own_disk_may_lose),
+    (broken.CommitsWhatOthersProposed, stories.test_an_entry_of_an_earlier_term_is_not_committed_by_counting),
+    (broken.ChangesVotersWhileTheyChange, stories.test_voters_change_one_at_a_time_and_not_before_the_leader_knows),
+    (broken.CountsOldRounds, stories.test_an_answer_from_before_a_read_proves_nothing),
     (
-        RaisesItsTermWhenItLosesTheLeader,
+        broken.RaisesItsTermWhenItLosesTheLeader,
         lambda: connections.test_a_flapping_connection_never_makes_the_term_grow(0),
     ),
-    (KeepsTheShortTimeout, connections.test_a_leader_that_is_back_is_given_the_whole_time_out_again),
-    (MixesTheSnapshotsOfTwoLeaders, more.test_the_snapshots_of_two_leaders_are_not_mixed),
-    (DoublesChunksWithEveryHeartbeat, more.test_a_chunk_with_a_slow_disk_is_not_sent_again_with_every_heartbeat),
-    (ForgetsWhoFollows, more.test_the_next_leader_knows_who_follows_without_a_vote),
-    (ChangesVotersWhileItHandsOver, more.test_voters_do_not_change_while_the_leader_hands_over),
-    (VotesOnlyWhenItKnowsThatItMay, more.test_a_voter_that_does_not_know_yet_that_it_votes_votes),
-    (HandsOverForEver, more.test_a_leader_that_was_deposed_while_it_handed_over_takes_writes_when_it_leads_again),
-    (KeepsTermsToItself, more.test_a_pre_vote_spreads_the_term_of_who_says_no),
-    (GoesWithoutAnHeir, more.test_a_leader_that_removes_itself_leaves_no_gap),
-    (NeverTellsAStaleLeader, stories.test_a_replica_that_returns_with_a_higher_term_is_taken_back),
-    (HearsOldAnswers, lambda: stories.test_old_answers_that_arrive_late_keep_no_leader(HeartbeatResponse)),
-    (KeepsVotersThatWereCut, stories.test_a_set_of_voters_that_is_cut_off_again_does_not_count),
+    (broken.KeepsTheShortTimeout, connections.test_a_leader_that_is_back_is_given_the_whole_time_out_again),
+    (broken.MixesTheSnapshotsOfTwoLeaders, more.test_the_snapshots_of_two_leaders_are_not_mixed),
+    (broken.DoublesChunksWithEveryHeartbeat, more.test_a_chunk_with_a_slow_disk_is_not_sent_again_with_every_heartbeat),
+    (broken.ForgetsWhoFollows, more.test_the_next_leader_knows_who_follows_without_a_vote),
+    (broken.ChangesVotersWhileItHandsOver, more.test_voters_do_not_change_while_the_leader_hands_over),
+    (broken.VotesOnlyWhenItKnowsThatItMay, more.test_a_voter_that_does_not_know_yet_that_it_votes_votes),
+    (
+        broken.HandsOverForEver,
+        more.test_a_leader_that_was_deposed_while_it_handed_over_takes_writes_when_it_leads_again,
+    ),
+    (broken.KeepsTermsToItself, more.test_a_pre_vote_spreads_the_term_of_who_says_no),
+    (broken.GoesWithoutAnHeir, more.test_a_leader_that_removes_itself_leaves_no_gap),
+    (broken.NeverTellsAStaleLeader, stories.test_a_replica_that_returns_with_a_higher_term_is_taken_back),
+    (broken.HearsOldAnswers, lambda: stories.test_old_answers_that_arrive_late_keep_no_leader(HeartbeatResponse)),
+    (broken.KeepsVotersThatWereCut, stories.test_a_set_of_voters_that_is_cut_off_again_does_not_count),
 )
 
 
