@@ -341,7 +341,7 @@ def test_voters_change_one_at_a_time_and_not_before_the_leader_knows() -> None:
         messages, fresh.network = fresh.network, []
         for message in messages:
             fresh.deliver(message)
-    with pytest.raises(VoterChangeInProgressError, match="own term"):
+    with pytest.raises(VoterChangeInProgressError, match="entry of its term"):
         fresh[1].remove_voter(key(3))
     with pytest.raises(NotControllerError):
         fresh[2].remove_voter(key(3))

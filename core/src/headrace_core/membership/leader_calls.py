@@ -1,7 +1,7 @@
 """Forward a client's request from a broker or a controller to the leading controller.
 
 When the connection breaks after the request was sent, its outcome is unknown, and a change is not sent again: a
-repeated creation would report that the topic exists already. (Kafka's brokers do so.) REQUEST_TIMED_OUT says it, and
+repeated creation would report that the topic already exists. (Kafka's brokers do so.) REQUEST_TIMED_OUT says it, and
 the caller may check, and choose. Reads are repeated. The same applies to a controller that freezes with the request:
 when another is known to lead, the answer is awaited for a second.
 """

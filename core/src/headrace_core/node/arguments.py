@@ -99,10 +99,15 @@ def parse_command(
 
 def _parse_format(argv: Sequence[str], *, program: str, role: str) -> FormatCommand:
     parser = argparse.ArgumentParser(prog=f"{program} format", description="Format the directories of a node.")
-    parser.add_argument("--cluster-id", required=True, help="The cluster's id, the same for every node.")
+    parser.add_argument("--cluster-id", required=True, metavar="ID", help="The cluster's id, the same for every node.")
     _add_config(parser)
-    parser.add_argument("--log-dirs", "--data", help="Directories to format, separated by commas; instead of --config.")
-    parser.add_argument("--node-id", type=int, default=-1, help="The node's id; with --log-dirs.")
+    parser.add_argument(
+        "--log-dirs",
+        "--data",
+        metavar="DIR,...",
+        help="Directories to format, separated by commas; instead of --config.",
+    )
+    parser.add_argument("--node-id", type=int, default=-1, metavar="INTEGER", help="The node's id; with --log-dirs.")
     parser.add_argument("--ignore-formatted", action="store_true", help="Skip directories that are formatted already.")
     if role == "controller":
         _add_first_voters(parser)
