@@ -73,7 +73,9 @@ def _addresses(raw: str | Iterable[str]) -> list[str]:
         host, colon, port = address.rpartition(":")
         is_number = port.isascii() and port.isdigit() and len(port) <= 5
         if not (colon and host and is_number and 0 < int(port) < 65536):
-            raise InvalidConfigError(f"bootstrap.servers: {address!r} is not host:port (such as 127.0.0.1:9095)")
+            raise InvalidConfigError(
+                f"bootstrap.servers: {address!r} is not an address: write HOST:PORT, such as 127.0.0.1:9095"
+            )
     return list(dict.fromkeys(addresses))
 
 
