@@ -100,7 +100,7 @@ def test_the_metadata_of_a_running_cluster_is_read_from_its_files(cli: Cli, head
     cli("topics", "delete", "looked-at")
 
     missing = cli("metadata", "cat", directory, "/topics/nope/0", code=1).err
-    assert "there is no nope here" in missing
+    assert "no nope in this directory" in missing
     assert "name one of" in cli("metadata", "ls", headrace.directory, code=1).err
     assert "is a directory" in cli("metadata", "cat", directory, "/topics", code=1).err
 
