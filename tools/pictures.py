@@ -212,7 +212,7 @@ def _life(bootstrap: str) -> Iterator[None]:
 def main(arguments: list[str] | None = None) -> int:
     """Draw them; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--bootstrap", help="HOST:PORT of a running cluster (default: clusters of its own)")
+    parser.add_argument("--bootstrap", help="HOST:PORT of a running cluster (default: start new clusters)")
     parser.add_argument("--to", type=Path, default=ROOT / "docs" / "pictures")
     given = parser.parse_args(arguments)
     made = []

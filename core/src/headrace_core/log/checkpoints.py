@@ -210,8 +210,9 @@ def read_meta(fs: FileSystem, root: str) -> DirectoryMeta | None:
     problem = _wrong_checksum(data, _META_SEAL)
     if problem is not None:
         raise InvalidConfigError(
-            f"{path} is damaged: {problem}. Correct its values (the other directories' files hold the same "
-            "ones), and remove its last line"
+            f"{path} is damaged: {problem}. Correct its values (the files of the other log directories "
+            "have the same cluster.id and node.id), and remove its last line: that is the checksum, and a file without "
+            "one is accepted"
         )
     values = _properties(data, "=")
     try:

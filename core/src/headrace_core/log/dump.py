@@ -508,7 +508,8 @@ def _batches_of(fs: FileSystem, path: str, suffix: str) -> Sequence[BatchMeta] |
         batches = scan(log, _base_offset(path), check_crc=False).batches
         if any(meta.max_timestamp_ms >= 0 for meta in batches):
             return batches
-        # Headers only: the index has their times, because every sealed segment has an entry.
+        # All batches are empty (compaction kept only their headers), and their timestamps were not read. But the time
+        # index has an entry for them, because every sealed segment has one. So read the timestamps from the headers.
         places = [0, *accumulate(meta.size for meta in batches)]
         headers = [read_header(log.pread(HEADER_BYTES, position)) for position in places[:-1]]
         return [

@@ -304,7 +304,7 @@ class LogCopy:
             file.close()
 
     def abandon(self) -> None:
-        """Remove the copy. OSError is the target's."""
+        """Remove the copy. OSError: the target directory's disk failed."""
         for copy in self._copies.values():
             if copy.file is not None:
                 copy.file.close()

@@ -102,7 +102,8 @@ class PartitionLog(LogReader):
         self.producers = producers or ProducerTable(next_offset=log_end_offset)
         #: Records appended since the last flush, and when the first of them was; None: no such records.
         self.unflushed_since_ms: float | None = None
-        #: Of a shard: looked up in the log on demand, and again when it may have changed.
+        #: The log's largest shard epoch, if a coordinator shard writes to it. Looked up in the log on demand, and again
+        #: when it may have changed.
         self._shard_epoch: KnownEpoch | None = None
         self._snapshots = snapshots or ProducerSnapshots(fs, directory)
         self._fs = fs

@@ -317,7 +317,7 @@ class LogReader:
         if first.base_offset < before:
             raise CorruptLogError(
                 f"{segment.path}, position {position}, offset {before}: a batch with offsets {first.base_offset} to "
-                f"{first.last_offset} cannot follow {before - 1}"
+                f"{first.last_offset} cannot follow offset {before - 1}"
             )
         if following is not None and position + len(records) == segment.size:
             self._check_end(segment, following)

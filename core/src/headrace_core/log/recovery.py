@@ -123,13 +123,13 @@ def scan(
             gap = header.base_offset - found.next_offset
             if gap < 0 or (gap and contiguous) or header.last_offset > base_offset + RELATIVE_OFFSET_MAX:
                 raise CorruptMessageError(
-                    f"offsets {header.base_offset} to {header.last_offset} cannot follow {found.next_offset - 1}"
+                    f"offsets {header.base_offset} to {header.last_offset} cannot follow offset {found.next_offset - 1}"
                 )
             if header.last_offset - base_offset > RELATIVE_OFFSET_MAX:
                 raise CorruptMessageError(f"offset {header.last_offset} is too far from {base_offset}, the first one")
             latest_epoch = found.epochs[-1].epoch if found.epochs else NO_EPOCH
             if header.leader_epoch < latest_epoch:  # none (-1) either: a log that had a leader keeps an epoch
-                raise CorruptMessageError(f"leader epoch {header.leader_epoch} cannot follow {latest_epoch}")
+                raise CorruptMessageError(f"leader epoch {header.leader_epoch} cannot follow epoch {latest_epoch}")
             if epochs:  # none at all: batches below a start where the log was cut may still be there
                 _, _, least, most = epoch_range(epochs, header.last_offset)
                 if not least <= header.leader_epoch <= most:

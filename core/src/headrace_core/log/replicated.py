@@ -1,7 +1,8 @@
 """Checks of a follower on batches from its leader, before they enter its log. Pure.
 
-Batches keep their offsets and leader epochs. What the CRC does not cover (base offset, length, epoch) is compared with
-the log that they follow; the CRC is checked again. The leader checked the records inside, as in Kafka.
+Batches keep their offsets and leader epochs. The follower checks each batch's CRC again. The CRC does not cover base
+offset, length and leader epoch, so these are compared with the end of the follower's log. The records inside were
+checked by the leader, as in Kafka.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ def check_order(
         if header.base_offset < expected:
             reaches_in = header is headers[0] and is_empty and header.last_offset >= expected
             if not reaches_in:
-                raise UnexpectedOffsetError(f"{offsets} cannot follow {expected - 1}")
+                raise UnexpectedOffsetError(f"{offsets} cannot follow offset {expected - 1}")
         if header.leader_epoch < latest_epoch:
             raise UnexpectedEpochError(f"{offsets} has leader epoch {header.leader_epoch}, after one of {latest_epoch}")
         if header.leader_epoch > leader_epoch:

@@ -105,7 +105,8 @@ class LogSegment:
         self._end: tuple[int, int] | None = None
         #: Whether the time index matches the log, as one not loaded from its file does.
         self._times_checked = True
-        self._is_changed = False  #: Written or truncated since it was opened or closed.
+        #: Whether the segment was written or truncated since it was opened, or since its indexes were last completed.
+        self._is_changed = False
         self._bytes_since_index = 0
         self._reserved_end = 0
         #: Whether blocks may be reserved ahead; False on a disk that is nearly full.
@@ -671,7 +672,7 @@ class BatchWalk:
             ) from error
         if self._indexed_offset >= 0:
             if header.last_offset > self._indexed_offset:
-                raise self._mismatch(f"a batch with offsets {header.base_offset} to {header.last_offset} is there")
+                raise self._mismatch(f"the batch there has offsets {header.base_offset} to {header.last_offset}")
             # Below it: Kafka up to 3.9 writes one entry for several batches of a group (on followers, and when it
             # compacts): the position of the first, and the last offset of the last.
             if header.last_offset == self._indexed_offset:
@@ -705,7 +706,7 @@ def _cannot_follow(path: str, position: int, header: BatchHeader, next_offset: i
     """The error for a batch out of order."""
     return CorruptLogError(
         f"{path}, position {position}, offset {next_offset}: a batch with offsets {header.base_offset} to "
-        f"{header.last_offset} cannot follow {next_offset - 1}"
+        f"{header.last_offset} cannot follow offset {next_offset - 1}"
     )
 
 

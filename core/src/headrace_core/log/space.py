@@ -27,7 +27,8 @@ NEAR_BYTES = 256 * 1024 * 1024
 RESERVE_PART_MAX = 20  #: The reserve is at most the disk's size divided by this.
 #: Free bytes above the reserve that end a shortage; at most the same part of the disk.
 RESUME_BYTES = 64 * 1024 * 1024
-#: Minimal duration of a shortage, in ms. One that returns within twice that time lasts twice as long.
+#: Minimal duration of a shortage, in ms: of the first one, and the upper limit. When a shortage begins soon after the
+#: last one ended (within twice its minimal duration), its own minimal duration is twice as long.
 SHORTAGE_FIRST_MS, SHORTAGE_MOST_MS = 5_000.0, 60_000.0
 _MEASURE_INTERVAL_MS = 100.0
 #: Others write to the disk too: with much room, a part of it may be written before the next measurement.

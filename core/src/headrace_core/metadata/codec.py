@@ -7,7 +7,7 @@ batch**: both are written and read whole or not at all. Each record's value is
     byte 1...   msgpack array: the kind's tag, then the fields of the struct in records.py
 
 The batch's leader epoch is the controller's term, its timestamp the time of the decision. A control batch (the first
-entry of a new leader) takes offsets and decides nothing.
+entry of a new leader) uses offsets, but changes no metadata.
 """
 
 from __future__ import annotations

@@ -228,7 +228,8 @@ def _opening_records(records: Sequence[ControlRecord]) -> tuple[SnapshotHeader, 
 
 @contextlib.contextmanager
 def _collector_paused() -> Iterator[None]:
-    """Pause the garbage collector: the new objects have no cycles and stay, and repeated passes would take as long."""
+    """Pause the garbage collector while a snapshot is decoded. The new objects have no cycles and stay in use, so its
+    passes would free nothing, and would take as long as the decoding itself."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

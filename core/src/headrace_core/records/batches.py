@@ -178,7 +178,7 @@ def slice_fault(
         return without_position(error.message)
     offsets = f"offsets {header.base_offset} to {header.last_offset}"
     if header.base_offset < expected:
-        return f"{offsets} cannot follow {expected - 1}"
+        return f"{offsets} cannot follow offset {expected - 1}"
     if header.last_offset >= end_offset:
         return f"{offsets}, but what comes next begins with {end_offset}"
     if epochs is not None:

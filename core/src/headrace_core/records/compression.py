@@ -41,7 +41,7 @@ def check_level(compression: Compression, level: int | None) -> None:
     if level is None:
         return
     if compression not in LEVELS:
-        raise InvalidArgumentError(f"compression {compression.name.lower()} has no levels, {level} was asked for")
+        raise InvalidArgumentError(f"compression {compression.name.lower()} has no levels; remove level {level}")
     low, high, _ = LEVELS[compression]
     if not low <= level <= high:
         raise InvalidArgumentError(f"level {level} of compression {compression.name.lower()} is not in {low}..{high}")

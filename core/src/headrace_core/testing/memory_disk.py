@@ -4,8 +4,8 @@ The data behind ``crashing_fs``: files and directories that remember every unsyn
 which copies a tree as a machine finds it after a power loss.
 
 A flush that fails does what Linux does. The pages stay in the cache and count as clean, although the disk does not have
-them (``Inode.lost``). A later flush writes nothing of them and succeeds. A write to such a page makes the whole page
-dirty again. When the page is evicted, or the machine loses power, the disk's content comes back. Names and file sizes
+them (``Inode.lost``). A later flush skips these pages, and succeeds. A write to such a page makes the whole page dirty
+again. When the page is evicted, or the machine loses power, the disk's content comes back. Names and file sizes
 that shrink are metadata: a journal keeps them pending until a flush succeeds.
 """
 

@@ -124,7 +124,7 @@ class Broker:
         metrics = Metrics()
         lag_time_max_ms = values["replica.lag.time.max.ms"]
 
-        # Shared by all others: identity, settings, contents, the cluster's state.
+        # What all other parts of the broker use: identity, settings, partitions, the cluster's state.
         self.identity = BrokerIdentity()
         self.settings = LiveSettings(config.given, self.events)
         pushes = PendingPushes()

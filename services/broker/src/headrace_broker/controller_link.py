@@ -148,7 +148,7 @@ class ControllerLink:
         """Ask for new in-sync sets of partitions that this broker leads (KIP-497); returns each one's state afterwards,
         or why it was refused (cluster.proto names the errors). ``metadata_offset``: how far this broker has applied the
         metadata log. Sends at most one request; the caller retries. A repeated change is answered like a new one.
-        Raises as ``call``, StaleBrokerEpochError, and NetworkError when the answer was lost."""
+        Raises the errors of ``call``; StaleBrokerEpochError; and NetworkError, when the answer was lost."""
         request = cluster_pb2.AlterPartitionRequest(
             broker_id=self._identity.broker_id,
             broker_epoch=self._identity.broker_epoch,

@@ -49,7 +49,10 @@ def decode_entry(header: BatchHeader, data: bytes) -> Entry:
         elif record.type is ControlType.KRAFT_VOTERS:
             kind, voters = EntryKind.VOTERS, voter_set(parse_kraft_voters(record.value))
         else:
-            raise CorruptLogError(f"offset {header.base_offset}: a {record.type.name} record in the metadata log")
+            raise CorruptLogError(
+                f"offset {header.base_offset}: a {record.type.name} record is not allowed in the metadata log, "
+                "only LEADER_CHANGE and KRAFT_VOTERS are"
+            )
     return Entry(kind, header.leader_epoch, header.base_offset, header.last_offset_delta + 1, data, voters)
 
 
@@ -59,7 +62,7 @@ def leader_change_of(entry: Entry) -> LeaderChange:
 
 
 def check_entry(entry: Entry) -> BatchHeader:
-    """The header of an entry's bytes. CorruptMessageError when they are damaged, or another entry's."""
+    """The header of an entry's batch. CorruptMessageError: the batch is damaged, or belongs to another entry."""
     header = check_batch(entry.data)
     said = (header.base_offset, header.next_offset, header.leader_epoch, header.size, header.is_control)
     wanted = (entry.base_offset, entry.next_offset, entry.term, len(entry.data), entry.kind is not EntryKind.DATA)

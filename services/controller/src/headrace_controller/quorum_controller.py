@@ -85,7 +85,8 @@ __all__ = ["Answer", "QuorumController", "QuorumSettings", "SnapshotJob"]
 TURN_REQUESTS_MAX = 1_000  #: Requests decided in one turn.
 #: With a longer heartbeat interval no read is deferred, because ages would reach many seconds.
 DEFERRED_MS_MAX = 600
-#: Election timeouts that a voter among several waits after its disk was too full to write.
+#: When its disk was too full to write, a controller does not stand for election for this many election timeouts. (A
+#: single voter is exempt.)
 _STAND_BACK_TIMEOUTS = 4
 
 
@@ -570,7 +571,7 @@ class QuorumController:
 
     def snapshot_due(self) -> SnapshotJob | None:
         """A snapshot to be made now: ``run`` it in any thread, then call ``snapshot_done`` or ``snapshot_failed``,
-        between turns. One at a time: None while one is being made."""
+        between turns. Only one snapshot is made at a time: returns None while a snapshot is under way."""
         return self._snapshots.due(self._clock.monotonic_ms(), self.image, self._raft.log)
 
     def snapshot_done(self, job: SnapshotJob) -> None:

@@ -142,8 +142,9 @@ class MetadataStorage:
         )
 
     def _force_names(self) -> None:
-        """Force the names of files that the previous process may have renamed without forcing them. Raft would count a
-        term or vote as saved that a power loss removes, and the voter could vote twice in its term."""
+        """Force the directory: the previous process may have renamed files without doing so. A power loss would undo
+        such a renaming. Raft would have counted the term or vote in that file as saved, and the voter could vote twice
+        in a term."""
         self._fs.sync_directory(self._log.directory)
 
     @classmethod

@@ -227,7 +227,8 @@ class AsyncAdmin(Face):
         timeout: float | None = None,
     ) -> None:
         """Raise features to these levels; with ``downgrade`` also lower them, if that loses no metadata. The only
-        feature is ``metadata.version``. Raise it when all nodes run a version that supports it.
+        feature is ``metadata.version``. Raise its level when all nodes run a Headrace version that supports the new
+        level.
 
         Raises InvalidUpdateVersionError; its message names the obstacle.
         """

@@ -326,8 +326,9 @@ class Member:
     # -- results of events -------------------------------------------------------------------------------------------
 
     def begin(self, ticket: int, now: float) -> Parts:
-        """The consumer can read an assignment: returns the partitions of it that are still assigned, owned from now on.
-        Returns nothing when the lease has ended, because other members may own them; the next response says."""
+        """Record that the consumer is ready to read the assignment ``ticket``. Returns its partitions that are still
+        assigned; the member owns them from now on. Returns nothing when the lease has ended: other members may own the
+        partitions, and the coordinator's next response says which are assigned."""
         if self._change is None or self._change.ticket != ticket:
             return NOTHING
         if self._why_over(now):

@@ -66,8 +66,9 @@ def percentile(ordered: Sequence[float], share: float) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchOptions:
-    """Options of a workload. ``config``: dotted keys for every client, with bootstrap.servers. ``records`` None with
-    consume: all. ``rate``: records per second; None: as fast as possible (latency: one in flight)."""
+    """Options of a workload. ``config``: dotted keys for every client, with bootstrap.servers. ``records``: how many;
+    None makes ``consume`` read all records of the topic. ``rate``: records per second; None: as fast as possible
+    (latency: one in flight)."""
 
     topic: str
     config: dict[str, Any]

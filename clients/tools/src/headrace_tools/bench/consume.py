@@ -20,8 +20,9 @@ _PORTION_RECORDS = 2_000
 class _Ledger:
     """The offsets seen of each partition: each once, in order, from the earliest on.
 
-    Every offset is checked, for ``verified``. The check runs inside the clock, so it works on runs of a partition. With
-    ``ends``, each partition is read exactly to its end: later records are checked, but not counted.
+    Every offset is checked, for ``verified``. The time of the check counts as reading time. So the check compares whole
+    runs of consecutive records of one partition, which is faster than one record at a time. With ``ends``, each
+    partition is read exactly to its end: later records are checked, but not counted.
     """
 
     def __init__(self, starts: dict[TopicPartition, int], ends: dict[TopicPartition, int] | None = None) -> None:

@@ -38,9 +38,10 @@ def config_text(config: Mapping[str, Any] | None) -> dict[str, str]:
 class LocalCluster(Face):
     """A cluster of real processes. Start it with ``with`` or ``start()``; it serves when that returns.
 
-    ``brokers``, ``controllers``: None: as in ``data``, otherwise three of each; topics then have three replicas, of
-    which two must have a record before acks=all is answered. ``coordinators``: None: as in ``data``, otherwise one;
-    consumer groups need one. The cheapest cluster has one broker, one controller and ``coordinators=0``.
+    ``brokers``, ``controllers``: the number of each. With None, a cluster that ``data`` already holds keeps its
+    numbers; a new cluster gets three of each. Its topics then have three replicas, and acks=all waits for two of them.
+    ``coordinators``: their number; with None, a new cluster gets one. Consumer groups need a coordinator. The cheapest
+    cluster has one broker, one controller and ``coordinators=0``.
 
     ``data``: its directory, kept afterwards; the next cluster there has the same topology and ports. None: a temporary
     directory, deleted at the end. ``port``: of the first broker (None: any free one). ``config``: keys that override

@@ -4,9 +4,10 @@
     2  map              keys of the dirty part -> their latest offsets, until the map is full
     3  for each group   filter its segments into a new one; have the log's owner swap it in
 
-Only the swaps of step 3 change the log, each in the owner's turn; all the rest runs beside appends and fetches. A swap
-detects what the owner changed meanwhile (truncation, dropped segments) and abandons a group that is no longer as it was
-read. The active segment is never mapped or rewritten.
+Only the swaps of step 3 change the log. Each swap runs while the log's owner runs nothing else; all other work of a
+cleaning runs at the same time as appends and fetches. A swap detects what the owner changed meanwhile (truncation,
+dropped segments) and abandons a group whose segments are no longer as they were read. The active segment is never
+mapped or rewritten.
 
 Each new segment keeps the last batch of its sources, if only its header. So it replaces the segments that begin before
 its end, and an interrupted swap needs no list. Keys are hashed with a secret of the process: two chosen keys that

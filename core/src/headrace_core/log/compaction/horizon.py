@@ -1,8 +1,9 @@
 """Shared by the compiled code, its plain twin and the planners: the delete horizon's bit, control types, verdicts.
 
 The *delete horizon* (KIP-534) is the time until which a tombstone, or the marker of a transaction without records, must
-stay, so that a reader that began at the log's start can see it. The first cleaning that meets one sets bit 6 of the
-batch's attributes and writes now + delete.retention.ms as its base timestamp, with the records' deltas from it.
+stay, so that a reader that began at the log's start can see it. The first cleaning that finds such a record or marker
+sets bit 6 of its batch's attributes. It also sets the batch's base timestamp to now + delete.retention.ms, and adjusts
+the records' timestamp deltas to it.
 """
 
 from __future__ import annotations

@@ -159,7 +159,7 @@ class PartitionFollower:
         self.handle = -1  #: Of the current join; -1: none.
         self._leader_high_watermark = 0
         self._leader_log_start = 0
-        self._taken_end = log_end  #: End of the records handed to the log, which may not have them yet.
+        self._taken_end = log_end  #: End of the records handed to the log; it may not have written them yet.
         self._taken_epoch = last_epoch
         self._acked: Ack | None = None
 

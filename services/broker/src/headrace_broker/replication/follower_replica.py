@@ -539,6 +539,7 @@ class FollowerReplica:
 
     def _notify_watchers(self, before: int) -> None:
         if self._watchers and self.follower.high_watermark > before:
-            # The number of bytes is unknown here; a reader that waits for more waits for its timeout.
+            # The number of new bytes is unknown here, so each watcher learns of one byte. A fetch that waits for more
+            # is therefore answered only when its timeout ends.
             for watcher in self._watchers:
                 watcher.partition_advanced(self.partition, 1)

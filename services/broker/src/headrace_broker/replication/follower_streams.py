@@ -35,7 +35,7 @@ from .follower_replica import FollowerReplica
 
 logger = logging.getLogger("headrace.broker.replication")
 
-STREAM_WINDOW_BYTES = 32 * 1024 * 1024  #: Unacknowledged records of one stream.
+STREAM_WINDOW_BYTES = 32 * 1024 * 1024  #: Most bytes of unacknowledged records on one stream.
 HEARTBEAT_S = 1.0  #: Heartbeat interval (replication.proto, ``sends_heartbeats``).
 #: Silence after which a leader with heartbeats counts as disconnected or frozen. Doubled after each stream that ended
 #: so, up to SILENCE_MOST_S, until a push arrives: a large push may take as long.

@@ -94,7 +94,8 @@ class Scrubber:
             self._rest(ROUND_S_MIN - (self._clock.monotonic_ms() - began_ms) / 1000, until_changed=False)
 
     def _rest(self, seconds: float | None, *, until_changed: bool = True) -> None:
-        """Wait so long (None: until the end), or until the rate changes or the end has come."""
+        """Wait for ``seconds`` (None: without limit). Returns earlier when the scrubber stops and, with
+        ``until_changed``, when the rate changes."""
         due_ms = None if seconds is None else self._clock.monotonic_ms() + seconds * 1000
         with self._woken:
             while not self._stopping:

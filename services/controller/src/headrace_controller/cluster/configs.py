@@ -65,8 +65,8 @@ def alter(view: View, request: AlterConfigs) -> Decision:
         else:
             records += made
             results.append(ConfigResult(item.resource))
-    # ELR members of an ISR that is large enough now leave the ELR in the same batch, because the leader commits without
-    # them from there on.
+    # A lower min.insync.replicas may make a partition's ISR large enough. Its ELR is then emptied in the same batch:
+    # from there on the leader commits records that the ELR's members do not have.
     records += elections.after_min_insync_changed(view, records)
     return Decision(() if request.validate_only else tuple(records), tuple(results))
 

@@ -51,7 +51,8 @@ def begun(
 
 
 def cancelled(electorate: Electorate, key: Key) -> PartitionChangeRecord | None:
-    """The record back to the old replicas. InvalidReplicaAssignmentError: only replicas to be removed are in sync."""
+    """The record that cancels a reassignment: the partition gets its old replicas back. InvalidReplicaAssignmentError:
+    only replicas to be removed are in sync."""
     topic, partition = _found(electorate, key)
     stay = tuple(each for each in partition.replicas if each not in partition.adding)
     if partition.isr and not set(partition.isr).intersection(stay):

@@ -41,7 +41,8 @@ class Session:
     metadata_offset: int = 0
     connected: bool = True
     stream: int | None = None  #: Stream of its latest heartbeat; None: this leader has had none.
-    #: When the stream broke, and its grace; None: it did not break under this leader.
+    #: When the broker's stream broke (None: it did not break under this leader), and the grace period that began then,
+    #: in ms.
     broken_ms: float | None = None
     grace_ms: float = 0.0
     shutdown_offset: int | None = None

@@ -113,8 +113,8 @@ class RaftLog:
         return (end.term, end.offset) >= (self.last_term, self.end_offset)
 
     def last_place_up_to(self, place: Place) -> Place:
-        """The last place at or before ``place.offset`` whose term is at most ``place.term``: where two logs that differ
-        at ``place`` may still agree. Skips a whole term at a time (5.3, the end)."""
+        """The last place at or before ``place.offset`` whose term is at most ``place.term``. Two logs that differ at
+        ``place`` may still agree there. Skips a whole term at a time (5.3, the end)."""
         offset = min(place.offset, self.end_offset)
         while offset > self._start.place.offset:
             term = self.term_below(offset)

@@ -243,7 +243,8 @@ class RaftNode:
             self._on_vote_request(sender, body)
             return
         if body.term < self.term and not (isinstance(body, VoteResponse) and body.is_pre_vote):
-            # (A vote for a future term may come from a replica in an earlier one: the answer has the term asked for.)
+            # The response to a pre-vote is not stale: ``term`` is the voter's own term, which may be lower. The term
+            # that the pre-vote was for is its ``asked_term``.
             self._answer_stale(sender, body)
             return
         if body.term > self.term:

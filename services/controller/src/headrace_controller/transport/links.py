@@ -1,9 +1,9 @@
 """PeerLinks: the streams between this controller and the others, and Raft's messages on them.
 
-Every controller dials every voter; non-voters dial them too (by ``controller.quorum.bootstrap.servers`` until they know
-one). So two voters have two streams; messages use the newest. A stream begins with a hello from each side: the
-cluster's id, its own key (a node on its disk), the expected one. A stranger gets a typed error, and is dialed less
-often than an absent node.
+Every controller, voter or not, dials every voter. So two voters have two streams; messages use the newest stream. A
+controller that knows no voter yet dials the addresses in ``controller.quorum.bootstrap.servers``. A stream begins with
+a hello from each side: the cluster's id, the sender's own key (a node on its disk), and the key that it expects at the
+other end. A stranger gets a typed error, and is dialed less often than an absent node.
 
 ``send`` never waits: what cannot be sent is dropped when its place is needed (peers.py), as Raft expects. It is written
 in the same turn of the loop or the next one. ``peer_lost`` is called when the last stream to a replica has broken: a

@@ -68,7 +68,8 @@ def _odd_seats(
         poor = min(names, key=lambda name: (seats[name], name))
         if seats[rich] - seats[poor] <= 1:
             return odd
-        # The rich one sits in more topics than the poor one, so in some topic it sits and the other does not.
+        # ``rich`` has an odd seat in more topics than ``poor`` has, so in some topic ``rich`` has an odd seat and
+        # ``poor`` has none. Pass one such seat on.
         topic_id = min(
             (topic_id for topic_id, sitting in odd.items() if rich in sitting and poor not in sitting),
             key=lambda each: (_moves(rich, poor, each, sizes[each] // len(names), held), each),
@@ -79,5 +80,6 @@ def _odd_seats(
 
 
 def _moves(rich: str, poor: str, topic_id: bytes, least: int, held: Mapping[tuple[str, bytes], int]) -> int:
-    """Moves when the seat changes owners: 1 if the rich one holds a partition for it, -1 if the poor one does."""
+    """How many more partitions move when ``rich`` passes the seat on to ``poor``: 1 if ``rich`` holds a partition for
+    it, -1 if ``poor`` does."""
     return (held.get((rich, topic_id), 0) > least) - (held.get((poor, topic_id), 0) > least)

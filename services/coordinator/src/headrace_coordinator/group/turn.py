@@ -8,8 +8,9 @@ from .reconciling import Current
 from .records import CurrentValue, Key, TargetValue, Value, encode_key, encode_value, pack, pack_epochs
 from .state import Group, GroupsState, Member
 
-#: Up to this size a decision is written whole or not at all. A larger one, of a very large group, may be cut: any first
-#: part of it is valid by itself, because it releases partitions before it assigns them, and a replay continues.
+#: A decision up to this size is written whole or not at all. A larger decision (of a very large group) is written in
+#: parts, and after a crash the log may have only its first records. They are valid by themselves, because a decision
+#: releases partitions before it assigns them. The coordinator that replays them goes on from there.
 ATOMIC_BYTES_MAX = 256 * 1024
 DEPARTED_MAX = 64  #: Departures of a group that are kept, to answer former members.
 

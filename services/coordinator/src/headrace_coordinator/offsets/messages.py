@@ -130,7 +130,8 @@ class DescribeLag(NamedTuple):
 
 
 class LagStatus(enum.Enum):
-    """Burrow's judgement. A group's is OK, WARN or ERR; the last three are a partition's, and a group's error."""
+    """How a partition or a group does, by Burrow's rules. A group has OK, WARN or ERR. A partition has OK, WARN, STOP,
+    STALL or REWIND; one partition with STOP, STALL or REWIND gives its group ERR."""
 
     OK = "OK"
     WARN = "WARN"  #: The consumer works, and falls behind.
