@@ -75,7 +75,7 @@ class ConfigKey:
     refusal: str | None = None
     scope: Scope = Scope.READ_ONLY
     source: str = "Kafka"
-    #: Of a topic's key: the server's key with the default for topics that do not set it.
+    #: For a topic's key: the broker's key whose value applies to topics that do not set their own.
     server_key: str | None = None
 
     @property

@@ -1,7 +1,7 @@
 """Deleted files that are still on the disk: renamed (``.deleted``, ``-delete``), and removed some time later.
 
 The delay (``file.delete.delay.ms``) leaves time to restore what was deleted by mistake; readers of a deleted file have
-it open. Removing a large file takes up to a second, so it does not happen in the turns of the directory's writer: any
+it open. Removing a large file takes up to a second, so the directory's writer does not do it: appends would wait. Any
 one thread may remove these files, which have no owner.
 
 Without a timer: callers ask ``next_due_ms``. A crash loses the queue; the next start of the directory removes all files

@@ -23,8 +23,8 @@ decides:
 To undo a move, remove the marker, durably, before the future.
 
 Synchronous. ``LogCopy.begin`` and ``catch_up`` belong on a thread of their own; ``finish`` and ``commit`` are one
-action of the source's ``DirectoryWriter``. An OSError that they raise is the source's; the target's is
-TargetFailedError.
+action of the source's ``DirectoryWriter``. OSError: the source directory's disk failed. TargetFailedError: the target
+directory's disk failed.
 """
 
 from __future__ import annotations
@@ -332,7 +332,7 @@ class LogCopy:
 
     def commit(self, target_id: uuid.UUID) -> None:
         """Make the copy the log. MoveInDoubtError: unknown. MarkerStaysError, TargetFailedError, other HeadraceError:
-        it did not happen. OSError is the source's."""
+        the move did not happen. OSError: the source directory's disk failed."""
         source, target = self.log.directory, f"{self._target_root}/{self.log.topic_partition}"
         try:
             write_file_atomically(self._fs, f"{source}/{MARKER}", MoveMarker(target_id, self.name).encode())

@@ -106,7 +106,7 @@ class ProducerEntry:
     epoch: int
     batches: tuple[ProducerBatch, ...] = ()
     coordinator_epoch: int = -1
-    last_timestamp_ms: int = -1  #: Of its last batch or marker.
+    last_timestamp_ms: int = -1  #: Time of its last batch or marker.
     transaction_first_offset: int | None = None  #: Start of its open transaction; None: none is open.
     #: Its bytes in a snapshot; None: changed since the last one. A table of a million producers is written at each
     #: roll, and few of them have changed.

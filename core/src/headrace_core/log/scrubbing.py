@@ -187,7 +187,8 @@ def index_files(segment: LogSegment) -> tuple[bytes, bytes]:
 
 
 def replace_index_files(fs: FileSystem, log: PartitionLog, segment: LogSegment, files: tuple[bytes, bytes]) -> bool:
-    """Replace a sealed segment's index files, in the owner's turn; False when the log no longer has the segment."""
+    """Replace a sealed segment's index files; False when the log no longer has the segment. Call it through
+    ``DirectoryWriter.run``."""
     if segment not in log.segments[:-1]:
         return False
     write_file_atomically(fs, segment.index.file.path, files[0])

@@ -4,8 +4,9 @@ The writer appends; readers in any thread look up and read, always below an end 
 The writer publishes bytes first, then ``size``, then index entries. So an entry is never visible before its batch, and
 no lock is needed.
 
-An index entry is used only after a comparison with its batch. Where the two differ, one of them is damaged: the log is
-read whole, with CRCs. Either it is damaged (CorruptLogError), or indexes are rebuilt from it, in memory.
+An index entry is used only after a comparison with its batch. Where the two differ, the index or the log is damaged. So
+the whole log is read, with CRCs. Either the log is damaged (CorruptLogError), or the indexes are rebuilt from it, in
+memory.
 
 An index entry is (last offset of a batch, position where it starts): reading at the offset after a batch finds that
 batch first, and skips it.
@@ -32,7 +33,7 @@ logger = logging.getLogger(__name__)
 RETIRED_SUFFIX = ".retired"
 _WALK_BYTES = 8192  #: Bytes per read of a walk over headers: a whole index interval and more.
 _WINDOW_BYTES = 1024 * 1024  #: Bytes per read of a walk over whole batches.
-#: Blocks reserved ahead of a growing segment: as much again as it has, up to this.
+#: Limit of the bytes reserved ahead of a growing segment; below it, as many bytes as the segment has.
 _AHEAD_BYTES_MAX = 64 * 1024 * 1024
 AHEAD_FROM_BYTES = 4 * 1024 * 1024
 #: Held briefly while a reader stores what it found (a largest timestamp, rebuilt indexes), and while a truncation
@@ -51,7 +52,8 @@ class BatchMeta(NamedTuple):
     size: int
     base_offset: int
     last_offset: int
-    #: Of its records: -1 when compaction has left none, although the header keeps a time.
+    #: Largest timestamp of the batch's records; -1 when compaction has left no record, although the header keeps a
+    #: time.
     max_timestamp_ms: int
 
     @classmethod
@@ -74,7 +76,8 @@ class IndexMismatchError(CorruptLogError):
 
 class Cut(NamedTuple):
     """Where to cut a segment: before the batch at ``place`` (None: not at all), so that it ends with ``end_offset``.
-    That is below the requested offset if a batch straddles it, or if it lies in a gap from compaction."""
+    ``end_offset`` is below the requested offset if a batch straddles that offset, or if it lies in a gap from
+    compaction."""
 
     place: Place | None
     end_offset: int
@@ -96,14 +99,14 @@ class LogSegment:
         self.size = 0  #: Published bytes.
         #: Largest timestamp, and the last offset of its batch; None: unknown (a sealed segment).
         self._largest: TimestampOffset | None = TimestampOffset(-1, base_offset)
-        #: Of the first batch (its max timestamp, as in Kafka), for segment.ms; None while empty or not looked up.
+        #: Max timestamp of the first batch, as in Kafka, for segment.ms; None while empty or not looked up.
         self.first_timestamp_ms: int | None = None
         self.created_ms = 0
         #: Fault of the index files; None: none found, or they were rebuilt.
         self.index_fault: str | None = None
         #: (size, offset after the last batch at this size); None: not looked up.
         self._end: tuple[int, int] | None = None
-        #: Whether the time index matches the log, as one not loaded from its file does.
+        #: Whether the time index matches the log. A time index that was not loaded from its file does.
         self._times_checked = True
         #: Whether the segment was written or truncated since it was opened, or since its indexes were last completed.
         self._is_changed = False
@@ -126,9 +129,9 @@ class LogSegment:
         reserve_bytes: int = 0,
         file: str | None = None,
     ) -> LogSegment:
-        """Create an empty segment; the names are durable once the caller synced the directory. OSError leaves none of
-        its files. ``file``: an empty file to rename, for a segment that the log needs: a lack of room or of descriptors
-        for its indexes' files is ignored then, and the next start makes them."""
+        """Create an empty segment; the names are durable once the caller synced the directory. After an OSError no file
+        of the segment is left. ``file``: an empty file to rename, for a segment that the log needs. A lack of room or
+        of descriptors for the index files is then ignored, and the next start makes these files."""
         if file is not None:
             fs.rename(file, f"{directory}/{segment_name(base_offset)}{LOG_SUFFIX}")
         log = fs.open_lazily(f"{directory}/{segment_name(base_offset)}{LOG_SUFFIX}", create=True)
@@ -141,7 +144,8 @@ class LogSegment:
                 with _shortages_tolerated() if file is not None else contextlib.nullcontext():
                     index.create()
         except (OSError, ServerBusyError):
-            # The owner may continue in the segment before: a file that claims its next offset must not stay.
+            # The owner may continue in the previous segment: a file that claims that segment's next offset must not
+            # stay.
             with contextlib.suppress(OSError, ServerBusyError):
                 segment.delete_files()
             raise
@@ -175,8 +179,8 @@ class LogSegment:
         return last_offset - self.base_offset <= RELATIVE_OFFSET_MAX
 
     def write(self, buffers: Sequence[Buffer], size: int) -> None:
-        """Write bytes behind the published end, invisible before ``publish``. OSError leaves a part, other errors
-        nothing."""
+        """Write bytes behind the published end, invisible before ``publish``. After an OSError a part of the bytes may
+        be written; after other errors nothing is."""
         _ = self.largest_timestamp  # needed by ``publish``: a damaged log raises before a byte is written to it
         end = self.size + size
         if end > self._reserved_end and end > AHEAD_FROM_BYTES and self.reserves_ahead:
@@ -195,7 +199,7 @@ class LogSegment:
         since = self._bytes_since_index
         entries: list[tuple[int, int, TimestampOffset]] = []
         if self.first_timestamp_ms is None and self.size == 0 and batches and batches[0].max_timestamp_ms >= 0:
-            self.first_timestamp_ms = batches[0].max_timestamp_ms  # else the header is read for it
+            self.first_timestamp_ms = batches[0].max_timestamp_ms  # otherwise the header is read when it is needed
         for size, _, last_offset, max_timestamp_ms in batches:
             if max_timestamp_ms > largest.timestamp_ms:
                 self._largest = largest = TimestampOffset(max_timestamp_ms, last_offset)
@@ -303,7 +307,7 @@ class LogSegment:
     def _complete(self, *, sealing: bool = False) -> None:
         largest = self.largest_timestamp
         if sealing and largest.timestamp_ms < 0 and self.size and not self.header_at(0).record_count:
-            # Headers only; but every sealed segment has a time entry.
+            # Compaction has left only headers, but every sealed segment needs a time entry.
             for place in self.places(0, self.size):
                 self.time_index.maybe_append(place.header.max_timestamp_ms, place.header.last_offset, sealing=True)
         self.time_index.maybe_append(largest.timestamp_ms, largest.offset, sealing=True)
@@ -380,8 +384,8 @@ class LogSegment:
             self.distrust_indexes(fault)
 
     def distrust_indexes(self, why: str) -> None:
-        """Decide whether log or indexes are damaged, by reading every batch: CorruptLogError if it is the log, else
-        both indexes are rebuilt in memory."""
+        """Decide whether log or indexes are damaged, by reading every batch: CorruptLogError if the log is damaged;
+        otherwise both indexes are rebuilt in memory."""
         offsets: list[tuple[int, int]] = []
         times: list[TimestampOffset] = []
         largest = TimestampOffset(-1, self.base_offset)
@@ -392,7 +396,7 @@ class LogSegment:
                 largest = TimestampOffset(header.max_timestamp_ms, header.last_offset)
                 times.append(largest)
         with _NOTING:
-            if self.size < size:  # cut meanwhile: the bytes read are gone, and the owner writes its indexes
+            if self.size < size:  # truncated meanwhile: the bytes read are gone, and the owner writes the indexes
                 raise IndexMismatchError(why)
             self.index.keep_in_memory(offsets)
             self.time_index.keep_in_memory(times)
@@ -407,7 +411,7 @@ class LogSegment:
         found = self._largest
         if found is None:
             looked_up = self._find_largest_timestamp()
-            with _NOTING:  # the owner may have found it too, and appended since: its value is newer
+            with _NOTING:  # the owner may have stored a value meanwhile, and appended since: that value is newer
                 found = self._largest
                 if found is None:
                     found = self._largest = looked_up
@@ -474,11 +478,11 @@ class LogSegment:
             return self.find_by_index(offset)
 
     def where_to_cut(self, offset: int, next_offset: int) -> Cut:
-        """How this segment ends without the records at and above ``offset``; ``next_offset``: of what follows it, or
-        will. A cut cannot be undone, so headers need proof: the CRCs of the last kept and first removed batch are
-        checked, and their base offsets, which no CRC covers, are compared with their neighbours. CorruptLogError
-        otherwise."""
-        self._check_times()  # the cut needs them, and must not fail halfway
+        """How this segment ends without the records at and above ``offset``; ``next_offset``: the offset at which the
+        next segment begins, or will. A cut cannot be undone, so the headers are checked first: the CRCs of the last
+        kept and of the first removed batch, and their base offsets (which no CRC covers) against their neighbours.
+        CorruptLogError if a check fails."""
+        self._check_times()  # the cut needs the indexes, and must not fail halfway
         try:
             return self._cut_by_index(offset, next_offset)
         except IndexMismatchError as mismatch:
@@ -534,8 +538,8 @@ class LogSegment:
             return self._time_place(*self.time_index.entries_around(timestamp_ms))
 
     def _time_place(self, before: TimestampOffset, entry: TimestampOffset) -> int:
-        """Position of a time entry's batch: the first one with that timestamp, all before it have earlier ones. Checks
-        all batches from the entry ``before`` on."""
+        """Position of the batch that a time entry names: the first batch with that timestamp; all earlier batches have
+        earlier timestamps. Checks all batches from the entry ``before`` on."""
         if entry.timestamp_ms < 0:
             return 0
         path = self.time_index.file.path
@@ -570,9 +574,9 @@ class LogSegment:
         return next_offset
 
     def cut(self, place: Place, limit: int, end: int, end_offset: int) -> tuple[int, int]:
-        """Where the last whole batch before position ``limit`` ends, and the next one's base offset. The batches end at
-        position ``end``, beyond the limit, and what follows begins with ``end_offset``. ``place``, a batch at or before
-        the limit, is kept whole even if it alone exceeds it."""
+        """Where the last whole batch before position ``limit`` ends, and the base offset of the next batch. The batches
+        end at position ``end``, beyond the limit, and what follows begins with ``end_offset``. ``place``, a batch at or
+        before the limit, is kept whole even if it alone exceeds it."""
         position, header = place
         after = position + header.size
         if after > end:
@@ -633,9 +637,9 @@ class LogSegment:
 
 
 class BatchWalk:
-    """Iterates over headers, several for each read while batches are small. CorruptLogError where they are out of
-    order; IndexMismatchError where the first one ends above ``indexed_offset`` (-1: unknown), or no other ends with
-    it."""
+    """Iterates over headers, several for each read while batches are small. CorruptLogError where batches are out of
+    order. IndexMismatchError where the first batch ends above ``indexed_offset`` (-1: unknown), or no later batch ends
+    with it."""
 
     __slots__ = ("_chunk", "_chunk_at", "_end", "_indexed_offset", "_next_offset", "_position", "_segment")
 
@@ -673,8 +677,9 @@ class BatchWalk:
         if self._indexed_offset >= 0:
             if header.last_offset > self._indexed_offset:
                 raise self._mismatch(f"the batch there has offsets {header.base_offset} to {header.last_offset}")
-            # Below it: Kafka up to 3.9 writes one entry for several batches of a group (on followers, and when it
-            # compacts): the position of the first, and the last offset of the last.
+            # A batch may end below it: Kafka up to 3.9 writes one entry for several batches that it appends together
+            # (on followers, and when it compacts). The entry has the position of the first of them, and the last offset
+            # of the last.
             if header.last_offset == self._indexed_offset:
                 self._indexed_offset = -1
         if header.base_offset < self._next_offset or not self._segment.fits(header.last_offset):
@@ -697,7 +702,7 @@ class BatchWalk:
 
 @contextlib.contextmanager
 def _shortages_tolerated() -> Iterator[None]:
-    """Of room on the disk, and of descriptors."""
+    """Ignore a lack of room on the disk, and of file descriptors."""
     with full_disk_tolerated(), contextlib.suppress(ServerBusyError):
         yield
 
@@ -711,8 +716,8 @@ def _cannot_follow(path: str, position: int, header: BatchHeader, next_offset: i
 
 
 def show_compaction(segments: Iterable[LogSegment]) -> bool:
-    """Whether compaction left a gap between batches, or within one. Walks over headers up to the first one;
-    CorruptLogError. (A topic may have been compacted before its policy changed, or before its files were copied
+    """Whether compaction left a gap between batches, or within one. Walks over headers up to the first gap.
+    Raises CorruptLogError. (A topic may have been compacted before its policy changed, or before its files were copied
     here.)"""
     for segment in segments:
         next_offset = segment.base_offset

@@ -183,9 +183,10 @@ class DirectoryWriter:
         self._enqueue((log, append))
 
     def run(self, action: Callable[[], T], *, log: PartitionLog | None = None) -> asyncio.Future[T]:
-        """Run a change (create, truncate, roll, delete, write checkpoints, ...) on the directory's thread, in its turn:
-        after what was queued before it and before what comes later, for this log, or for all logs. A HeadraceError of
-        the action is the future's; an OSError fails the directory, except for a full disk (DiskFullError)."""
+        """Run a change (create, truncate, roll, delete, write checkpoints, ...) on the directory's thread: after what
+        was queued before it and before what comes later, for this log, or for all logs. The thread runs nothing else
+        meanwhile. The future raises the action's HeadraceError. An OSError fails the directory, except for a full disk
+        (DiskFullError)."""
         self._check_open()
         future: asyncio.Future[T] = self._loop.create_future()
         self._enqueue(ActionEntry(log, action, _resolver(future)))

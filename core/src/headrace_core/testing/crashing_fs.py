@@ -75,8 +75,8 @@ class Fault:
     times: int = 1  #: Number of failures, from the nth on.
     path_ends: str = ""
     path_contains: str = ""
-    partial_bytes: int = 0  #: Of a failing write: how many of its bytes are written.
-    #: Of a failing flush: chooses pages that reached the disk all the same; None: none.
+    partial_bytes: int = 0  #: For a write that fails: how many of its bytes are written.
+    #: For a flush that fails: chooses the pages that reach the disk nevertheless; None: no page does.
     rng: random.Random | None = None
     seen: int = 0
 

@@ -15,7 +15,8 @@ from headrace_core.types import check_topic_name
 from .options import KNOWN as SOURCE_OPTIONS
 from .options import client_settings, unknown_notes
 
-#: ``topic`` is the sink's; the others are Spark's. Source options are accepted too, so that one set serves both.
+#: The sink itself uses ``topic``; Spark uses the others. Source options are accepted too, so that one set of options
+#: serves both.
 KNOWN = ("topic", "checkpointLocation", "queryName", "path", "groupIdPrefix", *SOURCE_OPTIONS)
 
 #: Client keys that the sink sets itself -> why.

@@ -61,7 +61,7 @@ class HeldDirectory:
         return self.space.is_full, len(directory.logs) + len(directory.quarantined), -self.space.free_bytes
 
     def measure(self) -> None:
-        """Measure the free space; a failure is the disk's. Call in the loop."""
+        """Measure the free space; an error counts as a failure of the disk. Call in the event loop."""
         assert self.writer is not None
         assert self.space is not None
         try:

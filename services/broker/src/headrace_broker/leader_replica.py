@@ -101,7 +101,7 @@ class LeaderReplica:
         self._unchecked: deque[_Appending] = deque()
         #: Checked appends that wait while the log changes directories; None: not held.
         self._held: list[_Appending] | None = None
-        self._released = _NEVER_HELD  #: Of the last ``hold``.
+        self._released = _NEVER_HELD  #: Set when the last ``hold`` ends.
         self._active = log.active
         self._seen_bytes = self._active.size
 

@@ -25,7 +25,7 @@ from .controller_link import ProducerIdBlock
 logger = logging.getLogger(__name__)
 
 PREFETCH_AT = 0.9  #: Used part of a block at which the next one is requested (Kafka's ProducerIdManager).
-#: Kafka's highest epoch for producers; the next one is a coordinator's, to fence the last producer.
+#: Kafka's highest epoch for producers. Only a coordinator uses the epoch above it, to fence the last producer.
 EPOCH_MAX = 2**15 - 2
 
 Allocate = Callable[[], Awaitable[ProducerIdBlock]]  #: Requests a block from the controller.

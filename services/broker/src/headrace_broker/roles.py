@@ -457,8 +457,8 @@ class Roles:
                 self._events.emit(PartitionFailed(partition=partition, reason=outcome.message))
 
     def _is_open(self, partition: TopicPartition, topic: TopicImage) -> bool:
-        """Whether the log is open for this topic. One without its topic's id (the broker died during the creation) is
-        created again, which adds the id, and refused if it is another topic's."""
+        """Whether the log is open for this topic. A log without a topic id (the broker died while it created the log)
+        is created again, which adds the id. A log of another topic is refused."""
         log = self._storage.log(partition)
         return log is not None and log.topic_id is not None and log.topic_id.bytes == topic.topic_id
 

@@ -43,7 +43,7 @@ from .storage import MetadataStorage
 
 Subscriber = Callable[[MetadataImage, MetadataDelta], None]  #: Called with each committed change, in order.
 
-_REPLAY_BYTES = 1 << 18  #: About the bytes of log replayed in one turn, to keep it short.
+_REPLAY_BYTES = 1 << 18  #: About the bytes of log replayed before the event loop runs other tasks.
 
 
 class Applier:

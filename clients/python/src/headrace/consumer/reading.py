@@ -242,7 +242,7 @@ class Reading:
     # --- returning records -------------------------------------------------------------------------------------------
 
     def next_slice(self) -> tuple[Slice, RecordIterator | None] | None:
-        """The next slice to read from. Raises the error of a partition in its turn."""
+        """The next slice to read from. Raises a partition's error when the partition is next."""
         while True:
             if self._resumed:
                 item, iterator = self._resumed.popleft()

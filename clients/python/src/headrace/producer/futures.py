@@ -18,7 +18,7 @@ __all__ = ["AsyncRecordFuture", "ManyFuture", "RecordFuture"]
 
 
 class ManyFuture:
-    """The outcome of all records of one send_many or send_arrow call: done when each record's is known.
+    """The outcome of all records of one send_many or send_arrow call: done when the outcome of each record is known.
 
     Blocking callers use ``result``; asyncio callers await it. It fails with the first failure in sending order.
     """

@@ -102,7 +102,7 @@ class Facts:
     #: Registered brokers without heartbeats, tried nevertheless: a dead one refuses connections, a hanging one is
     #: silent.
     fenced_brokers: Mapping[int, Tried] = field(default_factory=dict)
-    #: Of a cluster on this machine; ``data`` is its directory.
+    #: The directory of a cluster on this machine; "": the cluster is elsewhere.
     data: str = ""
     local: tuple[LocalNode, ...] = ()
     features: Mapping[str, FeatureInfo] = field(default_factory=dict)

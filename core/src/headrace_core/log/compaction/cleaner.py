@@ -40,7 +40,7 @@ from .windows import RateLimiter, feed_segment
 
 logger = logging.getLogger(__name__)
 
-#: Runs an action in the turn of the log's owner (``DirectoryWriter.run``), and waits for its result.
+#: Runs an action while the log's owner runs nothing else (``DirectoryWriter.run``), and waits for its result.
 Execute = Callable[[Callable[[], bool]], bool]
 
 #: An aborted transaction in a .txnindex: version, producer id, first offset, last offset, last stable offset.
@@ -404,7 +404,7 @@ def _next_offset(segment: LogSegment) -> int:
 def swap_segments(
     fs: FileSystem, log: PartitionLog, old: Sequence[LogSegment], cleaned: CleanedSegment, *, cuts: int
 ) -> bool:
-    """Replace ``old`` by ``cleaned``, in the owner's turn; durable when this returns. False, without a change, unless
+    """Replace ``old`` by ``cleaned``, durably. Call it through ``DirectoryWriter.run``. False, without a change, unless
     they are neighbouring sealed segments of the log and its ``cuts`` are unchanged: a segment that was cut, filled and
     rolled again is the same object with other records.
 

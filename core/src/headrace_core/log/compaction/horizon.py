@@ -15,7 +15,7 @@ from ...records import BatchHeader
 
 HORIZON_BIT = 0x40  #: Bit 6 of a batch's attributes: its base timestamp is a delete horizon.
 
-NO_CONTROL_TYPE = -1  #: Of a batch that is no control batch (``ABORT`` and ``COMMIT`` are the others).
+NO_CONTROL_TYPE = -1  #: The type of a batch that is no control batch; ``ABORT`` and ``COMMIT`` are the other types.
 
 
 class Verdict(enum.IntFlag):

@@ -7,7 +7,8 @@ A broker has one manager for each log directory, which owns it, and a pool of th
         manager.clean(cleaner, log, target, execute=on_owner, producers=table.last_records())     on a thread
 
 ``plan`` and ``clean`` may be called from any thread; ``truncated`` and ``forget`` change files: ``LogDirectory`` calls
-them when a log is cut or removed, in its owner's turn (``DirectoryWriter.run``), where ``execute`` runs too.
+them when a log is cut or removed. These calls and ``execute`` run while the log's owner runs nothing else
+(``DirectoryWriter.run``).
 """
 
 from __future__ import annotations

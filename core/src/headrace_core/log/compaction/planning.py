@@ -38,7 +38,7 @@ class CleanableSegment(NamedTuple):
     base_offset: int
     size: int
     largest_timestamp_ms: int
-    first_timestamp_ms: int | None  #: Of its first batch; None when it is empty.
+    first_timestamp_ms: int | None  #: Timestamp of its first batch; None when it is empty.
 
 
 @dataclass(frozen=True, slots=True)

@@ -152,11 +152,11 @@ class PartitionFollower:
         self.log_start = log_start
         self.log_end = log_end
         self.durable_end = durable_end
-        self.last_epoch = last_epoch  #: Of the last record; -1: none.
+        self.last_epoch = last_epoch  #: Leader epoch of the last record; -1: no record.
         self.high_watermark = min(max(high_watermark, log_start), log_end)
         self.state = FollowerState.JOINING
         self.error: HeadraceError | None = None  #: Why it is OUT.
-        self.handle = -1  #: Of the current join; -1: none.
+        self.handle = -1  #: Handle of the current join; -1: no join.
         self._leader_high_watermark = 0
         self._leader_log_start = 0
         self._taken_end = log_end  #: End of the records handed to the log; it may not have written them yet.

@@ -552,8 +552,8 @@ class PartitionLeader:
         min_insync: int,
         recovering: bool = False,
     ) -> bool:
-        """Apply metadata of this leader epoch. Older metadata changes only ``min_insync``, which is the topic's, and
-        returns False. Newer metadata ends an open proposal."""
+        """Apply metadata of this leader epoch. Older metadata changes only ``min_insync``, which depends on the topic
+        alone, and returns False. Newer metadata ends an open proposal."""
         self.min_insync = min_insync
         is_new = self._in_sync.metadata(isr, partition_epoch, replicas, recovering)
         self._recompute()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 #: This many bytes per second or more is no throttle (Kafka's default is the largest long).
 UNLIMITED = 2**63 - 1
-#: Burst after a rest: the rate times this. Kafka's is 11 s; shorter ones are better for a shared link.
+#: Burst after a rest: the rate times this. Kafka uses 11 s; shorter bursts are better for a shared link.
 BURST_MS = 1_000
 
 

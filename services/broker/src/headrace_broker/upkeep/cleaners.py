@@ -217,7 +217,7 @@ class Cleaners:
         return True
 
     def _in_turn(self, writer: DirectoryWriter, log: PartitionLog, action: Callable[[], bool]) -> bool:
-        """Run ``action`` in the turn of the directory's writer, and wait for its result."""
+        """Run ``action`` on the directory's writer, while it runs nothing else, and wait for the result."""
         result: concurrent.futures.Future[bool] = concurrent.futures.Future()
 
         def ended(done: asyncio.Future[bool]) -> None:

@@ -1,8 +1,8 @@
 """Expires idle producers: one task for all logs of the broker (KIP-854).
 
 Every ``producer.id.expiration.check.interval.ms`` it checks the tables of all logs, some at a time, on a thread. The
-directory's writer then removes, in its turn, those that still have not written for ``producer.id.expiration.ms``. Their
-time is that of the last append here, not that of the records (core/log/producer_state.py).
+directory's writer then removes the producers that still have not written for ``producer.id.expiration.ms``. What counts
+is the time of a producer's last append on this broker, not the timestamps of its records (core/log/producer_state.py).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ..threads import WorkThreads
 logger = logging.getLogger(__name__)
 
 _LOGS_AT_ONCE = 64  #: Logs checked together.
-#: Producers removed in one turn of the writer: some milliseconds without appends to the directory.
+#: Producers that the writer removes at a time. Appends to the directory wait some milliseconds meanwhile.
 _FORGOTTEN_AT_ONCE = 10_000
 
 

@@ -1,8 +1,8 @@
 """Removes old segments: one task for all logs of the broker.
 
 Every ``log.retention.check.interval.ms`` it walks over the logs, some at a time, so that 5,000 of them never stall the
-loop. A thread judges them (perhaps reading from the disk), the directory's writer changes those with expired segments,
-in its turn, and the leaders learn their new log start. It also removes deleted files when their delay is over.
+loop. A thread finds logs with expired segments (it may read from the disk). The directory's writer removes these
+segments, and the leaders learn their new log start. The task also removes deleted files when their delay is over.
 
 A follower's log starts where its leader's does (``FollowerReplica``), and is skipped here.
 
@@ -33,7 +33,7 @@ from ..threads import WorkThreads
 logger = logging.getLogger(__name__)
 
 LOGS_AT_ONCE = 64  #: Logs judged together.
-#: Logs changed in one turn of the writer: some milliseconds without appends to the directory.
+#: Logs that the writer changes at a time. Appends to the directory wait some milliseconds meanwhile.
 CHANGED_AT_ONCE = 8
 TICK_S = 5.0  #: Interval of checks for due files and full directories.
 

@@ -34,7 +34,7 @@ ROUND_S_MIN = 3600.0  #: Least time from the beginning of one round to that of t
 
 
 class Scrubber:
-    """``start`` and ``stop`` belong to the event loop; the rest is the thread's."""
+    """Call ``start`` and ``stop`` in the event loop; all other methods run on the scrubber's thread."""
 
     def __init__(
         self,

@@ -1,16 +1,16 @@
 """Plan which replicas move when brokers join or leave. Pure; the whole plan, with as few moves as possible.
 
     divert    redirect replicas that are on their way to a draining broker
-    drain     move each replica of a draining broker to the broker with the fewest replicas that does not bring two
-              replicas of the partition into one rack
-    fill      give a broker below its share (all replicas / all brokers, rounded down) replicas of those that have
-              most, until it has it: never more moves than replicas were missing
-    lead      even out preferred leaders by changing the order of replicas, which moves no data: over all, and as far
-              as that permits within each topic, because topics differ in load
+    drain     move each replica of a draining broker to the broker with the fewest replicas; if possible, to one
+              that does not bring two replicas of the partition into one rack
+    fill      move replicas to brokers below their share (all replicas / all brokers, rounded down), from the brokers
+              with most replicas; never more moves than replicas were missing
+    lead      even out preferred leaders by changing the order of replicas, which moves no data: first over all
+              partitions, then within each topic (topics differ in load) as far as the first permits
 
-A replica takes the position of the one that it replaces, so leadership moves along. Moving partitions are left out, and
-fill and lead skip unhealthy ones. Fenced brokers keep their replicas and get none: a restart moves nothing. Source: the
-goals of Cruise Control's replica and leader distribution, without its load model: replicas count alike.
+A new replica takes the position of the replica that it replaces, so leadership moves along. Moving partitions are left
+out, and fill and lead skip unhealthy ones. Fenced brokers keep their replicas and get none: a restart moves nothing.
+Source: the goals of Cruise Control's replica and leader distribution, without its load model: replicas count alike.
 
 Plans are queued; ``reassignment.py`` starts a few moves at a time, ``balancing.py`` says when to plan.
 """
@@ -27,9 +27,9 @@ from headrace_core.types import NO_LEADER
 
 Key = tuple[bytes, int]  #: (topic id, partition number)
 
-_Edges = dict[int, dict[int, dict[Key, None]]]  #: leader -> another replica -> the partitions of these two
+_Edges = dict[int, dict[int, dict[Key, None]]]  #: leader -> another replica -> the partitions that both have
 
-#: Replicas of a broker examined before the best of them moves: topics are spread well, not perfectly.
+#: How many replicas of a broker are examined before the best of these moves: topics are spread well, not perfectly.
 _CANDIDATES_MAX = 64
 
 
@@ -89,8 +89,9 @@ class _Planner:
         ]
 
     def divert(self, broker_id: int) -> None:
-        """Redirect replicas on their way there: all that a partition brings to draining brokers, or none. A plan with
-        one left would not begin (reassignment.py), and would be planned again and again."""
+        """Redirect replicas that are moving to this broker. Of one partition, all replicas that move to draining
+        brokers are redirected, or none. A move with such a replica left would not begin (reassignment.py), and would be
+        planned again and again."""
         for topic, number, partition in self._image.partitions_on(broker_id):
             key = (topic.topic_id, number)
             if len(self._changed) >= self._moves_max:
@@ -106,16 +107,17 @@ class _Planner:
                 self._put(key, before, after)
 
     def _lost(self, partition: PartitionImage, replicas: Sequence[int]) -> list[int]:
-        """Replicas on their way to a draining broker."""
+        """Those of ``replicas`` that are being added on a draining broker."""
         brokers = self._image.brokers
         return [each for each in replicas if each in partition.adding and each in brokers and brokers[each].draining]
 
     def _may_leave(self, key: Key, partition: PartitionImage) -> bool:
-        """Not without a leader to copy from, and not if queued already."""
+        """Whether a replica may move: the partition has a leader to copy from, and no queued move."""
         return partition.leader != NO_LEADER and key not in self._image.ledger.queued
 
     def drain(self, broker_id: int) -> None:
-        """Move the replicas there. One that cannot be redirected from a draining broker comes first."""
+        """Move the replicas of this broker to others. A partition with replicas that are being added on a draining
+        broker is skipped: ``divert`` comes first."""
         for topic, number, partition in self._image.partitions_on(broker_id):
             if len(self._changed) >= self._moves_max:
                 return
@@ -128,8 +130,8 @@ class _Planner:
                 self._replace(key, now, broker_id, taker)
 
     def _best_taker(self, now: tuple[int, ...], gone: int, leaving: tuple[int, ...]) -> int | None:
-        """The broker that replaces ``gone``; None: every candidate has a replica already. Best is one whose own replica
-        is ``leaving``: it has the data."""
+        """The broker that replaces ``gone``; None: every candidate has a replica already. A broker whose own replica
+        is ``leaving`` is preferred: it has the data."""
         stay = [replica for replica in now if replica != gone]
         racks = self._racks(stay)
         able = [broker for broker in self._takers.values() if broker.broker_id not in now]
@@ -164,7 +166,8 @@ class _Planner:
             moved = self._feed(hungry, givers, share)
 
     def _feed(self, hungry: Sequence[int], givers: Mapping[int, deque[Key]], share: int) -> bool:
-        """Give to the broker with the fewest, until all have their share or can take nothing. True if it gave any."""
+        """Give replicas to the broker with the fewest, until all ``hungry`` brokers have their share or can take no
+        more. Returns whether any replica was given."""
         moved = False
         able = [each for each in hungry if self._replicas[each] < share]
         while able and len(self._changed) < self._moves_max:
@@ -177,7 +180,8 @@ class _Planner:
         return moved
 
     def _take_one(self, taker: int, givers: Mapping[int, deque[Key]], share: int) -> bool:
-        """Take one from the broker with the most that has a suitable one; False: there is none."""
+        """Move one replica to ``taker``, from the broker with the most replicas that has a suitable one. False: no
+        broker has."""
         for giver in sorted(givers, key=lambda each: (-self._replicas[each], each)):
             if self._replicas[giver] <= share:
                 return False
@@ -189,7 +193,8 @@ class _Planner:
         return False
 
     def _best_key(self, giver: int, taker: int, keys: deque[Key]) -> Key | None:
-        """The partition that moves best between the two: it evens out its topic, and its leaders."""
+        """The partition whose move from ``giver`` to ``taker`` evens out most: preferred leaders first, then its
+        topic."""
         wants_leader = self._leaders[taker] < self._leaders[giver] - 1
         best, best_score = None, (False, -(2**62))
         legal = 0
@@ -211,8 +216,8 @@ class _Planner:
         return len(self._racks(after)) >= len(self._racks(now))
 
     def lead(self) -> None:
-        """Even out preferred leaders: of all partitions, then of each topic; and again, because the second may have
-        opened paths for the first. The second never worsens the first, so it terminates."""
+        """Even out preferred leaders: first over all partitions, then within each topic. Repeated, because the second
+        step may open paths for the first. The second step never undoes the first, so the repetition ends."""
         if not (self._uneven_leaders() or self._uneven_topics()):
             return
         edges: _Edges = {}
@@ -227,8 +232,8 @@ class _Planner:
             self._lead_evenly(edges)
 
     def _lead_evenly(self, edges: _Edges) -> None:
-        """Pass preferred leadership along paths of brokers, from those that lead most to those that lead least, until
-        no path leads from one to another that leads at least two fewer."""
+        """Pass preferred leadership along paths of brokers, from those that lead most partitions to those that lead
+        least. Stop when no path goes from a broker to another that leads at least two partitions fewer."""
         for _ in range(self._moves_max):
             path = self._path(edges)
             if path is None or len(self._changed) + len(path) > self._moves_max:
@@ -237,8 +242,9 @@ class _Planner:
                 self._hand_over(edges, next(reversed(edges[leader][follower])), follower)
 
     def _lead_topics_evenly(self, edges: _Edges, keys: Sequence[Key]) -> bool:
-        """Pass leadership where a broker leads at least two more of a topic than a follower does, if it leads more of
-        all, or gets a partition of another topic back, of which it leads fewer. False: there was none."""
+        """Pass leadership of a partition to a follower that leads at least two fewer of the topic's partitions.
+        Condition: the leader leads more partitions in all than the follower, or gets the leadership of another topic's
+        partition in return. False: no leadership was passed."""
         any_handed = False
         for key in keys:
             of_topic = self._topic_leaders(key[0])
@@ -260,7 +266,8 @@ class _Planner:
         return any_handed
 
     def _way_back(self, edges: _Edges, leader: int, follower: int, not_of: bytes) -> Key | None:
-        """A partition that ``leader`` may pass to ``follower`` without making a topic less even, or None."""
+        """A partition of another topic that ``leader`` may pass to ``follower`` without making that topic less even, or
+        None."""
         best, best_more = None, 0
         for key in itertools.islice(edges.get(leader, {}).get(follower, ()), _CANDIDATES_MAX):
             of_topic = self._topic_leaders(key[0])
@@ -285,7 +292,8 @@ class _Planner:
                 edges.setdefault(now[0], {}).setdefault(other, {})[key] = None
 
     def _path(self, edges: _Edges) -> list[int] | None:
-        """Shortest path from the broker that leads most to one that leads at least two fewer; None: there is none."""
+        """Shortest path from a broker, tried from the one that leads most, to a broker that leads at least two
+        partitions fewer; None: there is no path."""
         for source in sorted(self._takers, key=lambda each: (-self._leaders[each], each)):
             before = {source: source}
             waiting = deque([source])
@@ -324,7 +332,7 @@ class _Planner:
                 self._leaders[replicas[0]] += 1
 
     def _movable(self) -> Iterator[tuple[Key, PartitionImage]]:
-        """Healthy partitions that are not moving or queued."""
+        """Healthy partitions without a reassignment in progress or queued."""
         queued = self._image.ledger.queued
         for topic in self._image.topics.values():
             for number, partition in enumerate(topic.partitions):
@@ -375,7 +383,7 @@ class _Planner:
         return counts
 
     def _racks(self, replicas: Collection[int]) -> set[str | int]:
-        """Racks of these replicas; a broker without one is a rack of its own."""
+        """Racks of these replicas; a broker without a rack counts as a rack of its own."""
         brokers = self._image.brokers
         racks: set[str | int] = set()
         for replica in replicas:

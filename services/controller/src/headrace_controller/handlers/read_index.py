@@ -136,7 +136,7 @@ class ReadIndexBarriers:
 
     @property
     def lag(self) -> MetadataLag:
-        """Of the state that this controller serves."""
+        """The lag of the metadata that this controller serves."""
         return self._freshness.lag(self._clock.monotonic_ms())
 
     @property

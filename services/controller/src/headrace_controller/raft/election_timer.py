@@ -8,7 +8,8 @@ LOST_LEADER_TICKS = 3  #: Limit of the election timeout, in ticks, after the con
 
 
 class ElectionTimer:
-    """Expires after ``election_ticks`` to twice that, drawn at each reset, so that split votes are rare."""
+    """Expires after a timeout between ``election_ticks`` and twice ``election_ticks``. The timeout is drawn again at
+    each reset, so that split votes are rare."""
 
     __slots__ = ("_draw", "_elapsed", "_election_ticks", "_is_lost", "_timeout")
 
@@ -36,7 +37,8 @@ class ElectionTimer:
         self._elapsed = 0
 
     def leader_lost(self) -> None:
-        """Shorten the timeout: the connection to the leader broke, or no leader is known and the voters are there."""
+        """Shorten the timeout: the connection to the leader broke, or no leader is known and enough voters for an
+        election are connected."""
         if not self._is_lost:
             self._is_lost = True
             self._timeout = min(self._timeout, self._elapsed + 1 + self._draw(LOST_LEADER_TICKS))
@@ -58,5 +60,6 @@ class ElectionTimer:
 
     @property
     def hears_leader(self) -> bool:
-        """Whether the leader was heard within the minimum election timeout (6.2), so votes against it are refused."""
+        """Whether the leader was heard within the minimum election timeout (6.2): then this replica refuses its vote to
+        others."""
         return not self._is_lost and self._elapsed < self._election_ticks

@@ -1,4 +1,4 @@
-"""The log as a voter sees it: entries on its disk, and those on their way there.
+"""The log as a voter sees it: entries on its disk, and entries that are not written yet.
 
     start            durable      handed out         end
       |  on the disk    |   being written   |  not yet   |
@@ -38,15 +38,16 @@ class RaftLog:
         self._start = stored.start
         self._terms: list[tuple[int, int]] = list(stored.terms)
         self._voters: list[tuple[int, VoterSet]] = list(stored.voters)
-        #: Entries that are not durable yet, and how many of them are being written.
+        #: Entries that are not durable yet.
         self._tail: list[Entry] = []
+        #: How many of the entries in ``_tail`` are being written.
         self._handed = 0
         self._durable = stored.end_offset
         self._truncate_to: int | None = None
 
     @property
     def start(self) -> Place:
-        """The log holds what follows this; earlier entries are in a snapshot."""
+        """The log's first entry begins here; earlier entries are in a snapshot."""
         return self._start.place
 
     @property
@@ -78,7 +79,7 @@ class RaftLog:
 
     @property
     def voters_offset(self) -> int:
-        """End of the entry with that set; the log's start when no entry has it."""
+        """End of the entry with the latest set of voters; the log's start when the set is not in an entry."""
         return self._voters[-1][0] if self._voters else self._start.place.offset
 
     def voters_at(self, offset: int) -> VoterSet:
@@ -105,11 +106,13 @@ class RaftLog:
         return Place(offset, term)
 
     def has(self, place: Place) -> bool:
-        """Whether the log equals one with an entry of that term ending there, up to there."""
+        """Whether this log has an entry of term ``place.term`` that ends at ``place.offset``. Then it equals, up to
+        there, every log that has such an entry."""
         return self.term_below(place.offset) == place.term
 
     def is_up_to_date(self, end: Place) -> bool:
-        """Whether a log that ends there may be the leader's (5.4.1)."""
+        """Whether a candidate whose log ends at ``end`` may become leader: its log is as up to date as this one
+        (5.4.1)."""
         return (end.term, end.offset) >= (self.last_term, self.end_offset)
 
     def last_place_up_to(self, place: Place) -> Place:
@@ -162,7 +165,7 @@ class RaftLog:
         return tuple(found)
 
     def snapshot_chunk(self, snapshot: SnapshotId, position: int, max_bytes: int) -> tuple[bytes, bool] | None:
-        """As LogView's."""
+        """See ``LogView.snapshot_chunk``."""
         return self._view.snapshot_chunk(snapshot, position, max_bytes)
 
     def append(self, entry: Entry) -> None:
@@ -175,8 +178,8 @@ class RaftLog:
             self._voters.append((entry.next_offset, entry.voters))
 
     def adopt(self, entries: Sequence[Entry], committed: int) -> None:
-        """Add a leader's entries, the first of which follows an entry of this log: known ones stay, different ones are
-        replaced (5.3). Committed entries are never removed."""
+        """Add a leader's entries, the first of which follows an entry of this log. Entries that the log has stay;
+        entries that differ are replaced (5.3). Committed entries are never removed."""
         for number, entry in enumerate(entries):
             if entry.base_offset < self._start.place.offset or self.term_below(entry.next_offset) == entry.term:
                 continue

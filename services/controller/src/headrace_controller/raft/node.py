@@ -24,15 +24,17 @@ Invariants, and where they are easily lost:
   after the disk has what they refer to. A candidate counts its own vote only once it is durable.
 * A leader's own log counts in a majority only as far as it is durable (etcd issue 14370: a sole voter lost what it had
   acknowledged).
-* Only an entry of the leader's own term is committed by counting; those before it follow (5.4.2, figure 8). So a term
-  begins with an entry, and reads and changes of the voters wait until it is committed (6.4; the fix to 4.1).
+* Only an entry of the leader's own term is committed by counting replicas; earlier entries are committed with it
+  (5.4.2, figure 8). So a term begins with an entry. Reads and changes of the voters wait for its commit (6.4; the fix
+  to 4.1).
 * Voters change one at a time, and the next change waits for the commit of the one before (4.1). The latest set in the
-  log counts at once; if it is truncated, the one before it does.
-* A replica that hears from a leader does not help to depose it (4.2.3, 9.6): a server that was removed, or sees only
-  some of the others, disturbs none. Only a leader that transfers its leadership overrides this.
+  log counts at once; if its entry is truncated, the set before it counts.
+* A replica that hears from a leader does not vote for another (4.2.3, 9.6). So a replica that was removed, or is
+  connected to only some of the others, does not depose the leader. Only a leadership transfer overrides this.
 * A message to another directory's replica of this node is ignored: it was meant for the lost disk (KIP-853).
 
-``Ready`` is a to-do list (see types.py). One is carried out at a time; messages may be stepped meanwhile.
+``Ready`` is a to-do list (see types.py). The driver carries out one ``Ready`` at a time; it may call ``step``
+meanwhile.
 """
 
 from __future__ import annotations
@@ -106,7 +108,7 @@ class RaftNode:
         self.log = RaftLog(view, stored)
         #: Everything below is committed. Not stored: a leader sends it again, or commits again.
         self.committed = max(stored.start.place.offset, stored.committed)
-        #: False: it cannot write now (a full disk), so it does not stand for election; it follows and votes.
+        #: False: this replica cannot write now (a full disk), so it does not stand for election. It follows and votes.
         self.may_lead = True
         self._control = control
         # A log may be ahead of a lost or older term file: a term is never reused.
@@ -174,17 +176,18 @@ class RaftNode:
 
     @property
     def _may_stand(self) -> bool:
-        """It votes, or did before a change that may not be committed: then its log may be the only one that is long
-        enough, although its own vote does not count (4.2.2)."""
+        """Whether this replica may stand for election: it is a voter, or was one before a change of the voters that may
+        not be committed. In that case its log may be the only one that is long enough to win, although its own vote
+        does not count (4.2.2)."""
         return self.may_lead and any(self.key in voters for voters in self.log.voters_since(self.committed))
 
     @property
     def _is_alone(self) -> bool:
-        """The sole voter."""
+        """Whether this replica is the only voter, and does not lead yet."""
         return self.log.voters.keys == (self.key,) and self.role is Role.FOLLOWER
 
     def progress_of(self, key: ReplicaKey) -> Progress | None:
-        """A leader's view of a follower."""
+        """The progress of a follower; None unless this replica leads and replicates to it."""
         return self._progress.get(key)
 
     @property
@@ -194,7 +197,8 @@ class RaftNode:
 
     @property
     def is_at_rest(self) -> bool:
-        """It leads, every replica is up to date and knows it, and no request waits: ``ready`` would be empty."""
+        """Whether ``ready`` would be empty: this node leads, every replica is up to date and knows it, and no request
+        waits."""
         if self.role is not Role.LEADER or self._messages or self._replies or self._served or self._reads.are_asked:
             return False
         end = self.log.end_offset
@@ -207,8 +211,9 @@ class RaftNode:
 
     @property
     def ticks_until_due(self) -> int:
-        """Ticks until one may have an effect, unless a message or a request arrives first. At least 1, and at most the
-        heartbeat interval plus one: after a longer sleep the driver could not detect a pause of its process."""
+        """Number of ticks until a tick may have an effect, unless a message or a request arrives first. At least 1, and
+        at most the heartbeat interval plus one: after a longer sleep the driver could not detect a pause of its
+        process."""
         most = self.settings.heartbeat_ticks + 1
         if self._transfer_to is not None:
             left = 1
@@ -259,7 +264,8 @@ class RaftNode:
                 self._follow(sender)
                 self.log.check_kept(body.committed, sender)
                 self._commit(body.committed)
-                # It mentions only the term: once that is durable it waits for no entries.
+                # The answer mentions only the term. If the term is durable already, the answer need not wait for the
+                # disk.
                 say = self._send if self._state == self._saved else self._reply
                 say(sender, HeartbeatResponse(self.term, body.round))
             case SnapshotRequest():
@@ -284,25 +290,26 @@ class RaftNode:
         self._reads.ask(token, is_deferred=is_deferred)
 
     def peer_lost(self, key: ReplicaKey) -> None:
-        """The connection to or from ``key`` has broken; it may be dead, or back in a moment.
+        """The connection to or from the replica ``key`` has broken: the replica may be dead, or back in a moment.
 
-        If it leads, it no longer counts as heard, and this replica asks for votes within 1 to 3 ticks unless it hears
-        from it: all connections of a dead leader break. While a majority hears it, a majority refuses the pre-vote, and
-        nothing happens. A leader learns that messages on their way there are lost (ReportUnreachable).
+        If ``key`` leads, it no longer counts as heard. This replica asks for votes within 1 to 3 ticks unless the
+        leader is heard before: all connections of a dead leader break. While a majority hears the leader, a majority
+        refuses the pre-vote, and nothing happens. If this replica leads, its messages to ``key`` that are on their way
+        count as lost (ReportUnreachable).
         """
         if self.role is Role.LEADER:
             progress = self._progress.get(key)
             if progress is not None:
                 progress.lost()
-            if key == self._transfer_to:  # it may still win, but the transfer no longer waits
+            if key == self._transfer_to:  # ``key`` may still win, but the transfer no longer waits for it
                 self._transfer_to = None
         elif self.role is Role.FOLLOWER and key == self._leader:
             self._election_timer.leader_lost()
 
     def observe(self, key: ReplicaKey) -> None:
-        """A replica has connected: the present or next leader sends it the log, even if it does not vote. Messages on
-        their way there are lost, and sent again at once. A replica without a known leader that is connected to a
-        majority asks for votes within 1 to 3 ticks: controllers that start together wait for no timeout."""
+        """A replica has connected: the present or next leader sends it the log, even if it does not vote. Messages to
+        it that are on their way are lost, and sent again at once. A replica without a known leader that is connected to
+        a majority asks for votes within 1 to 3 ticks: controllers that start together wait for no timeout."""
         if key == self.key:
             return
         self._observers.add(key)
@@ -329,7 +336,7 @@ class RaftNode:
         return self._append_voters(self.voters.plus(key, address))
 
     def remove_voter(self, key: ReplicaKey) -> Entry:
-        """Remove a voter. The leader may remove itself: it resigns once that is committed (4.2.2).
+        """Remove a voter. The leader may remove itself: it resigns once the removal is committed (4.2.2).
 
         Raises NotControllerError, VoterChangeInProgressError, VoterNotFoundError, InvalidRequestError (the last voter).
         """
@@ -338,8 +345,8 @@ class RaftNode:
         return self._append_voters(self.voters.minus(key))
 
     def transfer(self, key: ReplicaKey) -> None:
-        """Transfer leadership (3.10): ``key`` is brought up to date and told to stand for election at once; cancelled
-        after an election timeout. Raises NotControllerError, VoterNotFoundError."""
+        """Transfer leadership (3.10): ``key`` is brought up to date, and then asked to stand for election at once. The
+        transfer is cancelled after an election timeout. Raises NotControllerError, VoterNotFoundError."""
         self._check_leading()
         check_voter(self.voters, key)
         if key != self.key:
@@ -349,7 +356,8 @@ class RaftNode:
             self._hand_over()
 
     def compacted(self, snapshot: SnapshotId) -> None:
-        """The state machine's own snapshot, of committed entries, is durable: the log begins behind it."""
+        """Call when the state machine's own snapshot (of committed entries) is durable: the log now begins behind
+        it."""
         assert snapshot.place.offset <= self.committed, f"{snapshot} is beyond what is committed, {self.committed}"
         if snapshot.place.offset > self.log.start.offset:
             self.log.compacted(snapshot)
@@ -386,8 +394,8 @@ class RaftNode:
         return self._in_hand
 
     def persisted(self, ready: Ready, *, snapshot_is_sound: bool = True) -> None:
-        """Step 2 of ``ready`` was done. ``snapshot_is_sound``: False when its chunk completed a snapshot with a wrong
-        checksum: it is requested again."""
+        """Call when step 2 of ``ready`` is done. ``snapshot_is_sound``: False when the chunk completed a snapshot with
+        a wrong checksum; the snapshot is then requested again."""
         assert self._in_hand is ready, "not what was handed out last"
         self._in_hand = None
         self.log.written()
@@ -498,7 +506,7 @@ class RaftNode:
 
     def _on_append(self, leader: ReplicaKey, request: AppendRequest) -> None:
         previous = request.previous
-        if previous.offset < self.committed:  # an old message: what is committed here is equal there
+        if previous.offset < self.committed:  # an old message: both logs are equal below this replica's commit offset
             self._reply(leader, AppendResponse(self.term, previous.offset, self.log.place_at(self.committed)))
         elif self.log.has(previous):
             self.log.adopt(request.entries, self.committed)
@@ -514,8 +522,9 @@ class RaftNode:
         assert self.committed <= self.log.end_offset, f"committed {self.committed} of {self.log.end_offset}"
 
     def _answer_stale(self, sender: ReplicaKey, body: Body) -> None:
-        """Tell a leader of an earlier term the present one. Without this answer a replica that returned with a higher
-        term could neither follow nor, being refused its pre-votes, win (etcd's raft has the same)."""
+        """Send the present term to a leader of an earlier term. Without this answer, a replica that returns with a
+        higher term could not follow this leader, and could not win either, because its pre-votes are refused. (etcd's
+        raft does the same.)"""
         if isinstance(body, AppendRequest | HeartbeatRequest | SnapshotRequest):
             self._reply(sender, AppendResponse(self.term, -1, Place(0, 0), is_rejected=True))
 
@@ -582,10 +591,10 @@ class RaftNode:
         for key in voters:
             if key != self.key and key not in self._progress:
                 self._progress[key] = Progress(self.settings, self.log.end_offset)
-        return entry  # a removed voter stays, as an observer: it has to learn of its removal
+        return entry  # a removed voter stays as an observer, so that it learns of its removal
 
     def _advance_commit(self) -> None:
-        """Commit what a majority has on disk, if it is of this term."""
+        """Commit what a majority has on disk, if the last of these entries is of this term."""
         offset = agreed(self.voters, self._durable_at)
         if offset <= self.committed or self.log.term_below(offset) != self.term:
             return
@@ -594,8 +603,8 @@ class RaftNode:
             self._retire()
 
     def _retire(self) -> None:
-        """Resign after its own committed removal (4.2.2): the others learn it at once, and one with the whole log takes
-        over without waiting for a timeout (3.10)."""
+        """Resign once the removal of this leader from the voters is committed (4.2.2). The other voters learn it at
+        once, and a voter with the whole log takes over without waiting for a timeout (3.10)."""
         self._send_all()
         heirs = [key for key in self.voters if self._progress[key].match == self.log.end_offset]
         if heirs:
@@ -677,7 +686,7 @@ class RaftNode:
             self._hand_over()
 
     def _on_refusal(self, sender: ReplicaKey, progress: Progress, body: AppendResponse) -> None:
-        """Go back to where the logs may agree; to a snapshot, if that lies before this log's start."""
+        """Go back to where the two logs may agree. If that is before the start of this log, send a snapshot."""
         start = self.log.start.offset
         if not progress.refused(body.previous_offset, self.log.last_place_up_to(body.match).offset):
             return

@@ -1,10 +1,11 @@
 """A follower's progress, as its leader sees it (etcd's tracker; Raft, 5.3).
 
-    PROBE       it is unknown where the two logs diverge: one message at a time
-    REPLICATE   they agree: messages are sent ahead, within limits, without waiting for answers
-    SNAPSHOT    what it needs is not in the log any more: it gets a snapshot, chunk by chunk
+    PROBE       it is unknown where the two logs diverge: the leader sends one message at a time
+    REPLICATE   the logs agree: the leader sends messages ahead, within limits, without waiting for answers
+    SNAPSHOT    the leader's log no longer has the entries that the follower needs: it sends a snapshot, chunk by chunk
 
-A refusal behind a gap, or the next heartbeat's answer, shows a lost message; so a loss costs a heartbeat.
+The leader learns of a lost message when the follower refuses a later message, because of the gap, or answers the next
+heartbeat. So a lost message costs at most a heartbeat interval.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ class Mode(enum.Enum):
 
 
 class Progress:
-    """See the module. ``match``: durable and equal below this; ``next_offset``: sent next."""
+    """See the module. ``match``: the follower's log is durable, and equal to the leader's, below this offset.
+    ``next_offset``: the leader sends entries from here on."""
 
     __slots__ = (
         "_bytes",
@@ -56,19 +58,20 @@ class Progress:
         self.mode = Mode.PROBE
         self.match = 0
         self.next_offset = next_offset
-        #: The leader's tick at which it sent the last heartbeat that was answered, or NEVER: shows whether it is heard.
+        #: The leader's tick at which it sent the last heartbeat that the follower answered, or NEVER.
         self.contact_at = NEVER
-        #: Ticks of its last answer of any kind, and of the last one with the whole log; or NEVER. Only for descriptions
-        #: of the quorum: old answers count too, so no decision may use it.
+        #: Ticks of the follower's last answer of any kind, and of its last answer when it had the whole log; or NEVER.
+        #: Only for descriptions of the quorum: old answers count too, so no decision may use these ticks.
         self.answered_at = NEVER
         self.caught_up_at = NEVER
-        #: The leader's log end at some tick: when ``match`` reaches it, it had caught up then.
+        #: The leader's log end at the tick ``goal_at``. When ``match`` reaches it, the follower had caught up at that
+        #: tick.
         self.goal = next_offset
         self.goal_at = NEVER
         self.round = 0  #: Last answered round of heartbeats.
         self.is_waiting = False  #: A probe or chunk is in flight.
         self.snapshot: SnapshotId | None = None
-        self.position = 0  #: Position of its next chunk.
+        self.position = 0  #: Position of the next chunk in ``snapshot``.
         self.sent_committed = 0  #: Commit offset that was sent last.
         self._in_flight: deque[tuple[int, int]] = deque()
         self._bytes = 0
@@ -82,11 +85,12 @@ class Progress:
         return len(self._in_flight) < limits.in_flight_messages_max and self._bytes < limits.in_flight_bytes_max
 
     def is_done(self, end: int) -> bool:
-        """It has all of a log that ends at ``end``, and knows that it is committed."""
+        """Whether the follower has all of a log that ends at ``end``, and knows that all of it is committed."""
         return self.mode is Mode.REPLICATE and self.match == end and self.sent_committed == end
 
     def touch(self, round_: int, sent_at: int) -> None:
-        """It answered that round of heartbeats, sent at that tick, and was there then."""
+        """Record that the follower answered the round of heartbeats ``round_``, which was sent at the tick
+        ``sent_at``."""
         self.round = max(self.round, round_)
         self.contact_at = max(self.contact_at, sent_at)
 
@@ -131,14 +135,14 @@ class Progress:
             self.install(log.snapshot)
         assert self.snapshot is not None
         chunk = log.snapshot_chunk(self.snapshot, self.position, self._settings.snapshot_chunk_bytes)
-        if chunk is None:  # removed meanwhile: a later one replaces it
+        if chunk is None:  # removed meanwhile: a later snapshot replaces it
             self.install(log.snapshot)
             chunk = log.snapshot_chunk(log.snapshot, 0, self._settings.snapshot_chunk_bytes)
             assert chunk is not None, f"{log.snapshot} is not there"
         return self.snapshot, self.position, *chunk
 
     def chunk_answered(self, body: SnapshotResponse) -> bool:
-        """The follower asks for the chunk at ``body.position``, or has them all. False: about another snapshot."""
+        """The follower asks for the chunk at ``body.position``, or has all chunks. False: it names another snapshot."""
         if self.mode is not Mode.SNAPSHOT or self.snapshot is None or self.snapshot.place != body.place:
             return False
         if body.is_installed:
@@ -186,7 +190,7 @@ class Progress:
         self._clear()
 
     def installed(self, offset: int) -> None:
-        """The snapshot up to there is durable: continue with entries. (Earlier refusals are outdated.)"""
+        """The snapshot that ends at ``offset`` is durable: continue with entries. (Earlier refusals are outdated.)"""
         self.match = max(self.match, offset)
         self.replicate()
 

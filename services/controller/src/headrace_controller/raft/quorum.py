@@ -46,7 +46,7 @@ def tally(voters: VoterSet, votes: Mapping[ReplicaKey, bool]) -> Outcome:
 
 
 def check_voter(voters: VoterSet, key: ReplicaKey) -> None:
-    """VoterNotFoundError."""
+    """VoterNotFoundError unless ``key`` is a voter."""
     if key not in voters:
         raise VoterNotFoundError(f"{key} is not a voter; the voters are {voters}")
 
@@ -63,7 +63,8 @@ def check_addition(voters: VoterSet, key: ReplicaKey) -> None:
 
 def check_caught_up(key: ReplicaKey, progress: Progress | None, *, end: int, term_start: int, lag_max: int) -> None:
     """ReplicaNotCaughtUpError: a voter far behind would stop commits until it has caught up (thesis, 4.2.1). ``end``:
-    of the leader's log; ``term_start``: start of its term, of which it must have some."""
+    end of the leader's log. ``term_start``: start of the leader's term; the new voter must have an entry of that
+    term."""
     match = -1 if progress is None else progress.match
     if end - match > lag_max or match <= term_start:
         raise ReplicaNotCaughtUpError(f"{key} has the log up to {max(match, 0)} of {end}; retry when it has caught up")
@@ -77,8 +78,8 @@ def check_removal(voters: VoterSet, key: ReplicaKey) -> None:
 
 
 def check_no_change(voters: VoterSet, *, is_committed: bool, has_committed_in_term: bool) -> None:
-    """VoterChangeInProgressError: the leader does not know yet that the ``voters`` are committed, or all before its own
-    term (the fix to 4.1)."""
+    """VoterChangeInProgressError: the leader does not know yet that the change to ``voters`` is committed, or has not
+    committed an entry of its own term (the fix to 4.1)."""
     if not has_committed_in_term:
         raise VoterChangeInProgressError("the leader has not committed an entry of its term yet; retry")
     if not is_committed:

@@ -5,10 +5,10 @@ has answered a heartbeat sent *after* that, which proves that no other node led 
 machine has applied up to that offset. All reads that arrive before a round of heartbeats share it. A deferred read
 begins no round: it waits for the next one, which another read begins or which is due anyway.
 
-**Rounds** of heartbeats are numbered within a term. An answer proves that the voter was there, in the leader's term,
-when that round was sent or later. The arrival of the *answer* proves nothing: it may be delayed or repeated. So a
-leader counts a voter as heard at the tick at which it sent what was answered (6.2 and, for the same reason, the lease
-of 6.4.1).
+**Rounds** of heartbeats are numbered within a term. An answer proves that the voter was alive, in the leader's term,
+when that round was sent or later. The time when the *answer* arrives proves nothing: it may be delayed or repeated. So
+the contact with a voter counts from the tick at which the leader sent the answered heartbeat (6.2 and, for the same
+reason, the lease of 6.4.1).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Rounds:
 
     def __init__(self, kept_ticks: int) -> None:
         self._kept_ticks = kept_ticks
-        self.latest = 0  #: Number of the last round that was sent; 0: none.
+        self.latest = 0  #: Number of the last round of heartbeats that was sent; 0: no round.
         self._first_at: deque[tuple[int, int]] = deque()  #: (tick, first round sent at it), ascending.
 
     def begin(self, tick: int) -> int:
@@ -40,14 +40,14 @@ class Rounds:
         return self.latest
 
     def sent_at(self, number: int) -> int:
-        """Tick at which that round was sent; NEVER for an invalid or old one."""
+        """Tick at which the round ``number`` was sent; NEVER for an invalid number or an old round."""
         for tick, first in reversed(self._first_at):
             if number >= first:
                 return tick
         return NEVER
 
     def end(self) -> None:
-        """It no longer leads; the next term's rounds begin at 1."""
+        """Call when this node stops leading. The rounds of its next term as leader begin at 1."""
         self.latest = 0
         self._first_at.clear()
 

@@ -13,13 +13,14 @@ class SnapshotReceiver:
     """See the module."""
 
     def __init__(self) -> None:
-        #: (term of the sending leader, snapshot, durable below this byte).
+        #: (term of the sending leader, snapshot, byte position below which it is durable).
         self._receiving: tuple[int, SnapshotId, int] | None = None
         self._waiting: tuple[int, SnapshotChunk] | None = None
         self._in_hand: tuple[int, SnapshotChunk] | None = None
 
     def offer(self, request: SnapshotRequest) -> int | None:
-        """A chunk has arrived. None: it is taken, or another one is and will be answered. Else the next position."""
+        """Offer a chunk that has arrived. None: it was taken, or another chunk is being written and will be answered.
+        Otherwise the position of the chunk that is needed next."""
         if self._receiving is None or self._receiving[:2] != (request.term, request.snapshot):
             self._receiving = (request.term, request.snapshot, 0)
         if self._waiting is not None or self._in_hand is not None:
@@ -37,8 +38,8 @@ class SnapshotReceiver:
         return None if self._in_hand is None else self._in_hand[1]
 
     def written(self, *, is_sound: bool) -> SnapshotChunk | None:
-        """The taken chunk is durable: returned, unless another snapshot is being received by now. ``is_sound``: False
-        when it was the last one, and the whole is damaged."""
+        """Call when the taken chunk is durable. Returns it, or None if another snapshot is being received by now.
+        ``is_sound``: False when it was the last chunk, and the whole snapshot is damaged."""
         taken, self._in_hand = self._in_hand, None
         if taken is None:
             return None

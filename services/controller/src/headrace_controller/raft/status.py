@@ -15,8 +15,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaStatus:
-    """``match``: durable there, and equal to the leader's log, below this; -1: unknown. Ticks since its last answer of
-    any kind, and since it had the whole log; None: not under this leader."""
+    """``match``: below this offset the replica's log is durable, and equal to the leader's log; -1: unknown.
+    ``last_contact_ticks_ago``: ticks since its last answer of any kind. ``caught_up_ticks_ago``: ticks since it had the
+    whole log. None: never under this leader."""
 
     key: ReplicaKey
     address: str
@@ -59,7 +60,7 @@ def _status_of(node: RaftNode, key: ReplicaKey) -> ReplicaStatus:
     if progress is None:  # the leader itself
         return ReplicaStatus(key, address, node.log_end_offset, 0, 0)
     answered_at = progress.answered_at
-    has_all = progress.match == node.log_end_offset  # (without appends, a silent one has the whole log too)
+    has_all = progress.match == node.log_end_offset  # (without appends, a silent replica has the whole log too)
     caught_up_at = answered_at if has_all else min(progress.caught_up_at, answered_at)
     return ReplicaStatus(
         key,

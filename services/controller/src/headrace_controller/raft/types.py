@@ -56,8 +56,8 @@ class VoterSet:
 
     @classmethod
     def of(cls, keys: Iterable[ReplicaKey], addresses: Mapping[int, str] | None = None) -> VoterSet:
-        """Sorted. ``addresses``: node id -> "host:port"; those of other nodes are ignored. ValueError when a node has
-        two directories."""
+        """A set of ``keys``, sorted. ``addresses``: node id -> "host:port"; addresses of other nodes are ignored.
+        ValueError when a node has two directories."""
         found = tuple(sorted(set(keys)))
         node_ids = {key.node_id for key in found}
         if len(node_ids) != len(found):
@@ -86,7 +86,7 @@ class VoterSet:
         return next((key for key in self.keys if key.node_id == node_id), None)
 
     def address(self, node_id: int) -> str:
-        """That voter's "host:port"; "" if unknown."""
+        """The "host:port" of the voter ``node_id``; "" if unknown."""
         return dict(self.addresses).get(node_id, "")
 
     def plus(self, key: ReplicaKey, address: str = "") -> VoterSet:
@@ -96,8 +96,8 @@ class VoterSet:
         return VoterSet.of((each for each in self.keys if each != key), dict(self.addresses))
 
 
-#: The bytes of an entry that Raft itself proposes: (kind, term, base offset, the voters: those of the new term or, for
-#: a VOTERS entry, the new ones). Called once for each, by the leader; all logs keep those bytes.
+#: Returns the bytes of an entry that Raft itself proposes. Arguments: kind, term, base offset, and the voters (of the
+#: new term or, for a VOTERS entry, the new voters). The leader calls it once for each entry; all logs keep those bytes.
 EncodeControl = Callable[[EntryKind, int, int, VoterSet], bytes]
 
 
@@ -110,7 +110,7 @@ class HardState:
 
 
 class Place(NamedTuple):
-    """A place in a log: below ``offset``, behind an entry of ``term``. (0, 0) is before everything."""
+    """A place in a log: below ``offset``, behind an entry of ``term``. (0, 0) is before all entries."""
 
     offset: int
     term: int
@@ -122,8 +122,8 @@ class Place(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Entry:
     """Offsets [base_offset, next_offset) of the log, proposed in ``term``. ``data``: its bytes, made once by the
-    proposing leader, and equal in every log. ``voters``: only of a VOTERS entry; the state machine ignores it and a
-    LEADER_CHANGE."""
+    proposing leader, and equal in every log. ``voters``: only in a VOTERS entry. The state machine ignores VOTERS and
+    LEADER_CHANGE entries."""
 
     kind: EntryKind
     term: int
@@ -165,7 +165,7 @@ class VoteRequest:
 
 @dataclass(frozen=True, slots=True)
 class VoteResponse:
-    """``asked_term``: that of the request. ``term``: the voter's own."""
+    """``asked_term``: the term of the request. ``term``: the voter's own term."""
 
     term: int
     asked_term: int
@@ -185,8 +185,8 @@ class AppendRequest:
 
 @dataclass(frozen=True, slots=True)
 class AppendResponse:
-    """``is_rejected``: the follower's log lacks ``previous``; ``match`` is a hint from its own. Else: equal to the
-    leader's, and durable, below ``match.offset``."""
+    """``is_rejected``: the follower's log lacks ``previous``; ``match`` is a hint where the two logs may agree.
+    Otherwise the follower's log is durable, and equal to the leader's log, below ``match.offset``."""
 
     term: int
     previous_offset: int
@@ -222,8 +222,9 @@ class SnapshotRequest:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotResponse:
-    """Durable below byte ``position`` of the snapshot, the next position; 0 after a damaged one. ``is_installed``: the
-    follower has it all, and its log begins there."""
+    """``position``: the follower has every byte below it on disk, and needs the chunk that begins there; 0 after a
+    damaged snapshot. ``is_installed``: the follower has the whole snapshot, and its log begins at the snapshot's
+    end."""
 
     term: int
     place: Place
@@ -307,12 +308,13 @@ class Ready(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RaftSettings:
-    """Times in ticks, sizes in bytes. An election begins after ``election_ticks`` to twice that without a leader."""
+    """Times in ticks, sizes in bytes. A replica without a leader starts an election after a random time between
+    ``election_ticks`` and twice ``election_ticks``."""
 
     election_ticks: int = 10
     heartbeat_ticks: int = 1
-    message_bytes_max: int = 1 << 20  #: Entries of one message, and of all in flight to one follower.
-    in_flight_bytes_max: int = 8 << 20
+    message_bytes_max: int = 1 << 20  #: Limit of the entries in one message.
+    in_flight_bytes_max: int = 8 << 20  #: Limit of the entries in flight to one follower.
     in_flight_messages_max: int = 64
     snapshot_chunk_bytes: int = 1 << 20
     learner_lag_max: int = 1_000  #: A learner that is behind by more offsets than this cannot become a voter.
@@ -325,9 +327,9 @@ class RaftSettings:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stored:
     """Content of the storage at a start. ``terms``: (term, start offset) of each term in the log from ``start`` on,
-    ascending; ``voters``: (offset after the entry, voters) of each VOTERS entry in it. ``start``: the snapshot before
-    the log, with its voters, or (0, 0) with the configured voters. ``committed``: known because a later snapshot holds
-    it."""
+    ascending; ``voters``: (offset after the entry, voters) of each VOTERS entry in the log. ``start``: the snapshot
+    before the log, with its voters, or (0, 0) with the configured voters. ``committed``: everything below is committed,
+    because a later snapshot holds it."""
 
     start: SnapshotId
     end_offset: int

@@ -6,8 +6,8 @@
     TopicsChanged, GroupConfigChanged       changes of the metadata
     DescribeGroup, ListGroups, ExplainGroup queries
 
-Pushed: ``HeartbeatReply`` with an assignment (the member's has changed), and ``MemberRemoved`` (it is no longer a
-member, and why).
+Pushed: ``HeartbeatReply``, when the member's assignment has changed, and ``MemberRemoved`` (says why it is no longer a
+member).
 
 **Connections.** A stream has a number, larger than those of all earlier streams of the process. Messages from an older
 stream of a member than its latest change nothing.
@@ -47,9 +47,10 @@ class GroupState(enum.StrEnum):
 class Heartbeat(NamedTuple):
     """A member joins (epoch 0) or continues. None: unchanged; when joining, every field counts.
 
-    ``owned``: the partitions read now, of the assignment with ``revision``. ``revision``: of the latest assignment
-    received (0: none); a different one than the group's is answered with the assignment. ``topic_regex``: "" none any
-    more. ``assignor``: "" none preferred. ``connection``: the number of its stream.
+    ``owned``: the partitions read now, of the assignment with ``revision``. ``revision``: revision of the latest
+    assignment that the member received (0: none); if the group has another one, the answer contains the assignment.
+    ``topic_regex``: "" ends a subscription by regex. ``assignor``: "" for no preference. ``connection``: the number of
+    the member's stream.
     """
 
     group_id: str

@@ -110,7 +110,7 @@ class ShardRunner:
         self._schedule()
 
     async def close(self) -> None:
-        """The shard is another coordinator's, or this one stops: fails all waiting requests."""
+        """Stop, because another coordinator owns the shard, or this one stops. All waiting requests fail."""
         self.shard.resign()
         self._turn()
         self._closed = True

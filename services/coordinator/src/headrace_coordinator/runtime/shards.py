@@ -48,7 +48,7 @@ class Shards:
 
     def of_group(self, group_id: str) -> ShardRunner:
         """The runner of a group's shard. InvalidGroupIdError; CoordinatorNotAvailableError: there are no shards yet;
-        NotCoordinatorError: by the metadata it is another coordinator's."""
+        NotCoordinatorError: by the metadata another coordinator owns the shard."""
         if not group_id:
             raise InvalidGroupIdError("the group id is empty: set group.id")
         if not self._count:

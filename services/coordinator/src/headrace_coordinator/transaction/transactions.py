@@ -378,7 +378,7 @@ class TransactionsStateMachine:
         return decision._replace(pushes=(_markers(transactional_id, after, after.partitions),))
 
     def _complete(self, transactional_id: str, before: Transaction, now_ms: int) -> Decision:
-        """All markers are there; the producer's next identity is the record's."""
+        """Complete the transaction: all its markers are written. The record has the producer's next id and epoch."""
         after = before._replace(
             producer_id=before.owner.producer_id,
             producer_epoch=before.owner.epoch,
