@@ -340,7 +340,7 @@ class _Segment:
         self._batches: list[BatchMeta] = []
         #: Batches that compaction has emptied: their times are of removed records.
         self._times_of_empty: list[int] = []
-        self._largest_ms = -1  #: Of batches that hold records.
+        self._largest_ms = -1  #: Largest timestamp of the batches that hold records.
 
     def verify(self) -> Iterator[FileLine | Problem]:
         file = self._fs.open(self.path)

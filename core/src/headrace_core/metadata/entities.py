@@ -87,7 +87,7 @@ class TopicImage(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def replication_factor(self) -> int:
-        """Of its first partition, after a reassignment in progress."""
+        """Replication factor of the first partition, after a reassignment in progress."""
         return len(self.partitions[0].replicas) - len(self.partitions[0].removing) if self.partitions else 0
 
 

@@ -200,7 +200,7 @@ class Listener:
         self._message_bytes_max = message_bytes_max
         self._connections_max = connections_max
         self._streams_max = streams_max
-        #: Of single requests, and of those with a response stream.
+        #: Bytes of single requests, and of requests with a response stream.
         self.requests, self.watches = RequestBytes(), RequestBytes()
         self._services: list[str] = []
         self._server: grpc.aio.Server | None = None

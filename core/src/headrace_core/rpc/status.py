@@ -28,7 +28,7 @@ from ..errors import (
 )
 
 ERROR_CODE_KEY = "headrace-error-code"
-#: Of an error's message on the wire. A call's goes into trailing metadata, of which clients accept 8 KiB.
+#: Limit of an error's message on the wire. The error of a call goes into trailing metadata: clients accept 8 KiB.
 MESSAGE_CHARS_MAX = 2_000
 LEADER_KEY = "headrace-controller-leader"  #: With NOT_CONTROLLER: the leader as "id epoch host:port".
 #: gRPC's text for a connection that never existed, so that nothing was sent.

@@ -24,7 +24,7 @@ class Loss(enum.Enum):
 
     ALL = "all"  #: All are lost.
     NONE = "none"  #: None is lost: the process was killed, the machine lives.
-    #: Of each file and directory, the first few changes arrived, the last of these perhaps in part.
+    #: The first few changes of each file and directory arrived, and the last of these perhaps in part.
     PREFIX = "prefix"
     #: Each block arrived or not, independently; missing ones in a longer file read as zeros. Names as PREFIX.
     BLOCKS = "blocks"

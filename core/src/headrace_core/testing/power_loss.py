@@ -132,7 +132,7 @@ _Entry = _Seen | _Write | _Cut | _Synced | _SyncFailed | _Made | _Renamed | _Rem
 
 
 def _read_journal(path: Path) -> Iterator[_Entry]:
-    """Its complete entries; the change of an incomplete one did not happen."""
+    """The complete entries of the journal; the change of an incomplete entry did not happen."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:

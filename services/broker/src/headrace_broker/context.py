@@ -23,12 +23,12 @@ from .settings import BrokerIdentity
 class BrokerLimits:
     """Bounds on what the broker holds for clients. Bytes unless said otherwise."""
 
-    request_bytes_max: int = 16 * 1024 * 1024  #: Of one request (socket.request.max.bytes).
+    request_bytes_max: int = 16 * 1024 * 1024  #: Limit of one request (socket.request.max.bytes).
     #: Of one fetch's answer (fetch.max.bytes); answers are cut earlier anyway.
     fetch_bytes_max: int = 55 * 1024 * 1024
-    #: Of one produce stream's unanswered requests; above it the stream is not read.
+    #: Limit of unanswered requests on one produce stream; above it the stream is not read.
     stream_bytes_max: int = 16 * 1024 * 1024
-    in_flight_bytes_max: int = 64 * 1024 * 1024  #: Of all produce streams together.
+    in_flight_bytes_max: int = 64 * 1024 * 1024  #: Limit of unanswered requests on all produce streams.
     request_timeout_ms: int = REQUEST_TIMEOUT_MS  #: Default timeout of a request (request.timeout.ms).
 
 

@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-#: Of replicas whose log has not changed directories, nearly all: saves an event each.
+#: Shared by all replicas whose log has not changed directories (nearly all): saves an event each.
 _NEVER_HELD = asyncio.Event()
 _NEVER_HELD.set()
 

@@ -60,7 +60,7 @@ class Mover(Protocol):
         """Resume appends, in ``log``."""
 
     def high_watermark(self, partition: TopicPartition) -> int:
-        """As far as known here."""
+        """The partition's high watermark, as far as this broker knows it."""
 
     def taken_over(self, partition: TopicPartition, target: HeldDirectory) -> None:
         """The log is in ``target`` now, and will be open there in a moment."""
@@ -123,7 +123,7 @@ class Moves:
         self._rng = rng
         self._events = events
         self._bytes_per_second = bytes_per_second
-        #: In the order of the requests; the first that is not cancelled is next.
+        #: Requested moves, in the order of the requests; the first move that is not cancelled is next.
         self._under_way: dict[TopicPartition, Move] = {}
         self._running: Move | None = None
         self._task: asyncio.Task[None] | None = None

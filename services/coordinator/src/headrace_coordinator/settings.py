@@ -33,7 +33,7 @@ class CoordinatorSettings:
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> CoordinatorSettings:
-        """From a node's values by name."""
+        """The settings from a node's configuration values, by name."""
         retention = RetentionSettings(**fields_from(RetentionSettings, values))
         return cls(
             groups=GroupSettings(**fields_from(GroupSettings, values)),

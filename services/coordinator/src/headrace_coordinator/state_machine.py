@@ -50,7 +50,7 @@ class ShardRecord(NamedTuple):
 
 
 class ClockSet(NamedTuple):
-    """From the runtime: the wall clock was set by so much, forward or (negative) back. No time has passed."""
+    """From the runtime: the wall clock was set by ``by_ms``, forward or (negative) back. No time has passed."""
 
     by_ms: int
 

@@ -63,7 +63,7 @@ def wanted_groups(group_ids: Iterable[str] | str) -> list[str]:
 
 
 def wanted_states(states: Iterable[str] | str | None) -> list[str]:
-    """In the wire's form; none means all. Raises InvalidArgumentError."""
+    """The names of these group states on the wire; an empty list means all. Raises InvalidArgumentError."""
     given = [states] if isinstance(states, str) else arguments.items("states", states or (), "states")
     for state in given:
         if not isinstance(state, str) or state.lower() not in GROUP_STATES:

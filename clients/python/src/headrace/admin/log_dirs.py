@@ -59,7 +59,7 @@ def wanted_moves(moves: Mapping[TopicPartitionReplica, str]) -> dict[TopicPartit
 async def describe_log_dirs(
     calls: AdminCalls, brokers: list[int] | None, wanted: dict[str, set[int]] | None, timeout: float | None
 ) -> dict[int, list[LogDirDescription]]:
-    """By broker; None: every live one."""
+    """The log directories of each broker. ``brokers`` None: all live brokers."""
     engine = calls.engine
     await engine.metadata.refresh([], deadline=engine.deadline(timeout))
     ids = sorted(engine.metadata.snapshot.brokers) if brokers is None else list(dict.fromkeys(brokers))

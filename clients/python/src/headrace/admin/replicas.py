@@ -40,7 +40,7 @@ def wanted_election(election_type: ElectionType) -> admin_pb2.ElectionType:
 
 
 def wanted_partitions(partitions: Iterable[TopicPartition] | None) -> list[TopicPartition] | None:
-    """In order, each once; None for all."""
+    """The partitions in order, each once; None: all partitions."""
     if partitions is None:
         return None
     if isinstance(partitions, str | TopicPartition):

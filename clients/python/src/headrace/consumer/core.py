@@ -60,7 +60,7 @@ class ConsumerCore:
         return self.group is not None and self.group.subscription is not None
 
     def in_group(self, what: str) -> GroupConsumer:
-        """Its group. Raises InvalidGroupIdError: ``what`` needs one."""
+        """The consumer's group. Raises InvalidGroupIdError: ``what`` needs a group."""
         self.reading.check_open()
         if self.group is None:
             check_group(self.config, what)

@@ -142,7 +142,7 @@ class InProcessDirectory(ClusterDirectory):
             self.end_at_exit()
 
     def down(self, *, gently: bool = True) -> tuple[Node, ...]:
-        """As for any cluster; the exit handler is dropped."""
+        """Stop the nodes, as for any cluster, and remove the exit handler."""
         stopped = super().down(gently=gently)
         forget(self)
         return stopped

@@ -111,7 +111,7 @@ def target_of(
 
 
 def in_order(targets: Iterable[tuple[Target, LogConfig]]) -> list[Target]:
-    """Those worth a cleaning now, overdue ones first, then the dirtiest."""
+    """The logs that are worth a cleaning now: overdue logs first, then the dirtiest."""
     worth = [
         target
         for target, config in targets

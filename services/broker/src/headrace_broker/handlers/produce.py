@@ -150,7 +150,7 @@ class _Pending(Expiring):
         self.answered = False
         #: Partitions (places in the request) whose records are on their way to the log.
         self.in_memory: set[int] = set()
-        self.is_over = False  #: Its bytes no longer count.
+        self.is_over = False  #: Whether the bytes of this request no longer count.
 
     def expire(self) -> None:
         self.stream.expired(self)

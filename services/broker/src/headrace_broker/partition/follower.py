@@ -84,7 +84,7 @@ class Take(NamedTuple):
 
 
 class Drop(NamedTuple):
-    """Not for this join: ignore it."""
+    """The message is not for this join: ignore it."""
 
 
 class Refuse(NamedTuple):

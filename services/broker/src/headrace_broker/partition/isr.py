@@ -151,7 +151,7 @@ class FollowerProgress:
         return not self.cannot_append and now_ms <= self.late_after_ms(lag_ms_max)
 
     def late_after_ms(self, lag_ms_max: int) -> int:
-        """Until when it may be behind."""
+        """Time until which the follower may be behind and stay in sync."""
         late_ms = self.caught_up_ms + lag_ms_max
         if self.joined:
             return late_ms

@@ -147,7 +147,7 @@ class FollowerReplica:
 
     @property
     def high_watermark(self) -> int:
-        """As far as known, and at most this log's end."""
+        """The leader's high watermark, as far as it is known here, and at most the end of this log."""
         return self.follower.high_watermark
 
     def begin(self, lanes: Lanes) -> None:

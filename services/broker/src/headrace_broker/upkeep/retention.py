@@ -114,7 +114,7 @@ class Retention:
             await self._check_directory(writer)
 
     async def make_room(self) -> None:
-        """In full directories, remove deleted files and expired segments."""
+        """Remove deleted files and expired segments in full directories."""
         for writer in self._writers():
             space = writer.space
             if space is None or not space.is_full:

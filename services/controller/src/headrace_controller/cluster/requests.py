@@ -130,7 +130,8 @@ class AlteredPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlterPartition:
-    """From the leader of the partitions (KIP-497). ``metadata_offset``: how far it has applied the metadata log."""
+    """The leader of the partitions proposes in-sync sets (KIP-497). ``metadata_offset``: how far it has applied
+    the metadata log."""
 
     broker_id: int
     broker_epoch: int
