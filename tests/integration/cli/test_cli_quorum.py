@@ -185,7 +185,7 @@ def test_a_voter_that_lost_its_disk_is_refused_as_itself_and_taken_back_as_a_new
         assert "--no-initial-controllers" in refused
 
         line = ("format", "--config", cluster.config(2), "--cluster-id", cluster_id)
-        assert "give --initial-controllers" in cluster(*line, code=2).err
+        assert "pass --initial-controllers" in cluster(*line, code=2).err
         cluster(*line, "--no-initial-controllers")
         cluster.restart("controller", 2)
         until(lambda: [each["id"] for each in cluster.quorum()["observers"]] == [2], "it follows as a stranger")

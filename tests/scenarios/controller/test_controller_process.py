@@ -27,6 +27,7 @@ from headrace_core.membership.metadata_follower import MetadataFollower
 from headrace_core.metadata import MetadataDelta, MetadataImage
 from headrace_core.node.ids import random_id
 from headrace_protos.v1 import admin_pb2, admin_pb2_grpc, cluster_pb2, cluster_pb2_grpc, metadata_pb2, metadata_pb2_grpc
+from tests.worlds.waiting import until
 from tests.worlds.waiting import until_async as eventually
 
 Make = Callable[..., Any]
@@ -142,13 +143,17 @@ def test_start_is_quick_and_small(make_controller: Make) -> None:
     assert rss_kib < 90 * 1024
 
 
+def is_serving(calls: Calls) -> bool:
+    answer = calls.health.Check(health_pb2.HealthCheckRequest(), timeout=60)
+    return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
+
+
 def test_health_and_reflection_answer_on_both_listeners_and_internal_calls_on_one(make_controller: Make) -> None:
     controller = make_controller()
     controller.start()
     for address in (controller.client, controller.internal):
         with Calls(address) as calls:
-            answer = calls.health.Check(health_pb2.HealthCheckRequest(), timeout=60)
-            assert answer.status == health_pb2.HealthCheckResponse.SERVING
+            until(lambda calls=calls: is_serving(calls), "healthy while it knows the leader")
     with Calls(controller.client) as calls, pytest.raises(grpc.RpcError) as failure:
         list(calls.cluster.FollowMetadata(cluster_request(), timeout=60))
     assert failure.value.code() is grpc.StatusCode.UNIMPLEMENTED

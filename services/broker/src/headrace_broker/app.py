@@ -28,7 +28,7 @@ from headrace_core.config.broker_keys import RACK_AWARE_SELECTORS
 from headrace_core.errors import FencedBrokerError, HeadraceError, ServerShuttingDownError
 from headrace_core.log import DEFAULT_FLUSH_INTERVAL_MS
 from headrace_core.log.descriptors import DescriptorCache
-from headrace_core.log.files import RealFileSystem
+from headrace_core.log.files import FileSystem, RealFileSystem
 from headrace_core.membership.broker_session import BrokerRegistration, BrokerSession, CannotLead
 from headrace_core.membership.controllers import Controllers
 from headrace_core.membership.image_store import ImageStore
@@ -108,7 +108,7 @@ STREAMS_GRACE_S = 2.0
 class Broker:
     """One broker in one event loop. ``start``, then ``run`` until it should stop, then ``stop``."""
 
-    def __init__(self, config: NodeConfig, *, events: Emitter | None = None) -> None:
+    def __init__(self, config: NodeConfig, *, fs: FileSystem | None = None, events: Emitter | None = None) -> None:
         self.config = config
         self.clock = SystemClock()
         self.events = events or Emitter()
@@ -133,7 +133,7 @@ class Broker:
         self.metadata = MetadataState(self._controllers)
 
         # The disks.
-        self._fs = DescriptorCache(RealFileSystem(), self.settings.current.open_files_max)
+        self._fs = DescriptorCache(fs or RealFileSystem(), self.settings.current.open_files_max)
         self.storage = Storage(
             self._fs,
             config.log_dirs,
