@@ -430,7 +430,7 @@ def test_without_any_coordinator_reading_goes_on_and_commits_say_why_they_do_not
     world.fill(1)
     sent += 1
     poll_until(reads_all, one, other)
-    assert world.reported == [], "nobody has lost anything, or read anything again"
+    assert world.reported == [], "no member lost or reread a record"
 
 
 def test_commits_that_do_not_wait_keep_their_order(make_world: Callable[..., ConsumerGroupWorld]) -> None:

@@ -222,7 +222,7 @@ def test_a_bug_that_one_partition_meets_takes_that_one_out_and_the_others_go_on(
             await until(lambda: sound.is_following and unsound.is_following)
 
             def stumble(push: Push) -> None:
-                raise AssertionError("what nobody foresaw")
+                raise AssertionError("an unforeseen error")
 
             unsound.pushed = stumble  # type: ignore[method-assign]
             broken = Push(unsound.handle, b"for one", 0, 0)
@@ -230,7 +230,7 @@ def test_a_bug_that_one_partition_meets_takes_that_one_out_and_the_others_go_on(
             leader.streams[-1].send(wire.response_to_proto(Response(pushes=(broken, whole, broken))))
             await until(lambda: sound.pushes)
             await until(lambda: leader.leaves == [unsound.handle])
-            assert [str(error) for error in unsound.stumbles] == ["what nobody foresaw"]
+            assert [str(error) for error in unsound.stumbles] == ["an unforeseen error"]
             assert sound.losses == 0
             assert len(leader.hellos) == 1
             del unsound.pushed
@@ -275,7 +275,7 @@ def test_a_leave_whose_listener_fails_is_confirmed_again() -> None:
 
             def fails_once() -> None:
                 reported.append(len(reported))
-                assert len(reported) > 1, "what nobody foresaw"
+                assert len(reported) > 1, "the error is reported"
 
             streams.confirm_leave(Replica(streams), fails_once)  # type: ignore[arg-type]
             await until(lambda: len(reported) == 2)

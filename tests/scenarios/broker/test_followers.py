@@ -91,7 +91,7 @@ def test_a_push_that_meets_a_bug_is_asked_for_anew_and_nothing_is_left_over(
 
             def stumbles(*arguments: Any) -> Any:
                 monkeypatch.setattr(victim, method, works)
-                raise AssertionError("what nobody foresaw")
+                raise AssertionError("an unforeseen error")
 
             monkeypatch.setattr(victim, method, stumbles)
             with pytest.raises(AssertionError) as met:

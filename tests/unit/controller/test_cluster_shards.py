@@ -18,7 +18,7 @@ from headrace_controller.cluster.requests import (
     RegisterCoordinator,
 )
 from headrace_controller.cluster.sessions import FIRST_HEARTBEAT_MS
-from headrace_controller.cluster.shards import NOBODY, Key, assign
+from headrace_controller.cluster.shards import NO_OWNER, Key, assign
 from headrace_core.errors import (
     BrokerIdNotRegisteredError,
     DuplicateBrokerRegistrationError,
@@ -216,7 +216,7 @@ def test_the_last_coordinator_may_stop_too_and_its_shards_are_nobodys() -> None:
     world = Shards()
     world.start(1)
     assert not world.lives(1, stop=True)
-    assert set(world.owners(GROUPS).values()) == {NOBODY}
+    assert set(world.owners(GROUPS).values()) == {NO_OWNER}
     assert world.lives(1, stop=True)
     world.upkeep()
     before = epochs(world)
@@ -269,7 +269,7 @@ def test_a_new_leader_of_the_controllers_takes_nobodys_shards_in_haste() -> None
     world.pass_time(8_000)
     assert epochs(world) == before
     world.pass_time(2_000)
-    assert set(world.owners(GROUPS).values()) == {NOBODY}
+    assert set(world.owners(GROUPS).values()) == {NO_OWNER}
 
 
 def test_topics_that_come_get_owners_and_deleted_ones_lose_theirs() -> None:
@@ -324,12 +324,12 @@ def test_any_owners_become_even_with_as_few_moves_as_can(sizes: list[int], coord
     rng = random.Random(seed)
     topics = []
     for topic, size in enumerate(sizes):
-        topics.append({(bytes([topic]), number): rng.choice([*range(1, 10), NOBODY]) for number in range(size)})
+        topics.append({(bytes([topic]), number): rng.choice([*range(1, 10), NO_OWNER]) for number in range(size)})
     changes = assign(topics, coordinators)
     for shards in topics:
         after = {key: changes.get(key, owner) for key, owner in shards.items()}
         if not coordinators:
-            assert set(after.values()) <= {NOBODY}
+            assert set(after.values()) <= {NO_OWNER}
             continue
         held = Counter(after.values())
         assert set(held) <= set(coordinators)

@@ -43,7 +43,7 @@ from tests.worlds.storage_world import (
     topic,
 )
 
-NOBODY = VoterSet.of([])
+NO_VOTERS = VoterSet.of([])
 FIRST_VOTERS = f"{DIRECTORY}/{snapshot_name(0, 0)}"
 
 
@@ -368,7 +368,7 @@ def test_a_snapshot_is_handed_out_in_pieces_of_any_size(rng: random.Random) -> N
             assert piece is not None
             data, is_last = data + piece[0], piece[1]
         assert data == whole
-    assert voter.storage.snapshot_chunk(SnapshotId(newest.place, NOBODY), 0, 100) is None
+    assert voter.storage.snapshot_chunk(SnapshotId(newest.place, NO_VOTERS), 0, 100) is None
     assert voter.storage.snapshot_chunk(voter.model.snapshot_id(0), 0, 100) is None
 
 
@@ -634,7 +634,7 @@ def test_the_first_voters_are_written_once() -> None:
     before = fs.files()
     write_first_voters(fs, ROOT, VOTERS)
     assert fs.files() == before
-    for others in (NOBODY, VOTERS.plus(KEYS[3]), VoterSet.of(VOTERS.keys, {1: "elsewhere:1"})):
+    for others in (NO_VOTERS, VOTERS.plus(KEYS[3]), VoterSet.of(VOTERS.keys, {1: "elsewhere:1"})):
         with pytest.raises(InvalidConfigError, match="refusing to overwrite it"):
             write_first_voters(fs, ROOT, others)
     fs.flip(FIRST_VOTERS, 100)
@@ -656,10 +656,10 @@ def test_the_first_voters_are_there_whole_or_not_at_all(loss: Loss, rng: random.
     clones.append(fs.crash_clone(rng, Loss.ALL))
     for clone in clones:
         write_first_voters(clone, ROOT, VOTERS)
-        assert open_storage(clone).stored(NOBODY).start.voters == VOTERS
+        assert open_storage(clone).stored(NO_VOTERS).start.voters == VOTERS
     assert FIRST_VOTERS in clones[-1].files()
 
 
 def test_nobody_votes_in_a_directory_that_was_formatted_to_wait() -> None:
-    storage = open_storage(formatted(voters=NOBODY))
-    assert storage.stored(VoterSet.of([KEYS[0]])).start.voters == NOBODY
+    storage = open_storage(formatted(voters=NO_VOTERS))
+    assert storage.stored(VoterSet.of([KEYS[0]])).start.voters == NO_VOTERS

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 
 from headrace_core.errors import NetworkError, NotControllerError
-from headrace_core.membership.controllers import NOBODY, Controllers
+from headrace_core.membership.controllers import Controllers
 from headrace_core.membership.leader_discovery import LeaderDiscovery
-from headrace_core.types import join_address, split_address
+from headrace_core.types import NO_LEADER, join_address, split_address
 
 _LOST = NetworkError("gone")
 
@@ -29,9 +29,9 @@ def test_who_leads_in_an_older_epoch_leads_no_more() -> None:
     controllers.led_by(1, 5)
     controllers.led_by(2, 4)
     assert (controllers.leader_id, controllers.leader_epoch) == (1, 5)
-    controllers.led_by(NOBODY, 5)  # a follower that has not heard who won
+    controllers.led_by(NO_LEADER, 5)  # a follower that has not heard who won
     assert controllers.leader_address == "a:1"
-    controllers.led_by(NOBODY, 6)  # an election is going on
+    controllers.led_by(NO_LEADER, 6)  # an election is going on
     assert controllers.leader_address is None
     controllers.led_by(3, 6)
     assert controllers.leader_address == "c:1"

@@ -11,8 +11,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
 from ..errors import NotControllerError
-
-NOBODY = -1  #: No leader is known.
+from ..types import NO_LEADER
 
 
 class Controllers:
@@ -23,7 +22,7 @@ class Controllers:
         self._bootstrap = tuple(dict.fromkeys(bootstrap))
         self._known: dict[int, str] = {}
         self._changed: list[Callable[[], None]] = []
-        self.leader_id = NOBODY  #: The leading controller, and its epoch (term).
+        self.leader_id = NO_LEADER  #: The leading controller, and its epoch (term).
         self.leader_epoch = -1
 
     @property
@@ -53,7 +52,7 @@ class Controllers:
 
     def led_by(self, leader_id: int, epoch: int) -> None:
         """``leader_id`` (-1: unknown) leads in ``epoch``, unless a later epoch is known."""
-        if epoch < self.leader_epoch or (epoch == self.leader_epoch and self.leader_id != NOBODY):
+        if epoch < self.leader_epoch or (epoch == self.leader_epoch and self.leader_id != NO_LEADER):
             return
         if (leader_id, epoch) != (self.leader_id, self.leader_epoch):
             self.leader_id, self.leader_epoch = leader_id, epoch

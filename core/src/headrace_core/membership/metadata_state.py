@@ -12,7 +12,8 @@ from collections.abc import Callable
 from ..errors import RequestTimedOutError
 from ..metadata import MetadataDelta, MetadataImage
 from ..metadata.freshness import MetadataLag
-from .controllers import NOBODY, Controllers
+from ..types import NO_LEADER
+from .controllers import Controllers
 
 #: Called after each change, with the new image and the changes.
 Watcher = Callable[[MetadataImage, MetadataDelta], None]
@@ -39,7 +40,7 @@ class MetadataState:
     @property
     def controller_id(self) -> int:
         """The active controller, -1 while unknown."""
-        return NOBODY if self.controllers is None else self.controllers.leader_id
+        return NO_LEADER if self.controllers is None else self.controllers.leader_id
 
     @property
     def lag(self) -> MetadataLag:

@@ -60,7 +60,7 @@ from .cluster.requests import Bootstrap, Request
 from .control_records import encode_control
 from .deciding import Decider
 from .raft import (
-    NOBODY,
+    NO_LEADER,
     AppendRequest,
     Entry,
     EntryKind,
@@ -171,7 +171,7 @@ class QuorumController:
     def is_serving(self) -> bool:
         """It leads, or follows a leader and has applied what was committed at its start; of a new cluster at least the
         first record, with the cluster's id."""
-        return self._has_caught_up and self._raft.leader != NOBODY and bool(self.image.cluster_id)
+        return self._has_caught_up and self._raft.leader != NO_LEADER and bool(self.image.cluster_id)
 
     @property
     def queued(self) -> int:
@@ -216,7 +216,8 @@ class QuorumController:
         voters, configured, seen_address = self._raft.voters, self.settings.voter_addresses, self.seen_address
         node_ids = [key.node_id for key in voters]
         leader = self._raft.leader
-        if leader != NOBODY and leader not in node_ids:  # a node formatted without voters does not know them at first
+        # A node formatted without voters does not know them at first.
+        if leader != NO_LEADER and leader not in node_ids:
             node_ids.append(leader)
         found = {each: voters.address(each) or configured.get(each, "") or seen_address(each) for each in node_ids}
         return {node_id: address for node_id, address in found.items() if address}
@@ -251,7 +252,7 @@ class QuorumController:
         leader = self._raft.leader
         if leader == self.node_id:
             return NotControllerError(f"controller {self.node_id} was just elected and is not ready yet; retry")
-        if leader == NOBODY:
+        if leader == NO_LEADER:
             return NotControllerError(f"controller {self.node_id} is not the leader and knows none; retry")
         address = self.addresses.get(leader, "")
         where = f"controller {leader}{address and f' at {address}'}"

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from headrace_core.errors import HeadraceError, NotControllerError, RequestTimedOutError
 
-from .raft import NOBODY, RaftLog, RaftNode, Ready, ReplicaKey, Role
+from .raft import NO_LEADER, RaftLog, RaftNode, Ready, ReplicaKey, Role
 
 Done = Callable[[Any], None]  #: Called exactly once, with the result or with a HeadraceError.
 
@@ -189,7 +189,7 @@ class HandOver:
         result: Answer | HeadraceError
         if still_leads and raft.transferring_to is not None:
             return []
-        if not still_leads and raft.leader == NOBODY:
+        if not still_leads and raft.leader == NO_LEADER:
             return []
         if raft.leader == self._to.node_id:
             result = Answer(None, applied)

@@ -48,7 +48,7 @@ from .requests import (
 )
 from .sessions import CoordinatorContact
 
-NOBODY = -1
+NO_OWNER = -1
 ID_BYTES = 16
 ENDPOINTS_MAX, NAME_MAX = 16, 255
 
@@ -145,7 +145,7 @@ def distribute(view: View) -> Decision:
     return Decision(tuple(reassigned(view.image)))
 
 
-def reassigned(image: MetadataImage, *, without: int = NOBODY) -> list[MetadataRecord]:
+def reassigned(image: MetadataImage, *, without: int = NO_OWNER) -> list[MetadataRecord]:
     """Changes that make the shards even over the coordinators that take any; ``without`` takes none."""
     coordinators = [
         each.coordinator_id
@@ -177,7 +177,7 @@ def next_epoch(image: MetadataImage, key: Key) -> int:
 def assign(topics: Iterable[Mapping[Key, int]], coordinators: Sequence[int]) -> dict[Key, int]:
     """The shards that change owners, with the new ones.
 
-    ``topics``: for each topic its shards with their present owners (NOBODY: none). Every topic's shards end even to
+    ``topics``: for each topic its shards with their present owners (NO_OWNER: none). Every topic's shards end even to
     within one over ``coordinators``, with as few moves as possible. The odd ones go to the coordinator with the fewest
     of the topics before.
     """
@@ -196,7 +196,7 @@ def _assign_topic(
 ) -> Iterator[tuple[Key, int]]:
     """Every shard with its future owner."""
     if not coordinators:
-        yield from ((key, NOBODY) for key in shards)
+        yield from ((key, NO_OWNER) for key in shards)
         return
     least, odd = divmod(len(shards), len(coordinators))
     held = Counter(owner for owner in shards.values() if owner in totals)
@@ -219,7 +219,7 @@ def _topic_shards(image: MetadataImage, name: str, owners: Mapping[Key, int]) ->
     if topic is None:
         return {}
     return {
-        (topic.topic_id, number): owners.get((topic.topic_id, number), NOBODY)
+        (topic.topic_id, number): owners.get((topic.topic_id, number), NO_OWNER)
         for number in range(len(topic.partitions))
     }
 

@@ -25,7 +25,7 @@ from headrace_core.rpc.server import Listener
 from headrace_protos.v1 import admin_pb2, admin_pb2_grpc
 
 from ..driver import ControllerDriver
-from ..raft import NOBODY
+from ..raft import NO_LEADER
 from .admin import AdminHandler
 
 #: Calls that every controller answers itself.
@@ -41,7 +41,7 @@ class LeaderLink:
         self._driver = driver
         self._channels: dict[str, grpc.aio.Channel] = {}
         self._waiting: set[Callable[[], None]] = set()
-        self._seen = NOBODY
+        self._seen = NO_LEADER
         driver.on_turn(self._look)
 
     async def call(self, method: str, request: Any, timeout_s: float) -> Any:

@@ -5,7 +5,7 @@ from .node import RaftNode
 from .status import QuorumStatus, ReplicaStatus, quorum_status
 from .types import (
     NO_DIRECTORY,
-    NOBODY,
+    NO_LEADER,
     AppendRequest,
     AppendResponse,
     EncodeControl,
@@ -33,8 +33,8 @@ from .types import (
 )
 
 __all__ = [
-    "NOBODY",
     "NO_DIRECTORY",
+    "NO_LEADER",
     "AppendRequest",
     "AppendResponse",
     "EncodeControl",

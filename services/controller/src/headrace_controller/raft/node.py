@@ -60,7 +60,7 @@ from .quorum import (
 from .reads import Reads, Rounds
 from .receiving import SnapshotReceiver
 from .types import (
-    NOBODY,
+    NO_LEADER,
     AppendRequest,
     AppendResponse,
     Body,
@@ -148,8 +148,8 @@ class RaftNode:
 
     @property
     def leader(self) -> int:
-        """Node id of this term's leader, if known; else NOBODY."""
-        return NOBODY if self._leader is None else self._leader.node_id
+        """Node id of this term's leader, if known; else NO_LEADER."""
+        return NO_LEADER if self._leader is None else self._leader.node_id
 
     @property
     def voters(self) -> VoterSet:

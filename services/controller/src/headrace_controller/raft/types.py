@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 Draw = Callable[[int], int]  #: A random number from 0 to below its argument.
-NOBODY = -1  #: Id of an unknown leader.
+NO_LEADER = -1  #: Id of an unknown leader.
 #: An unknown directory: of a sole voter that was configured but not formatted as one (KIP-853).
 NO_DIRECTORY = bytes(16)
 
