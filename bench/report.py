@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+import textwrap
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -114,11 +115,13 @@ def load(path: Path) -> tuple[Samples, dict[str, Any]]:
 def _facts(path: Path, result: dict[str, Any]) -> str:
     machine = result["machine"]
     shown = path.resolve().relative_to(ROOT) if path.resolve().is_relative_to(ROOT) else path
-    return (
+    rounds = f"{result['rounds']} rounds, medians; " if "rounds" in result else ""
+    facts = (
         f"Measured {result['date']} at commit {result['commit']} on {machine['cores']} cores ({machine['cpu']}), "
         f"{machine['memory_gib']} GiB, kernel {machine['kernel']}, Python {machine['python']}; "
-        f"{result.get('rounds', '?')} rounds, medians; `{shown}`."
+        f"{rounds}`{shown}`."
     )
+    return textwrap.fill(facts, 120, break_on_hyphens=False)
 
 
 def groups_table(result: dict[str, Any]) -> str:
@@ -140,14 +143,14 @@ def rewrite(path: Path, part: Part = MEASURED) -> None:
     bars = verdicts_table(part.judge(samples))
     settings = settings_table(samples)
     settings = f"\n### Which setting was Kafka's best\n\n{settings}\n" if settings else ""
-    _put(part, part.page, f"{_facts(path, result)}\n\n{bars}\n{failures}\n{settings}")
+    _put(part, part.page, f"{_facts(path, result)}\n\n{bars}\n{failures}{settings}")
     _put(part, SAMPLES_PAGE, f"{_facts(path, result)}\n\n{medians_table(result)}")
 
 
 def rewrite_groups(path: Path) -> None:
     _, result = load(path)
     failures = "".join(f"\n* failed: {failure}" for failure in result["failures"])
-    facts = _facts(path, result).replace("? rounds, medians; ", "")
+    facts = _facts(path, result)
     _put(GROUPS, GROUPS.page, f"{facts}\n\n{groups_table(result)}\n{failures}")
 
 
