@@ -1,1 +1,1 @@
-"""The storage broker: partitions' logs behind produce and fetch streams."""
+"""The storage broker: partition logs, served over produce and fetch streams."""

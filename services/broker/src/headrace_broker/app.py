@@ -1,16 +1,16 @@
 """The broker as a whole: ``Broker.__init__`` builds all its parts, in one pass and from top to bottom.
 
-A start: read the formatted directories; bind both listeners (ports are known, nothing is served yet); load the last
-metadata snapshot and follow the metadata log; register; catch up with everything committed; open the logs with those
-settings (recovery; heartbeats keep the broker fenced meanwhile); act on the metadata; when that is current, ask to be
-unfenced; serve.
+``start`` reads the formatted directories and binds both listeners, so that the ports are known before the broker
+serves. It loads the last metadata snapshot, follows the metadata log, registers the broker, and catches up with every
+committed entry. Then it opens and recovers the logs with their topics' settings, while heartbeats keep the broker
+fenced. It applies the metadata to its partitions, asks to be unfenced, and serves.
 
-A clean stop: ask the controller to move leaderships away; refuse new requests; finish those in progress; end the
-streams; flush and close the logs and mark them clean. A stop at once cuts the connections, finishes nothing, and leaves
-the logs as a crash would.
+A clean stop asks the controller to move leaderships away, refuses new requests and finishes the requests in progress.
+Then it ends the streams, flushes and closes the logs, and marks the logs as cleanly closed. A stop with ``at_once``
+cuts the connections, finishes no request, and leaves the logs as a crash would.
 
-A broker that cannot reach the controllers continues to serve: what it acknowledges is on its disk, and nothing is
-committed without the in-sync replicas.
+A broker that cannot reach the controllers continues to serve. Every append that it acknowledges is on its disk, and no
+record is committed without the in-sync replicas.
 """
 
 from __future__ import annotations
@@ -92,21 +92,23 @@ from .upkeep.upkeep import Upkeep
 
 logger = logging.getLogger("headrace.broker")
 
-#: Interval of writing recovery points and high watermarks, which save the next start some work.
+#: Seconds between two checkpoints of recovery points and high watermarks, which shorten the broker's next start.
 CHECKPOINT_INTERVAL_S = 5.0
-#: Time for a controlled shutdown, and again for requests in progress; then the broker stops regardless.
+#: Seconds that a controlled shutdown may take, and that running requests may take after it. Then the broker stops
+#: anyway.
 CONTROLLED_SHUTDOWN_S = 10.0
 DESCRIPTORS_CHECK_S = 0.25
 DRAIN_S = 10.0
-#: Requests make garbage without cycles: rare, larger collector passes cost less than many small ones. (Python's default
-#: begins with 700 allocations between two passes over the youngest objects.)
+#: Requests create few reference cycles, so rare garbage collections of many objects cost less than frequent small ones.
+#: (Python's default runs a collection after 700 allocations.)
 GC_THRESHOLDS = (10_000, 20, 50)
-#: Time for calls to end and for clients to read why; then the rest (health watches) is cut.
+#: Seconds for running calls to end and for clients to read the reason. Then the broker closes the remaining streams,
+#: such as health watches.
 STREAMS_GRACE_S = 2.0
 
 
 class Broker:
-    """One broker in one event loop. ``start``, then ``run`` until it should stop, then ``stop``."""
+    """A broker in one event loop. Call ``start``, then ``run`` until the broker should stop, then ``stop``."""
 
     def __init__(self, config: NodeConfig, *, fs: FileSystem | None = None, events: Emitter | None = None) -> None:
         self.config = config
@@ -124,7 +126,7 @@ class Broker:
         metrics = Metrics()
         lag_time_max_ms = values["replica.lag.time.max.ms"]
 
-        # What all other parts of the broker use: identity, settings, partitions, the cluster's state.
+        # The broker's identity, its settings, its partitions and the cluster's metadata, which all other parts use.
         self.identity = BrokerIdentity()
         self.settings = LiveSettings(config.given, self.events)
         pushes = PendingPushes()
@@ -149,7 +151,7 @@ class Broker:
         )
         self.storage.set_moves_rate(self.settings.current.moves_bytes_per_second)
 
-        # The controllers, and calls to them.
+        # The connection to the controllers.
         self._controller = ControllerLink(
             self._controllers, self.clock, self.identity, timeout_ms=limits.request_timeout_ms
         )
@@ -165,7 +167,7 @@ class Broker:
             lag_time_max_ms=lag_time_max_ms,
         )
 
-        # The partitions, and their work.
+        # The partitions, and the tasks that work on them.
         self.streams = FollowerStreams(self.identity, events=self.events, metrics=metrics)
         self.roles = Roles(
             self.partitions,
@@ -210,7 +212,7 @@ class Broker:
         self.storage.full.subscribe(lambda _: self.upkeep.retention.disk_is_full())
         self.storage.short.subscribe(self._cannot_lead_changed)
         self.storage.directory_changed.subscribe(self._assignments.replicas_changed)
-        # Also partitions whose place the controllers did not know.
+        # Includes failed partitions whose log directory the controllers did not know yet.
         self.storage.failed.subscribe(lambda partitions, _: self._assignments.replicas_changed(partitions))
         self.storage.failed.subscribe(lambda *_: self._report_offline_directories())
 
@@ -219,7 +221,8 @@ class Broker:
         self._session: BrokerSession | None = None
         self._follower: MetadataFollower | None = None
         self._tasks: list[asyncio.Task[Any]] = []
-        self._cannot_lead: set[str] = set()  #: Why this broker must lead nothing now: stable codes.
+        #: Stable codes of the reasons why this broker must not lead any partition now.
+        self._cannot_lead: set[str] = set()
         self._descriptors = DescriptorWatch(self._descriptors_changed)
         self._stopping = False
         self._acting = False  # the logs are open: from here on every change is applied, in its turn
@@ -227,7 +230,8 @@ class Broker:
         self._ready = False
 
     async def start(self) -> None:
-        """Start; returns when the broker serves. Raises HeadraceError or OSError; ``stop`` cleans up then too."""
+        """Start the broker; returns when it serves. Raises HeadraceError or OSError; call ``stop`` after an error
+        too."""
         metas = self.storage.identify(node_id=self.config.node_id)
         self.identity.cluster_id = metas[0].cluster_id
         await self._bind()
@@ -402,7 +406,7 @@ class Broker:
         return follower
 
     async def _unless_failed(self, waiting: Any) -> Any:
-        """Await ``waiting``, or raise the failure of a task that it depends on."""
+        """Await ``waiting``, or raise the error of a background task that ``waiting`` depends on."""
         task = asyncio.ensure_future(waiting)
         await asyncio.wait([task, *self._tasks], return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
@@ -417,15 +421,16 @@ class Broker:
                 raise HeadraceError(f"the broker's {failed.get_name()} task ended unexpectedly; the broker stops")
 
     async def _applied_unfenced(self) -> None:
-        """Wait until this broker has applied that it is unfenced, with its leaderships. If it was unregistered
-        meanwhile, the session raises."""
+        """Wait until this broker has applied the metadata that unfences it and makes it a leader. If the broker was
+        unregistered in the meantime, its session raises an error."""
         assert self._follower is not None
         follower, broker_id = self._follower, self.identity.broker_id
         while (known := follower.image.brokers.get(broker_id)) is None or known.fenced:
             await follower.wait_applied(follower.image.next_offset + 1)
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Serve until ``stop`` is set; raises external reasons to end (another broker took its id)."""
+        """Serve until ``stop`` is set; raises the error of an external cause to end, such as another broker with this
+        broker's id."""
         waiting = asyncio.create_task(stop.wait())
         try:
             await asyncio.wait([waiting, *self._tasks], return_when=asyncio.FIRST_COMPLETED)
@@ -452,8 +457,8 @@ class Broker:
         self._serve_or_not()
 
     def _serve_or_not(self) -> None:
-        """Serve while the controllers say that this broker is not fenced, and it has applied the metadata that says so,
-        with the leaderships and epochs that are valid now."""
+        """Serve only while the controllers do not fence this broker and it has applied the metadata that says so. That
+        metadata contains the valid leaderships and epochs."""
         assert self._session is not None
         if not self._ready or self._stopping:
             return
@@ -472,10 +477,10 @@ class Broker:
             self._session.directories_failed(each.bytes for each in offline)
 
     def cannot_lead(self, reason: str, lasts: bool = True) -> None:
-        """Lead nothing while ``reason`` (a stable code, such as NO_DESCRIPTORS) lasts.
+        """Lead no partition while ``reason`` (a stable code, such as NO_DESCRIPTORS) lasts.
 
-        The controllers learn it within milliseconds, and elect other in-sync replicas where they can. Idempotent.
-        Directories short of space need no call.
+        The controllers receive the reason within milliseconds, and elect other in-sync replicas where they can.
+        Idempotent. Directories short of space are reported without this call.
         """
         (self._cannot_lead.add if lasts else self._cannot_lead.discard)(reason)
         self._cannot_lead_changed()
@@ -510,7 +515,8 @@ class Broker:
             self._assignments.replicas_changed(await self.roles.retry_full())
 
     async def stop(self, *, at_once: bool = False) -> None:
-        """Stop cleanly, from any state; ``at_once``: as close to a crash as possible. Idempotent."""
+        """Stop cleanly, from any state. ``at_once`` stops without finishing requests, as close to a crash as possible.
+        Idempotent."""
         for listener in self._listeners.values():
             await listener.serving(False)
         if at_once:
@@ -563,7 +569,7 @@ class Broker:
             )
 
     async def _drain(self) -> None:
-        """Wait until every request in progress has ended, at most DRAIN_S."""
+        """Wait until every request in progress has ended, for at most DRAIN_S."""
         drained = asyncio.Event()
         self.context.budget.when_empty(drained.set)
         with contextlib.suppress(TimeoutError):
@@ -572,13 +578,14 @@ class Broker:
 
 
 def _flush_interval_ms(values: Mapping[str, Any]) -> int:
-    """Flush interval of topics with log.flush=interval and no flush.ms."""
+    """The flush interval in milliseconds of topics with log.flush=interval and no flush.ms."""
     interval_ms: int = values["log.flush.interval.ms"]
     return DEFAULT_FLUSH_INTERVAL_MS if interval_ms == LONG_MAX else interval_ms
 
 
 async def serve(config: NodeConfig, stop: asyncio.Event) -> None:
-    """Run ``python -m headrace_broker``. If cancelled, it stops at once."""
+    """Run a broker until ``stop`` is set, as ``python -m headrace_broker`` does. If this call is cancelled, the broker
+    stops at once."""
     from headrace_core.node.run import serve_until
     from headrace_core.telemetry import log_events
 

@@ -1,13 +1,15 @@
-"""Reports to the controllers in which directory each replica of this broker is (KIP-858).
+"""Report to the controllers in which log directory each replica of this broker is (KIP-858).
 
-A report is the difference between the metadata and the storage. They are compared when a partition's metadata changes,
-when a replica is moved, and when its directory fails. So nothing is remembered, and a lost report is made again. A
-broker with one directory reports nothing: the controllers know it from the start.
+A report contains the replicas whose directory in the metadata differs from the storage's. The broker compares the two
+when a partition's metadata changes, when a replica moves to another directory, and when a directory fails. A comparison
+needs no memory of earlier reports, so a lost report is made again. A broker with one directory reports no replica: the
+controllers know its directory from the registration.
 
-A replica that starts over empty is reported as ``fresh`` before its log is created (``report_fresh``, KIP-903): from
-then on it is eligible for nothing. ``roles`` creates the log when the metadata shows that.
+A replica that starts again with an empty log is reported as ``fresh`` before its log is created (``report_fresh``,
+KIP-903). From this report on the replica is eligible for no election. ``roles`` creates the log when the metadata shows
+the report.
 
-One task sends the reports, thousands of partitions in a call.
+One task sends all reports, with thousands of replicas in a call.
 """
 
 from __future__ import annotations
@@ -29,18 +31,19 @@ from .settings import BrokerIdentity
 
 logger = logging.getLogger(__name__)
 
-#: Replicas in one call: some 50 KiB, and far below the controllers' metadata.max.records.per.request (where that is
-#: lower, calls become smaller).
+#: Most replicas in one AssignReplicasToDirs call: about 50 KiB. A lower metadata.max.records.per.request on the
+#: controllers makes the calls smaller.
 CALL_REPLICAS_MAX = 2_000
-_BACKOFF_MS_MAX = 10_000  #: Retries continue forever, with at most this backoff.
+_BACKOFF_MS_MAX = 10_000  #: Longest pause between two attempts in milliseconds; the number of attempts is unlimited.
 
-#: Reports to the controllers where replicas are and which of them start over empty; returns the refused ones.
+#: Reports to the controllers which directory each replica is in, and which replicas start with an empty log. Returns
+#: the replicas that the controllers refused.
 Assign = Callable[[Mapping[ReplicaKey, bytes], Collection[ReplicaKey]], Awaitable[DirectoriesAssigned]]
 
 
 class DirectoryAssignments:
-    """``directory_of``: the id of the directory that a replica is in, working or failed; None if there is no replica.
-    ``run`` is the task; call all other methods in the same event loop."""
+    """``directory_of`` returns the id of the directory that has a replica, even if the directory has failed; None if
+    there is no replica. ``run`` is the task that sends the reports; call all other methods in the same event loop."""
 
     def __init__(
         self,
@@ -56,23 +59,23 @@ class DirectoryAssignments:
         self._backoff = backoff or Backoff(most_ms=_BACKOFF_MS_MAX)
         self._image = MetadataImage()
         self._pending: dict[ReplicaKey, bytes] = {}
-        #: The pending ones that start over, and their callbacks.
+        #: Pending replicas that start with an empty log, each with its callback.
         self._fresh: dict[ReplicaKey, Callable[[int], None]] = {}
         self._call_max = CALL_REPLICAS_MAX
         self._wake = asyncio.Event()
 
     @property
     def pending(self) -> int:
-        """Replicas whose directory is not reported yet."""
+        """Number of replicas whose directory is not reported yet."""
         return len(self._pending)
 
     def all_changed(self, image: MetadataImage) -> None:
-        """Compare everything with the first image."""
+        """Compare all replicas with the broker's first metadata image."""
         everything = {topic_id: frozenset(range(len(topic.partitions))) for topic_id, topic in image.topics.items()}
         self.metadata_changed(image, MetadataDelta(0, image.next_offset, partitions=everything))
 
     def metadata_changed(self, image: MetadataImage, delta: MetadataDelta) -> None:
-        """Compare the partitions of ``delta`` after it was applied: its logs exist, or have failed."""
+        """Compare the partitions of ``delta`` after the broker applied it, when their logs exist or have failed."""
         self._image = image
         for topic_id, numbers in delta.partitions.items():
             topic = image.topics[topic_id]
@@ -80,16 +83,16 @@ class DirectoryAssignments:
                 self._compare(topic_id, TopicPartition(topic.name, number))
 
     def replicas_changed(self, partitions: Iterable[TopicPartition]) -> None:
-        """Compare replicas that were moved, or whose directory failed."""
+        """Compare replicas that moved to another directory, or whose directory failed."""
         for partition in partitions:
             topic_id = self._image.topic_ids.get(partition.topic)
             if topic_id is not None:
                 self._compare(topic_id, partition)
 
     def report_fresh(self, topic_id: bytes, partition: int, directory: bytes, recorded: Callable[[int], None]) -> None:
-        """Report that this broker's replica starts over, empty, in ``directory``: its log is missing, or damaged and
-        about to be deleted. ``recorded`` is called with the metadata offset from which the controllers know it. A
-        caller that does not find it in the metadata may call again."""
+        """Report that this broker's replica starts again with an empty log in ``directory``. The old log is missing, or
+        is damaged and about to be deleted. ``recorded`` is called with the metadata offset from which the controllers
+        know the replica as fresh. A caller that does not find the replica as fresh in the metadata may call again."""
         key = (topic_id, partition)
         self._fresh[key] = recorded
         self._pending[key] = directory
@@ -115,7 +118,7 @@ class DirectoryAssignments:
         self._fresh.pop(key, None)
 
     async def run(self) -> None:
-        """Report pending replicas until cancelled."""
+        """Send the pending reports until this task is cancelled."""
         while True:
             self._wake.clear()
             while self._pending:
@@ -127,7 +130,8 @@ class DirectoryAssignments:
                     if isinstance(error, PolicyViolationError) and len(sent) > 1:
                         self._call_max = len(sent) // 2
                         continue
-                    # Also errors that a retry does not cure: heartbeats detect an outdated broker epoch, not this call.
+                    # Retries also after errors that a retry cannot cure: an outdated broker epoch is detected by the
+                    # heartbeats, not by this call.
                     level = logging.DEBUG if error.retriable else logging.WARNING
                     logger.log(
                         level, "cannot report the directories of %s, retrying: %s", counted(len(sent), "replica"), error

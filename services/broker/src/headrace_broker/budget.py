@@ -1,4 +1,5 @@
-"""Limit the bytes of requests that the broker holds at once: above it, streams are not read."""
+"""Limits on the bytes that requests and unread responses keep in the broker's memory; above a limit, streams are not
+read."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from typing import Protocol
 
 
 class Pausable(Protocol):
-    """A stream that can pause reading."""
+    """A stream whose reading can be paused."""
 
     def pause(self) -> None: ...
 
@@ -16,8 +17,8 @@ class Pausable(Protocol):
 
 
 class UnreadAnswers:
-    """Bytes of fetched records that clients have not read, of all streams. Over ``limit`` no stream stops, but each has
-    one small answer at a time, so that clients which do not read use up no other client's memory."""
+    """Bytes of fetch responses that clients have not read, summed over all streams. Above ``limit`` every stream goes
+    on, but with one small response at a time. So clients that do not read use up no other client's memory."""
 
     __slots__ = ("limit", "used")
 
@@ -26,7 +27,7 @@ class UnreadAnswers:
         self.used = 0
 
     def changed(self, size: int) -> None:
-        """Add ``size`` bytes of a stream (negative: remove)."""
+        """Add ``size`` bytes of a stream's unread responses; a negative size removes bytes."""
         self.used += size
         assert self.used >= 0, "more bytes read than were unread"
 
@@ -36,8 +37,9 @@ class UnreadAnswers:
 
 
 class ByteBudget:
-    """Bytes in flight, of all streams. Over ``limit`` a stream that calls ``take`` is paused; it resumes, in turn, when
-    there is room. One request may overshoot: its size is known only after its arrival."""
+    """Bytes of the requests in progress, summed over all streams. Above ``limit`` a stream that calls ``take`` is
+    paused. Paused streams resume in their order when there is room. One request may exceed the limit, because its size
+    is known only after its arrival."""
 
     __slots__ = ("_emptied", "_paused", "limit", "used")
 
@@ -48,7 +50,7 @@ class ByteBudget:
         self._emptied: Callable[[], None] | None = None
 
     def take(self, size: int, stream: Pausable) -> None:
-        """Add ``size`` bytes that arrived from ``stream``."""
+        """Add the ``size`` bytes of a request that arrived on ``stream``."""
         self.used += size
         if self.used > self.limit:
             stream.pause()
@@ -66,7 +68,7 @@ class ByteBudget:
                 break  # the others follow one by one, as room is made
 
     def when_empty(self, callback: Callable[[], None]) -> None:
-        """Call ``callback`` once, when no request is in progress; at once if none is."""
+        """Call ``callback`` once when no request is in progress, immediately if there is none now."""
         if self.used:
             self._emptied = callback
         else:

@@ -1,4 +1,4 @@
-"""What every handler needs from the broker, in one value that app.py fills."""
+"""The parts of the broker that every handler needs, in one object that app.py creates."""
 
 from __future__ import annotations
 
@@ -21,19 +21,22 @@ from .settings import BrokerIdentity
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerLimits:
-    """Bounds on what the broker holds for clients. Bytes unless said otherwise."""
+    """Limits of the memory that the broker uses for clients. All limits are in bytes unless their name says
+    otherwise."""
 
-    request_bytes_max: int = 16 * 1024 * 1024  #: Limit of one request (socket.request.max.bytes).
-    #: Of one fetch's answer (fetch.max.bytes); answers are cut earlier anyway.
+    request_bytes_max: int = 16 * 1024 * 1024  #: Largest request in bytes (socket.request.max.bytes).
+    #: Most record bytes in a fetch response (fetch.max.bytes). A lower limit in the fetch handler ends most responses
+    #: earlier.
     fetch_bytes_max: int = 55 * 1024 * 1024
-    #: Limit of unanswered requests on one produce stream; above it the stream is not read.
+    #: Most bytes of unanswered requests on one produce stream; above this limit the broker stops reading the stream.
     stream_bytes_max: int = 16 * 1024 * 1024
-    in_flight_bytes_max: int = 64 * 1024 * 1024  #: Limit of unanswered requests on all produce streams.
-    request_timeout_ms: int = REQUEST_TIMEOUT_MS  #: Default timeout of a request (request.timeout.ms).
+    in_flight_bytes_max: int = 64 * 1024 * 1024  #: Most bytes of unanswered requests on all produce streams together.
+    #: Timeout in milliseconds of a request that names none (request.timeout.ms).
+    request_timeout_ms: int = REQUEST_TIMEOUT_MS
 
 
 class BrokerMetrics:
-    """Counters of the data path, as attributes, so that counting is only an addition."""
+    """Counters of produce, fetch and replication, as attributes, so that counting costs one addition."""
 
     __slots__ = (
         "fetch_bytes",
@@ -54,12 +57,12 @@ class BrokerMetrics:
         self.fetch_requests: Counter = metrics.counter("fetch-requests")
         self.fetch_bytes: Counter = metrics.counter("fetch-bytes")
         self.fetch_errors: Counter = metrics.counter("fetch-errors")
-        #: Bytes pushed to followers, with their framing.
+        #: Bytes of replication messages sent to followers, framing included.
         self.replication_bytes: Counter = metrics.counter("replication-bytes-out")
 
 
 class EndableStream(Protocol):
-    """An open call that can be ended."""
+    """An open stream that the broker can end."""
 
     def finish(self, error: BaseException | None = None) -> None: ...
 
@@ -76,11 +79,11 @@ class BrokerContext:
     metadata: MetadataState
     partitions: PartitionTable
     pushes: PendingPushes
-    producer_ids: ProducerIds | None = None  #: None: no controller to get them from (in tests of single rooms).
-    #: Whether consumers may be sent to followers in their rack (replica.selector.class, KIP-392).
+    producer_ids: ProducerIds | None = None  #: None in unit tests, which have no controller to allocate producer ids.
+    #: Whether the broker may send a consumer to a follower in the consumer's rack (replica.selector.class, KIP-392).
     reads_by_rack: bool = False
     unread: UnreadAnswers = field(default_factory=UnreadAnswers)
-    streams: set[EndableStream] = field(default_factory=set)  #: Every open stream of the client listener.
+    streams: set[EndableStream] = field(default_factory=set)  #: All open streams of the client listener.
 
     @property
     def broker_id(self) -> int:
@@ -88,11 +91,11 @@ class BrokerContext:
         return self.identity.broker_id
 
     def rack_of(self, broker_id: int) -> str | None:
-        """Rack of a registered, unfenced broker; None for any other."""
+        """Rack of a registered, unfenced broker; None for a fenced or unknown broker."""
         broker = self.metadata.image.brokers.get(broker_id)
         return None if broker is None or broker.fenced else broker.rack or None
 
     def end_streams(self, error: HeadraceError) -> None:
-        """End every open stream with ``error``, after what is queued on it."""
+        """End every open stream with ``error``, after the responses that are already queued."""
         for stream in list(self.streams):
             stream.finish(error)

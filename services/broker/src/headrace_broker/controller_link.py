@@ -1,7 +1,7 @@
 """Calls of this broker to the active controller.
 
-While no controller leads, a call waits for the next leader, within its timeout. The method decides how often one call
-may send its request (``Sending``)::
+While there is no active controller, a call waits for the next one within the call's timeout. The method decides how
+often one call may send its request (``Sending``)::
 
     AT_MOST_ONCE      AlterPartition. After one request on the wire the call ends, with any result: its caller counts
                       the attempts (partition/isr.py). Only an address without a connection is skipped.
@@ -38,13 +38,13 @@ from headrace_protos.v1 import admin_pb2_grpc, cluster_pb2, cluster_pb2_grpc
 
 from .settings import BrokerIdentity
 
-REQUEST_TIMEOUT_MS = 30_000  #: Default timeout of a call (request.timeout.ms).
+REQUEST_TIMEOUT_MS = 30_000  #: Timeout in milliseconds of a call that names none (request.timeout.ms).
 
-ReplicaKey = tuple[bytes, int]  #: A replica of this broker: its topic's id, and the partition's number.
+ReplicaKey = tuple[bytes, int]  #: A replica of this broker: topic id and partition number.
 
 
 class Sending(enum.Enum):
-    """How often one call may send its request; see the module."""
+    """How often one call may send its request; see the module's docstring."""
 
     AT_MOST_ONCE = "at most once"
     UNTIL_ATTEMPTED = "until one controller has attempted it"
@@ -57,15 +57,16 @@ class IsrRequest(NamedTuple):
     topic_id: bytes
     partition: int
     leader_epoch: int
-    partition_epoch: int  #: The partition epoch that the leader knows.
+    partition_epoch: int  #: The partition epoch that the leader knows when it sends the request.
     isr: tuple[tuple[int, int], ...]  #: (broker id, broker epoch) of each member, including the leader.
     recovering: bool = False
-    #: An earlier attempt at this partition epoch has no definite answer and may still arrive.
+    #: Whether an earlier attempt with this partition epoch got no definite answer, so the controller may still apply
+    #: it.
     uncertain: bool = False
 
 
 class IsrAnswer(NamedTuple):
-    """The partition's state after AlterPartition, as the controllers have it."""
+    """The partition's state after AlterPartition, as the controllers recorded it."""
 
     leader_id: int
     leader_epoch: int
@@ -75,21 +76,22 @@ class IsrAnswer(NamedTuple):
 
 
 class DirectoriesAssigned(NamedTuple):
-    """Replicas whose directory the controllers refused; the rest is valid at ``metadata_offset``."""
+    """Answer to AssignReplicasToDirs: the replicas whose directory the controllers refused; all others are recorded at
+    ``metadata_offset``."""
 
     refused: Mapping[ReplicaKey, HeadraceError]
     metadata_offset: int
 
 
 class ProducerIdBlock(NamedTuple):
-    """The producer ids ``first`` to ``first + length - 1``, never given out again."""
+    """A block of producer ids, ``first`` to ``first + length - 1``, which the controller never allocates again."""
 
     first: int
     length: int
 
 
 class ControllerLink:
-    """Channels to the controllers' internal listeners, opened on first use."""
+    """Calls to the active controller, over channels to the controllers' internal listeners that open on first use."""
 
     def __init__(
         self,
@@ -99,7 +101,8 @@ class ControllerLink:
         *,
         timeout_ms: int,
     ) -> None:
-        """``identity``: of this broker, in its own calls. ``timeout_ms``: of these calls."""
+        """``identity`` is this broker's identity, which its calls contain. ``timeout_ms`` is the default timeout of the
+        calls."""
         self._controllers = controllers
         self._clock = clock
         self._identity = identity
@@ -107,18 +110,19 @@ class ControllerLink:
         self._channels: dict[str, grpc.aio.Channel] = {}
 
     async def call(self, method: str, request: Any, timeout_ms: int) -> Any:
-        """Send an Admin call to the active controller and return its answer. Searches for the active one until
-        ``timeout_ms`` are over; then raises the last failure. RequestTimedOutError: the request was sent, its outcome
-        is unknown. The controller's own errors are raised at once."""
+        """Send a call of the Admin service to the active controller and return the answer. Searches for the active
+        controller until ``timeout_ms`` are over, then raises the error of the last attempt. RequestTimedOutError means
+        that the request was sent and its outcome is unknown. An error that the active controller returns is raised at
+        once."""
         sending = Sending.UNTIL_ANSWERED if is_repeatable(method, request) else Sending.UNTIL_ATTEMPTED
         return await self._call(admin_pb2_grpc.AdminStub, method, request, timeout_ms, sending)
 
     async def assign_directories(
         self, where: Mapping[ReplicaKey, bytes], fresh: Collection[ReplicaKey] = ()
     ) -> DirectoriesAssigned:
-        """Report the directories of replicas of this broker (KIP-858); returns the refused ones. Those in ``fresh``
-        will be recreated empty: when this returns, they are eligible for nothing (KIP-903). Raises as ``call``, and
-        StaleBrokerEpochError."""
+        """Report the directories of this broker's replicas (KIP-858); returns the replicas that the controllers
+        refused. The replicas in ``fresh`` will be created again with empty logs. When this call returns, they are
+        eligible for no election (KIP-903). Raises the errors of ``call``, and StaleBrokerEpochError."""
         request = cluster_pb2.AssignReplicasToDirsRequest(
             broker_id=self._identity.broker_id, broker_epoch=self._identity.broker_epoch
         )
@@ -145,10 +149,11 @@ class ControllerLink:
     async def alter_partitions(
         self, changes: Iterable[IsrRequest], metadata_offset: int
     ) -> dict[ReplicaKey, IsrAnswer | HeadraceError]:
-        """Ask for new in-sync sets of partitions that this broker leads (KIP-497); returns each one's state afterwards,
-        or why it was refused (cluster.proto names the errors). ``metadata_offset``: how far this broker has applied the
-        metadata log. Sends at most one request; the caller retries. A repeated change is answered like a new one.
-        Raises the errors of ``call``; StaleBrokerEpochError; and NetworkError, when the answer was lost."""
+        """Propose new in-sync sets of partitions that this broker leads (KIP-497). Returns each partition's state after
+        the call, or the error of the refusal (cluster.proto lists the errors). ``metadata_offset`` is the offset up to
+        which this broker has applied the metadata log. Sends at most one request; the caller repeats a failed one. The
+        controller answers a repeated change like a new one. Raises the errors of ``call``, StaleBrokerEpochError, and
+        NetworkError if the answer was lost."""
         request = cluster_pb2.AlterPartitionRequest(
             broker_id=self._identity.broker_id,
             broker_epoch=self._identity.broker_epoch,
@@ -177,8 +182,8 @@ class ControllerLink:
         }
 
     async def allocate_producer_ids(self) -> ProducerIdBlock:
-        """Allocate a new block of producer ids (KIP-730). A block whose answer was lost stays unused. Raises as
-        ``call``, and StaleBrokerEpochError."""
+        """Allocate a new block of producer ids (KIP-730). If the answer is lost, the allocated block stays unused.
+        Raises the errors of ``call``, and StaleBrokerEpochError."""
         request = cluster_pb2.AllocateProducerIdsRequest(
             broker_id=self._identity.broker_id, broker_epoch=self._identity.broker_epoch
         )
@@ -188,8 +193,8 @@ class ControllerLink:
         return ProducerIdBlock(answer.first, answer.length)
 
     async def create_internal_topic(self, name: str, timeout_ms: int) -> int:
-        """Create an internal topic; returns the metadata offset at which it exists. Raises as ``call``, and the errors
-        of CreateTopics."""
+        """Create an internal topic; returns the metadata offset at which it exists. Raises the errors of ``call``, and
+        the errors of CreateTopics."""
         request = cluster_pb2.CreateInternalTopicRequest(name=name)
         answer = await self._call(
             cluster_pb2_grpc.ClusterStub, "CreateInternalTopic", request, timeout_ms, Sending.UNTIL_ANSWERED

@@ -1,7 +1,7 @@
-"""Timeouts of many requests with one timer.
+"""Timeouts of many requests, with one timer for all of them.
 
-Requests nearly always end long before their deadline, so adding and discarding must cost next to nothing, and expiry
-may be late by a tick. The timer stops while nothing waits.
+Requests nearly always end long before their deadline. So adding and discarding a deadline must cost next to nothing,
+and an expiry may be late by a tick. The timer stops while no deadline is pending.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ class Expiring:
         self.deadline_ms = 0.0
 
     def expire(self) -> None:
-        """Called once when the deadline is over; not after ``discard``."""
+        """Callback when the deadline is over: called once, and never after ``discard``."""
         raise NotImplementedError
 
 
 class Deadlines:
-    """A set of deadlines, swept every tick."""
+    """A set of deadlines, checked at every tick of one timer."""
 
     __slots__ = ("_clock", "_loop", "_timer", "_waiting")
 

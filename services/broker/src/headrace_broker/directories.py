@@ -1,14 +1,16 @@
-"""The broker's log directories (``log.dirs``): their identity and state, and where a new partition goes.
+"""The broker's log directories (``log.dirs``): their identity, their state, and the choice of a directory for a new
+partition.
 
 A directory is *online*, with a writer, or *offline*: not formatted (perhaps not mounted), unreadable, read-only, or
-failed in use. An offline one stays so until the broker restarts; the broker continues with the others, and ends when
-none is left (KIP-112).
+failed in use. An offline directory stays offline until the broker restarts. The broker continues with the other
+directories, and stops when none is left (KIP-112).
 
-An unmounted directory looks like an empty one: nothing is created, and no checkpoint written, before ``.lock`` could be
-opened and ``meta.properties`` names this directory (``check_mounted``, every five seconds).
+An unmounted directory looks like an empty one. So the broker creates no file in a directory before it could open
+``.lock`` and found the directory's id in ``meta.properties`` (``check_mounted``, every five seconds).
 
-A failed flush, write or read with EIO is the disk's failure. ENOENT, EMFILE and ESTALE of a read are not
-(``DirectoryWriter.read_failed``): the process has no descriptor left, or a file was deleted under a reader.
+A flush or write that fails, or a read that fails with EIO, counts as a failed disk. A read that fails with ENOENT,
+EMFILE or ESTALE does not (``DirectoryWriter.read_failed``): the process has no free descriptor, or the file was deleted
+during the read.
 """
 
 from __future__ import annotations
@@ -31,37 +33,39 @@ from headrace_core.types import TopicPartition
 
 logger = logging.getLogger(__name__)
 
-#: KIP-858's reserved ids: of a log that is not placed yet, and of one that may be in an offline directory.
+#: Reserved directory ids of KIP-858: UNASSIGNED for a log without a directory, LOST for a log that may be in an offline
+#: directory.
 UNASSIGNED, LOST = uuid.UUID(int=0), uuid.UUID(int=1)
 
 
 @dataclass(slots=True, eq=False)
 class HeldDirectory:
-    """One of ``log.dirs``, in any state."""
+    """A directory of ``log.dirs``, online or offline."""
 
     root: str
-    directory_id: uuid.UUID | None = None  #: None while it could never be read.
+    directory_id: uuid.UUID | None = None  #: None while the directory's meta.properties could not be read.
     writer: DirectoryWriter | None = None
     space: SpaceGauge | None = None
-    start_failure: StorageError | None = None  #: Why it could not be used at the start.
+    #: Why the directory could not be used when the broker started; None if it could.
+    start_failure: StorageError | None = None
 
     @property
     def failure(self) -> StorageError | None:
-        """Why it is offline; None while it works (or is not opened yet)."""
+        """Why the directory is offline; None while it is online or not opened yet."""
         if self.start_failure is not None:
             return self.start_failure
         return None if self.writer is None else self.writer.failure
 
     @property
     def load(self) -> tuple[bool, int, int]:
-        """Sort key for placing a partition, smallest first: room above the reserve, few logs, much free space."""
+        """Sort key for placing a partition, best directory first: room above the reserve, few logs, much free space."""
         assert self.writer is not None
         assert self.space is not None
         directory = self.writer.directory
         return self.space.is_full, len(directory.logs) + len(directory.quarantined), -self.space.free_bytes
 
     def measure(self) -> None:
-        """Measure the free space; an error counts as a failure of the disk. Call in the event loop."""
+        """Measure the free space of the directory; an error counts as a failed disk. Call in the event loop."""
         assert self.writer is not None
         assert self.space is not None
         try:
@@ -72,19 +76,20 @@ class HeldDirectory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogDescription:
-    """A log in a directory (KIP-113)."""
+    """A log in a log directory (KIP-113)."""
 
     partition: TopicPartition
     size_bytes: int
-    offset_lag: int  #: How far the end of a future log is behind the present log's; else 0.
+    offset_lag: int  #: Offsets by which a future log's end is behind the current log's end; 0 for a current log.
     is_future: bool
-    #: Why it is not served although its directory is online; None: it is served.
+    #: Why the broker does not serve the log although its directory is online; None if the broker serves it.
     error: HeadraceError | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectoryDescription:
-    """One directory in DescribeLogDirs (KIP-113, KIP-827). Bytes are -1 when unknown."""
+    """Description of one log directory in DescribeLogDirs (KIP-113, KIP-827). Byte counts are -1 when they are
+    unknown."""
 
     root: str
     directory_id: uuid.UUID | None
@@ -92,14 +97,17 @@ class DirectoryDescription:
     total_bytes: int
     usable_bytes: int
     logs: Sequence[LogDescription]
-    sync_us: int = -1  #: Median of its last small flushes, in microseconds; -1: too few.
+    #: Median duration of the directory's last small flushes in microseconds; -1 if there were too few flushes.
+    sync_us: int = -1
 
 
 def identify(fs: FileSystem, directories: Iterable[HeldDirectory], *, node_id: int) -> list[MetaProperties]:
-    """Read the identity of each directory; returns those that are readable, the rest is offline.
+    """Read the identity of each directory, and put unreadable directories offline. Returns the identities of the
+    readable ones.
 
-    Raises InvalidConfigError (another node's, one given twice, none formatted), InconsistentClusterIdError,
-    StorageError (another process has one of them, or none is usable): mistakes that a person must correct.
+    Raises errors for mistakes that a person must correct. InvalidConfigError: a directory of another node, a directory
+    given twice, or no formatted directory. InconsistentClusterIdError: directories of two clusters. StorageError:
+    another process uses a directory, or no directory is usable.
     """
     held = list(directories)
     metas: list[MetaProperties] = []
@@ -124,7 +132,7 @@ def identify(fs: FileSystem, directories: Iterable[HeldDirectory], *, node_id: i
 
 
 def check_free(fs: FileSystem, directory: HeldDirectory) -> None:
-    """Raise StorageError if another process has the directory; one that cannot be locked is offline."""
+    """Raise StorageError if another process uses the directory; put the directory offline if it cannot be locked."""
     try:
         fs.lock(f"{directory.root}/{LOCK}").release()
     except BlockingIOError:
@@ -136,7 +144,8 @@ def check_free(fs: FileSystem, directory: HeldDirectory) -> None:
 
 
 def put_offline(directory: HeldDirectory, error: Exception) -> None:
-    """Mark the directory offline until the broker restarts; the caller reports the remaining ones (tell_left)."""
+    """Mark the directory offline until the broker restarts. The caller then logs the remaining directories
+    (tell_left)."""
     why = error.message if isinstance(error, HeadraceError) else f"{type(error).__name__}: {error}"
     directory.start_failure = StorageError(
         f"log directory {directory.root} is offline: {why}. Repair it or remove it from log.dirs, then restart the "
@@ -147,22 +156,24 @@ def put_offline(directory: HeldDirectory, error: Exception) -> None:
 
 
 def tell_left(directories: Collection[HeldDirectory]) -> None:
-    """Log how many directories the broker continues with, if not all; called once after all were tried."""
+    """Log with how many directories the broker continues, if some are offline. Called once, after every directory was
+    tried."""
     usable = sum(directory.failure is None for directory in directories)
     if usable < len(directories):
         logger.warning("the broker continues with %d of its %d log directories", usable, len(directories))
 
 
 def raise_all_failed(failures: Sequence[Exception]) -> None:
-    """Raise when no directory is left: the first failure, if it names a cure; else StorageError with all of them."""
+    """Raise an error because no directory is left: the first failure if it names a cure, else a StorageError that lists
+    all failures."""
     if isinstance(failures[0], HeadraceError):
         raise failures[0]
     raise StorageError("no log directory is usable: " + "; ".join(map(str, failures))) from failures[0]
 
 
 def check_mounted(directory: LogDirectory) -> None:
-    """Raise OSError if the directory is no longer the opened one: unmounted, replaced, or read-only. Two opens and no
-    write; on the directory's thread."""
+    """Raise OSError if the path no longer leads to the directory that was opened: unmounted, replaced, or read-only.
+    The check opens two files and writes none; call it on the directory's thread."""
     fs, root = directory.fs, directory.root
     fs.open(f"{root}/{LOCK}", write=True).close()
     try:
@@ -181,8 +192,8 @@ def describe(
     futures: Iterable[LogDescription] = (),
     refused: Mapping[TopicPartition, HeadraceError] = MappingProxyType({}),
 ) -> DirectoryDescription:
-    """Describe a directory with its logs, including ``futures`` and quarantined ones; measures its disk. ``refused``:
-    logs that are not served, and why."""
+    """Describe a directory with its logs, including ``futures`` and quarantined logs, and measure its disk. ``refused``
+    has the logs that the broker does not serve, with the reasons."""
     if held.writer is not None and held.failure is None:
         held.measure()
     error, logs = held.failure, list(futures)
@@ -226,7 +237,7 @@ def _sync_us(held: HeldDirectory) -> int:
 
 
 def _segment_bytes(fs: FileSystem, path: str) -> int:
-    """Bytes of a log that is not open."""
+    """Size in bytes of a log that is not open."""
     try:
         return sum(fs.file_size(f"{path}/{name}") for name in fs.listdir(path) if name.endswith(LOG_SUFFIX))
     except OSError:
@@ -234,8 +245,9 @@ def _segment_bytes(fs: FileSystem, path: str) -> int:
 
 
 def least_loaded(candidates: Collection[HeldDirectory], added: dict[HeldDirectory, int]) -> HeldDirectory:
-    """The directory for one more partition: the one with the fewest logs (``added`` counts planned ones), as in Kafka;
-    among equals, the one with the most free space. A full one only if all are full. ``candidates`` is not empty."""
+    """The directory for one more partition: the one with the fewest logs, as in Kafka, then the one with the most free
+    space. ``added`` counts logs that are planned but not created. A full directory is chosen only if all directories
+    are full. ``candidates`` must not be empty."""
 
     def load(directory: HeldDirectory) -> tuple[bool, int, int]:
         is_full, logs, free = directory.load

@@ -1,7 +1,7 @@
-"""A partition led by this broker: combines its log, its leader state, and the directory's writer.
+"""A partition led by this broker: its log, its leader state, and the directory's writer.
 
-The pure leader decides what is committed; the writer owns every change to the files. Nothing here waits: appends and
-cold reads (on a thread) call back.
+The pure PartitionLeader decides which records are committed; the directory writer makes every change to the files. No
+method here blocks: appends and disk reads run on threads and call back.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-#: Shared by all replicas whose log has not changed directories (nearly all): saves an event each.
+#: An event shared by all replicas whose log has never changed directories (nearly all replicas), to save memory.
 _NEVER_HELD = asyncio.Event()
 _NEVER_HELD.set()
 
-OnDamage = Callable[[PartitionLog, CorruptLogError], None]  #: Called in the event loop with a damaged log.
+OnDamage = Callable[[PartitionLog, CorruptLogError], None]  #: Callback for a damaged log, called in the event loop.
 
-#: Result of an append: called exactly once, in the event loop.
+#: Callback for the result of an append, called exactly once, in the event loop.
 Done = Callable[[AppendInfo | HeadraceError], None]
 
 
 class _Appending:
-    """State of one append of a producer."""
+    """State of one producer's append."""
 
     __slots__ = ("checked", "committed", "done", "fence", "now_ms", "records", "written")
 
@@ -64,11 +64,11 @@ class _Appending:
         self.committed = committed
         self.written = written
         self.fence = fence
-        self.checked: Append | None = None  #: What the log will append, once the batches are checked.
+        self.checked: Append | None = None  #: The checked batches for the log; None until the check is done.
 
 
 class LeaderReplica:
-    """A led partition under one leader epoch; the next epoch gets a new LeaderReplica over the same log."""
+    """A led partition under one leader epoch; the next epoch creates another LeaderReplica with the same log."""
 
     __slots__ = (
         "_active",
@@ -99,9 +99,9 @@ class LeaderReplica:
         self._threads = threads
         self._on_damage = on_damage
         self._unchecked: deque[_Appending] = deque()
-        #: Checked appends that wait while the log changes directories; None: not held.
+        #: Checked appends that wait while the log changes directories; None while appends are not held.
         self._held: list[_Appending] | None = None
-        self._released = _NEVER_HELD  #: Set when the last ``hold`` ends.
+        self._released = _NEVER_HELD  #: An event that is set when the last ``hold`` ends.
         self._active = log.active
         self._seen_bytes = self._active.size
 
@@ -115,20 +115,20 @@ class LeaderReplica:
         written: Callable[[], None] | None = None,
         fence: Fence | None = None,
     ) -> None:
-        """Append a producer's batches. Calls ``done`` when the topic's flush policy is met here, and, if ``committed``,
-        on every in-sync replica.
+        """Append a producer's batches to the log. Calls ``done`` when this broker has met the topic's flush policy and,
+        if ``committed``, every in-sync replica has too.
 
-        Errors are raised (then ``done`` is not called) or passed to ``done``: those of ``accept``,
-        NotEnoughReplicasError (``committed``, and nothing was written), OutOfOrderSequenceNumberError,
-        InvalidProducerEpochError, StorageError, and the error of a resignation. With a ``fence`` (a coordinator's
-        append to its shard) also FencedShardEpochError, UnexpectedLogEndError, and InvalidRequestError for batches
-        without its epoch.
+        Errors are raised (then ``done`` is not called) or passed to ``done``. They are the errors of ``accept``,
+        OutOfOrderSequenceNumberError, InvalidProducerEpochError, StorageError, and the error with which the leader
+        resigned. With ``committed``, NotEnoughReplicasError means that no record was written. With a ``fence`` (a
+        coordinator's append to its shard) the errors include FencedShardEpochError, UnexpectedLogEndError, and
+        InvalidRequestError for batches without the fence's epoch.
 
-        ``written`` is called before ``done``, when the records are in the log and ``done`` waits for others: from then
-        on this broker does not hold the bytes.
+        ``written`` is called before ``done``, when the records are in the log and ``done`` waits for other replicas.
+        From then on this broker no longer keeps the request's bytes.
 
-        A repeated batch of an idempotent producer gets its first offset, under the same conditions. Batches that are
-        costly to check are checked on a thread; later ones wait, to keep their order.
+        A repeated batch of an idempotent producer gets the offset of its first append, under the same conditions.
+        Batches that are costly to check are checked on a thread; later batches wait, to keep the order.
         """
         self._check_may_append(committed)
         append = _Appending(records, now_ms, done, committed, written, fence)
@@ -166,7 +166,7 @@ class LeaderReplica:
         checking.add_done_callback(self._checked)
 
     def _checked(self, checking: asyncio.Future[None]) -> None:
-        """The first waiting append was checked. Continue with those behind it that need no thread."""
+        """The first waiting append was checked. Continue with the appends behind it that need no thread."""
         append = self._unchecked.popleft()
         self._finish_check(append, checking.result)
         while self._unchecked:
@@ -182,7 +182,7 @@ class LeaderReplica:
             self._finish_check(append, functools.partial(self._check, append))
 
     def _finish_check(self, append: _Appending, check: Callable[[], None]) -> None:
-        """``check`` checks the batches, or raises their error."""
+        """Finish the check of an append. ``check`` returns the checked batches, or raises their error."""
         try:
             self._check_may_append(append.committed)  # it may have waited for a thread or a move
             check()
@@ -210,13 +210,13 @@ class LeaderReplica:
             self.leader.when_committed(outcome.next_offset, lambda failed: done(outcome if failed is None else failed))
 
     def hold(self) -> None:
-        """Hold appends until ``release``: the log is about to change directories. Appends that the writer already has
-        are written before its next work."""
+        """Hold appends until ``release``, because the log is about to change directories. Appends that the writer
+        already has are written before the writer's next work."""
         if self._held is None:
             self._held, self._released = [], asyncio.Event()
 
     def release(self, log: PartitionLog, writer: DirectoryWriter) -> None:
-        """Resume appends to ``log`` (the same, or its copy in another directory) through ``writer``."""
+        """Resume appends through ``writer`` to ``log``: the same log, or its copy in another directory."""
         self._writer = writer
         if log is not self.log:
             self.log = log
@@ -228,7 +228,7 @@ class LeaderReplica:
             self._finish_check(append, _nothing)
 
     def log_advanced(self) -> None:
-        """A turn of the writer changed this log. Called before the waiters of its appends."""
+        """The writer has changed this log. Called before the appends' callbacks."""
         log = self.log
         if log.is_closed:
             return
@@ -247,8 +247,9 @@ class LeaderReplica:
         return self.leader
 
     def read(self, offset: int, max_bytes: int) -> ReadResult | None:
-        """Read batches from the one that holds ``offset`` up to the high watermark, at least one. None when they are
-        not in the page cache: see ``read_cold``. Raises OffsetOutOfRangeError, CorruptLogError, StorageError."""
+        """Read batches up to the high watermark, from the batch that holds ``offset``; returns at least one batch.
+        Returns None if the batches are not in the page cache: then call ``read_cold``. Raises OffsetOutOfRangeError,
+        CorruptLogError, StorageError."""
         log = self.log
         try:
             return log.read(offset, max_bytes, self.leader.high_watermark, wait=False)
@@ -256,18 +257,19 @@ class LeaderReplica:
             raise self._writer.read_failed(self.partition, error) from error
 
     def read_cold(self, offset: int, max_bytes: int) -> asyncio.Future[ReadResult | None]:
-        """``read`` in a thread that may wait for the disk."""
+        """Like ``read``, on a thread that may wait for the disk."""
         up_to = self.leader.high_watermark
         return self._threads.run(lambda: self._looked_up(lambda log: log.read(offset, max_bytes, up_to)))
 
     @property
     def log_start(self) -> int:
-        """Where the log starts. ``leader.log_start`` follows it in a later turn."""
+        """The log's start offset. ``leader.log_start`` gets this value later, when the event loop learns of the
+        change."""
         return self.log.log_start_offset
 
     @property
     def latest_epoch(self) -> int:
-        """Epoch of the log's last record; -1: none."""
+        """Leader epoch of the log's last record; -1 if the log has no record."""
         return self.log.epochs.latest_epoch
 
     def known_epoch_end(self, epoch: int) -> tuple[int, int]:
@@ -276,7 +278,8 @@ class LeaderReplica:
         return end.epoch, end.end_offset
 
     def bytes_from(self, offset: int) -> int:
-        """About the bytes of records from ``offset`` on. Without I/O: by the offset's share of its segment."""
+        """Approximate number of bytes of the records from ``offset`` on. Estimated without I/O, from the position of
+        the offset within its segment."""
         total, end = 0, self.leader.log_end
         for segment in reversed(self.log.segments):
             size, base = segment.size, segment.base_offset
@@ -288,7 +291,7 @@ class LeaderReplica:
         return total
 
     def read_appended(self, offset: int, max_bytes: int) -> ReadResult | None:
-        """``read`` up to the log's end, committed or not."""
+        """Like ``read``, but up to the log's end, including records that are not committed."""
         try:
             return self.log.read(offset, max_bytes, self.leader.log_end, wait=False)
         except OSError as error:
@@ -300,7 +303,7 @@ class LeaderReplica:
         return self._threads.run(lambda: self._looked_up(lambda log: log.read(offset, max_bytes, up_to)))
 
     def _looked_up(self, look: Callable[[PartitionLog], T]) -> T:
-        """``look(log)`` in a thread; repeated if the log moved to another directory meanwhile."""
+        """Run ``look(log)`` on a thread; repeat it if the log moved to another directory in the meantime."""
         log = self.log
         while True:
             try:
@@ -320,12 +323,12 @@ class LeaderReplica:
         check_not_truncated(self.log, offset, last_fetched_epoch)
 
     def timestamp_offset(self, timestamp_ms: int) -> asyncio.Future[FoundTimestamp | None]:
-        """First record at or after a time, below the high watermark; None: none."""
+        """The first record below the high watermark with this timestamp or a later one; None if there is none."""
         up_to = self.leader.high_watermark
         return self._threads.run(lambda: self._looked_up(lambda log: log.offset_for_timestamp(timestamp_ms, up_to)))
 
     def max_timestamp_offset(self) -> asyncio.Future[FoundTimestamp | None]:
-        """Record with the largest timestamp below the high watermark; None for an empty log (KIP-734)."""
+        """The record with the largest timestamp below the high watermark; None for an empty log (KIP-734)."""
         up_to = self.leader.high_watermark
         return self._threads.run(lambda: self._looked_up(lambda log: log.offset_of_max_timestamp(up_to)))
 
@@ -337,12 +340,13 @@ class LeaderReplica:
         return end.epoch, end.end_offset
 
     def epoch_at(self, offset: int) -> int:
-        """Leader epoch of the record at ``offset``; -1: none."""
+        """Leader epoch of the record at ``offset``; -1 if the log has no such record."""
         return self.log.epochs.epoch_of(offset) if offset < self.log.log_end_offset else NO_EPOCH
 
     async def delete_records(self, before_offset: int) -> None:
-        """Advance the log start to ``before_offset``, durably. PolicyViolationError: the topic's cleanup.policy lacks
-        ``delete``. OffsetOutOfRangeError outside of 0 .. high watermark."""
+        """Advance the log start to ``before_offset``, and flush the change to the disk. Raises PolicyViolationError if
+        the topic's cleanup.policy lacks ``delete``. Raises OffsetOutOfRangeError if the offset is negative or above the
+        high watermark."""
         if not self.log.config.cleanup_delete:
             raise PolicyViolationError(
                 f"{self.partition}: cannot delete records: cleanup.policy of topic {self.partition.topic} lacks "
@@ -364,13 +368,13 @@ class LeaderReplica:
                 await self._released.wait()
                 if self.log is log:
                     raise
-        # A later leader of the same log may have advanced it further.
+        # A later leader of the same log may have advanced the log start further.
         self.leader.advance_log_start(min(log.log_start_offset, high_watermark))
 
 
 def check_not_truncated(log: PartitionLog, offset: int, last_fetched_epoch: int) -> None:
-    """Raise OffsetOutOfRangeError if the log was truncated below what a client has read, which ended at ``offset`` with
-    records of ``last_fetched_epoch`` (-1: unknown) (KIP-320)."""
+    """Raise OffsetOutOfRangeError if the log lost records that a client has read (KIP-320). The client read up to
+    ``offset``; its last record has ``last_fetched_epoch`` (-1 if unknown)."""
     if last_fetched_epoch < 0:
         return
     end = log.epoch_end_offset(last_fetched_epoch)
@@ -385,4 +389,4 @@ def check_not_truncated(log: PartitionLog, offset: int, last_fetched_epoch: int)
 
 
 def _nothing() -> None:
-    """Stands for a check that is done."""
+    """Placeholder for a check that is done."""

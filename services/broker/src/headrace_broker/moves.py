@@ -1,8 +1,9 @@
 """Moves partitions between this broker's directories while they are written and read (KIP-113).
 
-One move at a time, each with a task and a thread of its own. The copy catches up while appends continue; then appends
-wait in their replica (``LeaderReplica.hold``) some milliseconds for the rest, and continue in the other directory.
-``headrace_core.log.moving`` has the steps on the disk, and the states after a crash.
+One move runs at a time, with its own task and its own thread. The copy catches up while appends continue. Then the
+replica holds appends for some milliseconds (``LeaderReplica.hold``) while the rest is copied, and appends continue in
+the other directory. ``headrace_core.log.moving`` describes the steps on the disk, and the state after a crash in each
+step.
 """
 
 from __future__ import annotations
@@ -45,31 +46,31 @@ from .directories import HeldDirectory, LogDescription
 
 logger = logging.getLogger(__name__)
 
-#: Appends are held when at most this is left to copy (some 0.1 s), or after so many passes at full speed.
+#: The copy holds appends when at most this many bytes are left (about 0.1 s), or after PASSES_MAX passes at full speed.
 HOLD_BELOW_BYTES = 8 * 1024 * 1024
 PASSES_MAX = 20
 
 
 class Mover(Protocol):
-    """What a move needs of the storage. Called in the event loop."""
+    """The functions of the storage that a move calls, in the event loop."""
 
     def hold(self, partition: TopicPartition, log: PartitionLog) -> None:
-        """Hold appends to the partition; ``log`` may be read until its release."""
+        """Hold appends to the partition; ``log`` may be read until ``release``."""
 
     def release(self, partition: TopicPartition, log: PartitionLog, writer: DirectoryWriter) -> None:
-        """Resume appends, in ``log``."""
+        """Resume appends to the partition, in ``log``."""
 
     def high_watermark(self, partition: TopicPartition) -> int:
         """The partition's high watermark, as far as this broker knows it."""
 
     def taken_over(self, partition: TopicPartition, target: HeldDirectory) -> None:
-        """The log is in ``target`` now, and will be open there in a moment."""
+        """The log is now in ``target``, and will be opened there soon."""
 
     def arrived(self, partition: TopicPartition) -> None:
-        """It is open there."""
+        """The log is open in its new directory."""
 
     def lost(self, partition: TopicPartition, error: HeadraceError) -> None:
-        """The partition is offline: the place of its log is unknown, or it cannot be opened."""
+        """The partition is offline, because the directory of its log is unknown or the log cannot be opened."""
 
 
 class Move:
@@ -105,7 +106,7 @@ class Move:
 
 
 class Moves:
-    """All moves of a broker. Owned by the event loop."""
+    """All moves of partitions on this broker. Call all methods in the event loop."""
 
     def __init__(
         self,
@@ -123,7 +124,7 @@ class Moves:
         self._rng = rng
         self._events = events
         self._bytes_per_second = bytes_per_second
-        #: Requested moves, in the order of the requests; the first move that is not cancelled is next.
+        #: Requested moves, in the order of the requests; the first move that is not cancelled runs next.
         self._under_way: dict[TopicPartition, Move] = {}
         self._running: Move | None = None
         self._task: asyncio.Task[None] | None = None
@@ -138,12 +139,13 @@ class Moves:
         return list(self._under_way.values())
 
     def target_of(self, partition: TopicPartition) -> HeldDirectory | None:
-        """Target of the partition's move; None: not moving."""
+        """Target directory of the partition's move; None if the partition does not move."""
         move = self._under_way.get(partition)
         return None if move is None else move.target
 
     def begin(self, log: PartitionLog, source: HeldDirectory, target: HeldDirectory) -> None:
-        """Start to move ``log`` out of ``source``. DiskFullError when the target has no room."""
+        """Start to move ``log`` out of ``source``. Raises DiskFullError if the target directory has no room for the
+        log."""
         partition = log.topic_partition
         assert partition not in self._under_way, f"{partition} is being moved already"
         space = target.space
@@ -174,8 +176,8 @@ class Moves:
             self._begin_next()
 
     async def cancel(self, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """Cancel moves (None: all); returns when they have ended, undone or done. Queued ones end at once: a deleted
-        topic does not wait for another topic's copy."""
+        """Cancel the moves of ``partitions`` (of all, if None); returns when each of these moves is either undone or
+        completed. Moves that have not begun end at once, so a deleted topic does not wait for another topic's copy."""
         which = None if partitions is None else frozenset(partitions)
         moves = [move for move in self.under_way() if which is None or move.partition in which]
         for move in moves:
@@ -192,7 +194,7 @@ class Moves:
             await move.ended.wait()
 
     async def _run(self, move: Move) -> None:
-        """Never raises: directories and the log show the result of a move."""
+        """Run a move to its end. Never raises: the directories and the log show the result."""
         try:
             await self._copy_and_take_over(move)
         except MoveCancelledError as error:
@@ -214,7 +216,8 @@ class Moves:
                 await on_thread(move.copy.begin)
                 passes = 0
                 while await on_thread(move.copy.catch_up) > HOLD_BELOW_BYTES:
-                    # A move slower than its producers continues until its rate is raised, as in Kafka.
+                    # If producers are faster than the move's rate, the move goes on until the rate is raised, as in
+                    # Kafka.
                     passes = 0 if move.pace.has_waited else passes + 1
                     move.pace.has_waited = False
                     if passes == PASSES_MAX:
@@ -270,7 +273,8 @@ class Moves:
             logger.warning("%s: cannot remove the files left in %s: %s", move.source.root, partition, error)
 
     async def _commit(self, move: Move) -> None:
-        """When this returns, the copy is the log; when it raises, it is not (except for MoveInDoubtError)."""
+        """Make the copy the partition's log. If this method raises an error, the copy is not the log (except for
+        MoveInDoubtError)."""
         log, source, target = move.log, move.source_writer, move.target_writer
         try:
             outcome: MoveError | bool = False
@@ -306,7 +310,7 @@ class Moves:
 
 
 def _not_opened(move: Move, error: BaseException) -> HeadraceError:
-    """The error of a log that cannot be opened after its move."""
+    """The error for a log that cannot be opened after its move."""
     if isinstance(error, CorruptLogError):
         return error
     return StorageError(
@@ -316,7 +320,8 @@ def _not_opened(move: Move, error: BaseException) -> HeadraceError:
 
 
 def _finish_and_commit(move: Move, start: int, end: int) -> MoveError | bool:
-    """Run in the source's turn. False: the log changed since the target learned of it; repeat."""
+    """Finish the copy and commit the move; runs on the source directory's writer. Returns False if the log changed
+    after the target learned of its end: then repeat the call."""
     log, directory = move.log, move.source_writer.directory
     if directory.get(move.partition) is not log:
         return MoveCancelledError(f"the log of {move.partition} was deleted while it was moved")
@@ -342,12 +347,12 @@ def _abandon(copy: LogCopy) -> None:
 
 
 def _nothing() -> None:
-    """Waits for all that was queued before."""
+    """An empty job: when it has run, all jobs that were queued earlier have run."""
 
 
 async def settle_moves(held: Sequence[HeldDirectory]) -> dict[TopicPartition, HeadraceError]:
-    """Undo or finish interrupted moves before any log is used: of a log in two directories one remains. Returns the
-    partitions whose log's place is unknown, and why."""
+    """Undo or finish interrupted moves before any log is used, so that each log is in one directory. Returns the
+    partitions whose log's directory is unknown, each with the error."""
     online = {
         one.writer.directory.meta.directory_id: one.writer
         for one in held

@@ -1,7 +1,9 @@
-"""Table of the partitions that this broker leads, follows or cannot serve; ``roles`` writes it, all others read it.
+"""Table of the partitions that this broker leads, follows or cannot serve. ``roles`` writes it; all other parts only
+read it.
 
-Handlers look up the ``leader`` of a partition, or get the error. The storage reports logs that a writer's turn changed.
-The table knows the applied metadata, and no other part of the broker.
+Handlers look up the ``leader`` of a partition, which raises an error if this broker does not lead it. The storage
+notifies the table of logs that a directory writer changed. The table knows the applied metadata; it uses no other part
+of the broker.
 """
 
 from __future__ import annotations
@@ -32,28 +34,28 @@ from .settings import BrokerIdentity
 
 
 class PartitionTable:
-    """See the module. Written in the event loop."""
+    """See the module. The roles and errors of this broker's partitions; written only in the event loop."""
 
     def __init__(self, identity: BrokerIdentity, pushes: PendingPushes) -> None:
         self.identity = identity
         self._pushes = pushes
-        #: Why no partition is served now; None when they are.
+        #: Why the broker serves no partition now; None while it serves its partitions.
         self.refusal: HeadraceError | None = FencedBrokerError("the broker is starting; retry")
-        self.image = MetadataImage()  #: The metadata that ``roles`` applies.
+        self.image = MetadataImage()  #: The metadata image that ``roles`` applies.
         self.led: dict[TopicPartition, LeaderReplica] = {}
         self.followed: dict[TopicPartition, FollowerReplica] = {}
-        #: Partitions that should be here and cannot be served, and why.
+        #: Partitions that this broker should serve and cannot, each with the reason.
         self.failed: dict[TopicPartition, HeadraceError] = {}
 
     def state_of(self, partition: TopicPartition) -> PartitionImage | None:
-        """The partition in the metadata."""
+        """State of the partition in the applied metadata."""
         topic = self.image.topic(partition.topic)
         if topic is None or not 0 <= partition.partition < len(topic.partitions):
             return None
         return topic.partitions[partition.partition]
 
     def leader(self, partition: TopicPartition) -> LeaderReplica:
-        """The replica that leads ``partition`` here. Raises FencedBrokerError, ServerShuttingDownError,
+        """The replica on this broker that leads ``partition``. Raises FencedBrokerError, ServerShuttingDownError,
         UnknownTopicOrPartitionError, NotLeaderOrFollowerError, LeaderNotAvailableError, StorageError."""
         if self.refusal is not None:
             raise self.refusal
@@ -63,8 +65,8 @@ class PartitionTable:
         return replica
 
     def readable(self, partition: TopicPartition) -> Readable:
-        """The replica here that a consumer may read, up to its high watermark: the leader, or a follower (KIP-392).
-        Raises as ``leader``."""
+        """The replica on this broker that a consumer may read up to its high watermark: the leader, or a follower
+        (KIP-392). Raises as ``leader``."""
         if self.refusal is not None:
             raise self.refusal
         followed = self.followed.get(partition)
@@ -83,8 +85,9 @@ class PartitionTable:
         return None if found is None else (found.leader, found.leader_epoch)
 
     def for_clients(self, partition: TopicPartition, error: HeadraceError) -> HeadraceError:
-        """The error that a client gets for ``error``. A damaged log is NotLeaderOrFollowerError while other replicas
-        have its records, for one of them takes over; CorruptLogError if it is the last copy."""
+        """The error that a client receives in place of ``error``. A damaged log is reported as NotLeaderOrFollowerError
+        while other replicas have its records, because another replica takes over. It is reported as CorruptLogError if
+        it is the last copy."""
         if not isinstance(error, CorruptLogError):
             return error
         found = self.state_of(partition)
@@ -93,22 +96,22 @@ class PartitionTable:
         return NotLeaderOrFollowerError(f"{error.message}; another replica becomes leader: refresh the metadata")
 
     def assigned_directory(self, partition: TopicPartition, topic_id: uuid.UUID) -> uuid.UUID | None:
-        """The directory on the controllers' record for this broker's replica; the zero id: none yet."""
+        """The directory that the controllers recorded for this broker's replica; the zero id if they recorded none."""
         state = self.image.partition(topic_id.bytes, partition.partition)
         return None if state is None else uuid.UUID(bytes=state.directory_of(self.identity.broker_id))
 
     def leader_of(self, log: PartitionLog) -> PartitionLeader | None:
-        """The leader of ``log`` on this broker; None when it does not lead it. Any thread."""
+        """The leader of ``log`` on this broker; None if this broker does not lead the partition. Any thread."""
         replica = self.led.get(log.topic_partition)
         return replica.leader if replica is not None and replica.log is log else None
 
     def is_followed(self, log: PartitionLog) -> bool:
-        """Whether ``log`` follows a leader elsewhere, which owns its retention. Any thread."""
+        """Whether ``log`` follows a leader on another broker, which decides about its retention. Any thread."""
         replica = self.followed.get(log.topic_partition)
         return replica is not None and replica.log is log and replica.leader_id != NO_LEADER
 
     def leaders_of(self, image: MetadataImage, delta: MetadataDelta) -> Iterable[PartitionLeader]:
-        """Leaders whose partition, or one of whose brokers, changed in ``delta``."""
+        """The leaders of partitions that changed in ``delta``, or that have a replica on a broker that changed."""
         if delta.brokers:
             return [replica.leader for replica in self.led.values()]
         names = {image.topics[topic_id].name: numbers for topic_id, numbers in delta.partitions.items()}
@@ -116,7 +119,7 @@ class PartitionTable:
         return [replica.leader for replica in found if replica is not None]
 
     def high_watermarks(self) -> dict[TopicPartition, int]:
-        """High watermark of every partition led or followed here, for the checkpoint."""
+        """High watermark of every partition that this broker leads or follows, for the checkpoint."""
         return {partition: replica.leader.high_watermark for partition, replica in self.led.items()} | {
             partition: replica.high_watermark for partition, replica in self.followed.items()
         }
@@ -137,15 +140,15 @@ class PartitionTable:
         )
 
     def logs_advanced(self, logs: Iterable[PartitionLog]) -> None:
-        """A turn of a writer has changed these logs."""
+        """The directory writer has changed these logs."""
         for log in logs:
             replica = self.led.get(log.topic_partition) or self.followed.get(log.topic_partition)
             if replica is not None and replica.log is log:
                 replica.log_advanced()
 
     def logs_written(self, logs: Sequence[PartitionLog], sent: Callable[[], None]) -> None:
-        """These logs have unflushed appends, for followers. ``sent`` is called when they are sent; at once when there
-        are no followers."""
+        """These logs have new, unflushed records, which can already be pushed to followers. Calls ``sent`` when the
+        pushes are sent, immediately if there are no followers."""
         has_followers = False
         for log in logs:
             replica = self.led.get(log.topic_partition)
@@ -159,6 +162,6 @@ class PartitionTable:
 
 
 def _shown(partition: TopicPartition) -> str:
-    """A client's partition name, shortened for the log."""
+    """A client's partition name, shortened for log messages."""
     topic = partition.topic if len(partition.topic) <= 60 else partition.topic[:57] + "..."
     return f"{topic!r}-{partition.partition}"

@@ -1,4 +1,5 @@
-"""Decide in which directory each partition's log is, or will be created. The first rule that applies decides:
+"""Decide in which directory each partition's log is, or in which it will be created. The first rule in this list that
+applies decides:
 
     1. a log that was found on the disk, or was created since the start
     2. the directory that the controller has on record for this replica (KIP-858), if it is offline or not here: nowhere
@@ -6,8 +7,8 @@
        date: a log that moved is there before the controller knows)
     4. the directory on record; if there is none, the one with the fewest logs (``least_loaded``)
 
-"Nowhere" is an offline partition (KAFKA_STORAGE_ERROR): a log that may exist on an offline disk is never created again,
-empty, on another one.
+"Nowhere" means that the partition is offline (KAFKA_STORAGE_ERROR). A log that may exist on an offline disk is never
+created again, empty, on another disk.
 """
 
 from __future__ import annotations
@@ -21,19 +22,22 @@ from headrace_core.types import TopicPartition
 
 from .directories import LOST, UNASSIGNED, HeldDirectory, least_loaded
 
-#: The directory on the controller's record for this broker's replica; None (or the zero id): none yet.
+#: Returns the directory that the controllers recorded for this broker's replica; None or the zero id if they recorded
+#: none.
 Assigned = Callable[[TopicPartition, uuid.UUID], uuid.UUID | None]
 
 
 class Placement:
-    """Owned by the storage, which records the logs that it finds and creates."""
+    """The directories of the partitions' logs; belongs to the storage, which records the logs that it finds and
+    creates."""
 
     def __init__(self, held: Sequence[HeldDirectory], assigned: Assigned) -> None:
         self._assigned = assigned
-        self.at: dict[TopicPartition, HeldDirectory] = {}  #: A failed creation is repeated in the same place.
-        #: Partitions whose logs were found and must not be used, and why.
+        #: Directories chosen for new logs; a failed creation is repeated in the same directory.
+        self.at: dict[TopicPartition, HeldDirectory] = {}
+        #: Partitions whose logs are on the disk but must not be used, each with the reason.
         self.refused: dict[TopicPartition, HeadraceError] = {}
-        #: Partitions whose log may be in a directory that was offline at the start.
+        #: Partitions whose log may be in a directory that was offline when the broker started.
         self.withheld: set[TopicPartition] = set()
         self._held = held
 
@@ -45,8 +49,8 @@ class Placement:
             self.withheld.discard(partition)
 
     def directory_of(self, partition: TopicPartition) -> uuid.UUID | None:
-        """The id of the directory that has the partition's log, sound or damaged, or that failed before the creation;
-        LOST when it may be in one that was offline at the start; None when there is no log."""
+        """Id of the directory that has the partition's log (sound or damaged) or that failed before the log was
+        created. LOST if the log may be in a directory that was offline at the start; None if there is no log."""
         if partition in self.withheld:
             return LOST
         held = self.at.get(partition)
@@ -59,8 +63,8 @@ class Placement:
     def place(
         self, partition: TopicPartition, topic_id: uuid.UUID, added: dict[HeldDirectory, int], *, at_start: bool
     ) -> HeldDirectory:
-        """The directory for the partition's log; ``added`` counts planned logs per directory. Raises StorageError (no
-        working directory), DiskFullError, and the error of a found log that must not be used."""
+        """The directory for the partition's log. ``added`` counts the logs that are planned in each directory. Raises
+        StorageError if no directory works, DiskFullError, or the error of an existing log that must not be used."""
         if partition in self.refused:
             raise self.refused[partition]
         held = self.at.get(partition)
@@ -89,9 +93,9 @@ class Placement:
         return held
 
     def anew(self, partition: TopicPartition, topic_id: uuid.UUID) -> uuid.UUID | None:
-        """The directory in which a lost log would be created empty. The log is on record in a directory that this
-        broker no longer has (a replaced disk), or was LOST, and all directories are online without it. Else None:
-        nothing is lost, or it may return."""
+        """The directory in which a lost log would be created again, empty; None if the log is not lost, or if it may
+        return. The log is lost if its recorded directory no longer belongs to this broker (a replaced disk). It is also
+        lost if its directory is LOST, all directories are online, and none has the log."""
         if partition in self.refused or partition in self.withheld or partition in self.at:
             return None
         if any(each.failure is not None or each.writer is None for each in self._held):

@@ -1,9 +1,9 @@
-"""Producer ids of this broker, allocated from the controller in blocks (KIP-730), ahead of need.
+"""Producer ids of this broker, which the controller allocates in blocks (KIP-730), before they are needed.
 
-A block belongs to this broker, also when it stops before using it up: ids are plenty (2^63), and never reused. The next
-block is requested when nine tenths of the present one are used, as in Kafka; one request at a time for all waiting
-producers. So a producer waits for the controller only without a block: as the first one after a start, or when the
-controllers were away for the last tenth.
+A block belongs to this broker even if the broker stops before using all of it. There are 2^63 ids, and none is used
+twice. The broker requests the next block when 90 % of the current block are used, as in Kafka. One request at a time
+serves all waiting producers. So a producer waits for the controller only if there is no block: right after the broker's
+start, or after the controllers were unreachable for the last 10 % of the block.
 """
 
 from __future__ import annotations
@@ -24,15 +24,17 @@ from .controller_link import ProducerIdBlock
 
 logger = logging.getLogger(__name__)
 
-PREFETCH_AT = 0.9  #: Used part of a block at which the next one is requested (Kafka's ProducerIdManager).
-#: Kafka's highest epoch for producers. Only a coordinator uses the epoch above it, to fence the last producer.
+#: Used fraction of a block of producer ids at which the broker requests the next block (Kafka's ProducerIdManager).
+PREFETCH_AT = 0.9
+#: The highest producer epoch that Kafka assigns to a producer. The next higher epoch is reserved for the transaction
+#: coordinator, which fences the last producer with it.
 EPOCH_MAX = 2**15 - 2
 
-Allocate = Callable[[], Awaitable[ProducerIdBlock]]  #: Requests a block from the controller.
+Allocate = Callable[[], Awaitable[ProducerIdBlock]]  #: Requests a block of producer ids from the controller.
 
 
 class ProducerIds:
-    """Lives in the event loop."""
+    """Allocator of this broker's producer ids; call its methods in the event loop."""
 
     def __init__(self, allocate: Allocate) -> None:
         self._allocate = allocate
@@ -42,8 +44,8 @@ class ProducerIds:
         self._is_closed = False
 
     async def next_id(self) -> int:
-        """A new id. Raises CoordinatorNotAvailableError (retriable): no block is available now;
-        UnsupportedVersionError: the cluster's metadata.version has none; ServerShuttingDownError."""
+        """Return a new producer id. Raises CoordinatorNotAvailableError (retriable) if no block is available now,
+        UnsupportedVersionError if the cluster's metadata.version has no producer ids, and ServerShuttingDownError."""
         while self._next >= self._end:
             if self._spare is not None:
                 self._begin(self._spare)
@@ -63,7 +65,7 @@ class ProducerIds:
 
     async def renewed(self, producer_id: int, epoch: int) -> tuple[int, int]:
         """(id, epoch) for the producer that has ``producer_id`` with ``epoch``: the next epoch, which fences the one
-        before; a new id after the last epoch (KIP-360). Raises InvalidRequestError, and as ``next_id``."""
+        before; a new id after the last epoch (KIP-360). Raises InvalidRequestError, and the errors of ``next_id``."""
         if producer_id < 0 or not 0 <= epoch <= EPOCH_MAX + 1:
             raise InvalidRequestError(
                 f"producer id {producer_id} with epoch {epoch}: this broker did not assign them; send none to get "
@@ -79,7 +81,7 @@ class ProducerIds:
         self._prefetch_at = block.first + int(block.length * PREFETCH_AT)
 
     def _fetch(self) -> asyncio.Task[None]:
-        """The request in progress, or a new one."""
+        """The running request for a block, or a new request."""
         if self._is_closed:
             raise _closed()
         if self._fetching is None:
@@ -115,6 +117,6 @@ def _closed() -> ServerShuttingDownError:
 
 
 def _ignored(fetching: asyncio.Task[None]) -> None:
-    """A failed request ahead of need: the next caller repeats it."""
+    """Ignore a failed request for the next block; the next caller repeats it."""
     if not fetching.cancelled() and (error := fetching.exception()) is not None:
         logger.info("producer ids were asked for ahead: %s", error)

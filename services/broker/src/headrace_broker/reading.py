@@ -1,7 +1,8 @@
-"""Replicas as consumers read them: the leader, or a follower, for consumers near it (KIP-392).
+"""Replicas from which consumers read: the leader, or a follower near the consumer (KIP-392).
 
-A follower returns records up to its high watermark, which follows the leader's a moment later. Reads beyond it get
-OFFSET_NOT_AVAILABLE, not out of range, while the follower cannot know.
+A follower returns records up to its own high watermark, which follows the leader's high watermark with a short delay. A
+fetch beyond the follower's high watermark gets OFFSET_NOT_AVAILABLE instead of OFFSET_OUT_OF_RANGE, because the offset
+may exist on the leader.
 
 The leader calls ``nearer_replica`` to choose a replica by the consumer's rack.
 """
@@ -19,7 +20,8 @@ from .partition.leader import PartitionLeader, PartitionWatcher
 
 
 class ReadState(Protocol):
-    """The readable range [``log_start``, ``high_watermark``) of a log up to ``log_end``, as in ``PartitionLeader``."""
+    """The readable range of a log: consumers may read from ``log_start`` up to ``high_watermark``, exclusive, as in
+    ``PartitionLeader``."""
 
     @property
     def high_watermark(self) -> int: ...
@@ -64,7 +66,8 @@ class Readable(Protocol):
 
 
 class _Candidate(NamedTuple):
-    """The best one has the highest log end, then was caught up last (Kafka's ReplicaView.comparator)."""
+    """A follower that a consumer could read. The best candidate has the highest log end; among equals, the latest
+    caught-up time (Kafka's ReplicaView.comparator)."""
 
     log_end: int
     caught_up_ms: int
@@ -72,8 +75,9 @@ class _Candidate(NamedTuple):
 
 
 def nearer_replica(leader: PartitionLeader, offset: int, rack: str, racks: Callable[[int], str | None]) -> int | None:
-    """Broker id of an in-sync follower in the consumer's ``rack`` that has ``offset``; None: the leader is as near as
-    any (KIP-392, RackAwareReplicaSelector). ``racks``: rack of an active broker, None of any other."""
+    """Broker id of an in-sync follower in the consumer's ``rack`` that has ``offset``. None if the leader is in that
+    rack too, or no follower qualifies (KIP-392, RackAwareReplicaSelector). ``racks`` returns the rack of an active
+    broker, and None for any other broker."""
     if not rack or racks(leader.leader_id) == rack:
         return None
     found = [

@@ -1,7 +1,7 @@
-"""This broker's role in each of its partitions: leader, follower or none.
+"""This broker's role in each of its partitions: leader, follower or no role.
 
-``apply`` takes each change of the metadata, in order, and returns when it is in effect. It compares a partition's state
-with the present role::
+``apply`` takes each change of the metadata, in order, and returns when the change is in effect. It compares the state
+of each partition with the current role::
 
     state                        action
     leads, in a new epoch        end the old role; lead the log from its end, truncate nothing
@@ -10,12 +10,13 @@ with the present role::
     the same leader and epoch    a leader gets its new in-sync set; a follower continues
     not a replica any more       end the old role, delete the log (a reassignment is over)
 
-Between two roles all appends of the directory's writer are awaited, so a new leader knows where its epoch begins, and a
-new follower where its log ends. The high watermark passes from one role to the next.
+Between two roles of a partition, the broker waits for all appends of the directory writer. So a new leader knows the
+offset at which its epoch begins, and a new follower knows its log end. The high watermark passes from one role to the
+next.
 
-A missing log is created where the metadata has it. If this broker no longer has that disk, it reports first that the
-replica starts over (``fresh``, KIP-903), and creates the log when the metadata shows it. A damaged log of a partition
-with other replicas heals (partition/healing.py).
+A missing log is created in the directory that the metadata names. If this broker no longer has that disk, it first
+reports that the replica starts with an empty log (``fresh``, KIP-903). It creates the log when the metadata shows the
+report. A damaged log is healed if its partition has other replicas (partition/healing.py).
 """
 
 from __future__ import annotations
@@ -61,28 +62,28 @@ from .replication.follower_replica import FollowerReplica
 from .settings import LogSettings
 from .storage import Storage
 
-_PASSES = (DiskFullError, ServerBusyError)  #: Errors of a creation that are worth a retry.
+_PASSES = (DiskFullError, ServerBusyError)  #: Errors of a log creation after which the broker tries again.
 
 
 class ReplicationStreams(Protocol):
-    """The streams that bring followers their leaders' records (``FollowerStreams``)."""
+    """The streams on which followers receive their leaders' records (``FollowerStreams``)."""
 
     def follow(self, replica: FollowerReplica) -> None: ...
 
     def unfollow(self, replica: FollowerReplica) -> None: ...
 
     def confirm_leave(self, replica: FollowerReplica, done: Callable[[], None]) -> Callable[[], None]:
-        """Call ``done`` when the leader has confirmed the leave of ``replica``, which no longer follows; returns a
-        function that cancels this."""
+        """Call ``done`` when the leader has confirmed the leave of ``replica``, which no longer follows. Returns a
+        function that cancels the confirmation."""
 
 
-#: Reports to the controllers that a replica (topic id, partition) starts over in a directory; calls back with the
-#: metadata offset from which they know it.
+#: Reports to the controllers that a replica (topic id, partition) starts with an empty log in a directory. Calls back
+#: with the metadata offset from which the controllers know it.
 ReportFresh = Callable[[bytes, int, bytes, Callable[[int], None]], None]
 
 
 class Assigned(NamedTuple):
-    """A partition in the metadata."""
+    """A partition that the metadata assigns to this broker."""
 
     partition: TopicPartition
     topic: TopicImage
@@ -90,7 +91,8 @@ class Assigned(NamedTuple):
 
 
 class Roles:
-    """Writes the partition table. Owned by the event loop; one change of the metadata, or retry, at a time."""
+    """Applies metadata to this broker's partitions, and writes the partition table. Call all methods in the event loop.
+    One metadata change or retry is in progress at a time."""
 
     def __init__(
         self,
@@ -104,7 +106,7 @@ class Roles:
         events: Emitter,
         lag_time_max_ms: int = LAG_TIME_MAX_MS,
     ) -> None:
-        """``streams`` brings followers their leaders' records; ``isr_due`` is called with each leader whose in-sync set
+        """``streams`` gives followers their leaders' records. ``isr_due`` is called with each leader whose in-sync set
         may have to change."""
         self._table = table
         self._storage = storage
@@ -124,7 +126,7 @@ class Roles:
         storage.failed.subscribe(self._storage_failed)
 
     def settings_of(self, topic: str, image: MetadataImage) -> LogConfig:
-        """Settings of a topic's logs on this broker."""
+        """The settings of a topic's logs on this broker."""
         return self._settings.of(image, self._broker_id, topic)
 
     @property
@@ -132,15 +134,15 @@ class Roles:
         return self._table.identity.broker_id
 
     async def apply(self, image: MetadataImage, delta: MetadataDelta) -> None:
-        """Apply ``delta``, which led to ``image``."""
+        """Apply the change ``delta``, after which the metadata is ``image``."""
         async with self._changing:
             await self._apply(image, delta)
             await self._heal()
 
     async def apply_all(self, image: MetadataImage) -> None:
-        """Apply the first image, once the storage is open: everything is new. Deletes logs of topics that were deleted
-        while this broker was away, and of partitions that were moved to other brokers; damaged logs stay offline until
-        they heal."""
+        """Apply the first image, after the storage was opened; everything in it is new. Deletes the logs of topics that
+        were deleted while this broker was stopped, and of partitions that moved to other brokers. Damaged logs stay
+        offline until they are healed."""
         deleted, refused = await self._storage.settle(lambda topic_id: topic_id.bytes in image.topics)
         for partition in deleted:
             self._events.emit(PartitionClosed(partition=partition, deleted=True))
@@ -153,8 +155,8 @@ class Roles:
             await self._heal()
 
     async def retry_full(self) -> list[TopicPartition]:
-        """Retry logs that could not be created because of a full disk, or for lack of descriptors; returns those
-        created. Costs nothing when there are none."""
+        """Create the logs again that could not be created because of a full disk or a lack of file descriptors. Returns
+        the partitions of the created logs. Costs nothing when there are no such logs."""
         failed = self._table.failed
         if not failed:
             return []
@@ -178,7 +180,7 @@ class Roles:
         await self._reconfigure(image, delta)
 
     def heal_soon(self) -> None:
-        """Check the damaged replicas once no change is in progress."""
+        """Check the damaged replicas when no metadata change is in progress."""
         task = asyncio.get_running_loop().create_task(self.heal(), name="healing")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -189,7 +191,7 @@ class Roles:
             await self._heal()
 
     async def _heal(self) -> None:
-        """Take one step for each damaged or fresh replica; those that need newer metadata wait for it."""
+        """Take one step for each damaged or fresh replica; replicas that need newer metadata wait for it."""
         await self._take_up(self._assigned(self._recorded_fresh()))
         damaged = [item for item, error in self._table.failed.items() if isinstance(error, CorruptLogError)]
         for item in [item for item in self._healing if item not in damaged]:
@@ -209,7 +211,8 @@ class Roles:
         await self._take_up(anew)
 
     def _may_be_made(self, each: Assigned) -> bool:
-        """Heal one damaged replica as far as possible; returns whether its log may be deleted and created empty."""
+        """Heal a damaged replica as far as possible. Returns whether its log may be deleted and created again,
+        empty."""
         step = next_step(each.state, self._broker_id)
         if step is Step.KEEP:
             return False
@@ -228,7 +231,7 @@ class Roles:
         return step is Step.MAKE and self._table.image.next_offset >= healing.reported_offset
 
     def fresh_recorded(self, topic_id: bytes, number: int, metadata_offset: int) -> None:
-        """The controllers know, from ``metadata_offset`` on, that this broker's replica starts over."""
+        """From ``metadata_offset`` on, the controllers know that this broker's replica starts with an empty log."""
         if (topic_id, number) in self._fresh:
             self._fresh[topic_id, number] = metadata_offset
         topic = self._table.image.topics.get(topic_id)
@@ -238,7 +241,7 @@ class Roles:
         self.heal_soon()
 
     def _recorded_fresh(self) -> list[TopicPartition]:
-        """Replicas that waited for the answer only: the metadata arrived before it."""
+        """Replicas that waited only for the controllers' answer, because the metadata arrived before the answer."""
         found = []
         for (topic_id, number), recorded in list(self._fresh.items()):
             topic, state = self._table.image.topics.get(topic_id), self._table.image.partition(topic_id, number)
@@ -249,8 +252,9 @@ class Roles:
         return found
 
     def _confirm_leave(self, followed: FollowerReplica) -> None:
-        """Confirm the leave of a replica with a damaged log. Before the controllers learn that it starts over, its
-        leader must know that it left: otherwise the leader might propose it for the in-sync set again."""
+        """Confirm the leave of a replica with a damaged log. The leader must know that the replica left before the
+        controllers learn that it starts with an empty log. Otherwise the leader might propose it for the in-sync set
+        again."""
         healing = self._healing[followed.partition] = HealingReplica((followed.leader_id, followed.leader_epoch))
 
         def confirmed() -> None:
@@ -302,7 +306,8 @@ class Roles:
             self._take_part(each, former.get(each.partition))
 
     def _end_if_changed(self, each: Assigned) -> int | None:
-        """End a role that has changed; returns its high watermark. None: there was none, or it continues."""
+        """End a role that has changed; returns its high watermark, or None if the partition had no role or its role
+        continues."""
         partition, topic, state = each
         led, followed = self._table.led.get(partition), self._table.followed.get(partition)
         if led is not None:
@@ -332,7 +337,8 @@ class Roles:
         return None
 
     def _end(self, partition: TopicPartition, reason: HeadraceError) -> int | None:
-        """End this broker's role in the partition, because of ``reason``; returns its high watermark, or None."""
+        """End this broker's role in the partition with the error ``reason``; returns its high watermark, or None if it
+        had no role."""
         led = self._table.led.pop(partition, None)
         if led is not None:
             led.leader.resign(reason)
@@ -366,7 +372,8 @@ class Roles:
 
     def _lead(self, each: Assigned, log: PartitionLog, high_watermark: int) -> None:
         partition, topic, state = each
-        # Read first: a turn may be running on the writer's thread, and no flush is beyond what was written.
+        # Read the flushed end before the log end, because the writer's thread may be running: a flushed end never
+        # exceeds the log end.
         flushed_end = log.flushed_end
         leader = PartitionLeader(
             partition,
@@ -457,15 +464,15 @@ class Roles:
                 self._events.emit(PartitionFailed(partition=partition, reason=outcome.message))
 
     def _is_open(self, partition: TopicPartition, topic: TopicImage) -> bool:
-        """Whether the log is open for this topic. A log without a topic id (the broker died while it created the log)
-        is created again, which adds the id. A log of another topic is refused."""
+        """Whether the log is open and belongs to this topic. A log without a topic id is created again, which adds the
+        id: the broker crashed while it created the log. A log with another topic's id is refused."""
         log = self._storage.log(partition)
         return log is not None and log.topic_id is not None and log.topic_id.bytes == topic.topic_id
 
     def _waits_for_fresh(self, each: Assigned, topic_id: uuid.UUID) -> bool:
-        """Whether the log, lost with its disk and replicated elsewhere, must wait until the controllers know. It needs
-        both the metadata and their answer: after a lost answer it is reported again, which would remove a replica that
-        has joined the in-sync set meanwhile."""
+        """Whether the log, which was lost with its disk and has other replicas, must wait until the controllers know
+        that it starts empty. The wait needs the metadata and the controllers' answer. If the answer is lost, the
+        replica must not be reported again after it has joined the in-sync set: the report would remove it."""
         key = each.topic.topic_id, each.partition.partition
         recorded = self._fresh.get(key)
         if recorded is not None and self._table.image.next_offset < recorded:
@@ -519,8 +526,9 @@ class Roles:
             followed.log_advanced()  # another policy means another durable end
 
     def quarantine(self, log: PartitionLog, error: CorruptLogError) -> None:
-        """Take a log out of service that was found damaged twice, here and after a restart. It heals if others have its
-        records; else the operator must act. The other partitions continue."""
+        """Take a log out of service whose damage was confirmed by a second read, now or after a restart. The log is
+        healed if other replicas have its records; otherwise the operator must act. The broker's other partitions
+        continue."""
         if not self._storage.quarantine(log, error):
             return
         found = problem_of(error, path=log.directory)
@@ -537,7 +545,7 @@ class Roles:
         self.heal_soon()
 
     def _storage_failed(self, partitions: Iterable[TopicPartition], reason: str) -> None:
-        """The directory of these partitions has failed: they are offline on this broker until it restarts."""
+        """The directory of these partitions has failed, so they are offline on this broker until it restarts."""
         for partition in partitions:
             self._fail(partition, StorageError(f"{partition} is offline: {reason}"), reason)
 
@@ -547,7 +555,7 @@ class Roles:
         self._events.emit(PartitionFailed(partition=partition, reason=reason))
 
     def resign_all(self, reason: Callable[[TopicPartition], HeadraceError]) -> None:
-        """End all roles: the broker stops."""
+        """End all roles, because the broker stops."""
         for task in self._tasks:
             task.cancel()
         for partition in (*self._table.led, *self._table.followed):

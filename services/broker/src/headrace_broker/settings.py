@@ -1,14 +1,15 @@
 """The broker's identity and settings, and subscriptions to changes while it runs.
 
-``BrokerSettings`` has the current values: this broker's dynamic ones over those of all brokers over its properties file
-over the defaults. ``LiveSettings.current`` is in effect; code that cannot read it each time (a waiting thread, a limit
-passed on) subscribes:
+``BrokerSettings`` has the current values. This broker's dynamic values have priority over the dynamic values of all
+brokers, these over the properties file, and the file over the defaults. ``LiveSettings.current`` has the values in
+effect. Code that cannot read it each time (a waiting thread, an object that was given a limit) subscribes to changes:
 
     live.subscribe(lambda old, new: cache.resize(new.open_files_max))
 
 Subscribers are called in the event loop, after the topics' settings are in effect (``Roles.apply``) and before the
-change counts as applied. So a client that alters a key through this broker finds it in effect after the answer. To add
-a key, add a field to ``BrokerSettings``. Topic keys reach the logs another way (``LogSettings``).
+metadata change counts as applied. So a client that alters a key through this broker receives the answer after the new
+value is in effect. To add a key, add a field to ``BrokerSettings``. Topic keys reach the logs in another way
+(``LogSettings``).
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ from headrace_core.telemetry import BrokerSettingsChanged, Emitter
 
 logger = logging.getLogger("headrace.broker")
 
-#: Called in the event loop with the old and the new values, which differ.
+#: Callback for changed settings, called in the event loop with the old values and the different new values.
 Changed = Callable[["BrokerSettings", "BrokerSettings"], None]
 
 
 @dataclass(slots=True)
 class BrokerIdentity:
-    """This broker's identity; written once, when the controllers accept the registration."""
+    """This broker's identity, written once when the controllers accept the registration."""
 
     cluster_id: str = ""
     broker_id: int = -1  #: -1 until the registration is accepted.
@@ -44,7 +45,7 @@ class BrokerIdentity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerSettings:
-    """Settings of the logs' upkeep, derived from keys; buffers are shared by all threads.
+    """Settings of the background work on logs, derived from configuration keys; all threads share the buffer sizes.
 
     docs/reference/configuration.md describes each key.
     """
@@ -70,7 +71,7 @@ class BrokerSettings:
 
     @classmethod
     def of(cls, static: Mapping[str, Any], image: MetadataImage | None = None, broker_id: int = -1) -> BrokerSettings:
-        """``static``: the typed values that the properties file sets (NodeConfig.given)."""
+        """``static`` has the typed values that the properties file sets (NodeConfig.given)."""
         values = broker_values(image or MetadataImage(), broker_id, static)
         return cls(**fields_from(cls, values))
 
@@ -84,7 +85,8 @@ class BrokerSettings:
 
 
 class LiveSettings:
-    """Owned by the event loop; ``current`` may be read from any thread (it is replaced whole)."""
+    """The current settings, with subscriptions. Changed only in the event loop; any thread may read ``current``, which
+    is replaced as a whole."""
 
     def __init__(self, static: Mapping[str, Any], events: Emitter) -> None:
         self.current = BrokerSettings.of(static)
@@ -93,12 +95,13 @@ class LiveSettings:
         self._subscribers: dict[Changed, None] = {}
 
     def subscribe(self, changed: Changed) -> Callable[[], None]:
-        """Call ``changed(old, new)`` after each change; returns a function that ends this."""
+        """Call ``changed(old, new)`` after each change of the settings; returns a function that ends the
+        subscription."""
         self._subscribers[changed] = None
         return lambda: self._subscribers.pop(changed, None) and None
 
     def apply(self, image: MetadataImage, broker_id: int, delta: MetadataDelta | None = None) -> None:
-        """Apply the broker keys of ``image``; with a ``delta``, only if it changed any."""
+        """Apply the broker keys of ``image``. If there is a ``delta``, apply them only if it changed a broker key."""
         if delta is not None and not any(
             kind is ConfigResourceType.BROKER and name in ("", str(broker_id)) for kind, name in delta.configs
         ):
@@ -119,16 +122,18 @@ class LiveSettings:
 
 
 class LogSettings:
-    """The settings of a topic's logs on this broker: the topic's own keys over the brokers' over this broker's file."""
+    """The settings of a topic's logs on this broker. The topic's own keys have priority over the brokers' dynamic keys,
+    and these over this broker's properties file."""
 
     def __init__(self, *, static: Mapping[str, Any], flush_interval_ms: int) -> None:
         self._static = static
         self._flush_interval_ms = flush_interval_ms
-        #: The configurations and broker that the cached LogConfigs belong to.
+        #: The configurations and the broker id for which LogConfigs are cached, and these LogConfigs.
         self._known: tuple[Mapping[Any, Any], int, dict[Any, LogConfig]] = ({}, -1, {})
 
     def of(self, image: MetadataImage, broker_id: int, topic: str) -> LogConfig:
-        """The LogConfig of a topic; topics with equal settings share one while no configuration changes. Any thread."""
+        """The LogConfig of a topic. Topics with equal settings share one LogConfig until a configuration changes. Any
+        thread."""
         known = self._known
         if known[0] is not image.configs or known[1] != broker_id:
             known = self._known = (image.configs, broker_id, {})

@@ -1,10 +1,10 @@
-"""The broker's log directories, each with its writer, and the partitions in them.
+"""The broker's log directories, each with its writer, and the logs in them.
 
-``placement`` chooses a partition's directory. A failed directory takes only its own partitions offline. A full one
-refuses appends and creations until there is room again (``headrace_core.log.space``).
+``placement`` chooses the directory of a new partition. A failed directory takes only the partitions in it offline. A
+full directory refuses appends and new logs until it has room again (``headrace_core.log.space``).
 
-A directory that was offline may hold logs of topics deleted meanwhile. Found logs are matched by topic id, directory by
-directory, before any log is used (``settle``).
+A directory that was offline may have logs of topics that were deleted in the meantime. So the storage compares the
+topic ids of the logs in each directory with the metadata before it uses any log (``settle``).
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ logger = logging.getLogger(__name__)
 P = ParamSpec("P")
 R = TypeVar("R", LeaderReplica, FollowerReplica)
 
-#: A partition to create: its topic's id, and its log's settings.
+#: A partition to create, its topic's id and the settings of its log.
 NewLog = tuple[TopicPartition, uuid.UUID, LogConfig]
 Outcome = tuple[TopicPartition, HeadraceError | None]
 
@@ -76,7 +76,7 @@ DEFAULT_RESERVE_BYTES = 64 * 1024 * 1024
 
 
 class Signal(Generic[P]):
-    """An event with subscribers; calling it calls each of them, in the event loop."""
+    """An event with subscribers; calling the Signal calls each subscriber, in the event loop."""
 
     __slots__ = ("_subscribers",)
 
@@ -92,8 +92,9 @@ class Signal(Generic[P]):
 
 
 class Storage:
-    """See the module. ``on_turn`` gets the logs that a turn advanced, ``on_written`` (before that) those with unflushed
-    bytes; ``assigned`` returns the controllers' record. Other parts subscribe to the signals."""
+    """See the module. ``on_turn`` receives the logs that the writer advanced; ``on_written`` is called before it with
+    the logs that have unflushed bytes. ``assigned`` returns the directory that the controllers recorded. Other parts of
+    the broker subscribe to the signals."""
 
     def __init__(
         self,
@@ -111,15 +112,15 @@ class Storage:
         shortage_first_ms: float = SHORTAGE_FIRST_MS,
         recovery_threads: int = 1,
     ) -> None:
-        #: A damaged log and its damage; call ``quarantine`` next.
+        #: Emitted with a damaged log and its error; the receiver then calls ``quarantine``.
         self.damaged = Signal[[PartitionLog, CorruptLogError]]()
-        #: Partitions that went offline, with their directory or alone, and why.
+        #: Emitted with partitions that went offline, alone or with their directory, and the reason.
         self.failed = Signal[[Iterable[TopicPartition], str]]()
-        #: The writer of a directory that began to refuse appends: retention can make room.
+        #: Emitted with the writer of a directory that began to refuse appends; retention can make room.
         self.full = Signal[[DirectoryWriter]]()
-        #: Partitions that moved to another directory.
+        #: Emitted with the partitions that moved to another directory.
         self.directory_changed = Signal[[Iterable[TopicPartition]]]()
-        self.short = Signal[[]]()  #: A shortage of space began or ended (``short_directory_ids``).
+        self.short = Signal[[]]()  #: Emitted when a shortage of disk space begins or ends (``short_directory_ids``).
         self._shortage_first_ms = shortage_first_ms
         self._fs = fs
         self._held = [HeldDirectory(root.rstrip("/")) for root in roots]
@@ -136,21 +137,21 @@ class Storage:
         self._is_identified = False
         self._places = Placement(self._held, assigned)
         self._at, self._refused = self._places.at, self._places.refused
-        #: Logs held for a moment while they change directories.
+        #: Logs whose appends are held while they change directories.
         self._leaving: dict[TopicPartition, PartitionLog] = {}
-        #: The latest replica of each partition.
+        #: The current replica object of each partition.
         self._replicas: dict[TopicPartition, LeaderReplica | FollowerReplica] = {}
         self._moves = Moves(self, fs, clock=clock, rng=rng, events=events)
 
     def identify(self, *, node_id: int = -1) -> list[MetaProperties]:
-        """Read the directories' identities, in the order of log.dirs; unreadable ones are offline from here on. Raises
-        as ``directories.identify``."""
+        """Read the directories' identities, in the order of log.dirs; directories that cannot be read are offline from
+        then on. Raises as ``directories.identify``."""
         self._is_identified = True
         return identify(self._fs, self._held, node_id=node_id)
 
     def clean_shutdown_epoch(self) -> int | None:
-        """The broker epoch that stopped cleanly in every online directory (KIP-966); None: no clean stop. Read it
-        before ``open``, which removes the markers."""
+        """The broker epoch with which every online directory was cleanly closed (KIP-966); None if the last stop was
+        not clean. Read this property before ``open``, which removes the markers of a clean stop."""
         try:
             stops = [read_clean_shutdown(self._fs, held.root) for held in self._held if held.failure is None]
         except OSError:  # opening the directory will report it
@@ -159,8 +160,9 @@ class Storage:
         return epochs.pop() if len(epochs) == 1 else None
 
     async def open(self, settings_of: Callable[[str], LogConfig]) -> None:
-        """Lock every directory and open every log, with recovery if needed, in threads. A directory that cannot be
-        opened is offline. Call ``settle`` next. Raises as ``identify``, and when no directory can be opened."""
+        """Lock every directory and open every log on threads, with recovery where it is needed. A directory that cannot
+        be opened is put offline. Call ``settle`` next. Raises the errors of ``identify``, and StorageError if no
+        directory can be opened."""
         if not self._is_identified:
             self.identify()
         usable = [held for held in self._held if held.failure is None]
@@ -197,7 +199,7 @@ class Storage:
         )
 
     def _on_progress(self, progress: OpeningProgress) -> None:
-        """Called in a thread of the opening."""
+        """Called on a thread that opens logs."""
         with contextlib.suppress(RuntimeError):  # the loop is closed: no receiver is left
             self._loop.call_soon_threadsafe(self._report_progress, progress)
 
@@ -240,9 +242,10 @@ class Storage:
     async def settle(
         self, belongs: Callable[[uuid.UUID], bool]
     ) -> tuple[list[TopicPartition], dict[TopicPartition, HeadraceError]]:
-        """Match the found logs with the partitions. Deletes logs, damaged or not, whose topic id does not ``belong`` to
-        a topic now: a directory that was offline may have an old topic's log beside that of its namesake in another
-        directory. Returns (deleted, those not to be served and why)."""
+        """Compare the logs that were found with the partitions in the metadata. Deletes logs, damaged or not, whose
+        topic id does not ``belong`` to a current topic. A directory that was offline may have the log of a deleted
+        topic, while another directory has the log of the new topic of this name. Returns the deleted partitions, and
+        the partitions that must not be served with the reasons."""
         deleted: list[TopicPartition] = []
         refused = await settle_moves(self._held)
         for held in self._held:
@@ -263,7 +266,7 @@ class Storage:
                         f"{partition} has a log in {other.root} and another in {held.root}: stop the broker, move "
                         "the outdated one away, then start it"
                     )
-        # A partition deleted just now is usable: a new topic may have its name.
+        # Drop the refusals of partitions that were just deleted, because a new topic may have the same name.
         refused = {partition: why for partition, why in refused.items() if partition in self._at}
         self._refused.update(refused)
         return deleted, refused
@@ -281,11 +284,12 @@ class Storage:
         return {held.root: held.failure.message for held in self._held if held.failure is not None}
 
     def offline_directory_ids(self) -> list[uuid.UUID]:
-        """Ids of the offline directories, if they were readable before they failed."""
+        """Ids of the offline directories whose ids could be read before they failed."""
         return [held.directory_id for held in self._held if held.failure is not None and held.directory_id]
 
     def short_directory_ids(self) -> list[uuid.UUID]:
-        """Ids of online directories short of space, where replicas should not lead (``headrace_core.log.space``)."""
+        """Ids of the online directories that are short of space, where replicas should not lead
+        (``headrace_core.log.space``)."""
         return [
             held.directory_id
             for held in self._held
@@ -297,7 +301,8 @@ class Storage:
         return self._places.directory_of(partition)
 
     def describe(self) -> list[DirectoryDescription]:
-        """Every directory, in the order of log.dirs, with its logs by topic and partition. Measures their disks."""
+        """Describe every directory, in the order of log.dirs, with its logs by topic and partition. Measures their
+        disks."""
         return [
             describe(held, [move.describe() for move in self._moves.under_way() if move.target is held], self._refused)
             for held in self._held
@@ -316,17 +321,18 @@ class Storage:
         self._moves.set_rate(bytes_per_second)
 
     def set_recovery_threads(self, threads: int) -> None:
-        """Set ``num.recovery.threads.per.data.dir``, before ``open``."""
+        """Set ``num.recovery.threads.per.data.dir``; call this before ``open``."""
         self._recovery_threads = threads
 
     def begin_threads(self) -> None:
-        """Start all threads now, after ``open``: their number does not depend on the load."""
+        """Start all threads now, after ``open``, so that their number does not depend on the load."""
         self._threads.begin()
         for writer in self.writers():
             writer.begin_thread()
 
     async def until_all_failed(self) -> None:
-        """Raise StorageError when the last directory has failed: the broker has nothing left to serve (KIP-112)."""
+        """Wait until the last directory has failed, then raise StorageError: the broker has no log left to serve
+        (KIP-112)."""
         await self._all_failed.wait()
         raise StorageError(
             "all log directories of this broker have failed: " + "; ".join(self.offline_directories().values())
@@ -357,14 +363,14 @@ class Storage:
         self.full(held.writer)
 
     def log(self, partition: TopicPartition) -> PartitionLog | None:
-        """The log of a partition, if there is a usable one."""
+        """The log of a partition; None if there is no usable log."""
         held = self._at.get(partition)
         if held is None or held.writer is None or held.failure is not None or partition in self._refused:
             return None
         return self._leaving.get(partition) or held.writer.directory.get(partition)
 
     def logs(self) -> list[tuple[TopicPartition, PartitionLog]]:
-        """Every sound log of the online directories."""
+        """Every undamaged log of the online directories."""
         found = {partition: log for writer in self.writers() for partition, log in list(writer.directory.logs.items())}
         return list((found | self._leaving).items())
 
@@ -391,7 +397,8 @@ class Storage:
         return replica
 
     async def wait_written(self, partitions: Iterable[TopicPartition]) -> None:
-        """Wait until everything submitted to the writers of these partitions so far is written or refused."""
+        """Wait until the writers have written or refused all appends that were submitted so far for these
+        partitions."""
         writers = {held.writer for partition in partitions if (held := self._at.get(partition)) is not None}
         barriers = []
         for writer in writers:
@@ -401,7 +408,7 @@ class Storage:
         await asyncio.gather(*barriers, return_exceptions=True)
 
     def holds(self, partition: TopicPartition) -> bool:
-        """Whether a working directory has a log of the partition, sound or damaged."""
+        """Whether an online directory has a log of the partition, sound or damaged."""
         held = self._at.get(partition)
         return held is not None and held.writer is not None and held.writer.directory.holds(partition)
 
@@ -410,10 +417,10 @@ class Storage:
         return self._places.anew(partition, topic_id)
 
     async def create(self, wanted: Iterable[NewLog], *, at_start: bool = False) -> list[Outcome]:
-        """Create logs, durably, each in its place (see the module). Returns None for each that exists now, else its
-        error: StorageError, DiskFullError (retry when there is room), CorruptLogError, ...
+        """Create logs durably, each in the directory that ``placement`` chooses. Returns None for each log that exists
+        now, else its error: StorageError, DiskFullError (retry when there is room), CorruptLogError, ...
 
-        ``at_start``: the partitions of the first image; their logs may be in an offline directory.
+        ``at_start``: the partitions come from the first image, so their logs may be in an offline directory.
         """
         shares: dict[HeldDirectory, list[NewLog]] = {}
         added: dict[HeldDirectory, int] = {}
@@ -454,8 +461,8 @@ class Storage:
             return [(partition, error) for partition, _, _ in share]
 
     async def delete(self, partitions: Collection[TopicPartition]) -> list[TopicPartition]:
-        """Delete partitions' logs in any directory; returns those that existed. A failed directory keeps its own until
-        it is back (``settle``)."""
+        """Delete the logs of partitions in all directories; returns the partitions that had logs. The logs in a failed
+        directory stay until the directory is online again (``settle``)."""
         deleted: list[TopicPartition] = []
         await self._moves.cancel(partitions)
         self._places.forget(partitions)
@@ -475,8 +482,8 @@ class Storage:
             return []
 
     async def reconfigure(self, partition: TopicPartition, config: LogConfig) -> None:
-        """Set a log's configuration, in order with its appends. A moving log gets it in the new directory; an offline
-        one when it is opened."""
+        """Set a log's configuration, in order with the log's appends. A log that is moving gets the configuration in
+        its new directory; an offline log gets it when it is opened."""
         while (log := self.log(partition)) is not None:
             writer = self._at[partition].writer
             assert writer is not None
@@ -492,12 +499,14 @@ class Storage:
                 return
 
     async def move(self, partition: TopicPartition, root: str) -> None:
-        """Start to move a partition to the directory ``root`` (KIP-113); its present directory cancels a move. Returns
-        when it has begun: ``describe`` shows the copy as a future log until it takes over, which ``directory_changed``
-        reports and ``until_moved`` awaits. A move does not survive the end of the broker.
+        """Start to move a partition's log to the directory ``root`` (KIP-113). If ``root`` is its current directory, a
+        running move is cancelled. Returns when the move has begun. ``describe`` shows the copy as a future log until it
+        replaces the log, which ``directory_changed`` reports and ``until_moved`` awaits. A move does not continue after
+        a restart of the broker.
 
-        Raises LogDirNotFoundError (none of log.dirs), StorageError (one of the two is offline), DiskFullError (no room
-        for it there), ReplicaNotAvailableError (no log of this partition here).
+        Raises LogDirNotFoundError if ``root`` is not in log.dirs, StorageError if one of the two directories is
+        offline, DiskFullError if ``root`` has no room for the log, and ReplicaNotAvailableError if this broker has no
+        log of the partition.
         """
         target = next((held for held in self._held if held.root == root.rstrip("/")), None)
         if target is None:
@@ -517,7 +526,7 @@ class Storage:
             self._moves.begin(log, source, target)
 
     async def until_moved(self, partition: TopicPartition) -> None:
-        """Wait until no move of the partition is in progress; ``directory_of`` shows the result."""
+        """Wait until no move of the partition is in progress; ``directory_of`` then returns the log's directory."""
         await self._moves.wait(partition)
 
     def hold(self, partition: TopicPartition, log: PartitionLog) -> None:
@@ -532,13 +541,14 @@ class Storage:
             replica.release(log, writer)
 
     def high_watermark(self, partition: TopicPartition) -> int:
-        """The leader's or follower's high watermark; else the checkpointed one."""
+        """The high watermark of the leader or follower on this broker, or the checkpointed one if the partition has no
+        role."""
         if (replica := self._replicas.get(partition)) is not None:
             return replica.leader.high_watermark if isinstance(replica, LeaderReplica) else replica.high_watermark
         return self.checkpointed(partition)
 
     def checkpointed(self, partition: TopicPartition) -> int:
-        """The last checkpointed high watermark, at most the log's end."""
+        """The last checkpointed high watermark, limited to the log's end."""
         held = self._at[partition]
         assert held.writer is not None
         return held.writer.directory.high_watermark(partition)
@@ -550,13 +560,13 @@ class Storage:
         self.directory_changed([partition])
 
     def lost(self, partition: TopicPartition, error: HeadraceError) -> None:
-        """The move made the partition unavailable."""
+        """The move of the partition's log failed, and the partition is now unavailable."""
         self._refused[partition] = error
         self.failed([partition], error.message)
 
     def quarantine(self, log: PartitionLog, error: CorruptLogError) -> bool:
-        """Take a damaged log out of use at once, and mark it in its directory. False when it is not in use: deleted, or
-        quarantined already."""
+        """Take a damaged log out of use at once, and mark it as damaged in its directory. Returns False if the log is
+        not in use: it was deleted, or quarantined before."""
         partition = log.topic_partition
         if self.log(partition) is not log:
             return False
@@ -568,8 +578,8 @@ class Storage:
         return True
 
     async def checkpoint(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
-        """Check that every working directory is present and writable, measure its disk, and write recovery points and
-        high watermarks, in all directories at the same time. So an idle disk's failure is noticed, too."""
+        """Check that every online directory is present and writable, measure its disk, and write recovery points and
+        high watermarks. All directories do this at the same time. So the failure of an idle disk is also noticed."""
         await asyncio.gather(*(self._checkpoint(writer, high_watermarks) for writer in self.writers()))
 
     async def _checkpoint(self, writer: DirectoryWriter, high_watermarks: Mapping[TopicPartition, int]) -> None:
@@ -583,7 +593,8 @@ class Storage:
     async def close(
         self, high_watermarks: Mapping[TopicPartition, int], *, broker_epoch: int, clean: bool = True
     ) -> bool:
-        """Flush, close and mark every directory; True when all are clean. ``clean`` False: only close the files."""
+        """Flush and close every directory, and mark it as cleanly closed. Returns True if all directories are clean.
+        With ``clean`` False, only close the files."""
         await self._moves.cancel()
         self._threads.close()
         if clean:
@@ -608,8 +619,8 @@ class Storage:
 
 
 def _never_made(directory: LogDirectory) -> list[TopicPartition]:
-    """Empty logs without a topic id, left by interrupted creations. The partition may be in another, even an offline,
-    directory by now: its place is chosen again."""
+    """Empty logs without a topic id, which interrupted creations left behind. The partition may be in another directory
+    now, even an offline one, so its directory is chosen again."""
     return [item for item, log in directory.logs.items() if log.topic_id is None and log.log_end_offset == 0]
 
 
@@ -625,7 +636,7 @@ def _check_and_checkpoint(writer: DirectoryWriter, high_watermarks: Mapping[Topi
 
 
 def _give_back_reserved(directory: LogDirectory) -> None:
-    """Free the blocks reserved ahead of growing segments, on a full disk."""
+    """Free the disk blocks that were reserved for growing segments, because the disk is full."""
     for log in directory.logs.values():
         if not log.is_closed:
             log.active.give_back()
@@ -636,7 +647,7 @@ def _quarantine(writer: DirectoryWriter, partition: TopicPartition, error: Corru
 
 
 def _nothing() -> None:
-    """An action that only waits for its turn."""
+    """An empty action: its result shows that earlier actions of the writer have run."""
 
 
 def _log_failure(future: asyncio.Future[None]) -> None:

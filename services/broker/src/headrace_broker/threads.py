@@ -12,14 +12,14 @@ from headrace_core.rpc.event_loop import StartedThreads
 
 T = TypeVar("T")
 
-#: CPU time in seconds above which work is long: decompressing batches of 32 MiB and more. After long work its lane
-#: rests for REST_TIMES its length, so all long work together uses a quarter of a core.
+#: CPU time in seconds above which a piece of work counts as long, such as decompressing a batch of 32 MiB. After long
+#: work, its lane pauses for REST_TIMES as long, so all long work together uses a quarter of a core.
 LONG_S, REST_TIMES = 0.05, 3
 
 
 class Rests:
-    """Start times of the lanes' next work. Lanes whose last work was long share a quarter of a core; others never wait.
-    Pure; times in seconds of one clock."""
+    """Decides when the next long work of each lane may start. Lanes whose last work was long share a quarter of a core;
+    other lanes never wait. Pure; all times are in seconds of one clock."""
 
     __slots__ = ("_free_s", "_last_s")
 
@@ -38,7 +38,7 @@ class Rests:
         return 0.0
 
     def ended(self, lane: Hashable, now_s: float, took_s: float) -> None:
-        """Work of the lane took so much CPU time."""
+        """Record that work of the lane took ``took_s`` seconds of CPU time."""
         if took_s < LONG_S:
             self._last_s.pop(lane, None)
             return
@@ -47,7 +47,8 @@ class Rests:
 
 
 class WorkThreads:
-    """A few threads for one kind of work, which all start with ``begin``; before it the loop's own do the work."""
+    """Threads for one kind of work. All threads start with ``begin``; before it, the event loop's default threads do
+    the work."""
 
     __slots__ = ("_loop", "_pool", "_resting", "_rests", "_size")
 
@@ -67,7 +68,8 @@ class WorkThreads:
         return self._loop.run_in_executor(self._pool, work)
 
     def run_rested(self, lane: Hashable, work: Callable[[], T]) -> asyncio.Future[T]:
-        """``run``, for work that a client can make long: see ``Rests``. One work of a lane at a time."""
+        """Like ``run``, for work that a client can make long (see ``Rests``). Each lane has at most one piece of work
+        in progress."""
 
         def timed() -> T:
             began_s = time.thread_time()
@@ -91,12 +93,12 @@ class WorkThreads:
         return task
 
     def call_soon(self, callback: Callable[[], object]) -> None:
-        """From a thread: have the loop call ``callback``, unless it has ended."""
+        """Let the event loop call ``callback``, unless the loop has ended; for calls from another thread."""
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(callback)
 
     def close(self) -> None:
-        """Let running work end; start no more."""
+        """Let running work finish, and start no new work."""
         for task in self._resting:
             task.cancel()
         if self._pool is not None:

@@ -41,9 +41,10 @@ from .cluster.balancing import is_drained
 from .cluster.core import ClusterCore
 from .storage import MetadataStorage
 
-Subscriber = Callable[[MetadataImage, MetadataDelta], None]  #: Called with each committed change, in order.
+#: Callback for each committed metadata change, called in log order.
+Subscriber = Callable[[MetadataImage, MetadataDelta], None]
 
-_REPLAY_BYTES = 1 << 18  #: About the bytes of log replayed before the event loop runs other tasks.
+_REPLAY_BYTES = 1 << 18  #: Bytes of the metadata log that are replayed before the event loop runs other tasks.
 
 
 class Applier:

@@ -16,11 +16,12 @@ from .storage import MetadataStorage
 
 logger = logging.getLogger("headrace.controller")
 
-UPKEEP_MAX = 16  #: Upkeep decisions in one turn, at most.
-#: Records after which the rest waits for the next turn: a thousand changed partitions take 7 ms, and followers elect
-#: another leader if one is busy for a second.
+UPKEEP_MAX = 16  #: Most upkeep decisions in one turn of the controller.
+#: After this many records the remaining work waits for the next turn. A thousand changed partitions take 7 ms;
+#: followers elect another leader if this leader is busy for a second.
 TURN_RECORDS_MAX = 5_000
-#: Requests that add metadata; all others keep the cluster running, or remove some.
+#: Requests that add metadata, which a full disk refuses. All other requests keep the cluster running or remove
+#: metadata.
 _GROWTH = (CreateTopics, CreatePartitions, AlterConfigs, AlterPartitionReassignments)
 
 

@@ -42,8 +42,8 @@ __all__ = ["Answer", "ControllerDriver"]
 
 T = TypeVar("T")
 
-QUEUED_REQUESTS_MAX = 20_000  #: Requests that may wait for their turn.
-_HAND_OVER_S = 1.0  #: How long a stopping leader waits for its successor.
+QUEUED_REQUESTS_MAX = 20_000  #: Most requests that may wait for the controller.
+_HAND_OVER_S = 1.0  #: Seconds that a stopping leader waits until its successor leads.
 
 
 class ControllerDriver:
@@ -268,7 +268,7 @@ class ControllerDriver:
         self._wake.set()
 
     async def _wait(self, timeout_s: float) -> None:
-        # (Not asyncio.timeout, which cancels and catches several times a second.)
+        # (asyncio.timeout is not used here, because it would raise and catch a cancellation several times a second.)
         timer = asyncio.get_running_loop().call_later(timeout_s, self._wake.set)
         try:
             await self._wake.wait()

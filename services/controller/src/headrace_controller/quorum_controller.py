@@ -82,11 +82,12 @@ logger = logging.getLogger("headrace.controller")
 
 __all__ = ["Answer", "QuorumController", "QuorumSettings", "SnapshotJob"]
 
-TURN_REQUESTS_MAX = 1_000  #: Requests decided in one turn.
-#: With a longer heartbeat interval no read is deferred, because ages would reach many seconds.
+TURN_REQUESTS_MAX = 1_000  #: Most requests that the controller decides in one turn.
+#: With a longer heartbeat interval than this, in milliseconds, no read is deferred: metadata ages would reach many
+#: seconds.
 DEFERRED_MS_MAX = 600
-#: When its disk was too full to write, a controller does not stand for election for this many election timeouts. (A
-#: single voter is exempt.)
+#: After its disk was too full to write, a controller does not stand for election for this many election timeouts. (A
+#: sole voter does not wait.)
 _STAND_BACK_TIMEOUTS = 4
 
 
@@ -122,7 +123,8 @@ class QuorumController:
     ) -> None:
         self.key = ReplicaKey(node_id, storage.directory_id)
         self.settings = settings
-        #: A connected node's reported address, "" without one; set by the owner of the connections.
+        #: Returns the address that a connected node reported, or "" if it reported none. The owner of the connections
+        #: sets this function.
         self.seen_address: Callable[[int], str] = lambda node_id: ""
         self._tick_ms = settings.tick_ms
         self._core = core
@@ -133,7 +135,7 @@ class QuorumController:
         self._send = send
         self._emitter = emitter or Emitter()
         self._applier = Applier(core, storage, cluster_id, self._emitter)
-        # (A sleep two ticks longer than a leader's longest is a pause.)
+        # (The process was paused if a sleep is two ticks longer than a leader's longest planned sleep.)
         self._decider = Decider(core, storage, clock, sleep_ms=settings.heartbeat_ms + 2 * settings.tick_ms)
         self._snapshots = SnapshotSchedule(storage, settings, clock.monotonic_ms())
         self._raft = self._new_raft()
@@ -152,7 +154,7 @@ class QuorumController:
         # since this start
         self._active_term = -1
         self._observers: set[ReplicaKey] = set()
-        self._gone: set[ReplicaKey] = set()  #: Replicas whose connection broke, and that were not heard since.
+        self._gone: set[ReplicaKey] = set()  #: Replicas whose connection broke and that have sent no message since.
         self._catch_up_to: int | None = None
         self._has_caught_up = False
         self._was_full = False
@@ -216,7 +218,7 @@ class QuorumController:
         voters, configured, seen_address = self._raft.voters, self.settings.voter_addresses, self.seen_address
         node_ids = [key.node_id for key in voters]
         leader = self._raft.leader
-        # A node formatted without voters does not know them at first.
+        # A node that was formatted without voters does not know the voters at first.
         if leader != NO_LEADER and leader not in node_ids:
             node_ids.append(leader)
         found = {each: voters.address(each) or configured.get(each, "") or seen_address(each) for each in node_ids}
@@ -268,7 +270,7 @@ class QuorumController:
         self._load_newer_snapshot()
         if not (self._is_sole_voter and self._raft.log.voters_offset == self._raft.log.start.offset):
             return
-        # Everything in a sole voter's log was committed when it was flushed.
+        # A sole voter commits every entry when it is flushed, so its whole log is committed.
         self._applier.replay(self._storage.log_end_offset, at_once=True)
         while not self.is_active and not self._was_full:
             self._turn()
@@ -283,7 +285,7 @@ class QuorumController:
         newest = self._storage.newest_snapshot()
         if newest is not None and newest.place.offset > self._applier.applied:
             self._applier.replace(self._storage.load_image() if received is None else received)
-        # What is applied was committed; otherwise Raft would have to learn it.
+        # The applied state was committed before; without this line Raft would have to learn the commit offset again.
         raft = self._raft
         raft.committed = max(raft.committed, min(self._applier.applied, raft.log_end_offset))
 
@@ -315,7 +317,8 @@ class QuorumController:
         self._count_ticks()
         self._gone.discard(message.sender)
         self._raft.step(message)
-        # An idle leader gets such an answer from every replica in each round: no reason for a turn.
+        # An idle leader gets this answer from every replica in each heartbeat round, which needs no turn of the
+        # controller.
         if not (isinstance(message.body, HeartbeatResponse) and self._raft.is_at_rest):
             self._is_due, self._ticks_planned = True, 1
         if self._catch_up_to is None and isinstance(message.body, AppendRequest) and message.to == self.key:
@@ -413,7 +416,7 @@ class QuorumController:
                 self._decider.forgive_pause(now_ms)
             if not self._hand_over:
                 self._decide_inbox(now_ms)
-            # Last: an arrived heartbeat counts before the silence that it ends.
+            # Upkeep runs last: a heartbeat that has arrived must count before a broker's silence is judged.
             if has_ticked and self._raft.transferring_to is None:  # (no proposals during a transfer)
                 self._decider.upkeep(self._raft, now_ms)
         elif self._raft.role is not Role.LEADER and not self._is_sole_voter and self._inbox:
@@ -657,7 +660,8 @@ class QuorumController:
         self._active_term = -1
         self._core.resign()
         self._raft = self._new_raft()
-        # By both sets: voters being added got entries, those being removed still vote.
+        # Check both voter sets: voters that are being added already got entries, and voters that are being removed
+        # still vote.
         alone = was_alone and self._is_sole_voter
         for key in sorted(self._observers):  # the same order in every process
             self._raft.observe(key)

@@ -10,8 +10,8 @@ from headrace_core.config.server_keys import SERVER
 
 from .raft import RaftSettings
 
-#: Ticks of an election timeout, and of a leader's heartbeat interval. (Kafka's voters hear from their leader after 500
-#: ms at the latest, and give it up after 2 s.)
+#: Ticks in an election timeout; a leader's heartbeat interval has _HEARTBEAT_TICKS. (Kafka's voters fetch from their
+#: leader every 500 ms at least, and start an election after 2 s.)
 _TICKS = 10
 _HEARTBEAT_TICKS = 3
 
@@ -20,7 +20,7 @@ _HEARTBEAT_TICKS = 3
 class QuorumSettings:
     """Kafka's keys; times in milliseconds."""
 
-    #: An election begins after once to twice that without a leader.
+    #: A follower starts an election after one to two times this many milliseconds without a leader.
     election_timeout_ms: float = from_key(SERVER, "controller.quorum.election.timeout.ms")
     snapshot_bytes: int = from_key(SERVER, "metadata.log.max.record.bytes.between.snapshots")
     snapshot_interval_ms: float = from_key(SERVER, "metadata.log.max.snapshot.interval.ms")  #: 0: never by time

@@ -14,7 +14,7 @@ from .storage import MetadataStorage, SnapshotJob
 
 logger = logging.getLogger("headrace.controller")
 
-RETRY_MS = 60_000  #: Pause after one failed for lack of room.
+RETRY_MS = 60_000  #: Milliseconds until the next snapshot after a snapshot failed because the disk was full.
 
 
 class SnapshotSchedule:

@@ -73,20 +73,20 @@ __all__ = [
 ]
 
 METADATA_PARTITION = TopicPartition("__cluster_metadata", 0)
-METADATA_TOPIC_ID = uuid.UUID(int=1)  #: Kafka's reserved id of the metadata log.
+METADATA_TOPIC_ID = uuid.UUID(int=1)  #: The topic id that Kafka reserves for the metadata log.
 
 logger = logging.getLogger("headrace.controller")
 
-#: The cure for a voter whose log is lost.
+#: The advice in errors for a voter that has lost its log.
 _AS_A_NEW_ONE = (
     "add this controller to the quorum as a new voter: remove the directory, then `headrace format "
     "--no-initial-controllers` (docs/operations/controllers.md, A voter loses its disk)"
 )
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 _READ_BYTES = 1 << 20
-_RECORD_BYTES_ABOUT = 256  #: Bytes of a record in the log, with a margin.
+_RECORD_BYTES_ABOUT = 256  #: Estimated bytes of a record in the log, rounded up.
 DEFAULT_RESERVE_BYTES = 64 * 1024 * 1024
-#: Records between two recovery points: a start after a crash scans at most so many.
+#: Records between two recovery points; recovery after a crash scans at most this many records.
 _RECOVERY_POINT_EVERY = 10_000
 _LOG_CONFIG = LogConfig(
     segment_bytes=16 * 1024 * 1024,  # trimming removes whole segments
@@ -120,7 +120,7 @@ class MetadataStorage:
 
     def __init__(self, fs: FileSystem, directory: LogDirectory, clock: Clock, reserve_bytes: int) -> None:
         """Use ``open``."""
-        # (A directory formatted with its first voters has no log yet.)
+        # (A directory that was formatted with its first voters has no log yet.)
         self._log = directory.create(METADATA_PARTITION, METADATA_TOPIC_ID, _LOG_CONFIG)
         self._fs = fs
         self._directory = directory
@@ -257,7 +257,8 @@ class MetadataStorage:
         for entry in entries:
             assert entry.base_offset == end, f"an entry at {entry.base_offset} cannot follow offset {end - 1}"
             end = entry.next_offset
-        # One append each, so that all voters' segments begin with the same entries; they are written together.
+        # Make one append for each entry, so that the segments of all voters begin with the same entries. The log writes
+        # all appends together.
         appends = [Append(data=entry.data, leader_epoch=entry.term, headers=[check_entry(entry)]) for entry in entries]
         outcomes = self._log.append_many(appends)
         failure = next((outcome for outcome in outcomes if isinstance(outcome, HeadraceError)), None)
@@ -395,7 +396,8 @@ class MetadataStorage:
         if self._pending is not None or not is_newer or place.offset > self.log_end_offset:
             job.abandon()  # another was received meanwhile; or this disk lacks committed entries
             return None
-        # A log that ends below its own snapshot has lost something; it must not look like one about to be replaced.
+        # A log that ends below its own snapshot has lost entries. The recovery point tells this case apart from a log
+        # that a received snapshot is about to replace.
         self._write_recovery_point(self._log.flushed_end)
         self._snapshots.accept(job)
         if newest is None or newest.place.offset <= self.log_start_offset:
@@ -426,8 +428,8 @@ class MetadataStorage:
         DiskFullError: ``stored`` says how far it came."""
         offset = snapshot.place.offset
         if offset <= self.log_end_offset:
-            # Entries from that place on were never committed. They go first: so a crash never leaves a snapshot that
-            # contradicts the log; such a contradiction is damage.
+            # The entries from this place on were never committed. Remove these entries first, so that no crash leaves a
+            # snapshot that contradicts the log. Such a contradiction counts as damage.
             self._cut(offset - 1)
         self._snapshots.accept_received(snapshot)
         self._settle()
@@ -512,7 +514,7 @@ class MetadataStorage:
         """Close the directory; ``clean`` marks on disk that everything was flushed. Without room for the marker, the
         next start only checks the log's end."""
         try:
-            # The rest of a log to be replaced must not be marked as sound.
+            # If a snapshot is about to replace the log, its remains must not be marked as cleanly closed.
             self._directory.close(clean=clean and self._pending is None)
         except OSError as error:
             if error.errno not in _NO_SPACE:

@@ -62,8 +62,8 @@ from .transport.watermarks import Watched, Watermarks
 
 logger = logging.getLogger("headrace.coordinator")
 
-LEAVE_S = 10.0  #: Time to give the shards to others.
-STREAMS_GRACE_S = 0.5  #: Time to wait for streams that do not end by themselves (health watches).
+LEAVE_S = 10.0  #: Seconds to transfer the shards to other coordinators.
+STREAMS_GRACE_S = 0.5  #: Seconds to wait for streams that do not end by themselves, such as health watches.
 
 
 class Coordinator:

@@ -14,8 +14,8 @@ from .group.settings import GroupSettings
 from .offsets.logic import OffsetSettings
 from .offsets.retention import RetentionSettings
 
-WATERMARKS_INTERVAL_S = 2.0  #: Interval of queries for high watermarks, for the groups' lag.
-REPLAYS_MAX = 8  #: Shards that replay at the same time.
+WATERMARKS_INTERVAL_S = 2.0  #: Seconds between two queries for high watermarks, from which the groups' lag is computed.
+REPLAYS_MAX = 8  #: Most shards that replay at the same time.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

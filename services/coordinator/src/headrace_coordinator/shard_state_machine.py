@@ -101,7 +101,7 @@ class ShardStateMachine:
             deleted = Decision()
         else:
             raise GroupIdNotFoundError(f"group {group_id!r} does not exist")
-        # The offsets first: if the rest is lost, the group can be deleted again.
+        # Remove the offsets first: if the other records are lost in a crash, the group can be deleted again.
         records = self._offsets.remove_group(group_id) + deleted.records
         return Decision(records, None, deleted.pushes, is_atomic=False)
 

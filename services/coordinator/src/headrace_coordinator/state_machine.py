@@ -25,10 +25,10 @@ from typing import Any, NamedTuple, Protocol
 class RecordKind(enum.IntEnum):
     """The first two bytes of a key, big-endian. 0 to 3 are Kafka's; its readers skip unknown kinds."""
 
-    #: An offset commit whose key was written before Kafka 0.8.2; the body is that of OFFSET_COMMIT.
+    #: A key of an offset commit from before Kafka 0.8.2; its body has the format of OFFSET_COMMIT.
     OLD_OFFSET_COMMIT = 0
     OFFSET_COMMIT = 1
-    CLASSIC_GROUP = 2  #: Kafka's classic group; neither written nor read here.
+    CLASSIC_GROUP = 2  #: A group of Kafka's classic protocol, which Headrace neither writes nor reads.
     CLAIM = 1000
     GROUP = 1001
     MEMBER = 1002

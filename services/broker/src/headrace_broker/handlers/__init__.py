@@ -1,1 +1,2 @@
-"""One file per gRPC service. Only these modules (and the composition root) know protobuf."""
+"""Handlers of the broker's gRPC services, one file for each service. Only the handlers and app.py use protobuf
+messages."""

@@ -1,8 +1,9 @@
-"""The Admin service on a broker: forwards to the active controller, and answers once this broker has applied the
-change.
+"""The Admin service on a broker: it forwards each change to the active controller, and answers when this broker has
+applied the change.
 
-So a client of one broker reads its own writes there without tracking offsets. This broker describes configurations from
-its own image, because only it knows its properties file, and its own log directories (log_dirs.py).
+So a client of one broker reads its own changes there without tracking metadata offsets. The broker answers
+DescribeConfigs from its own image, because only it knows its properties file. It also describes its own log directories
+(log_dirs.py).
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from .log_dirs import LogDirs, alter_replica_log_dirs, describe_log_dirs
 
 
 class AdminService(admin_pb2_grpc.AdminServicer):
-    """headrace.v1.Admin. ``given``: the properties file's values (NodeConfig.given); ``log_dirs``: the storage."""
+    """headrace.v1.Admin. ``given`` has the values of the properties file (NodeConfig.given); ``log_dirs`` gives access
+    to the storage."""
 
     def __init__(
         self,
@@ -85,7 +87,7 @@ class AdminService(admin_pb2_grpc.AdminServicer):
 
     async def DescribeConfigs(self, request: Any, context: Any) -> Any:
         answer = admin_pb2.DescribeConfigsResponse()
-        # A description has dozens of entries, and costs as much as dozens of other items.
+        # One description lists dozens of configuration entries, so it costs as much as dozens of ordinary items.
         async with Turns(DESCRIPTION_ITEMS * len(request.resources)) as turns:
             for item in request.resources:
                 if turns.is_over():
@@ -100,7 +102,7 @@ class AdminService(admin_pb2_grpc.AdminServicer):
         return await alter_replica_log_dirs(self._broker, self._log_dirs, request)
 
     async def _pass_on(self, method: str, request: Any, timeout_ms: int) -> Any:
-        """Forward a change; answers once this broker has applied it."""
+        """Forward a change to the active controller, and answer when this broker has applied the change."""
         answer = await self._ask(method, request, timeout_ms)
         await self._broker.metadata.wait_for(answer.metadata_offset, self._timeout_ms(timeout_ms))
         return answer

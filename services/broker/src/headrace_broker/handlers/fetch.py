@@ -1,4 +1,4 @@
-"""The Fetch service: the stream is the session; one request is one answer, in order.
+"""The Fetch service. A stream is a fetch session, and each request gets one response, in order.
 
 A stream is in one of three states::
 
@@ -6,15 +6,16 @@ A stream is in one of three states::
     waiting   a long poll without min_bytes                      -> enough new bytes, time over, or a newer request
     reading   a cold read (not in the page cache) on a thread    -> the read's end
 
-All of it runs in callbacks: an idle session needs no task, and a waiting poll one timer. Positions advance only when an
-answer is queued, so an abandoned poll changes nothing.
+All states run in callbacks: an idle session needs no task, and a waiting request needs one timer. A position advances
+only when a response is queued, so an abandoned request changes no position.
 
-A consumer that names its rack may read from a follower; the leader names one in its rack if there is one (KIP-392). The
-partition then leaves the session; the consumer adds it where it fetches next. A consumer without a rack reads from
-leaders only, and so learns at once of a change.
+A consumer that names its rack may read from a follower. The leader's response names a follower in that rack, if there
+is one (KIP-392). The partition then leaves this session, and the consumer adds it to a session with the named broker. A
+consumer without a rack reads only from leaders, so it notices a change of leader at once.
 
-A newer request, also an empty one, ends a wait. A client that always keeps two requests in flight would spin at the
-log's end: send the next one ahead only while answers carry records.
+A newer request ends the wait of the current one, even if the newer request is empty. A client that always keeps two
+requests in flight would poll without pause at the log's end. So clients should send the next request ahead only while
+responses contain records.
 """
 
 from __future__ import annotations
@@ -48,19 +49,24 @@ logger = logging.getLogger(__name__)
 
 DEFAULT_MAX_BYTES = 50 * 1024 * 1024
 DEFAULT_PARTITION_MAX_BYTES = 1024 * 1024
-#: Answers are cut here under any client limit: larger messages gain nothing and cost memory (decision 5).
+#: Size limit of a fetch response, whatever the client allows: larger responses gain nothing and cost memory (decision
+#: 5).
 ANSWER_BYTES_MAX = 1024 * 1024
-QUEUED_BYTES_MAX = 2 * ANSWER_BYTES_MAX  #: Bytes of unwritten answers above which the next request waits.
-#: The same while clients leave too many answers of all streams unread (UnreadAnswers).
+#: When a stream has more bytes of unwritten responses than this, its next fetch request waits.
+QUEUED_BYTES_MAX = 2 * ANSWER_BYTES_MAX
+#: Size limit of a fetch response while clients leave too many response bytes unread over all streams (UnreadAnswers).
 CROWDED_ANSWER_BYTES_MAX = 64 * 1024
-TURN_PARTITIONS_MAX = 500  #: Partitions looked up in one turn of the loop, when requests have queued.
-#: Queued requests, and their bytes as received, above which the stream is not read. The limit is for each stream: with
-#: a shared one, clients that read no answers would stop the others.
+#: Most partitions that are looked up before the event loop runs other tasks, when requests have queued.
+TURN_PARTITIONS_MAX = 500
+#: Limits of queued requests and of their bytes as received; above either limit the stream is not read. Each stream has
+#: its own limit: under a shared limit, clients that read no responses would stop all other clients.
 QUEUED_REQUESTS_MAX = 64
 QUEUED_REQUEST_BYTES_MAX = 64 * 1024
-#: Counted for an answer, and for each partition in it, beside the records: an empty answer is not free.
+#: Bytes counted for a response, and for each partition in it, in addition to the records: an empty response is not
+#: free.
 _OVERHEAD_BYTES = 64
-NEARER_LOOK_MS = 5_000  #: How often a leader looks for a nearer replica for a consumer.
+#: Milliseconds between two searches of a leader for a replica that is nearer to a consumer (KIP-392).
+NEARER_LOOK_MS = 5_000
 _EMPTY = b""
 
 
@@ -80,7 +86,8 @@ class FetchService(fetch_pb2_grpc.FetchServicer):
 
 
 class _Piece(NamedTuple):
-    """Part of an answer for one partition. ``nearer``: read from that broker instead."""
+    """The part of a response for one partition. ``nearer`` is the broker from which the consumer should read
+    instead."""
 
     entry: SessionPartition
     replica: Readable
@@ -116,7 +123,7 @@ class FetchStream(StreamHandler[Any]):
         self._loop = asyncio.get_running_loop()
         self._session = FetchSession(self._schedule_wake)
         self._replicas: dict[TopicPartition, Readable] = {}
-        self._rack = ""  #: The consumer's rack, and when a nearer replica was last looked for.
+        self._rack = ""  #: The consumer's rack, and the time of the last search for a nearer replica.
         self._looked_ms: dict[TopicPartition, float] = {}
         self._requests: deque[tuple[Any, int]] = deque()  # with their sizes as received
         self._requests_bytes = 0
@@ -170,7 +177,8 @@ class FetchStream(StreamHandler[Any]):
         self._cold.clear()
 
     def _pump(self) -> None:
-        """Process queued requests until one has to wait, answers pile up, or this turn of the loop is long."""
+        """Process queued requests until a request has to wait, too many responses are unwritten, or this callback has
+        run for long."""
         looked_up = 0
         while self._requests and self._current is None and self._stream.queued_bytes < self._queued_bytes_max():
             if looked_up > TURN_PARTITIONS_MAX:
@@ -189,7 +197,8 @@ class FetchStream(StreamHandler[Any]):
             self._stream.check_idle()
 
     def _queued_bytes_max(self) -> int:
-        """Unwritten answers above which the next request waits: none, when all streams together hold too many."""
+        """Bytes of unwritten responses above which the next request waits; 0 when the unread responses of all streams
+        are above their limit."""
         return 1 if self._broker.unread.is_full else QUEUED_BYTES_MAX
 
     def _count_unread(self) -> None:
@@ -203,7 +212,7 @@ class FetchStream(StreamHandler[Any]):
         return request
 
     def _look(self, *, give_up: bool) -> None:
-        """Answer the current request if possible; ``give_up``: with the bytes at hand."""
+        """Answer the current request if possible. With ``give_up`` the answer has only the records at hand."""
         request = self._current
         largest = CROWDED_ANSWER_BYTES_MAX if self._broker.unread.is_full else ANSWER_BYTES_MAX
         most = min(request.max_bytes or DEFAULT_MAX_BYTES, largest, self._broker.limits.fetch_bytes_max)
@@ -214,7 +223,8 @@ class FetchStream(StreamHandler[Any]):
             return
         wanted = min(request.min_bytes, most)
         failed = bool(self._refused) or any(piece.error is not None or piece.nearer is not None for piece in pieces)
-        # Records on the disk do not wait for producers: answer with what is in memory, and read them for the next.
+        # If records must be read from the disk, answer now with the records in memory; the next request gets those from
+        # the disk.
         if size >= wanted or cold is not None or failed or give_up or self._requests:
             self._stop_waiting()
             self._answer(request, pieces, size)
@@ -224,8 +234,8 @@ class FetchStream(StreamHandler[Any]):
             self._timer = self._loop.call_later(request.max_wait_ms / 1000, self._time_over)
 
     def _collect(self, most: int) -> tuple[list[_Piece], int, tuple[SessionPartition, Readable, int] | None]:
-        """Collect up to ``most`` bytes from the ready partitions, without advancing positions. The third item is a read
-        that would wait for the disk; partitions after it were not visited."""
+        """Collect up to ``most`` bytes of records from the ready partitions, without advancing positions. The third
+        item of the result is a read that must wait for the disk; later partitions were not visited."""
         pieces: list[_Piece] = []
         size = 0
         for entry in self._session.ready():
@@ -313,7 +323,8 @@ class FetchStream(StreamHandler[Any]):
         self._count_unread()
 
     def _schedule_wake(self) -> None:
-        """Enough bytes are there. Answer after this turn of the loop, together with what arrives in it."""
+        """Enough bytes have arrived for the waiting request. Answer it at the end of this event loop pass, with all
+        records that arrive in the pass."""
         if not self._wake_scheduled:
             self._wake_scheduled = True
             self._loop.call_soon(self._woken)
@@ -414,7 +425,8 @@ class FetchStream(StreamHandler[Any]):
         return replicas.readable(partition) if self._rack else replicas.leader(partition)
 
     def _nearer(self, entry: SessionPartition, replica: Readable) -> int | None:
-        """The follower in the consumer's rack, if this is the leader, and elsewhere; looked up at intervals."""
+        """The broker id of a follower in the consumer's rack, or None. Only a leader looks for one, at intervals, and
+        only if its own rack differs."""
         broker = self._broker
         if not (broker.reads_by_rack and isinstance(replica, LeaderReplica)):
             return None
@@ -434,7 +446,8 @@ class FetchStream(StreamHandler[Any]):
             with contextlib.suppress(HeadraceError):
                 replica = self._readable(partition)
                 reads = replica.reads
-                # The log may be ahead of its leader while a turn advances its start.
+                # While the writer's thread advances the log start, the log can have a higher start than its
+                # PartitionLeader.
                 high_watermark, log_start = reads.high_watermark, max(reads.log_start, replica.log.log_start_offset)
                 last_stable_offset = reads.last_stable_offset
         return fetch_pb2.FetchPartitionResult(

@@ -1,4 +1,4 @@
-"""DescribeLogDirs and AlterReplicaLogDirs of the Admin service (KIP-113, KIP-827): this broker's own directories."""
+"""DescribeLogDirs and AlterReplicaLogDirs of the Admin service, for this broker's directories (KIP-113, KIP-827)."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from ..directories import DirectoryDescription
 
 @dataclass(frozen=True, slots=True)
 class LogDirs:
-    """Functions of the storage: ``describe`` every directory; ``move`` a replica, which returns when the move has begun
-    and raises LogDirNotFoundError, StorageError, ReplicaNotAvailableError."""
+    """Functions of the storage. ``describe`` returns every directory. ``move`` starts to move a replica and returns
+    when the move has begun; it raises LogDirNotFoundError, StorageError or ReplicaNotAvailableError."""
 
     describe: Callable[[], Sequence[DirectoryDescription]]
     move: Callable[[TopicPartition, str], Coroutine[Any, Any, None]]
@@ -52,7 +52,7 @@ def describe_log_dirs(broker: BrokerContext, log_dirs: LogDirs, request: Any) ->
 
 
 async def alter_replica_log_dirs(broker: BrokerContext, log_dirs: LogDirs, request: Any) -> Any:
-    """Move each replica by itself; a replica named twice is refused as a whole."""
+    """Move each replica independently; a replica that the request names twice is refused."""
     _check_meant(broker, request)
     broker.partitions.check_serving()
     moves: list[tuple[TopicPartition, str]] = []
@@ -84,7 +84,7 @@ def _check_meant(broker: BrokerContext, request: Any) -> None:
 
 
 def _wanted(topics: Any) -> dict[str, Collection[int]] | None:
-    """Topic -> wanted partitions; None: everything."""
+    """Topic -> the wanted partitions; None for all partitions."""
     if not topics:
         return None
     wanted: dict[str, Collection[int]] = {}
@@ -98,7 +98,8 @@ def _wanted(topics: Any) -> dict[str, Collection[int]] | None:
 
 
 def _named(broker: BrokerContext, item: Any) -> list[TopicPartition]:
-    """Replicas that a request names; without numbers all of the topic on this broker."""
+    """The replicas that a request item names; an item without partition numbers names all partitions of the topic on
+    this broker."""
     check_topic_name(item.topic)
     if item.partitions:
         return [TopicPartition(item.topic, number) for number in item.partitions]

@@ -1,4 +1,4 @@
-"""The Metadata service: this broker's view of the cluster; creates missing topics if allowed."""
+"""The Metadata service: answers with this broker's view of the cluster, and creates missing topics if allowed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from ..controller_link import ControllerLink
 
 logger = logging.getLogger(__name__)
 
-AUTO_CREATED_MAX = 100  #: Topics created for one request; the others stay unknown until the client asks again.
+#: Most topics that one metadata request creates; the client gets the remaining topics when it asks again.
+AUTO_CREATED_MAX = 100
 
 
 class MetadataService(metadata_pb2_grpc.MetadataServicer):
@@ -34,7 +35,7 @@ class MetadataService(metadata_pb2_grpc.MetadataServicer):
         topic_defaults: Mapping[str, Any],
         listener: str,
     ) -> None:
-        """``listener``: the answers contain its addresses; the one that serves the request."""
+        """``listener`` is the listener that serves the request; the answers contain the brokers' addresses on it."""
         self._listener = listener
         self._broker = broker
         self._controller = controller
@@ -95,12 +96,12 @@ class MetadataService(metadata_pb2_grpc.MetadataServicer):
         return self._view
 
     async def _create_missing(self, names: list[str]) -> dict[str, Any]:
-        """Create the missing topics; returns failures (Error messages) by name."""
+        """Create the missing topics; returns the failures (Error messages) by topic name."""
         missing = [name for name in dict.fromkeys(names) if self._may_create(name)]
         return await self._create(missing[:AUTO_CREATED_MAX]) if missing else {}
 
     async def _create(self, missing: list[str]) -> dict[str, Any]:
-        """Why topics could not be created; that they exist is no failure."""
+        """Create the topics; returns the failures by topic name. A topic that already exists is no failure."""
         wanted = admin_pb2.CreateTopicsRequest(
             topics=[admin_pb2.NewTopic(name=name, partitions=-1, replication_factor=-1) for name in missing]
         )
@@ -120,7 +121,7 @@ class MetadataService(metadata_pb2_grpc.MetadataServicer):
             return dict.fromkeys(missing, error_to_proto(error))
 
     async def _create_internal(self, name: str) -> dict[str, Any]:
-        """Why it could not be created, by its name; empty when it exists now."""
+        """Create the internal topic; returns the failure by topic name, or an empty dict if the topic exists now."""
         timeout_ms = self._broker.limits.request_timeout_ms
         try:
             offset = await self._controller.create_internal_topic(name, timeout_ms)

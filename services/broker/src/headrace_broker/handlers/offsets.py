@@ -1,4 +1,4 @@
-"""The Offsets service: finds offsets by time, epoch, start or end; advances the start."""
+"""The Offsets service: it finds offsets by time, epoch, start or end, and deletes records before an offset."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ..leader_replica import LeaderReplica
 from ..partition import PartitionLeader
 
 _HIGH_WATERMARK = -1  #: before_offset in DeleteRecords for the high watermark.
-_DELETING_MAX = 250  #: Partitions of one DeleteRecords request whose leaders delete at the same time.
+_DELETING_MAX = 250  #: Most partitions of one DeleteRecords request whose records are deleted at the same time.
 
 
 class OffsetsService(offsets_pb2_grpc.OffsetsServicer):
@@ -88,7 +88,7 @@ class OffsetsService(offsets_pb2_grpc.OffsetsServicer):
             async with room:
                 replica = self._leader(item, NO_EPOCH)
                 before = replica.leader.high_watermark if item.before_offset == _HIGH_WATERMARK else item.before_offset
-                # Shielded: once begun it is finished, even if the caller leaves.
+                # Shielded, because a deletion that has begun must finish even if the caller disconnects.
                 deleting = asyncio.ensure_future(replica.delete_records(before))
                 done, _ = await asyncio.wait([deleting], timeout=left_s())
             if not done:
@@ -110,7 +110,7 @@ class OffsetsService(offsets_pb2_grpc.OffsetsServicer):
                 topic=item.topic, partition=item.partition, error=error_to_proto(error), low_watermark=-1
             )
 
-        # All at once: each waits for the other replicas, and they delete together.
+        # Delete from all partitions at the same time, because each deletion waits for the other replicas.
         results = await asyncio.gather(*(self._each([item], one, refused) for item in request.partitions))
         return offsets_pb2.DeleteRecordsResponse(results=[result for (result,) in results])
 
@@ -122,8 +122,8 @@ class OffsetsService(offsets_pb2_grpc.OffsetsServicer):
     async def _each(
         self, items: Any, one: Callable[[Any, Turns], Awaitable[Any]], refused: Callable[[Any, HeadraceError], Any]
     ) -> list[Any]:
-        """One result for each item, in order; a failed item's result has its error. With many items, ``one`` waits only
-        by ``Turns.outside``."""
+        """Return one result for each item, in order; the result of a failed item contains its error. If there are many
+        items, ``one`` must do all its waiting inside ``Turns.outside``."""
         results = []
         async with Turns(len(items)) as turns:
             for item in items:
@@ -138,8 +138,8 @@ class OffsetsService(offsets_pb2_grpc.OffsetsServicer):
 
 
 async def _find(replica: LeaderReplica, timestamp_ms: int, read_committed: bool, turns: Turns) -> tuple[int, int, int]:
-    """(offset, its timestamp, its leader epoch); offset -1 when there is no such record. OffsetNotAvailableError after
-    an election, until the committed end is known again (KIP-207)."""
+    """Find the offset for a timestamp: (offset, its timestamp, its leader epoch), with offset -1 if there is no such
+    record. Raises OffsetNotAvailableError after an election, until the new leader knows the committed end (KIP-207)."""
     leader = replica.leader
     if timestamp_ms == LATEST_TIMESTAMP:
         leader.check_latest_known()
@@ -163,9 +163,11 @@ async def _find(replica: LeaderReplica, timestamp_ms: int, read_committed: bool,
 
 
 async def _deleted_by_all(leader: PartitionLeader, offset: int, timeout_s: float) -> int:
-    """The low watermark, once no replica that counts for it has records below ``offset`` (KIP-107).
+    """Return the low watermark when every replica that counts for it has deleted the records below ``offset``
+    (KIP-107).
 
-    Raises RequestTimedOutError (the leader's own are deleted, and the others follow), and the error of a resignation.
+    Raises RequestTimedOutError if some replicas are late: the leader has deleted its records, and the followers will.
+    Also raises the error with which the leader resigned.
     """
     reached: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 

@@ -1,13 +1,14 @@
-"""The Produce service: read, check, hand to the log's owner, answer when ``acks`` is satisfied.
+"""The Produce service: it reads requests, checks them, passes the records to the log's writer, and answers when
+``acks`` is satisfied.
 
-A request needs no task: the stream's reader calls ``on_request``, the directory's writer calls back, and the last
-partition to finish queues the answer. Once handed over, an append happens even if the stream ends, so cancellation
-never tears a write.
+A request needs no task. The stream's reader calls ``on_request``, the directory's writer calls back, and the last
+partition to finish queues the answer. Once the records are passed to the writer, the append happens even if the stream
+ends, so a cancellation never leaves half a write.
 
-Back-pressure: a stream is not read while more than ``stream_bytes_max`` of its requests are in progress, while the
-broker as a whole exceeds its budget, or while the client leaves its answers unread. A request is in progress until it
-is answered. One that timed out counts until its records have left the memory: waiting for a disk counts, waiting only
-for other brokers does not.
+Back-pressure: a stream is not read while the bytes of its requests in progress are above ``stream_bytes_max``. The same
+applies while the whole broker is above its budget, or the client leaves its answers unread. A request is in progress
+until it is answered. A request that timed out counts until its records are no longer in memory. So a wait for the disk
+counts, and a wait for other brokers alone does not.
 """
 
 from __future__ import annotations
@@ -46,24 +47,26 @@ _DURABILITY = {
     FlushPolicy.INTERVAL: produce_pb2.DURABILITY_INTERVAL,
     FlushPolicy.OS: produce_pb2.DURABILITY_OS,
 }
-UNREAD_BYTES_MAX = 1024 * 1024  #: Bytes of unread answers above which a stream is not read.
-#: Why a stream is not read: bytes of its own requests, of the broker's, or of unread answers.
+#: When a client leaves more bytes of answers unread than this, the broker stops reading its stream.
+UNREAD_BYTES_MAX = 1024 * 1024
+#: Reasons not to read a stream: the limit of its own requests, the broker's limit of all requests, or unread answers.
 _OWN_LIMIT, _BROKER_LIMIT, _UNREAD_ANSWERS = 1, 2, 4
-#: Errors of the bytes themselves. A request with only such errors counts against its connection.
+#: Error codes that mean that the records themselves are invalid. A request with only such errors counts against its
+#: connection.
 _WORTHLESS = ("CORRUPT_MESSAGE", "INVALID_RECORD", "MESSAGE_TOO_LARGE", "RECORD_LIST_TOO_LARGE")
 _ACKS = (produce_pb2.ACKS_UNSPECIFIED, produce_pb2.ACKS_ALL, produce_pb2.ACKS_LEADER, produce_pb2.ACKS_NONE)
 
 
 class Writers(enum.Enum):
-    """Writers on a listener: clients to topics, on the internal one coordinators to their shards. A client that could
-    name a shard's epoch could take every shard away from its coordinator permanently."""
+    """Allowed writers of a listener: clients write to topics; coordinators write to their shards, on the internal
+    listener. A client that could set a shard's epoch could permanently fence the shard's coordinator."""
 
     CLIENTS = enum.auto()
     COORDINATORS = enum.auto()
 
 
 class ProduceService(produce_pb2_grpc.ProduceServicer):
-    """headrace.v1.Produce. ``writers``: depends on the listener."""
+    """headrace.v1.Produce. ``writers`` depends on the listener that the service is for."""
 
     def __init__(self, broker: BrokerContext, writers: Writers = Writers.CLIENTS) -> None:
         self._broker = broker
@@ -78,7 +81,7 @@ class ProduceService(produce_pb2_grpc.ProduceServicer):
             self._broker.streams.discard(stream)
 
     async def InitProducerId(self, request: Any, context: Any) -> Any:
-        """Return an id and an epoch for an idempotent producer (KIP-98, KIP-360)."""
+        """Return a producer id and an epoch for an idempotent producer (KIP-98, KIP-360)."""
         ids = self._broker.producer_ids
         if ids is None:
             raise UnsupportedVersionError(
@@ -95,8 +98,8 @@ class ProduceService(produce_pb2_grpc.ProduceServicer):
 
 
 def fence_of(item: Any, writers: Writers) -> Fence | None:
-    """The conditions of one partition's append; None: none. InvalidTopicError (a client writes to a shard),
-    InvalidRequestError."""
+    """The fencing conditions of one partition's append; None if it has no conditions. Raises InvalidTopicError if a
+    client writes to a shard, and InvalidRequestError."""
     topic, has_epoch = item.topic, item.HasField("shard_epoch")
     if writers is Writers.CLIENTS:
         if topic in INTERNAL_TOPICS:
@@ -118,7 +121,7 @@ def fence_of(item: Any, writers: Writers) -> Fence | None:
 
 
 class _Pending(Expiring):
-    """A request in progress. ``results`` has a place for each of its partitions."""
+    """A produce request in progress. ``results`` has one entry for each partition of the request."""
 
     __slots__ = (
         "acks",
@@ -142,22 +145,22 @@ class _Pending(Expiring):
         self.acks = acks
         self.partitions = partitions
         self.results: list[Any] = [None] * len(partitions)
-        #: Receivers of the records; with acks ALL they know why it is late.
+        #: The leader replicas that receive the records. With acks=all they can say why a commit is late.
         self.replicas: list[LeaderReplica | None] = [None] * len(partitions)
         self.remaining = len(partitions)
         self.size = 0
-        self.worthless = 0  #: Partitions refused because of their records.
+        self.worthless = 0  #: Number of partitions that were refused because their records are invalid.
         self.answered = False
-        #: Partitions (places in the request) whose records are on their way to the log.
+        #: Indexes in the request of the partitions whose records are not yet in the log.
         self.in_memory: set[int] = set()
-        self.is_over = False  #: Whether the bytes of this request no longer count.
+        self.is_over = False  #: Whether the bytes of this request have been released from the limits.
 
     def expire(self) -> None:
         self.stream.expired(self)
 
 
 class _Held:
-    """A refusal that waits for so many earlier appends of its partition."""
+    """A refusal that waits until ``before`` earlier appends of its partition have ended."""
 
     __slots__ = ("before", "error", "index", "pending")
 
@@ -232,7 +235,7 @@ class ProduceStream(StreamHandler[Any]):
                 self._appending[partitions[index]] = self._appending.get(partitions[index], 0) + 1
 
     def _refusal_of_all(self, pending: _Pending, record_bytes: int) -> HeadraceError | None:
-        """An error of the request as a whole, returned for each partition."""
+        """An error of the whole request, which is returned for each of its partitions."""
         if pending.acks not in _ACKS:
             return InvalidRequiredAcksError(f"acks={pending.acks}: must be NONE, LEADER or ALL")
         if self._writers is Writers.COORDINATORS and pending.acks != produce_pb2.ACKS_ALL:
@@ -285,7 +288,7 @@ class ProduceStream(StreamHandler[Any]):
         broker.budget.take(pending.size, self)
 
     def _end(self, pending: _Pending) -> None:
-        """Free the request, except, if it was late, the places of its answers."""
+        """Release the request's bytes from the limits once it is answered and its records have left the memory."""
         if pending.is_over or not pending.answered or pending.in_memory:
             return
         pending.is_over = True
@@ -299,14 +302,14 @@ class ProduceStream(StreamHandler[Any]):
             self._stream.check_idle()
 
     def _written(self, pending: _Pending, index: int) -> None:
-        """One partition's records are in the log, and wait for other replicas."""
+        """The records of one partition are in the log, and wait for other replicas."""
         pending.in_memory.discard(index)
         self._end(pending)
 
     def _appended(
         self, pending: _Pending, index: int, replica: LeaderReplica, outcome: AppendInfo | HeadraceError
     ) -> None:
-        """``acks`` is satisfied for one partition, or cannot be."""
+        """Called when ``acks`` is satisfied for one partition, or cannot be satisfied."""
         pending.in_memory.discard(index)
         partition = pending.partitions[index]
         if isinstance(outcome, HeadraceError):
@@ -322,7 +325,8 @@ class ProduceStream(StreamHandler[Any]):
             self._release_held(partition)
 
     def _refused(self, pending: _Pending, index: int, error: HeadraceError) -> None:
-        """Refuse an append. Answers for one partition keep their order: earlier appends are answered first."""
+        """Refuse the records of one partition. Answers for a partition keep their order, so earlier appends are
+        answered first."""
         partition = pending.partitions[index]
         before = self._appending.get(partition, 0)
         if before:
@@ -331,7 +335,7 @@ class ProduceStream(StreamHandler[Any]):
             self._failed(pending, index, error)
 
     def _release_held(self, partition: TopicPartition) -> None:
-        """One append of the partition has ended: answer the refusals that waited only for it."""
+        """An append of the partition has ended: answer the refusals that waited only for this append."""
         held = self._held[partition]
         for refusal in held:
             refusal.before -= 1
@@ -396,8 +400,9 @@ class ProduceStream(StreamHandler[Any]):
             self._hold(_UNREAD_ANSWERS)
 
     def expired(self, pending: _Pending) -> None:
-        """The timeout is over: answer now. What was appended stays, and may still be committed. What is in the log
-        counts no more: a stalled high watermark must not block the client's other partitions."""
+        """The timeout of the request is over: answer now. The appended records stay in the log, and may still be
+        committed. Records that are in the log no longer count as bytes in progress: a high watermark that does not
+        advance must not block the client's other partitions."""
         results = [
             result or self._result_of(partition, self._late_error(pending, index))
             for index, (partition, result) in enumerate(zip(pending.partitions, pending.results, strict=True))

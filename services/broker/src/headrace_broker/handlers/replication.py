@@ -1,9 +1,9 @@
-"""The Replication service: pushes the records of partitions led here to followers on other brokers.
+"""The Replication service: it pushes the records of partitions led here to followers on other brokers.
 
-The lanes know what is owed (``partition/leader_lane.py``); this shell gives each a stream, a clock and threads for cold
-reads. Every event for a lane (a log that grew, an acknowledgement, room in the stream) schedules one turn in the event
-loop, and a turn makes one message of all that has come together. No other message is made while one is being written:
-so a follower that does not read costs one message.
+A lane knows which records to push next (``partition/leader_lane.py``). This module gives each lane a stream, a clock,
+and threads for reads that wait for the disk. Each event of a lane (new records, an acknowledgement, room in the stream)
+schedules one callback in the event loop. The callback makes one message of all pending events. While a message is being
+written, no second message is made. So a follower that does not read costs the memory of one message.
 """
 
 from __future__ import annotations
@@ -41,19 +41,21 @@ from ..replication.wire import hello_of, request_of, response_to_proto
 
 logger = logging.getLogger(__name__)
 
-UNSENT_MAX = 20_000  #: Answers to joins that may wait to be written before the stream is not read.
+UNSENT_MAX = 20_000  #: Most answers to joins that may wait to be written; above this limit the stream is not read.
 
-#: Heartbeat interval towards a follower that sends heartbeats (replication.proto, ``sends_heartbeats``).
+#: Seconds between two heartbeats to a follower that sends heartbeats itself (``sends_heartbeats`` in
+#: replication.proto).
 HEARTBEAT_S = 1.0
 _HEARTBEAT = response_to_proto(Response(sends_heartbeats=True))
 
-STALLED_MS = 500  #: A silence check that runs so late shows a stalled loop, and proves nothing.
+#: If a silence check runs this many milliseconds late, the event loop stalled, and the silence proves nothing.
+STALLED_MS = 500
 
 _THROTTLED_REPLICAS = "leader.replication.throttled.replicas"
 
 
 class ReplicationService(replication_pb2_grpc.ReplicationServicer):
-    """headrace.v1.Replication, and the ``LaneHost`` of its lanes. Belongs on the internal listener. ``set_throttle``
+    """headrace.v1.Replication, and the ``LaneHost`` of its lanes. Serves only the internal listener. ``set_throttle``
     follows ``leader.replication.throttled.rate``."""
 
     def __init__(self, broker: BrokerContext) -> None:
@@ -74,19 +76,19 @@ class ReplicationService(replication_pb2_grpc.ReplicationServicer):
             self._broker.streams.discard(stream)
 
     def set_throttle(self, bytes_per_second: int) -> None:
-        """Set the rate shared by throttled replicas while they catch up (KIP-73)."""
+        """Set the rate of the throttle that all catching-up replicas share (KIP-73)."""
         self._pacer.set_rate(bytes_per_second, self.now_ms())
 
     @property
     def followers(self) -> JoinedReplicas:
-        """Joined followers over all streams."""
+        """The joined followers of all streams."""
         return self._registry
 
     def now_ms(self) -> int:
         return int(self._broker.clock.monotonic_ms())
 
     def lane(self, hello: Hello, stream: LeaderStream) -> LeaderLane:
-        """The lane of a new stream, which replaces an older one of the same follower. Raises
+        """The lane for a new stream, which replaces an older stream of the same follower. Raises
         InconsistentClusterIdError, NotLeaderOrFollowerError, StaleBrokerEpochError, InvalidRequestError."""
         self._check(hello)
         lane = LeaderLane(
@@ -153,7 +155,8 @@ class ReplicationService(replication_pb2_grpc.ReplicationServicer):
         return self._throttled.has(self._broker.metadata.image, leader.partition, self._broker.broker_id)
 
     def _metadata_changed(self, image: MetadataImage, delta: MetadataDelta) -> None:
-        """End streams of brokers with a former epoch: their acknowledgements do not apply to the present disk."""
+        """End streams of brokers that have a new broker epoch: acknowledgements from the earlier epoch may describe a
+        lost disk."""
         if not delta.brokers:
             return
         for stream in list(self._streams.values()):
@@ -245,8 +248,8 @@ class LeaderStream(StreamHandler[Any]):
             self._lane.close()
 
     def _listen(self) -> None:
-        """End the stream when the follower is silent for too long: its connection is broken without notice. Does not
-        wait for unwritten messages."""
+        """End the stream when the follower is silent for too long, because its connection may be broken without notice.
+        This method does not wait for unwritten messages."""
         self._silence = None
         lane = self._lane
         if lane is None or self._closed or lane.is_closed:
@@ -263,7 +266,7 @@ class LeaderStream(StreamHandler[Any]):
             self._silence = self._loop.call_later((silent_at_ms - now_ms) / 1000, self._listen)
 
     def _send_heartbeat(self) -> None:
-        """Send a heartbeat every second: a follower without one ends the stream."""
+        """Send a heartbeat every second, because a follower that receives none ends the stream."""
         self._heartbeat_timer = None
         if self._lane is None or self._closed or self._lane.is_closed:
             return
@@ -272,24 +275,26 @@ class LeaderStream(StreamHandler[Any]):
         self._heartbeat_timer = self._loop.call_later(HEARTBEAT_S, self._send_heartbeat)
 
     def wake(self) -> None:
-        """Schedule a turn at the end of this turn of the loop: the lane may have something to send."""
+        """Schedule one ``_turn`` at the end of this event loop pass, because the lane may have messages to send."""
         if not self._is_scheduled and not self._closed:
             self._is_scheduled = True
             self._service.pushes.begin(self)
             self._loop.call_soon(self._turn)
 
     def replaced(self) -> None:
-        """The follower opened another stream: the end of this connection was not noticed here."""
+        """End this stream because the follower opened another one; this broker had not noticed the end of the
+        connection."""
         self.end(None)
 
     def end(self, error: HeadraceError | None) -> None:
-        """Stop serving it from here on, in any state of the connection."""
+        """Stop serving the stream, in any state of the connection."""
         if self._lane is not None:
             self._lane.close()
         self._stream.finish(error)
 
     def _turn(self) -> None:
-        """Push what the lane owes. A failure ends this stream: flushes must not wait for its message."""
+        """Send the lane's next message. A failure ends this stream, because flushes must not wait for a message that is
+        never sent."""
         self._is_scheduled = False
         try:
             self._push()
@@ -321,7 +326,7 @@ class LeaderStream(StreamHandler[Any]):
             self.wake_at(due_ms)
 
     def wake_at(self, due_ms: int) -> None:
-        """Set one timer for the lane's next deadline; too early is harmless."""
+        """Set one timer for the lane's next deadline; a call that is too early is harmless."""
         if self._closed or (self._timer is not None and self._timer_ms <= due_ms):
             return
         if self._timer is not None:
@@ -361,8 +366,8 @@ def _outcome(read: ColdRead, done: asyncio.Future[ReadResult | None]) -> ReadRes
 
 
 class _ThrottledReplicas:
-    """Partitions throttled while this broker leads them, by their topics' ``leader.replication.throttled.replicas``
-    ("partition:leader,...", or "*"); read again when a configuration changes."""
+    """Partitions that are throttled while this broker leads them. The topics' ``leader.replication.throttled.replicas``
+    lists them ("partition:leader,...", or "*"). It is read again when a configuration changes."""
 
     __slots__ = ("_configs", "_of_topic")
 

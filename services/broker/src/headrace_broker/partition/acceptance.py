@@ -1,7 +1,7 @@
 """Check whether a producer's batches may enter a topic's log.
 
-``headrace_core.log.appending`` checks the topic's demands. This adds what this broker does not support yet, and what
-the first header alone can refuse, before the content costs anything.
+``headrace_core.log.appending`` checks the topic's configuration. This module also refuses batches that the broker does
+not support yet, and batches whose first header is invalid, before it decompresses records.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from headrace_core.log.files import Buffer
 from headrace_core.records import BatchHeader, Compression, iterate_headers, read_header
 from headrace_core.types import TopicPartition
 
-_INLINE_COMPRESSED_BYTES_MAX = 1024  #: So few compressed bytes decompress within a few milliseconds.
+#: This many compressed bytes decompress within a few milliseconds, so the event loop does it itself.
+_INLINE_COMPRESSED_BYTES_MAX = 1024
 
 
 def needs_thread(records: bytes, config: LogConfig) -> bool:
-    """Whether checking these records would stall its thread. Decompression costs milliseconds, or much more for
-    malicious input, and so does recompression; everything else runs at several GB/s."""
+    """Whether the check of these records would stall the calling thread. Decompression and recompression take
+    milliseconds, or much longer for malicious input. All other checks run at several GB/s."""
     if len(records) <= _INLINE_COMPRESSED_BYTES_MAX:
         return False
     wanted = topic_codec(config)
@@ -36,8 +37,8 @@ def needs_thread(records: bytes, config: LogConfig) -> bool:
 def accept(
     records: bytes, config: LogConfig, partition: TopicPartition, now_ms: int
 ) -> tuple[Buffer, Sequence[BatchHeader]]:
-    """The batches and their headers, ready for the log, in the topic's codec (``compression.type``). Costs a pass over
-    the bytes; any thread.
+    """Return the batches and their headers, ready for the log, in the topic's codec (``compression.type``). Reads all
+    bytes once; may run on any thread.
 
     Raises CorruptMessageError, InvalidRecordError, InvalidTimestampError, RecordTooLargeError (a batch above
     ``max.message.bytes``), RecordListTooLargeError (more than a segment holds), UnsupportedVersionError (transactions,

@@ -1,4 +1,4 @@
-"""A partition's follower: joins its leader, truncates what the leader never had, takes pushed records.
+"""A partition's follower: it joins its leader, truncates records that the leader never had, and accepts pushed records.
 
 ::
 
@@ -8,10 +8,10 @@
     TRUNCATING    the log is truncated, or started again      truncated -> JOINING
     OUT           needs another lane or newer metadata        retry -> JOINING
 
-One machine is one leader epoch: for another leader or epoch the shell creates a new one, from the log as it is.
-Messages to an old machine do not reach the new one, because handles are never reused.
+One PartitionFollower serves one leader epoch. For another leader or epoch its caller creates a new one, from the log's
+current state. Messages to an old PartitionFollower do not reach the new one, because handles are never reused.
 
-Rules, and the failures without them:
+The rules of a follower, each with the failure that it prevents:
 
     truncate by leader epochs, never by the high watermark                     KIP-101, KIP-279
     join only when no append is in progress: the join must describe the log    (our own: appends run beside the stream)
@@ -44,51 +44,51 @@ class FollowerState(enum.Enum):
 
 
 class LogsMatch(NamedTuple):
-    """The logs match: pushes come."""
+    """The logs match: the leader will push records."""
 
 
 class Truncate(NamedTuple):
-    """Cut the log at ``offset`` (a straddling batch goes whole), then call ``truncated``."""
+    """Truncate the log at ``offset``, with the whole of a batch that spans the offset; then call ``truncated``."""
 
     offset: int
 
 
 class Restart(NamedTuple):
-    """Empty the log; its next record gets ``at_offset``. Then call ``truncated``."""
+    """Empty the log, so that its next record gets ``at_offset``. Then call ``truncated``."""
 
     at_offset: int
 
 
 class OtherLane(NamedTuple):
-    """Call ``retry``, then join again on the other lane."""
+    """Call ``retry``, then join again on the other lane (live or catch-up)."""
 
 
 class Wait(NamedTuple):
-    """Wait for a change elsewhere, then call ``retry``."""
+    """Wait for a change at the leader or in the metadata, then call ``retry``."""
 
     error: HeadraceError
 
 
 class Stale(NamedTuple):
-    """An answer to a former join: nothing to do."""
+    """The answer belongs to an earlier join and is ignored."""
 
 
 JoinOutcome = LogsMatch | Truncate | Restart | OtherLane | Wait | Stale
 
 
 class Take(NamedTuple):
-    """Append these batches unchanged. ``end_offset``: the log's end then."""
+    """Append these batches unchanged; the log then ends at ``end_offset``."""
 
     records: bytes
     end_offset: int
 
 
 class Drop(NamedTuple):
-    """The message is not for this join: ignore it."""
+    """The message does not belong to the current join: ignore it."""
 
 
 class Refuse(NamedTuple):
-    """It cannot be the leader's log: release the handle, and join again."""
+    """The message cannot come from the leader's log: release the handle, and join again."""
 
     error: HeadraceError
 
@@ -97,7 +97,8 @@ PushOutcome = Take | Drop | Refuse
 
 
 class PushedBatch(Protocol):
-    """Fields of a batch's header, its CRC checked before (``headrace_core.records.BatchHeader``)."""
+    """The fields of a batch's header that a follower checks (``headrace_core.records.BatchHeader``); the CRC has been
+    checked before."""
 
     @property
     def base_offset(self) -> int: ...
@@ -108,7 +109,7 @@ class PushedBatch(Protocol):
 
 
 class PartitionFollower:
-    """The follower's state under one leader epoch. Single-threaded; the shell carries out its decisions."""
+    """The follower's state under one leader epoch. Not thread-safe; the caller carries out its decisions."""
 
     __slots__ = (
         "_acked",
@@ -152,14 +153,14 @@ class PartitionFollower:
         self.log_start = log_start
         self.log_end = log_end
         self.durable_end = durable_end
-        self.last_epoch = last_epoch  #: Leader epoch of the last record; -1: no record.
+        self.last_epoch = last_epoch  #: Leader epoch of the log's last record; -1 if the log is empty.
         self.high_watermark = min(max(high_watermark, log_start), log_end)
         self.state = FollowerState.JOINING
-        self.error: HeadraceError | None = None  #: Why it is OUT.
-        self.handle = -1  #: Handle of the current join; -1: no join.
+        self.error: HeadraceError | None = None  #: Why the follower's state is OUT.
+        self.handle = -1  #: Handle of the current join; -1 if the replica has not joined.
         self._leader_high_watermark = 0
         self._leader_log_start = 0
-        self._taken_end = log_end  #: End of the records handed to the log; it may not have written them yet.
+        self._taken_end = log_end  #: End of the records handed to the log, which may not have written all of them yet.
         self._taken_epoch = last_epoch
         self._acked: Ack | None = None
 
@@ -167,21 +168,21 @@ class PartitionFollower:
 
     @property
     def taken_end(self) -> int:
-        """The log's end when all taken records are in it."""
+        """The log's end after all received records are appended."""
         return self._taken_end
 
     @property
     def taken_epoch(self) -> int:
-        """Epoch of the last taken record; -1: none."""
+        """Leader epoch of the last received record; -1 if there is none."""
         return self._taken_epoch
 
     @property
     def can_join(self) -> bool:
-        """Whether it may join: it is JOINING, and no append is in progress."""
+        """Whether the follower may join: its state is JOINING, and no append is in progress."""
         return self.state is FollowerState.JOINING and self.handle < 0 and self._taken_end == self.log_end
 
     def join(self, handle: int, window_bytes: int) -> Join:
-        """The request to the leader."""
+        """Start a join; returns the request for the leader."""
         assert self.can_join, f"{self.partition}: cannot join, {self.state.value}, {self._taken_end} of {self.log_end}"
         self.handle = handle
         self._acked = None
@@ -198,7 +199,8 @@ class PartitionFollower:
         )
 
     def joined(self, answer: Joined, end_of: EndOf) -> JoinOutcome:
-        """Apply the leader's answer. ``end_of``: end of the largest epoch in this log not above one."""
+        """Apply the leader's answer to the join. ``end_of(epoch)`` returns the largest epoch in this log that is not
+        above ``epoch``, and the end of that epoch."""
         if answer.handle != self.handle or self.state is not FollowerState.JOINING:
             return Stale()
         if answer.error is not None:
@@ -212,8 +214,9 @@ class PartitionFollower:
         if answer.diverging is not None:
             cut = cut_for(answer.diverging, end_of, self.log_end)
             if cut >= self.log_end and self.last_epoch > answer.diverging.epoch:
-                # It once led in epochs without a record of its own (the first append was refused, or a repeat): all
-                # records are common, and only those epochs go, as in Kafka's UnifiedLog.truncateTo.
+                # This replica once led in epochs without a record, because the first append was refused or repeated a
+                # batch. All records are common with the leader's log, so only these epochs are removed, as in Kafka's
+                # UnifiedLog.truncateTo.
                 self._end(FollowerState.TRUNCATING)
                 return Truncate(self.log_end) if self.log_start < self.log_end else Restart(self.log_end)
             if cut >= self.log_end:  # the leader says that the logs diverge, and not where: truncating cannot help
@@ -231,7 +234,8 @@ class PartitionFollower:
         return LogsMatch()
 
     def truncated(self, log_end: int, last_epoch: int, *, log_start: int | None = None) -> None:
-        """The log was truncated or restarted, durably; it ends at ``log_end`` with a record of ``last_epoch``."""
+        """The log was truncated or restarted, durably. It ends at ``log_end``, and its last record has
+        ``last_epoch``."""
         assert self.state is FollowerState.TRUNCATING, f"{self.partition}: cut while {self.state.value}"
         self.log_end = self.durable_end = self._taken_end = log_end
         self.last_epoch = self._taken_epoch = last_epoch
@@ -240,7 +244,7 @@ class PartitionFollower:
         self.state = FollowerState.JOINING
 
     def ended(self, message: Ended) -> OtherLane | Wait | Stale:
-        """The leader has ended the handle."""
+        """The leader has ended the follower's handle."""
         if message.handle != self.handle:
             return Stale()
         if message.error is not None:
@@ -249,12 +253,13 @@ class PartitionFollower:
         return OtherLane()
 
     def disconnected(self) -> None:
-        """The stream broke, or the handle was released: join again, once the log has what was taken."""
+        """The stream broke, or the handle was released. The follower joins again when the log has all received
+        records."""
         if self.state is not FollowerState.TRUNCATING:
             self._end(FollowerState.JOINING)
 
     def retry(self) -> None:
-        """Try again: the reason for OUT may be over."""
+        """Try to join again, because the reason for the state OUT may be over."""
         if self.state is FollowerState.OUT:
             self._end(FollowerState.JOINING)
 
@@ -271,7 +276,7 @@ class PartitionFollower:
     # -- following ---------------------------------------------------------------------------------------------------
 
     def pushed(self, push: Push, batches: Iterable[PushedBatch]) -> PushOutcome:
-        """Records arrived; ``batches`` are their headers, in order, their CRCs checked."""
+        """Check pushed records. ``batches`` are the headers of their batches, in order, with checked CRCs."""
         if push.handle != self.handle or self.state is not FollowerState.FOLLOWING:
             return Drop()
         end, epoch = self._taken_end, self._taken_epoch
@@ -287,8 +292,9 @@ class PartitionFollower:
         return Take(push.records, end)
 
     def _what_is_wrong(self, batch: PushedBatch, end: int, epoch: int) -> str:
-        """The fault of a batch. Gaps come from compaction; repeats and falling epochs are faults."""
-        # (A restarted log may begin in the middle of a batch, where the leader's log starts.)
+        """Describe the fault of a batch; "" if the batch is valid. A gap in the offsets is valid, because compaction
+        leaves gaps. Repeated offsets and lower epochs are faults."""
+        # (A log that restarted empty may begin in the middle of a batch, at the leader's log start.)
         if batch.base_offset < end and not (epoch < 0 and batch.next_offset > end):
             return f"a batch at offset {batch.base_offset}, but the log ends at {end}"
         if batch.leader_epoch < epoch:
@@ -298,7 +304,7 @@ class PartitionFollower:
         return ""
 
     def appended(self, log_end: int, durable_end: int, last_epoch: int) -> None:
-        """The log has the taken records up to ``log_end``, and has met its flush policy up to ``durable_end``."""
+        """The log has the received records up to ``log_end``, and has met its flush policy up to ``durable_end``."""
         assert self.log_end <= log_end <= self._taken_end, f"{self.partition}: {log_end}, {self._taken_end} were taken"
         self.log_end, self.last_epoch = log_end, last_epoch
         self.flushed(durable_end)
@@ -310,27 +316,27 @@ class PartitionFollower:
         self.durable_end = max(self.durable_end, durable_end)
 
     def append_failed(self, error: HeadraceError) -> None:
-        """The taken records will not be in the log (a full disk, a bad batch)."""
+        """The received records cannot be appended, for example because of a full disk."""
         self._taken_end, self._taken_epoch = self.log_end, self.last_epoch
         if self.state is not FollowerState.TRUNCATING:
             self._out(error)
 
     def updated(self, updated: OffsetsUpdate) -> None:
-        """Apply the leader's new offsets."""
+        """Apply new offsets that the leader sent."""
         if updated.handle == self.handle and self.state is FollowerState.FOLLOWING:
             self._learn_offsets(updated.high_watermark, updated.log_start)
 
     def log_start_moved(self, log_start: int) -> None:
-        """Records below ``log_start`` were deleted here."""
+        """Records below ``log_start`` were deleted from this log."""
         self.log_start = max(self.log_start, log_start)
 
     @property
     def wanted_log_start(self) -> int:
-        """The leader's log start as it applies here: delete records below it."""
+        """The leader's log start, limited to this log: the follower deletes the records below it."""
         return max(self.log_start, min(self._leader_log_start, self.high_watermark))
 
     def next_ack(self) -> Ack | None:
-        """The next acknowledgement; None: nothing new, or no leader. Marks it as sent."""
+        """Return the next acknowledgement and mark it as sent; None if there is no progress to report, or no leader."""
         if self.state is not FollowerState.FOLLOWING:
             return None
         ack = Ack(self.handle, self.durable_end, self.log_end, self.log_start)

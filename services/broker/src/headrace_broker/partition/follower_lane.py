@@ -1,14 +1,16 @@
-"""The follower's side of one stream to one leader (pure): handles of joined partitions, and the next message.
+"""The follower's side of one stream to one leader (pure): the handles of joined partitions, and the next message to
+send.
 
-A partition on a lane is *wanted* until it may be joined (an append may still be in progress: a join reports the log's
-end), *joining* until the answer, *following* until its handle ends::
+A partition on a lane is *wanted* until it can join; its log must be at rest, because a join reports the log's end. It
+is *joining* until the leader answers, and *following* until its handle ends::
 
     wanted  --next()-->  joining  --joined-->  following
       ^                     |                      |
       +--- join() again ----+-- error, cut, ... ---+      and all of them when the stream breaks
 
-Outgoing items are gathered into one message: of a partition that advanced a hundred times while the last message was
-written, it has the last position. A released handle belongs to no partition, so later messages for it are dropped.
+Outgoing items are collected into one message. If a partition advanced a hundred times while the last message was
+written, the next message has only its last position. A released handle belongs to no partition, so the lane drops later
+messages for the handle.
 """
 
 from __future__ import annotations
@@ -17,15 +19,16 @@ from typing import Generic, Protocol, TypeVar
 
 from .messages import Ack, Ended, Join, Joined, Request
 
-ITEMS_MAX = 2_000  #: Joins, leaves and acknowledgements in one message: some 50 KiB.
+ITEMS_MAX = 2_000  #: Most joins, leaves and acknowledgements in one message: about 50 KiB.
 
 
 class Joinable(Protocol):
-    """A followed partition, as a lane needs it (``PartitionFollower`` and its shell)."""
+    """The methods of a followed partition that a lane calls (``PartitionFollower`` and its shell)."""
 
     @property
     def can_join(self) -> bool:
-        """Whether its log is at rest. After False, ``next`` is called again when that changes."""
+        """Whether the partition's log is at rest, so that the partition can join. After False, the shell calls
+        ``FollowerLane.next`` again when the partition can join."""
 
     def join(self, handle: int) -> Join: ...
 
@@ -46,7 +49,8 @@ class _Handle(Generic[F]):
 
 
 class FollowerLane(Generic[F]):
-    """See the module. One for each leader and lane; it outlives its streams."""
+    """See the module. The partitions that this broker follows at one leader, on one lane (live or catch-up); it
+    outlives its streams."""
 
     def __init__(self) -> None:
         self._next_number = 1
@@ -54,41 +58,42 @@ class FollowerLane(Generic[F]):
         self._by_replica: dict[F, _Handle[F]] = {}
         self._wanted: dict[F, None] = {}
         self._leaves: list[int] = []
-        self._cannot_append: set[int] = set()  #: Leaves because the log takes no appends.
+        self._cannot_append: set[int] = set()  #: Handles of leaves that are sent because the log takes no appends.
         self._acks_due: dict[_Handle[F], None] = {}
 
     def __len__(self) -> int:
-        """Number of partitions on it."""
+        """Number of partitions on the lane."""
         return len(self._wanted) + len(self._by_replica)
 
     def __contains__(self, replica: F) -> bool:
         return replica in self._wanted or replica in self._by_replica
 
     def join(self, replica: F) -> None:
-        """Join it, or join it again."""
+        """Put the partition on the lane, or join it again."""
         self._let_go(replica)
         self._wanted[replica] = None
 
     def leave(self, replica: F, *, cannot_append: bool = False) -> None:
-        """Remove it. ``cannot_append``: because its log takes no appends."""
+        """Take the partition off the lane. ``cannot_append``: it leaves because its log takes no appends."""
         handle = self._let_go(replica)
         if cannot_append and handle is not None:
             self._cannot_append.add(handle.number)
         self._wanted.pop(replica, None)
 
     def ack_due(self, replica: F) -> None:
-        """It has something to acknowledge."""
+        """The partition has progress to acknowledge."""
         handle = self._by_replica.get(replica)
         if handle is not None and handle.is_joined:
             self._acks_due[handle] = None
 
     def find(self, number: int) -> F | None:
-        """The partition of a push or news; None: the handle was released."""
+        """The partition of a push or an offsets update; None if its handle was released."""
         handle = self._by_number.get(number)
         return handle.replica if handle is not None and handle.is_joined else None
 
     def joined(self, joined: Joined) -> F | None:
-        """The partition of an answer; None: released. The handle has ended unless ``joined.follows``."""
+        """The partition that an answer to a join is for; None if its handle was released. The handle has ended if
+        ``joined.follows`` is false."""
         handle = self._by_number.get(joined.handle)
         if handle is None:
             return None
@@ -100,7 +105,7 @@ class FollowerLane(Generic[F]):
         return handle.replica
 
     def ended(self, ended: Ended) -> F | None:
-        """The partition whose handle the leader ended; None: released."""
+        """The partition whose handle the leader ended; None if the follower released the handle before."""
         handle = self._by_number.get(ended.handle)
         if handle is None:
             return None
@@ -108,8 +113,8 @@ class FollowerLane(Generic[F]):
         return handle.replica
 
     def broken(self) -> list[F]:
-        """The stream ended, and all handles with it. Its partitions want to join the next stream and are returned,
-        because what was pushed and not written yet is pushed again."""
+        """The stream ended, and with it all handles. Returns the partitions, which will join the next stream. The
+        leader then pushes records again that were received but not written."""
         lost = list(self._by_replica)
         self._by_number.clear()
         self._by_replica.clear()
@@ -120,7 +125,7 @@ class FollowerLane(Generic[F]):
         return lost
 
     def next(self) -> Request | None:
-        """The next message; None: nothing to send."""
+        """The next message to the leader; None if there is nothing to send."""
         leaves, self._leaves = self._leaves, []
         cannot_append, self._cannot_append = frozenset(self._cannot_append), set()
         joins = self._take_joins(ITEMS_MAX)

@@ -1,7 +1,7 @@
-"""Recovery of a lost or damaged replica from the others (pure).
+"""Recovery of a lost or damaged replica from the other replicas (pure).
 
-A damaged log is quarantined: it is not served, and nothing is truncated. If the partition has other replicas, its
-broker heals it automatically::
+A damaged log is quarantined: the broker does not serve it and does not truncate it. If the partition has other
+replicas, the broker heals its replica automatically::
 
     damaged here                          step     action
     no other replica may lead             KEEP     nothing: this may be the last copy; an operator decides
@@ -11,10 +11,11 @@ broker heals it automatically::
     another one leads, and this one is
     eligible for nothing                  MAKE     the damaged log is deleted, an empty one created: it follows
 
-Each step follows from the metadata, so nothing is remembered across a restart: a quarantined log is found quarantined;
-a deleted log is created again where the metadata has it, and is not in sync.
+Each step follows from the metadata, so no state must survive a restart. A quarantined log is still marked on the disk;
+a deleted log is created again where the metadata places it, and is not in sync.
 
-``KEEP`` favours the damaged copy: an out-of-sync copy elsewhere lacks records that are here, most of them readable.
+``KEEP`` prefers the damaged copy, because an out-of-sync copy on another broker lacks records that are in the damaged
+copy, most of them readable.
 """
 
 from __future__ import annotations
@@ -36,19 +37,20 @@ class Step(enum.Enum):
 
 
 def has_others(state: PartitionImage, broker_id: int) -> bool:
-    """Whether a replica on another broker than ``broker_id`` leads, or may lead with all committed records."""
+    """Whether a replica on another broker than ``broker_id`` is the leader, or is eligible with all committed
+    records."""
     if state.leader not in (NO_LEADER, broker_id):
         return True
     return any(other != broker_id for other in (*state.isr, *state.elr))
 
 
 def is_eligible(state: PartitionImage, broker_id: int) -> bool:
-    """Whether the controllers believe that this broker's replica holds, or may hold, all committed records."""
+    """Whether the controllers consider this broker's replica to have all committed records, certainly or possibly."""
     return state.leader == broker_id or broker_id in (*state.isr, *state.elr, *state.last_known_elr)
 
 
 def next_step(state: PartitionImage, broker_id: int) -> Step:
-    """The next step for a damaged replica of ``broker_id``."""
+    """The next step in healing the damaged replica of ``broker_id``."""
     if broker_id not in state.replicas or not has_others(state, broker_id):
         return Step.KEEP
     if is_eligible(state, broker_id):
@@ -57,20 +59,22 @@ def next_step(state: PartitionImage, broker_id: int) -> Step:
 
 
 class HealingReplica:
-    """State of a healing replica beyond the metadata. Lost with the process, and not needed after: the next start has
-    another broker epoch (KIP-903)."""
+    """State of a healing replica that is not in the metadata. A restarted broker does not need this state, because it
+    has another broker epoch (KIP-903)."""
 
     __slots__ = ("cancel", "reported_offset", "unconfirmed_leave")
 
     def __init__(self, unconfirmed_leave: tuple[int, int] | None = None) -> None:
-        #: The leader and its epoch that may not have received this replica's leave yet.
+        #: The leader, with its epoch, that may not have received this replica's leave yet.
         self.unconfirmed_leave = unconfirmed_leave
         self.cancel: Callable[[], None] = lambda: None
-        #: The metadata offset from which the controllers know that it starts over; None: not yet.
+        #: The metadata offset from which the controllers know that the replica starts with an empty log; None until
+        #: they have answered.
         self.reported_offset: int | None = None
 
     def waits_for_leave(self, state: PartitionImage) -> bool:
-        """Whether the leave is outstanding; not with another leader or epoch, which never had this follower."""
+        """Whether the leader may not have received the leave yet; False for another leader or epoch, which never had
+        this follower."""
         if self.unconfirmed_leave is not None and self.unconfirmed_leave != (state.leader, state.leader_epoch):
             self.close()
         return self.unconfirmed_leave is not None

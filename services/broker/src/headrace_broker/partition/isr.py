@@ -1,18 +1,18 @@
-"""A partition's in-sync set as its leader sees it: followers' progress, members, and AlterPartition proposals.
+"""A partition's in-sync set as its leader sees it: members, progress of the followers, and AlterPartition proposals.
 
-Three sets, after KIP-497::
+The leader keeps three sets of replicas, as in KIP-497::
 
     committed     decided by the controllers, as far as this leader knows
     proposed      requested by an AlterPartition without a definite answer; None: no proposal
     maximal       union of both: all that the controllers MAY hold to be in sync; the high watermark waits for them
 
-So a shrink counts when it is confirmed, an expansion as soon as it is proposed. A proposal ends with an answer or
-metadata of a newer partition epoch, or with a refusal while it is *certain* that no other attempt is in progress. Until
-then it is repeated, and no other is made.
+So a removal counts when it is confirmed, and an addition as soon as it is proposed. A proposal ends with the
+controller's answer or with metadata of a newer partition epoch. A refusal ends it only while it is *certain* that no
+other attempt is in progress. Until the proposal ends it is repeated, and the leader makes no other proposal.
 
-An attempt without a definite answer makes the proposal *uncertain*: its request may be delayed in a connection and be
-granted after a later attempt was refused. Only a newer partition epoch ends that, because the controllers grant nothing
-at a former one. Refusals of AlterPartition::
+An attempt without a definite answer makes the proposal *uncertain*: the request may be delayed in a connection, and be
+granted after a later attempt was refused. Only a newer partition epoch ends an uncertain proposal, because the
+controllers grant no request with an outdated epoch. Refusals of AlterPartition::
 
     refusal                     of this attempt      of earlier attempts at this partition epoch
     INELIGIBLE_REPLICA          not done             may still be granted, once the member works; when the leader said
@@ -31,7 +31,7 @@ at a former one. Refusals of AlterPartition::
     no answer, a timeout,       unknown              unknown: uncertain, repeated
     any other error
 
-The first three lines end a certain proposal, and leave an uncertain one open.
+The first three lines of the table end a certain proposal and leave an uncertain proposal open.
 
     follower          joins the ISR when its durable end has reached the high watermark and the end of the log at the
                       beginning of this leader's epoch, with a broker epoch that the controllers know (KIP-841, KIP-903)
@@ -40,7 +40,7 @@ The first three lines end a certain proposal, and leave an uncertain one open.
                       when it is behind, its stream has broken, and it was not back within REJOIN_MS;
                       and when it is on no stream for another reason for JOIN_MS, such as never in this epoch
 
-Durable ends measure the lag: bytes in a follower's page cache are no progress.
+A follower's lag is measured by its durable end, because bytes in its page cache do not count as progress.
 """
 
 from __future__ import annotations
@@ -50,30 +50,34 @@ from typing import NamedTuple
 
 from headrace_core.types import TopicPartition
 
-Alive = Callable[[int], int | None]  #: Broker epoch of a registered, unfenced broker; None for any other.
+#: Returns the broker epoch of a registered, unfenced broker, and None for any other broker.
+Alive = Callable[[int], int | None]
 
-#: Delay of the next AlterPartition after a refusal, unless newer metadata arrives before.
+#: Milliseconds between a refused AlterPartition and the next attempt, unless newer metadata arrives earlier.
 RETRY_BACKOFF_MS = 100
 
-#: Time for a follower to return after its stream broke. A slow one has replica.lag.time.max.ms, but one without a
-#: stream makes no progress. (A broken connection is back in some milliseconds; a restarting broker is fenced meanwhile,
-#: which also removes it.)
+#: Milliseconds for a follower to reconnect after its stream broke. A slow follower may lag for replica.lag.time.max.ms,
+#: but a follower without a stream makes no progress at all. (A broken connection is restored within milliseconds. A
+#: restarting broker is fenced, which also removes it from the ISR.)
 REJOIN_MS = 2_000
 
-#: Time that a follower may be on no stream without a broken one: it has not joined in this epoch, or left by itself.
-#: Each attempt to join restarts it (it may have to truncate first). A starting broker needs no more: it is unfenced
-#: when it can follow, and then joins the ISR.
+#: Milliseconds that a follower may have no stream for another reason: it has not joined in this epoch, or it sent a
+#: leave. Each attempt to join restarts this time, because the follower may have to truncate first. A starting broker
+#: needs no longer time: its replicas join the ISR after it is unfenced, which happens when it can follow.
 JOIN_MS = 5_000
 
-_UNSEEN = -1  #: Caught up until the log grew or this epoch began; no clock was read since.
-_NEVER = -(1 << 62)  #: Not caught up in this epoch.
+#: The follower had the whole log until the log grew or this epoch began, and no clock reading has recorded the time.
+_UNSEEN = -1
+_NEVER = -(1 << 62)  #: The follower has not caught up in this epoch.
 
-#: Refusals which prove that this attempt will never be done. They say nothing about earlier attempts.
+#: Error codes that prove that the controller will never apply this attempt. These codes do not say whether an earlier
+#: attempt was applied.
 _NOT_DONE = frozenset({"INELIGIBLE_REPLICA", "NOT_CONTROLLER", "OPERATION_NOT_ATTEMPTED", "SERVER_SHUTTING_DOWN"})
 
 
 class IsrChange(NamedTuple):
-    """An AlterPartition proposal: every member with the broker epoch in which it is in sync, including the leader."""
+    """An AlterPartition proposal: the broker ids of all members, including the leader, each with the broker epoch in
+    which it is in sync."""
 
     isr: tuple[tuple[int, int], ...]
     partition_epoch: int
@@ -85,7 +89,7 @@ class IsrChange(NamedTuple):
 
 
 class FollowerProgress:
-    """One follower by its acknowledgements. ``joined``: it is on a stream."""
+    """One follower's progress, as its acknowledgements report it. ``joined``: the follower has joined on a stream."""
 
     __slots__ = (
         "absent_ms",
@@ -110,15 +114,18 @@ class FollowerProgress:
         self.durable_end = -1
         self.log_end = -1
         self.log_start = -1
-        self.caught_up_ms = _NEVER  #: Kafka's lastCaughtUpTimeMs: it had the whole log at this time.
-        self.ack_ms = _UNSEEN  #: Time of its last acknowledgement, and the leader's log end then.
+        #: Kafka's lastCaughtUpTimeMs: the last time at which the follower had the whole log.
+        self.caught_up_ms = _NEVER
+        self.ack_ms = _UNSEEN  #: Time of the follower's last acknowledgement, and the leader's log end at that time.
         self.ack_leader_end = -1
-        #: Outside the ISR, and able to join at the last check: the high watermark waits for it while it keeps up;
-        #: otherwise it could never reach it under load.
+        #: Whether the follower, outside the ISR, could join it at the last check. The high watermark waits for an
+        #: eligible follower that keeps up; without the wait the follower could never reach it under load.
         self.is_eligible = False
-        self.cannot_append = False  #: It reported that its log takes no appends, and has not appended since.
-        self.broken_ms: int | None = None  #: When its stream broke; None: it is on one, or left by itself.
-        #: Since when it is on no stream, or its last attempt to join failed; used while it is not joined.
+        #: Whether the follower reported that its log takes no appends, and has not appended since.
+        self.cannot_append = False
+        #: When the follower's stream broke; None if the follower has a stream or sent a leave.
+        self.broken_ms: int | None = None
+        #: Since when the follower has no stream, or when it last failed to join; used while it is not joined.
         self.absent_ms = _UNSEEN
 
     def acked(self, durable_end: int, log_end: int, log_start: int, leader_end: int, now_ms: int) -> None:
@@ -132,14 +139,14 @@ class FollowerProgress:
         self.ack_ms, self.ack_leader_end = now_ms, leader_end
 
     def left(self, *, cannot_append: bool, is_broken: bool, now_ms: int) -> None:
-        """It is on no stream."""
+        """The follower has no stream any more."""
         self.joined = self.is_eligible = False
         self.absent_ms = now_ms
         self.broken_ms = now_ms if is_broken else None
         self.cannot_append = self.cannot_append or cannot_append
 
     def seen(self, leader_end: int, now_ms: int) -> None:
-        """Set the time ``now_ms`` without an acknowledgement."""
+        """Record the time ``now_ms`` for a follower that has not acknowledged since."""
         if self.absent_ms == _UNSEEN:
             self.absent_ms = now_ms
         if self.durable_end >= leader_end or self.caught_up_ms == _UNSEEN:
@@ -151,7 +158,7 @@ class FollowerProgress:
         return not self.cannot_append and now_ms <= self.late_after_ms(lag_ms_max)
 
     def late_after_ms(self, lag_ms_max: int) -> int:
-        """Time until which the follower may be behind and stay in sync."""
+        """Time until which the follower may be behind the leader and stay in sync."""
         late_ms = self.caught_up_ms + lag_ms_max
         if self.joined:
             return late_ms
@@ -159,7 +166,7 @@ class FollowerProgress:
 
 
 class InSyncSet:
-    """Members, possible members, and the open proposal."""
+    """The members of the in-sync set, its possible members, and the open proposal."""
 
     __slots__ = (
         "_asked",
@@ -201,8 +208,9 @@ class InSyncSet:
         self.maximal = frozenset(self.committed)
         self._followers: dict[int, FollowerProgress] = {}
         self._asked: IsrChange | None = None
-        self._is_uncertain = False  #: An attempt at the proposal may have been granted, or may still be.
-        self._repeat = False  #: Send the proposal again.
+        #: Whether the controllers may have applied an attempt at the proposal, or may still apply it.
+        self._is_uncertain = False
+        self._repeat = False  #: Whether to send the proposal again.
         self._next_ms = _UNSEEN  #: No proposal before.
         self._know_replicas()
         for follower in self._followers.values():  # its time begins now, as if it had just been seen
@@ -211,7 +219,7 @@ class InSyncSet:
 
     @property
     def followers(self) -> Iterable[FollowerProgress]:
-        """Every replica but the leader."""
+        """All replicas except the leader."""
         return self._followers.values()
 
     @property
@@ -220,12 +228,12 @@ class InSyncSet:
 
     @property
     def is_uncertain(self) -> bool:
-        """Whether an attempt at the proposal has no definite answer."""
+        """Whether an attempt at the open proposal has no definite answer."""
         return self._is_uncertain
 
     @property
     def is_pressed(self) -> bool:
-        """Whether a member is on no stream, or unable to append."""
+        """Whether a member of the in-sync set has no stream, or cannot append."""
         return any(
             (follower.cannot_append or not follower.joined) and follower.broker_id in self.committed
             for follower in self._followers.values()
@@ -235,7 +243,7 @@ class InSyncSet:
         return self._followers.get(broker_id)
 
     def durable_on_all(self, durable_end: int) -> int:
-        """Smallest durable end of the leader, the maximal ISR, and the replicas about to join it."""
+        """The smallest durable end of the leader, the maximal ISR, and the eligible followers that keep up."""
         least = durable_end
         for follower in self._followers.values():
             if follower.durable_end < least and (follower.broker_id in self.maximal or self._is_waited_for(follower)):
@@ -243,11 +251,13 @@ class InSyncSet:
         return least
 
     def _is_waited_for(self, follower: FollowerProgress) -> bool:
-        """Kafka's shouldWaitForReplicaToJoinIsr. By its last acknowledgement: the next check drops a silent one."""
+        """Whether the high watermark waits for the follower (Kafka's shouldWaitForReplicaToJoinIsr), judged by its last
+        acknowledgement. The next check stops the wait for a silent follower."""
         return follower.joined and follower.is_eligible
 
     def grew(self, old_end: int) -> bool:
-        """The leader's log grew: followers that had all of it are behind from now on. True if there are any."""
+        """The leader's log grew, so followers that had the whole log are now behind. Returns True if there are such
+        followers."""
         anybody = False
         for follower in self._followers.values():
             if follower.durable_end >= old_end and follower.caught_up_ms != _UNSEEN:
@@ -272,7 +282,7 @@ class InSyncSet:
                 follower.is_eligible = False
 
     def change(self, now_ms: int, alive: Alive, *, leader_end: int, high_watermark: int) -> IsrChange | None:
-        """The proposal to make now. None: none, not yet, or one is open."""
+        """The proposal to send now. None if no change is needed, if it is too early, or if a proposal is open."""
         for follower in self._followers.values():
             follower.seen(leader_end, now_ms)
         if now_ms < self._next_ms:
@@ -298,7 +308,7 @@ class InSyncSet:
     def _in_sync_life(
         self, follower: FollowerProgress, now_ms: int, alive: Alive, leader_end: int, high_watermark: int
     ) -> int | None:
-        """Broker epoch in which a follower is in sync; None: it is not."""
+        """The broker epoch in which the follower is in sync; None if it is not in sync."""
         life = alive(follower.broker_id)
         if follower.broker_id in self.committed:
             follower.is_eligible = False
@@ -322,7 +332,7 @@ class InSyncSet:
         self._set_maximal()
 
     def next_due_ms(self, now_ms: int, leader_end: int) -> int | None:
-        """When to call ``change`` again; None: not before an event."""
+        """Time of the next call of ``change``; None if only an event makes it necessary."""
         if self._asked is not None:
             return max(self._next_ms, now_ms) if self._repeat else None
         if self.recovering:
@@ -335,7 +345,8 @@ class InSyncSet:
                     continue
                 at = now_ms if follower.cannot_append else follower.late_after_ms(self.lag_time_max_ms) + 1
             elif follower.joined:
-                # It may join; or it was refused, or waits for its broker to be unfenced, which metadata would show.
+                # The follower may join the ISR now. Otherwise it was refused, or its broker is fenced, which newer
+                # metadata would change.
                 at = now_ms + self.lag_time_max_ms if not follower.is_eligible else now_ms + RETRY_BACKOFF_MS
             else:
                 continue
@@ -343,7 +354,8 @@ class InSyncSet:
         return None if due is None else max(due, self._next_ms, now_ms)
 
     def altered(self, isr: Iterable[int], partition_epoch: int, recovering: bool) -> bool:
-        """Apply the controllers' answer. False when it is outdated, or answers another proposal."""
+        """Apply the controllers' answer to a proposal. Returns False if the answer is outdated, or answers another
+        proposal."""
         members = tuple(isr)
         if partition_epoch < self.partition_epoch:
             return False
@@ -356,7 +368,8 @@ class InSyncSet:
         return True
 
     def refused(self, code: str, *, retriable: bool, now_ms: int) -> None:
-        """An attempt failed. ``retriable``: its outcome is unknown, unless the code says that it was not done."""
+        """An attempt at the proposal failed. ``retriable`` means that the outcome is unknown, unless the code proves
+        that the proposal was not applied."""
         if self._asked is None:
             return
         self._next_ms = now_ms + RETRY_BACKOFF_MS
@@ -368,10 +381,10 @@ class InSyncSet:
                 self._set_maximal()
         elif retriable:
             self._repeat = self._is_uncertain = True
-        # Else this leader's epoch or its partition epoch is over: newer metadata will arrive.
+        # Any other refusal means that the leader epoch or the partition epoch is outdated: newer metadata will arrive.
 
     def metadata(self, isr: Iterable[int], partition_epoch: int, replicas: Iterable[int], recovering: bool) -> bool:
-        """Apply the metadata log. False when it is outdated."""
+        """Apply the partition's state in the metadata log. Returns False if this state is outdated."""
         if partition_epoch < self.partition_epoch:
             return False
         self.replicas = tuple(replicas)

@@ -1,6 +1,6 @@
-"""A partition's leader: existing, durable and committed offsets, and the waiters for them.
+"""A partition's leader: its log end, durable end and high watermark, and the waiters for them.
 
-Offsets of one partition, from left to right::
+The offsets of a partition, in ascending order::
 
     log start      high watermark      durable end      log end
         |                 |                 |              |
@@ -8,23 +8,24 @@ Offsets of one partition, from left to right::
     ----[=======================================================)
          readable by consumers: [log start, high watermark)
 
-*Durable end.* Records below it are as durable on one replica as the topic's ``log.flush`` asks: the flushed end under
-``commit``, the log end under ``interval`` and ``os`` (the produce response names the policy). Followers acknowledge
-their own. *High watermark.* The smallest durable end of the maximal ISR (isr.py), including the leader's (decision 4).
-Three rules guard it:
+*Durable end.* Records below the durable end are as durable on one replica as the topic's ``log.flush`` asks. It is the
+flushed end under ``commit``, and the log end under ``interval`` and ``os`` (the produce response names the policy).
+Each follower acknowledges the durable end of its own log. *High watermark.* The high watermark is the smallest durable
+end in the maximal ISR (isr.py), which includes the leader (decision 4). Three rules protect the high watermark:
 
     it never goes back under one leader epoch
     it waits for every replica that the controllers may hold to be in sync, confirmed or not       KIP-497
     it does not advance while fewer than min.insync.replicas are in sync, so that the last
     replica to leave the ISR has every committed record (eligible leader replicas)                 KIP-966
 
-A new leader begins with the high watermark that it knew as a follower, and learns the true one from the followers'
-first acknowledgements: until it has reached ``epoch_start``, queries for the latest offset fail (KIP-207).
+A new leader starts with the high watermark that it knew as a follower, and learns the true one from the followers'
+first acknowledgements. Until it has reached ``epoch_start``, queries for the latest offset fail (KIP-207).
 
-Four kinds of waiters: a producer with acks waits for an end offset; ends grow along the queue, except for a
-duplicate's, so a deque suffices. DeleteRecords waits for the low watermark (KIP-107). A fetch session subscribes to the
-partition and learns how many bytes became readable, so an idle partition costs nothing. A follower's lane (LogWatcher)
-learns of appends before their flush: the followers' flushes run beside the leader's.
+There are four kinds of waiters. A producer with acks waits for an end offset. The end offsets grow along the queue,
+except for duplicates, so a deque suffices. DeleteRecords waits for the low watermark (KIP-107). A fetch session
+subscribes to the partition and is notified of the number of bytes that became readable. So an idle partition costs
+nothing. A follower's lane (LogWatcher) is notified of appends before their flush, so that the followers flush at the
+same time as the leader.
 """
 
 from __future__ import annotations
@@ -50,13 +51,14 @@ from .isr import Alive, FollowerProgress, InSyncSet, IsrChange
 #: Called once: with None when its offset is committed or deleted, else with the error.
 Waiter = Callable[[HeadraceError | None], None]
 
-#: Appends whose bytes are counted separately until they are committed; beyond, the last stands for all later ones. A
-#: guard: below min.insync.replicas nothing is committed, perhaps for days, while acks=1 continues to append.
+#: Appends whose sizes are kept separately until they are committed; the last entry also counts all later appends. A
+#: guard against unbounded memory: below min.insync.replicas nothing is committed while acks=1 continues to append.
 _UNREAD_MAX = 1_024
 
 
 class PartitionWatcher(Protocol):
-    """A listener for a partition's progress. Calls must not block, subscribe or unsubscribe."""
+    """A listener for a partition's progress, such as a fetch session. Its methods must not block, subscribe or
+    unsubscribe."""
 
     def partition_advanced(self, partition: TopicPartition, readable_bytes: int) -> None:
         """The high watermark advanced by about ``readable_bytes`` bytes of records."""
@@ -66,21 +68,22 @@ class PartitionWatcher(Protocol):
 
 
 class LogWatcher(Protocol):
-    """A lane that serves followers of this partition. Calls must not block, watch or unwatch."""
+    """A listener that pushes new records to followers of the partition, such as a lane. Its methods must not block,
+    watch or unwatch."""
 
     def log_grew(self, partition: TopicPartition) -> None:
-        """The log end advanced: push."""
+        """The log end advanced: push the new records."""
 
     def high_watermark_moved(self, partition: TopicPartition) -> None:
-        """The high watermark or the log start advanced: send it."""
+        """The high watermark or the log start advanced: send the new offsets."""
 
     def leadership_ended(self, partition: TopicPartition) -> None:
-        """This broker's leadership, or this epoch of it, is over."""
+        """This broker no longer leads the partition, or leads it under a newer epoch."""
 
 
 class ReplicaProgress(NamedTuple):
-    """A replica as the leader sees it. A follower's offsets are -1 before its first acknowledgement; ``caught_up_ms``
-    is -1 for the leader, and for a replica never seen caught up."""
+    """Offsets and state of a replica, as the leader knows them. A follower's offsets are -1 before its first
+    acknowledgement. ``caught_up_ms`` is -1 for the leader, and for a replica that has not caught up yet."""
 
     broker_id: int
     log_end: int
@@ -95,11 +98,13 @@ LAG_TIME_MAX_MS = 30_000  #: Kafka's replica.lag.time.max.ms.
 
 
 class PartitionLeader:
-    """The leader's state under one leader epoch. Single-threaded; the shell feeds it and calls back.
+    """The leader's state of one partition under one leader epoch. Not thread-safe; its caller passes all events and
+    receives callbacks.
 
-    ``replicas`` and ``isr`` are broker ids, including the leader's (empty: it is the only one). ``high_watermark``:
-    known before, as a follower or by its checkpoint. ``on_isr_due`` is called when ``next_due_ms`` and ``isr_change``
-    should be called: a follower fell behind, caught up or left; never for an idle partition.
+    ``replicas`` and ``isr`` are broker ids, including the leader's; empty sequences mean that the leader is the only
+    replica. ``high_watermark`` is the value known before, as a follower or from the checkpoint. ``on_isr_due`` is
+    called when a follower fell behind, caught up or left. Then call ``next_due_ms`` and ``isr_change``. An idle
+    partition causes no call.
     """
 
     __slots__ = (
@@ -156,7 +161,8 @@ class PartitionLeader:
         self.log_end = log_end
         self.flushed_end = flushed_end
         self.min_insync = min_insync
-        self.epoch_start = log_end  #: Log end when this epoch began: an in-sync replica has at least so much.
+        #: The log end when this epoch began; every in-sync replica has at least these records.
+        self.epoch_start = log_end
         self.high_watermark = min(max(high_watermark, log_start), log_end)
         self._on_isr_due = on_isr_due
         self._is_stirred = False
@@ -181,7 +187,8 @@ class PartitionLeader:
 
     @property
     def last_stable_offset(self) -> int:
-        """End for read_committed readers: the high watermark as long as there are no transactions."""
+        """End of the records for read_committed consumers. It is the high watermark, because there are no transactions
+        yet."""
         return self.high_watermark
 
     @property
@@ -191,12 +198,12 @@ class PartitionLeader:
 
     @property
     def isr(self) -> tuple[int, ...]:
-        """In-sync replicas, as the controllers have decided."""
+        """In-sync replicas, as the controllers recorded them."""
         return self._in_sync.committed
 
     @property
     def maximal_isr(self) -> frozenset[int]:
-        """Replicas that are in sync, or may be: an answer is outstanding."""
+        """Replicas that are in sync, or may be because a proposal is not answered yet."""
         return self._in_sync.maximal
 
     @property
@@ -209,18 +216,20 @@ class PartitionLeader:
 
     @property
     def recovering(self) -> bool:
-        """Elected uncleanly, and the controllers have not recorded its recovery yet (KIP-704)."""
+        """Whether this leader was elected uncleanly and the controllers have not recorded its recovery yet
+        (KIP-704)."""
         return self._in_sync.recovering
 
     @property
     def is_below_min_insync(self) -> bool:
-        """Fewer are in sync than min.insync.replicas (or than there are replicas): nothing is committed."""
+        """Whether the ISR is smaller than min.insync.replicas (or than the replica set, if that is smaller), so that no
+        record is committed."""
         in_sync = self._in_sync
         return len(in_sync.committed) < min(self.min_insync, len(in_sync.replicas))
 
     @property
     def progress(self) -> tuple[ReplicaProgress, ...]:
-        """Every replica, the leader first."""
+        """Progress of every replica, the leader first."""
         in_sync = self._in_sync
         own = ReplicaProgress(
             self.leader_id,
@@ -247,12 +256,12 @@ class PartitionLeader:
 
     @property
     def low_watermark(self) -> int:
-        """Smallest log start of this replica, of the joined followers and of the other members of the in-sync set: no
-        replica that may lead next has records below it. -1: a member has not joined in this epoch."""
+        """The smallest log start of this replica, the joined followers and the other members of the in-sync set. No
+        replica that may lead next has records below it. Returns -1 if a member has not joined in this epoch."""
         return min((self.log_start, *(follower.log_start for follower in self._deleters())))
 
     def yet_to_delete(self, offset: int) -> list[int]:
-        """Brokers whose replicas keep the low watermark below ``offset``."""
+        """Broker ids of the replicas that keep the low watermark below ``offset``."""
         return [follower.broker_id for follower in self._deleters() if follower.log_start < offset]
 
     def _deleters(self) -> list[FollowerProgress]:
@@ -260,17 +269,17 @@ class PartitionLeader:
         return [each for each in in_sync.followers if each.joined or each.broker_id in in_sync.maximal]
 
     def is_behind(self, broker_id: int) -> bool:
-        """Whether it is a replica out of sync, to which replication may be throttled."""
+        """Whether the broker has a replica that is out of sync, so that its replication may be throttled."""
         return broker_id not in self._in_sync.committed
 
     def check_enough_in_sync(self) -> None:
-        """Check before an append with acks=all. Raises NotEnoughReplicasError."""
+        """Raise an error if the ISR is too small for an append with acks=all. Raises NotEnoughReplicasError."""
         if self.is_below_min_insync:
             raise NotEnoughReplicasError(f"{self.partition}: nothing was written: {self._too_few()}")
 
     def check_latest_known(self) -> None:
-        """Raise OffsetNotAvailableError until the high watermark has reached the beginning of this epoch: after an
-        election it may lie below what was committed before (KIP-207)."""
+        """Raise OffsetNotAvailableError until the high watermark has reached the start of this epoch. After an election
+        it may be below the previous leader's high watermark (KIP-207)."""
         if self.high_watermark < self.epoch_start:
             raise OffsetNotAvailableError(
                 f"{self.partition}: the high watermark {self.high_watermark} has not reached {self.epoch_start}, "
@@ -278,7 +287,8 @@ class PartitionLeader:
             )
 
     def late_error(self) -> HeadraceError:
-        """Error for a producer whose append was not committed in time. It is in the log, and may still be committed."""
+        """The error for a producer whose append was not committed in time. The records are in the log, and may still be
+        committed."""
         if self.is_below_min_insync:
             return NotEnoughReplicasAfterAppendError(
                 f"{self.partition}: the leader wrote the records, but {self._too_few()}"
@@ -295,12 +305,13 @@ class PartitionLeader:
         )
 
     def check_serving(self) -> None:
-        """Raises the error given to ``resign``."""
+        """Raise the error that was given to ``resign``, if there was one."""
         if self._resigned is not None:
             raise self._resigned
 
     def check_epoch(self, current_leader_epoch: int) -> None:
-        """Check a client's leader epoch, -1: none (KIP-320). Raises FencedLeaderEpochError, UnknownLeaderEpochError."""
+        """Check the leader epoch in a client's request; -1 means that the client gave none (KIP-320). Raises
+        FencedLeaderEpochError, UnknownLeaderEpochError."""
         if current_leader_epoch in (NO_EPOCH, self.leader_epoch):
             return
         if current_leader_epoch < self.leader_epoch:
@@ -314,7 +325,8 @@ class PartitionLeader:
         )
 
     def check_topic_id(self, topic_id: bytes) -> None:
-        """Check a topic id; empty: unchecked. Raises InconsistentTopicIdError when the topic was recreated."""
+        """Check the topic id in a client's request; an empty id is not checked. Raises InconsistentTopicIdError if the
+        topic was deleted and created again."""
         if topic_id and topic_id != self.topic_id:
             raise InconsistentTopicIdError(
                 f"{self.partition}: the request is for topic id {topic_id.hex()}, but the topic's id is "
@@ -322,7 +334,7 @@ class PartitionLeader:
             )
 
     def appended(self, log_end: int, flushed_end: int, size: int) -> None:
-        """The log now ends at ``log_end`` (``size`` more bytes), flushed up to ``flushed_end``."""
+        """The log now ends at ``log_end``, after ``size`` more bytes, and is flushed up to ``flushed_end``."""
         assert log_end >= self.log_end, f"{self.partition}: the log end went back from {self.log_end} to {log_end}"
         if log_end > self.log_end:
             somebody_is_behind = self._in_sync.grew(self.log_end)
@@ -347,7 +359,7 @@ class PartitionLeader:
         self._recompute()
 
     def set_flush_policy(self, policy: FlushPolicy) -> None:
-        """The topic's ``log.flush`` changed. The high watermark never goes back."""
+        """Apply a new value of the topic's ``log.flush``. The high watermark never decreases."""
         self.flush_policy = policy
         self._recompute()
 
@@ -364,7 +376,7 @@ class PartitionLeader:
             lane.high_watermark_moved(self.partition)
 
     def resign(self, reason: HeadraceError) -> None:
-        """End the leadership: every waiter gets ``reason``, and every later check raises it."""
+        """End the leadership: every waiter gets the error ``reason``, and every later check raises it."""
         if self._resigned is not None:
             return
         self._resigned = reason
@@ -397,8 +409,8 @@ class PartitionLeader:
             lane.high_watermark_moved(self.partition)
 
     def _take_readable(self, end_offset: int) -> int:
-        """Bytes that became readable; at least one. The bytes from before this leadership were not counted, and a
-        reader woken with 0 bytes would continue to wait."""
+        """Number of bytes that became readable; at least 1. Bytes that were appended before this leadership were not
+        counted, and a reader that is notified of 0 bytes would continue to wait."""
         unread, size = self._unread, 0
         while unread and unread[0][0] <= end_offset:
             size += unread.popleft()[1]
@@ -414,8 +426,8 @@ class PartitionLeader:
         log_start: int,
         now_ms: int,
     ) -> bool:
-        """A follower's log matches ours up to ``log_end`` (matching.py). False: no replica, or a former broker
-        epoch."""
+        """A follower's log matches the leader's log up to ``log_end`` (matching.py). Returns False for a broker without
+        a replica, and for an outdated broker epoch."""
         follower = self._in_sync.get(broker_id)
         if follower is None or broker_epoch < follower.broker_epoch:
             return False
@@ -438,8 +450,8 @@ class PartitionLeader:
         log_start: int,
         now_ms: int,
     ) -> bool:
-        """Apply a follower's acknowledgement. False, without effect: it has not joined, has joined again since, or has
-        a former broker epoch, whose disk may be gone (KIP-903)."""
+        """Apply a follower's acknowledgement. Returns False, without effect, if the follower has not joined or its
+        broker epoch is outdated: the disk of the earlier epoch may be lost (KIP-903)."""
         follower = self._speaker(broker_id, broker_epoch)
         if follower is None:
             return False
@@ -459,9 +471,10 @@ class PartitionLeader:
         cannot_append: bool = False,
         broken: bool = False,
     ) -> None:
-        """A follower's stream broke, or it left. Its durable end counts until the controllers remove it from the ISR.
-        ``cannot_append``: its log takes no appends, so propose the removal at once. ``broken``: propose it unless the
-        follower is back soon."""
+        """A follower's stream broke, or the follower sent a leave. The follower's durable end counts until the
+        controllers remove it from the ISR. ``cannot_append``: the follower's log takes no appends, so the leader
+        proposes its removal at once. ``broken``: the stream broke, so the leader proposes the removal if the follower
+        does not return soon."""
         follower = self._in_sync.get(broker_id)
         if follower is not None and follower.joined:
             follower.seen(self.log_end, now_ms)
@@ -472,13 +485,13 @@ class PartitionLeader:
             self._stir()
 
     def follower_tried(self, broker_id: int, now_ms: int) -> None:
-        """A join was answered with what it must do first: truncate, or use the other lane. So the follower is alive."""
+        """The follower is alive, but its join was answered with a task to do first: truncate, or use the other lane."""
         follower = self._in_sync.get(broker_id)
         if follower is not None and not follower.joined:
             follower.absent_ms = now_ms
 
     def _speaker(self, broker_id: int, broker_epoch: int) -> FollowerProgress | None:
-        """The follower, if the message is from its current broker epoch."""
+        """The follower, if the message is from its current broker epoch, else None."""
         follower = self._in_sync.get(broker_id)
         if follower is None or not follower.joined:
             return None
@@ -486,12 +499,12 @@ class PartitionLeader:
 
     @property
     def is_isr_pressed(self) -> bool:
-        """Whether the in-sync set may have to shrink soon, for another reason than lag."""
+        """Whether the in-sync set may have to shrink soon for another reason than lag."""
         return self._in_sync.is_pressed
 
     @property
     def is_followed(self) -> bool:
-        """Whether a stream pushes it."""
+        """Whether a stream pushes this partition's records to a follower."""
         return bool(self._log_watchers)
 
     def watch_log(self, watcher: LogWatcher) -> None:
@@ -501,7 +514,8 @@ class PartitionLeader:
         self._log_watchers.pop(watcher, None)
 
     def isr_change(self, now_ms: int, alive: Alive) -> IsrChange | None:
-        """The AlterPartition to send now; call ``proposed`` before. None while an answer is outstanding."""
+        """The AlterPartition proposal to send now; call ``proposed`` before sending it. None if there is no change, or
+        an answer is outstanding."""
         if self._resigned is not None:
             return None
         self._is_stirred = False
@@ -510,7 +524,8 @@ class PartitionLeader:
         return change
 
     def next_due_ms(self, now_ms: int) -> int | None:
-        """When to call ``isr_change`` again without an event. None: never; an idle partition in sync costs nothing."""
+        """Time of the next call of ``isr_change``, if no event happens before. None if only an event makes a call
+        necessary, so an idle partition in sync costs nothing."""
         if self._resigned is not None:
             return None
         if self._is_stirred:
@@ -519,15 +534,16 @@ class PartitionLeader:
 
     @property
     def is_isr_uncertain(self) -> bool:
-        """Whether an earlier attempt at the proposal has no definite answer. It may still be granted."""
+        """Whether an earlier attempt at the proposal has no definite answer, so that it may still be granted."""
         return self._in_sync.is_uncertain
 
     def proposed(self, change: IsrChange) -> None:
-        """``change`` will be sent: from here on the high watermark waits for the replicas that it adds."""
+        """``change`` is about to be sent: from now on the high watermark waits for the replicas that it adds."""
         self._in_sync.proposed(change)
 
     def altered(self, isr: tuple[int, ...], partition_epoch: int, leader_epoch: int, recovering: bool = False) -> bool:
-        """Apply AlterPartition's answer. False when it is not new, or of another leader epoch."""
+        """Apply the controllers' answer to AlterPartition. Returns False if it is outdated, or for another leader
+        epoch."""
         if leader_epoch != self.leader_epoch or not self._in_sync.altered(isr, partition_epoch, recovering):
             return False
         self._recompute()
@@ -536,8 +552,8 @@ class PartitionLeader:
         return True
 
     def alter_refused(self, error_code: str, *, retriable: bool, now_ms: int) -> None:
-        """AlterPartition failed for this partition. ``retriable``: its outcome is unknown (no answer, or one of an
-        inactive controller), so it is repeated unchanged."""
+        """AlterPartition failed for this partition. ``retriable`` means that the outcome is unknown (no answer, or the
+        answer of an inactive controller), so the proposal is repeated unchanged."""
         self._in_sync.refused(error_code, retriable=retriable, now_ms=now_ms)
         self._recompute()
         self._check_deletions()
@@ -552,8 +568,8 @@ class PartitionLeader:
         min_insync: int,
         recovering: bool = False,
     ) -> bool:
-        """Apply metadata of this leader epoch. Older metadata changes only ``min_insync``, which depends on the topic
-        alone, and returns False. Newer metadata ends an open proposal."""
+        """Apply the partition's metadata in this leader epoch. Older metadata changes only ``min_insync``, which
+        depends on the topic alone; the method then returns False. Newer metadata ends an open proposal."""
         self.min_insync = min_insync
         is_new = self._in_sync.metadata(isr, partition_epoch, replicas, recovering)
         self._recompute()
@@ -568,7 +584,7 @@ class PartitionLeader:
                 self._on_isr_due()
 
     def when_committed(self, end_offset: int, waiter: Waiter) -> None:
-        """Call ``waiter`` when the high watermark reaches ``end_offset``; at once if it has."""
+        """Call ``waiter`` when the high watermark reaches ``end_offset``, immediately if it already has."""
         if self._resigned is not None:
             waiter(self._resigned)
         elif end_offset <= self.high_watermark:
@@ -584,7 +600,7 @@ class PartitionLeader:
                 waiters.insert(place, (end_offset, waiter))
 
     def when_deleted(self, offset: int, waiter: Waiter) -> None:
-        """Call ``waiter`` when the low watermark reaches ``offset``; at once if it has."""
+        """Call ``waiter`` when the low watermark reaches ``offset``, immediately if it already has."""
         if self._resigned is not None:
             waiter(self._resigned)
         elif offset <= self.low_watermark:
@@ -593,7 +609,7 @@ class PartitionLeader:
             self._deletions[waiter] = offset
 
     def forget_deletion(self, waiter: Waiter) -> None:
-        """Remove a waiter of when_deleted."""
+        """Remove a waiter that was passed to ``when_deleted``."""
         self._deletions.pop(waiter, None)
 
     def _check_deletions(self) -> None:
@@ -612,5 +628,5 @@ class PartitionLeader:
 
     @property
     def waiting(self) -> tuple[int, int]:
-        """Numbers of waiting producers and sessions (for tests and metrics)."""
+        """Numbers of waiting producers and of subscribed fetch sessions, for tests and metrics."""
         return len(self._waiters), len(self._watchers)

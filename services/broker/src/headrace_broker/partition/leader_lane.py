@@ -1,7 +1,7 @@
-"""The leader's side of one stream to one follower (pure): pushes and acknowledgements.
+"""The leader's side of one stream to one follower (pure): it makes pushes and applies acknowledgements.
 
-A follower joins partitions on the stream, each under a handle. From then on the leader owes it the records behind its
-end::
+A follower joins partitions on the stream, each under a handle. From the join on, the leader pushes the records behind
+the follower's log end::
 
                       acknowledged          position                 leader's log end
         ------------------|---------------------|---------------------------|
@@ -17,16 +17,17 @@ A handle is in one of six states::
     PACED     the throttle delays it (catch-up lane)                 -> time
     ENDED     left, ended, or replaced by a later join: queues skip it
 
-``next`` makes one message: it takes a share from each partition in ``_ready``; those with more go to the end of the
-queue. So a calm partition costs nothing, no partition starves another, and small amounts are packed together. Nothing
-is read before there is room to send it, so a slow or silent follower costs at most its window.
+``next`` makes one message, with a share from each partition in ``_ready``. Partitions with more records move to the end
+of the queue. So an idle partition costs nothing, no partition starves another, and small amounts are packed together.
+Records are read only when there is room to send them, so a slow or silent follower costs at most its window in memory.
 
-Records are sent as soon as they are in the leader's log, before its flush: all replicas flush at the same time, and
-acks=all costs one trip beyond acks=1 (decision 11). The high watermark counts the durable ends that followers
-acknowledge.
+Records are sent as soon as they are in the leader's log, before its flush. So all replicas flush at the same time, and
+acks=all costs one network round trip more than acks=1 (decision 11). The high watermark counts the durable ends that
+followers acknowledge.
 
-A join finds out whether the follower's log is a prefix of the leader's (``matching.py``). A replica far behind goes to
-the catch-up lane, whose reads may wait for the disk and are throttled (KIP-73); near the end it goes back.
+A join compares the follower's log with the leader's: is it a prefix (``matching.py``)? A replica that is far behind
+uses the catch-up lane, whose reads may wait for the disk and are throttled (KIP-73). Near the log's end it returns to
+the live lane.
 """
 
 from __future__ import annotations
@@ -53,18 +54,20 @@ from .pacing import Pacer
 
 T = TypeVar("T")
 
-WINDOW_BYTES_MAX = 64 * 1024 * 1024  #: Largest window of a stream or a partition.
-MESSAGE_BYTES = 1024 * 1024  #: Records in one message; more gains nothing, and delays later messages.
-SHARE_BYTES_MIN = 64 * 1024  #: Least share of a partition in a message that others wait for.
-CATCH_UP_BYTES = 8 * 1024 * 1024  #: A replica farther behind than this uses the catch-up lane.
-HAND_OVER_BYTES = 1024 * 1024  #: A replica nearer than this returns to the live lane.
-UPDATE_DELAY_MS = 20  #: Delay after which offsets are sent alone; most travel with the next push.
-PACED_LOOK_MS = 500  #: Longest wait between two checks of the throttle.
-COLD_READS_MAX = 2  #: Concurrent disk reads of a lane.
-SILENCE_MS = 3_000  #: Silence after which a follower with heartbeats counts as disconnected or frozen.
-ITEM_BYTES = 32  #: Counted for an item in a message beside its records.
-ENDED_QUEUED_MAX = 1_000  #: Ended handles that a queue may hold.
-ITEMS_MAX = 2_000  #: Most items in one message.
+WINDOW_BYTES_MAX = 64 * 1024 * 1024  #: Largest window in bytes of a stream or of a partition.
+MESSAGE_BYTES = 1024 * 1024  #: Record bytes in one message; larger messages are no faster and delay later ones.
+SHARE_BYTES_MIN = 64 * 1024  #: Smallest share in bytes that a partition gets in a message while other partitions wait.
+CATCH_UP_BYTES = 8 * 1024 * 1024  #: A replica that is more bytes behind than this uses the catch-up lane.
+HAND_OVER_BYTES = 1024 * 1024  #: A replica that is fewer bytes behind than this returns to the live lane.
+#: Milliseconds after which new offsets are sent in a message without records; most offsets travel with the next push.
+UPDATE_DELAY_MS = 20
+PACED_LOOK_MS = 500  #: Longest wait in milliseconds between two checks of the throttle.
+COLD_READS_MAX = 2  #: Most concurrent disk reads of one lane.
+#: After this many milliseconds of silence, a follower that sends heartbeats counts as disconnected or frozen.
+SILENCE_MS = 3_000
+ITEM_BYTES = 32  #: Bytes counted for an item in a message, in addition to the item's records.
+ENDED_QUEUED_MAX = 1_000  #: Most handles of ended joins that may stay in a queue.
+ITEMS_MAX = 2_000  #: Most items (such as pushes or answers to joins) in one message.
 
 
 class State(enum.IntEnum):
@@ -79,7 +82,7 @@ class State(enum.IntEnum):
 
 
 class Slice(Protocol):
-    """Result of a read: whole batches, and the next offset."""
+    """Result of a read: whole batches, and the offset after them."""
 
     @property
     def records(self) -> bytes: ...
@@ -89,31 +92,33 @@ class Slice(Protocol):
 
 
 class LedPartition(Protocol):
-    """A partition led here, as a lane needs it; its log may be read up to ``leader.log_end``."""
+    """The methods of a led partition that a lane calls; its log may be read up to ``leader.log_end``."""
 
     @property
     def leader(self) -> PartitionLeader: ...
 
     @property
     def log_start(self) -> int:
-        """Where the log starts. ``leader.log_start`` follows it in a later turn."""
+        """The log's start offset. ``leader.log_start`` gets this value later, when the event loop learns of the
+        change."""
 
     @property
     def latest_epoch(self) -> int:
-        """Epoch of the log's last record, -1: none."""
+        """Leader epoch of the log's last record; -1 if the log has no record."""
 
     def known_epoch_end(self, epoch: int) -> tuple[int, int]:
         """(largest known epoch at or below ``epoch``, its end), or (-1, -1); see ``matching.EndOf``."""
 
     def bytes_from(self, offset: int) -> int:
-        """About the bytes of records from ``offset`` on, without I/O."""
+        """Approximate number of bytes of the records from ``offset`` on, computed without I/O."""
 
     def read_appended(self, offset: int, max_bytes: int) -> Slice | None:
-        """Batches from ``offset`` up to the log's end, at least one; None: not in the page cache."""
+        """Read batches from ``offset`` up to the log's end, at least one; None if they are not in the page cache."""
 
 
 class ColdRead(NamedTuple):
-    """Asks the shell to read on a thread what is not in the page cache, and to call ``was_read``."""
+    """A request to read records that are not in the page cache. The shell reads them on a thread and calls
+    ``was_read``."""
 
     replica: JoinedReplica
     source: LedPartition
@@ -125,8 +130,8 @@ JoinedReplicaKey = tuple[bytes, int, int]  #: (topic id, partition, follower's b
 
 
 class JoinedReplicas:
-    """The joined replicas of all streams: one handle for each replica. A later join replaces an earlier one on any
-    lane, so a late leave on the old lane does not end the new handle."""
+    """The joined replicas of all streams, with one handle for each replica. A later join on any lane replaces an
+    earlier join, so a late leave on the old lane does not end the new handle."""
 
     def __init__(self) -> None:
         self._replicas: dict[JoinedReplicaKey, JoinedReplica] = {}
@@ -141,7 +146,7 @@ class JoinedReplicas:
         self._replicas[replica.key] = replica
 
     def remove(self, replica: JoinedReplica) -> bool:
-        """True when it was the current one."""
+        """Remove the replica; returns True if it was the current one."""
         if self._replicas.get(replica.key) is replica:
             del self._replicas[replica.key]
             return True
@@ -149,17 +154,18 @@ class JoinedReplicas:
 
 
 class LaneHost(Protocol):
-    """What a lane needs of its broker. Calls must not block."""
+    """The functions of the broker that a lane calls; they must not block."""
 
     def find(self, topic_id: bytes, partition: int) -> LedPartition:
-        """Raises the errors of ``PartitionTable.leader``, UnknownTopicIdError, InconsistentTopicIdError."""
+        """The partition, if it is led here. Raises the errors of ``PartitionTable.leader``, UnknownTopicIdError,
+        InconsistentTopicIdError."""
 
     def is_throttled(self, leader: PartitionLeader, broker_id: int) -> bool:
         """Whether the leader's throttle applies to this replica, which is behind (KIP-73)."""
 
 
 class JoinedReplica:
-    """One partition on one stream. Watches the partition's log (``LogWatcher``)."""
+    """A follower's replica of one partition, joined on one stream. It watches the partition's log (``LogWatcher``)."""
 
     __slots__ = (
         "handle",
@@ -184,13 +190,13 @@ class JoinedReplica:
         self.key = (join.topic_id, join.partition, lane.broker_id)
         self.source = source
         self.leader = source.leader
-        self.position = join.log_end  #: The next offset to push.
+        self.position = join.log_end  #: The next offset to push to this replica.
         self.in_flight: deque[tuple[int, int]] = deque()  #: (end offset, bytes) of unacknowledged pushes.
         self.in_flight_bytes = 0
         self.window_bytes = min(join.window_bytes, WINDOW_BYTES_MAX)
         self.state = State.CALM
-        self.stash: Slice | None = None  #: Read, and not sent yet.
-        self.holds_read = False  #: A disk read is in progress for it, or is its stash.
+        self.stash: Slice | None = None  #: Records that were read from the log and are not sent yet.
+        self.holds_read = False  #: Whether a disk read for this replica is in progress, or its result is in ``stash``.
         self.sent_high_watermark = -1
         self.sent_log_start = -1
 
@@ -210,14 +216,15 @@ class JoinedReplica:
 
 
 class Outgoing(NamedTuple):
-    """One message to the follower, and its approximate size, for the stream's queue."""
+    """A message to the follower, with its approximate size for the stream's queue."""
 
     response: Response
     size: int
 
 
 class LeaderLane:
-    """One stream, from its hello to its end. Call all methods in one event loop; times are monotonic milliseconds."""
+    """The leader's state of one stream, from its Hello message to its end. Call all methods in one event loop; times
+    are monotonic milliseconds."""
 
     def __init__(
         self,
@@ -230,9 +237,9 @@ class LeaderLane:
         wake: Callable[[], None],
         wake_at: Callable[[int], None],
     ) -> None:
-        """The shell has checked ``hello`` against the metadata; ``registry`` and ``pacer`` are shared by all lanes.
-        ``wake`` is called, perhaps often, when ``next`` may have something new; ``wake_at`` with the time when it may
-        (``due_ms``). InvalidRequestError for a window that is too small for any batch."""
+        """The caller has checked ``hello`` against the metadata; all lanes share ``registry`` and ``pacer``. ``wake``
+        is called, perhaps often, when ``next`` may have a new message. ``wake_at`` is called with the time at which it
+        may have one (``due_ms``). Raises InvalidRequestError for a window that is too small for any batch."""
         if hello.window_bytes <= 0:
             raise InvalidRequestError(f"broker {hello.broker_id}: window_bytes={hello.window_bytes}: must be above 0")
         self.broker_id = hello.broker_id
@@ -255,14 +262,15 @@ class LeaderLane:
         self._cold: deque[JoinedReplica] = deque()
         self._wants_cold: list[ColdRead] = []
         self._resigned: list[JoinedReplica] = []
-        self._reading = 0  #: Handles with a read in progress, or its result unsent.
+        self._reading = 0  #: Number of joined replicas with a disk read in progress or an unsent result.
         self._joined: deque[Joined] = deque()
         self._ended: deque[Ended] = deque()
         self._updates: dict[JoinedReplica, None] = {}
         self._updates_due_ms = 0
 
     def join(self, join: Join) -> None:
-        """``next`` returns the answer. InvalidRequestError, which ends the stream, for an invalid join."""
+        """Process a join; a later ``next`` returns the answer. Raises InvalidRequestError for an invalid join, which
+        ends the stream."""
         if join.handle in self._replicas:
             raise InvalidRequestError(f"broker {self.broker_id}: handle {join.handle} is already in use on this stream")
         _check(join)
@@ -294,8 +302,8 @@ class LeaderLane:
             follower_end=join.log_end,
             follower_epoch=join.last_epoch,
         )
-        # The log's own start, read after the epochs. A deletion moves the start before the epochs, and both before
-        # ``leader.log_start``: a follower that begins again at an older start gets offsets that are gone.
+        # Read the log's own start after the epochs. A deletion advances this start first, then the epochs, and then
+        # ``leader.log_start``. A follower that restarted at ``leader.log_start`` could ask for deleted offsets.
         here = leader.high_watermark, source.log_start, leader.log_end
         if not found.matches:
             leader.follower_tried(self.broker_id, self._now_ms())
@@ -330,8 +338,8 @@ class LeaderLane:
         )
 
     def ack(self, ack: Ack) -> None:
-        """Apply an acknowledgement; one of an ended handle is late and ignored. InvalidRequestError for an end beyond
-        the pushed records: it would count in the high watermark without existing."""
+        """Apply an acknowledgement; a late acknowledgement of an ended handle is ignored. Raises InvalidRequestError
+        for an end beyond the pushed records, because it would advance the high watermark beyond existing records."""
         replica = self._replicas.get(ack.handle)
         if replica is None:
             return
@@ -363,8 +371,8 @@ class LeaderLane:
             self._wake()  # the stream's own window may have been full
 
     def leave(self, handle: int, *, cannot_append: bool = False) -> None:
-        """The follower releases a handle; an unknown one was ended here meanwhile. ``cannot_append``: its log takes no
-        appends, so it is out of sync from here on."""
+        """The follower releases a handle; an unknown handle was ended by the leader before. ``cannot_append``: the
+        follower's log takes no appends, so the replica is out of sync from now on."""
         replica = self._replicas.get(handle)
         if replica is not None:
             self.forget(replica, cannot_append=cannot_append)
@@ -374,8 +382,8 @@ class LeaderLane:
         self._last_contact_ms = self._now_ms()
 
     def silent_at_ms(self) -> int | None:
-        """When the connection counts as broken unless the follower sends something; None: never, because this follower
-        sends no heartbeats (an older version)."""
+        """Time at which the connection counts as broken if the follower sends no message until then. None for a
+        follower of an older version, which sends no heartbeats."""
         return self._last_contact_ms + SILENCE_MS if self._sends_heartbeats else None
 
     def close(self) -> None:
@@ -392,7 +400,8 @@ class LeaderLane:
         self._wake()
 
     def resigned(self, replica: JoinedReplica) -> None:
-        """End it with the next message: its leader's watchers are being called, and must not change."""
+        """End the replica's handle with the next message, not now: the leader is calling its watchers, and the list of
+        watchers must not change."""
         self._resigned.append(replica)
         self._wake()
 
@@ -409,7 +418,8 @@ class LeaderLane:
             self._wake()
 
     def forget(self, replica: JoinedReplica, *, cannot_append: bool = False, broken: bool = False) -> bool:
-        """Remove it without a message to the follower; True when it was there. ``broken``: the stream has ended."""
+        """Remove the replica without a message to the follower; returns True if it was there. ``broken``: the stream
+        has ended."""
         if self._replicas.get(replica.handle) is not replica:
             return False
         del self._replicas[replica.handle]
@@ -431,7 +441,7 @@ class LeaderLane:
         return True
 
     def next(self) -> Outgoing | None:
-        """The next message; None: nothing now (call again after ``wake``, or at ``due_ms``)."""
+        """The next message to the follower; None if there is none now (call again after ``wake``, or at ``due_ms``)."""
         now_ms = self._now_ms()
         if self._resigned:
             self._end_resigned()
@@ -439,7 +449,7 @@ class LeaderLane:
             self._unpace(now_ms)
         joined = _take(self._joined)
         pushes: list[Push] = []
-        # Nothing is pushed under a handle before the follower has the answer to its join.
+        # Push no records under a handle before the follower has the answer to its join.
         size = 0 if self._joined else self._collect(pushes, now_ms)
         updates = () if self._joined else self._due_updates(now_ms)
         ended = _take(self._ended)
@@ -449,7 +459,8 @@ class LeaderLane:
         return Outgoing(Response(joined, tuple(pushes), updates, ended), size + ITEM_BYTES * (items + 1))
 
     def _collect(self, pushes: list[Push], now_ms: int) -> int:
-        """Fill ``pushes`` from the ready partitions, one round at most; returns the bytes of their records."""
+        """Fill ``pushes`` with records of the ready partitions, visiting each at most once; returns the bytes of the
+        records."""
         ready, size = self._ready, 0
         for _ in range(min(len(ready), ITEMS_MAX)):
             room = min(MESSAGE_BYTES - size, self._window_bytes - self._in_flight_bytes)
@@ -486,7 +497,7 @@ class LeaderLane:
         return size
 
     def _may_go(self, replica: JoinedReplica, now_ms: int) -> bool:
-        """Whether the throttle allows it; else it becomes PACED."""
+        """Whether the throttle allows a push to the replica now; if not, the replica's state becomes PACED."""
         if not self._host.is_throttled(replica.leader, self.broker_id) or self._pacer.ready_in_ms(now_ms) == 0.0:
             return True
         replica.state = State.PACED
@@ -494,7 +505,8 @@ class LeaderLane:
         return False
 
     def _read(self, replica: JoinedReplica, max_bytes: int) -> Slice | None:
-        """The next records for it; None: there are none or it must wait, and its state has changed."""
+        """Read the next records for the replica. None if there are none or the read must wait; the replica's state then
+        shows which."""
         found, replica.stash = replica.stash, None
         if found is not None:
             if replica.holds_read:
@@ -548,7 +560,7 @@ class LeaderLane:
         return tuple(updates)
 
     def due_ms(self) -> int | None:
-        """When ``next`` may have something without a ``wake``; None: never."""
+        """Time at which ``next`` may have a message without a ``wake``; None if only ``wake`` announces one."""
         due_ms = self._updates_due_ms if self._updates else None
         if self._paced:
             now_ms = self._now_ms()
@@ -561,7 +573,8 @@ class LeaderLane:
 
     @property
     def has_work(self) -> bool:
-        """Whether ``next`` may have something, now or at ``due_ms``. If not, ``wake`` or ``wake_at`` will be called."""
+        """Whether ``next`` may have a message, now or at ``due_ms``. After False, ``wake`` or ``wake_at`` will be
+        called."""
         return bool(
             self._ready
             or self._updates
@@ -574,7 +587,7 @@ class LeaderLane:
 
     @property
     def unsent(self) -> int:
-        """Unsent answers; above a limit, the shell stops reading requests."""
+        """Number of unsent answers; above a limit, the shell stops reading requests."""
         return len(self._joined) + len(self._ended)
 
     @property
@@ -586,12 +599,12 @@ class LeaderLane:
         return list(self._replicas.values())
 
     def take_cold_reads(self) -> list[ColdRead]:
-        """Reads that the shell must run on threads now; each ends with ``was_read``."""
+        """Reads that the shell must run on threads now; it passes each result to ``was_read``."""
         wanted, self._wants_cold = self._wants_cold, []
         return wanted
 
     def was_read(self, read: ColdRead, outcome: Slice | HeadraceError) -> None:
-        """Take the result of a read; ignored if the handle has ended."""
+        """Take the result of a read; the result is ignored if the handle has ended."""
         replica = read.replica
         if replica.state is not State.READING:
             self._read_done(replica)
@@ -625,7 +638,7 @@ class LeaderLane:
         self._wake()
 
     def _read_done(self, replica: JoinedReplica) -> None:
-        """Release its read slot to another handle."""
+        """Release the replica's place among the concurrent reads to another replica."""
         replica.holds_read = False
         self._reading -= 1
         while self._cold and self._reading < COLD_READS_MAX:
@@ -646,7 +659,7 @@ class LeaderLane:
                 self.end(replica, error)
 
     def _unpace(self, now_ms: int) -> None:
-        """Check all of them again: the throttle may be lifted for some."""
+        """Check all PACED replicas again, because the throttle may have been lifted for some of them."""
         for _ in range(len(self._paced)):
             replica = self._paced.popleft()
             if replica.state is State.PACED and self._may_go(replica, now_ms):
@@ -654,7 +667,8 @@ class LeaderLane:
                 self._ready.append(replica)
 
     def _forget_ended(self) -> None:
-        """Drop ended handles from the queues: a follower may join and leave often while nothing can be sent."""
+        """Drop ended handles from the queues, because a follower may join and leave often while no message can be
+        sent."""
         for queue in (self._ready, self._paced, self._cold):
             if len(queue) > 2 * len(self._replicas) + ENDED_QUEUED_MAX:
                 live = [replica for replica in queue if replica.state is not State.ENDED]

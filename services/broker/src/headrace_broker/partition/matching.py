@@ -1,7 +1,7 @@
-"""Compare a follower's log with the leader's (KIP-101, KIP-279, KIP-320, KIP-595).
+"""Compare a follower's log with the leader's log (KIP-101, KIP-279, KIP-320, KIP-595).
 
-Two logs that hold the same last epoch up to the same offset are equal up to there, because one leader wrote that epoch,
-once. So the leader looks up the follower's last epoch in its own history:
+If two logs hold the same last epoch up to the same offset, they are equal up to that offset, because one leader wrote
+the epoch once. So the leader looks up the follower's last epoch in its own epoch history:
 
     the same epoch, and it goes at least as far here      they match: push from the follower's end
     it ended earlier here, or is not here at all           they diverge: truncate where the largest common epoch ends
@@ -11,13 +11,14 @@ once. So the leader looks up the follower's last epoch in its own history:
     its last epoch is older than the first one that we     restart: its records below our start may never have been
     know, because retention deleted ours                   committed, and it must neither show nor keep them
 
-The follower truncates at the leader's end of that epoch or at its own, whichever is lower, and joins again. Each round
-trip removes one epoch that the leader never had, so any number of elections in between is covered (KIP-279). The high
-watermark is never used: records that a follower does not know to be committed may be committed (KIP-101).
+The follower truncates its log at the end of that epoch, in the leader's log or in its own, whichever is lower. Then it
+joins again. Each round trip removes one epoch that the leader never had, so any number of elections in between is
+covered (KIP-279). The comparison never uses the high watermark, because records above the follower's high watermark may
+be committed (KIP-101).
 
-A follower may name an epoch without records: its first batch met a full disk after the epoch was stored. Its last
-record, and the next push, have an older epoch, which it would refuse. When it learns where the epoch begins, it drops
-the epoch (``PartitionFollower.joined``).
+A follower may name an epoch of which it has no record: the disk became full after the epoch was stored and before its
+first batch. The follower's last record, and the next push, have an older epoch, so the follower would refuse the push.
+When the follower learns where the epoch begins, it removes the epoch from its history (``PartitionFollower.joined``).
 """
 
 from __future__ import annotations
@@ -30,13 +31,14 @@ from headrace_core.types import NO_EPOCH
 from .messages import Divergence
 
 #: (the largest known epoch not above the requested one, one past its last offset); (-1, -1) when there is none, also
-#: for an epoch above the last one. For an epoch below the first one, Kafka's OffsetForLeaderEpoch answers with the
-#: first one's start (``PartitionLog.epoch_end_offset``); here it is unknown.
+#: for an epoch above the last one. For an epoch below the log's first epoch, Kafka's OffsetForLeaderEpoch returns the
+#: start of the first epoch (``PartitionLog.epoch_end_offset``). Here such an epoch is unknown.
 EndOf = Callable[[int], tuple[int, int]]
 
 
 class Match(NamedTuple):
-    """``matches``, or where the logs diverge, or (neither) out of range: restart at the leader's start."""
+    """Result of a comparison: the logs match, or they diverge at ``diverging``, or neither: the follower's log is out
+    of range and restarts at the leader's start."""
 
     matches: bool
     diverging: Divergence | None = None
@@ -49,13 +51,14 @@ OUT_OF_RANGE = Match(False)
 def match(
     *, log_start: int, log_end: int, latest_epoch: int, end_of: EndOf, follower_end: int, follower_epoch: int
 ) -> Match:
-    """Compare. The leader's log is [log_start, log_end), its last record of ``latest_epoch`` (-1: none). The follower's
-    ends at ``follower_end``, with a record of ``follower_epoch`` (-1: none)."""
+    """Compare. The leader's log is [log_start, log_end), and its last record has ``latest_epoch`` (-1 if it has no
+    record). The follower's log ends at ``follower_end``, and its last record has ``follower_epoch`` (-1 if it has no
+    record)."""
     if follower_end < log_start:
         return OUT_OF_RANGE
     if follower_epoch == NO_EPOCH:
         return MATCHES if follower_end <= log_end else OUT_OF_RANGE
-    # An epoch without records here ended where the last one before it did.
+    # An epoch without records in this log ended where the last epoch before it ended.
     epoch, end = (latest_epoch, log_end) if follower_epoch > latest_epoch else end_of(follower_epoch)
     if epoch == follower_epoch and end >= follower_end:
         before, start = end_of(epoch - 1)
@@ -68,7 +71,8 @@ def match(
 
 
 def cut_for(diverging: Divergence, end_of: EndOf, log_end: int) -> int:
-    """Offset at which a follower truncates: the end of the largest epoch that both may have, in the shorter log."""
+    """Offset at which a follower truncates its log: the end of the largest epoch that both logs may have, in the log in
+    which it is lower."""
     epoch, end = end_of(diverging.epoch)
     if epoch == NO_EPOCH:  # no epoch is known here: at most what the leader has of it is common
         return min(diverging.end_offset, log_end)

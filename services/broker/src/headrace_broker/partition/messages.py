@@ -1,7 +1,8 @@
-"""Messages between a follower and a leader about partitions (replication.proto), as plain values.
+"""Messages between a follower and a leader (replication.proto), as plain values.
 
-Lanes, machines and the simulator use these; shells translate them to and from the wire. A handle names one partition on
-one stream from its join to its end, and is never reused there. Offsets are exclusive ends.
+Lanes, leaders, followers and the simulator use these values; handlers convert them to and from protobuf messages. A
+handle names one partition on one stream, from its join to its end. The stream never uses the handle's number again. End
+offsets are exclusive.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from headrace_core.errors import HeadraceError
 
 
 class Lane(enum.Enum):
-    """Content of a stream: partitions near their leader's end, or those far behind."""
+    """The kind of a stream: for partitions near their leader's end (live), or for partitions far behind (catch-up)."""
 
     LIVE = "live"
     CATCH_UP = "catch-up"
@@ -29,12 +30,12 @@ class Hello(NamedTuple):
     leader_id: int
     lane: Lane
     window_bytes: int
-    sends_heartbeats: bool = False  #: It sends heartbeats every second.
+    sends_heartbeats: bool = False  #: Whether the follower sends a heartbeat every second.
 
 
 class Join(NamedTuple):
-    """The follower's log of a partition: its start and end, the epoch of its last record (-1: none), and its durable
-    end. ``window_bytes``: of unacknowledged records."""
+    """A request to push a partition, with the state of the follower's log: its start, its end, the epoch of its last
+    record (-1 if there is none), and its durable end. ``window_bytes`` limits the unacknowledged records."""
 
     handle: int
     topic_id: bytes
@@ -48,7 +49,7 @@ class Join(NamedTuple):
 
 
 class Ack(NamedTuple):
-    """Progress of the follower's log; ``durable_end`` counts in the high watermark."""
+    """Progress of the follower's log; the high watermark depends on ``durable_end``."""
 
     handle: int
     durable_end: int
@@ -63,19 +64,21 @@ class Request(NamedTuple):
     joins: tuple[Join, ...] = ()
     leaves: tuple[int, ...] = ()
     acks: tuple[Ack, ...] = ()
-    #: Leaves because the log takes no appends; these leave the in-sync set.
+    #: Handles whose leaves have the reason that the log takes no appends; these replicas leave the in-sync set.
     cannot_append: frozenset[int] = frozenset()
 
 
 class Divergence(NamedTuple):
-    """The leader's largest epoch not above the follower's last one, and its end (KIP-101, KIP-279)."""
+    """Where the logs may diverge: the leader's largest epoch not above the follower's last epoch, and its end (KIP-101,
+    KIP-279)."""
 
     epoch: int
     end_offset: int
 
 
 class Joined(NamedTuple):
-    """Answer to a join. With an error, diverging, out of range or for the other lane, the handle has ended."""
+    """The leader's answer to a join. An answer with an error, with ``diverging``, out of range, or for the other lane
+    ends the handle."""
 
     handle: int
     error: HeadraceError | None = None
@@ -88,12 +91,12 @@ class Joined(NamedTuple):
 
     @property
     def follows(self) -> bool:
-        """The logs match, and pushes will follow."""
+        """Whether the logs match, so that pushes follow."""
         return self.error is None and self.diverging is None and not self.out_of_range and not self.other_lane
 
 
 class Push(NamedTuple):
-    """Whole batches as in the leader's log, starting where the last push (or the join) ended."""
+    """Whole batches from the leader's log, starting where the previous push (or the follower's log) ended."""
 
     handle: int
     records: bytes
@@ -102,7 +105,7 @@ class Push(NamedTuple):
 
 
 class OffsetsUpdate(NamedTuple):
-    """Offsets that changed without records to push."""
+    """New offsets of the leader, when there are no records to push."""
 
     handle: int
     high_watermark: int
@@ -110,7 +113,7 @@ class OffsetsUpdate(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """The leader ended this handle: it no longer leads the partition, or it wants the other lane."""
+    """The leader ended this handle: it no longer leads the partition, or the replica should use the other lane."""
 
     handle: int
     error: HeadraceError | None = None
@@ -124,4 +127,4 @@ class Response(NamedTuple):
     pushes: tuple[Push, ...] = ()
     updates: tuple[OffsetsUpdate, ...] = ()
     ended: tuple[Ended, ...] = ()
-    sends_heartbeats: bool = False  #: It sends heartbeats every second.
+    sends_heartbeats: bool = False  #: Whether the leader sends a heartbeat every second.

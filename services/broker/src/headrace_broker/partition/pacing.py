@@ -1,18 +1,20 @@
-"""Throttle for replicas that are far behind (KIP-73): a token bucket of bytes.
+"""Throttle for replicas that are far behind (KIP-73), as a token bucket of bytes.
 
-Pure: each call passes the time, in milliseconds of a monotonic clock.
+Pure: the caller passes the time to each call, in milliseconds of a monotonic clock.
 """
 
 from __future__ import annotations
 
-#: This many bytes per second or more is no throttle (Kafka's default is the largest long).
+#: A rate of this many bytes per second or more means no throttle (the largest long is Kafka's default).
 UNLIMITED = 2**63 - 1
-#: Burst after a rest: the rate times this. Kafka uses 11 s; shorter bursts are better for a shared link.
+#: Largest burst after an idle time: the bytes that the rate allows in this many milliseconds. Kafka allows bursts of 11
+#: s; shorter bursts are better for a shared network link.
 BURST_MS = 1_000
 
 
 class Pacer:
-    """A shared rate in bytes per second. ``take`` may overdraw it, because a batch is never split; later calls wait."""
+    """A rate in bytes per second that several replicas share. ``take`` may overdraw the rate, because a batch is never
+    split; later calls then wait."""
 
     __slots__ = ("_available", "_rate", "_updated_ms")
 
@@ -30,19 +32,19 @@ class Pacer:
         return self._rate * BURST_MS / 1000
 
     def set_rate(self, bytes_per_second: int, now_ms: float) -> None:
-        """Set the rate; what has accrued, or is owed, stays."""
+        """Set the rate; bytes that are already saved up or overdrawn stay so."""
         self._refill(now_ms)
         self._rate = max(bytes_per_second, 0)
         self._available = min(self._available, self._burst)
 
     def take(self, size: int, now_ms: float) -> None:
-        """``size`` bytes are being sent."""
+        """Count ``size`` bytes that are about to be sent."""
         if not self.is_unlimited:
             self._refill(now_ms)
             self._available -= size
 
     def ready_in_ms(self, now_ms: float) -> float | None:
-        """Milliseconds until something may be sent: 0.0: now; None: never at this rate (0)."""
+        """Milliseconds until the next bytes may be sent: 0.0 for now, None for never (the rate is 0)."""
         if self.is_unlimited:
             return 0.0
         self._refill(now_ms)

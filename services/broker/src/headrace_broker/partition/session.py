@@ -1,11 +1,14 @@
-"""A fetch session: the partitions that a client reads over one stream, its position in each, and which have news.
+"""A fetch session: the partitions that a client reads over one stream, its position in each, and the partitions that
+are ready.
 
-The session is the stream (fetch.proto): a named partition stays, its position advances by what was sent. A partition is
-*ready* when it may have something to send: records beyond the position, a moved log start, an error. It becomes ready
-when it is named and when its leader reports progress, until an answer has taken everything. A poll looks at ready
-partitions only, so a thousand idle ones cost nothing.
+The session lasts as long as the stream (fetch.proto). A partition stays in it once the client has named it, and its
+position advances by the records sent. A partition is *ready* when it may have something to send: records beyond the
+position, a new log start, or an error. A partition becomes ready when the client names it and when its leader reports
+progress. It stays ready until a response has taken all of its records. A fetch looks only at ready partitions, so a
+thousand idle partitions cost nothing.
 
-For fairness the ready partitions form a queue. An answer takes from its head; partitions with more go to the tail.
+The ready partitions form a queue, for fairness. A response takes records from the head of the queue; partitions with
+more records move to the tail.
 """
 
 from __future__ import annotations
@@ -16,7 +19,8 @@ from headrace_core.types import NO_EPOCH, TopicPartition
 
 
 class SessionPartition:
-    """One partition of a session. ``position``: the next offset to send. ``told_*``: offsets sent last."""
+    """A partition of a fetch session. ``position`` is the next offset to send. ``told_*`` are the offsets that were
+    sent last."""
 
     __slots__ = (
         "current_leader_epoch",
@@ -49,13 +53,13 @@ class SessionPartition:
         self.sent_log_start = -1
 
     def has_changed(self, high_watermark: int, log_start: int) -> bool:
-        """Whether either offset changed since the client last received it."""
+        """Whether the high watermark or the log start changed since the client last received them."""
         return high_watermark != self.sent_high_watermark or log_start != self.sent_log_start
 
 
 class FetchSession:
-    """The partitions of one stream. It watches their leaders (a PartitionWatcher). ``wake`` is called when a waiting
-    poll should look again; ``expect`` sets after how many more readable bytes."""
+    """The partitions that one stream fetches. It watches their leaders as a PartitionWatcher. ``wake`` is called when a
+    waiting fetch should look for records again. ``expect`` sets how many more readable bytes the fetch waits for."""
 
     __slots__ = ("_expected", "_partitions", "_ready", "_wake")
 
@@ -72,7 +76,8 @@ class FetchSession:
         return partition in self._partitions
 
     def put(self, entry: SessionPartition) -> bool:
-        """Add a partition, or set its position; it is ready, behind those ready before. True when new."""
+        """Add a partition, or set its position; it becomes ready, behind the partitions that are already ready. Returns
+        True if the partition is new."""
         new = entry.partition not in self._partitions
         self._partitions[entry.partition] = entry
         self._ready.pop(entry.partition, None)
@@ -80,7 +85,7 @@ class FetchSession:
         return new
 
     def forget(self, partition: TopicPartition) -> bool:
-        """Remove a partition. True when it was there."""
+        """Remove the partition; returns True if it was in the session."""
         self._ready.pop(partition, None)
         return self._partitions.pop(partition, None) is not None
 
@@ -88,12 +93,14 @@ class FetchSession:
         return list(self._partitions)
 
     def ready(self) -> Iterator[SessionPartition]:
-        """The ready partitions, longest wait first; a copy, so the session may change meanwhile."""
+        """The ready partitions, longest wait first. The result is a copy, so the session may change during the
+        iteration."""
         partitions = self._partitions
         return iter([partitions[partition] for partition in self._ready])
 
     def advance(self, entry: SessionPartition, next_offset: int, *, exhausted: bool) -> None:
-        """An answer took the records up to ``next_offset``; ``exhausted``: nothing more to send."""
+        """A response took the records up to ``next_offset``. ``exhausted`` means that the partition has nothing more to
+        send."""
         assert next_offset >= entry.position, f"{entry.partition}: position {entry.position} back to {next_offset}"
         entry.position = next_offset
         del self._ready[entry.partition]
@@ -101,7 +108,7 @@ class FetchSession:
             self._ready[entry.partition] = None
 
     def expect(self, missing_bytes: int | None) -> None:
-        """A poll waits for this many more bytes (at least one); None: it no longer waits."""
+        """A fetch waits for this many more bytes (at least one); None means that no fetch waits."""
         assert missing_bytes is None or missing_bytes > 0, f"a poll cannot wait for {missing_bytes} bytes"
         self._expected = missing_bytes
 
@@ -116,7 +123,7 @@ class FetchSession:
                 self._wake()
 
     def partition_changed(self, partition: TopicPartition) -> None:
-        """The log start moved, or the leader resigned: an error ends a wait at once."""
+        """The log start advanced, or the leader resigned: the wait ends at once."""
         if partition not in self._partitions:
             return
         self._ready[partition] = None

@@ -1,6 +1,6 @@
-"""Replication between brokers: the shells around the pure lanes (``partition.leader_lane`` and
-``partition.follower_lane``, the two ends of a stream).
+"""Replication between brokers: I/O around the pure lanes (``partition.leader_lane`` and ``partition.follower_lane``,
+the two ends of a stream).
 
-``follower_streams`` is the follower's shell, ``handlers/replication.py`` the leader's; ``wire`` translates their
-messages. ``isr_keeper`` has the controllers record the in-sync sets.
+``follower_streams`` is the follower's side, ``handlers/replication.py`` the leader's side; ``wire`` converts their
+messages to and from protobuf. ``isr_keeper`` asks the controllers to record changes of the in-sync sets.
 """

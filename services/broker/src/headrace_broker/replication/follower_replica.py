@@ -1,16 +1,17 @@
-"""A partition that follows its leader: combines the pure follower, its log and the directory's writer.
+"""A partition that follows its leader: the pure follower state, the log, and the directory's writer.
 
-Pushed records are checked on arrival, handed to the directory's writer (which flushes them together with those of other
-partitions), and acknowledged after the turn. Several appends may be in progress; each says where it starts, so none is
-written behind a refused one.
+Pushed records are checked when they arrive and passed to the directory writer, which flushes them together with those
+of other partitions. They are acknowledged after the flush. Several appends may be in progress. Each append names its
+start offset, so no append is written behind a refused one.
 
 Nothing here waits. After a failure (a full disk, a leader that does not lead yet, a damaged push) the replica joins
-again, after increasing pauses, and acknowledges nothing until then. A follower that refuses pushes leaves the in-sync
-set by time, and returns when it has caught up.
+again, after increasing pauses. Until then it acknowledges no records. A follower that refuses pushes leaves the in-sync
+set after replica.lag.time.max.ms, and returns when it has caught up.
 
-A log that takes no appends is reported to the leader at once (``cannot_append``), which proposes its removal from the
-in-sync set. While its directory is short of space, the replica joins at intervals all the same, to learn the log start:
-the leader's retention makes room here too. It asks for one batch then, and takes none.
+If the log takes no appends, the replica reports this to the leader at once (``cannot_append``), and the leader proposes
+its removal from the in-sync set. While the directory is short of space, the replica still joins at intervals, to learn
+the leader's log start: retention then makes room here too. Such a join asks for one batch, and the replica does not
+accept the batch.
 """
 
 from __future__ import annotations
@@ -47,35 +48,36 @@ from ..threads import WorkThreads
 
 logger = logging.getLogger(__name__)
 
-WINDOW_BYTES = 8 * 1024 * 1024  #: Unacknowledged records of one partition.
-#: Pause between two attempts to join.
+WINDOW_BYTES = 8 * 1024 * 1024  #: Most unacknowledged bytes of records of one partition.
+#: Milliseconds between two attempts to join: the first pause and the longest pause.
 _RETRY_FIRST_MS, _RETRY_MOST_MS = 10.0, 2_000.0
 
 
 class Lanes(Protocol):
-    """The lanes that bring a follower its leader's records (``FollowerStreams``)."""
+    """The connection to the lanes on which followers receive their leaders' records (``FollowerStreams``)."""
 
     def join(self, replica: FollowerReplica) -> None:
-        """Join it on ``replica.lane``; it is on no other."""
+        """Put the replica on the lane ``replica.lane``; it must be on no other lane."""
 
     def leave(self, replica: FollowerReplica, *, cannot_append: bool = False) -> None:
-        """Take it off its lane. ``cannot_append``: its log takes no appends; tell the leader."""
+        """Take the replica off its lane. ``cannot_append``: report to the leader that the replica's log takes no
+        appends."""
 
     def ack_due(self, replica: FollowerReplica) -> None:
-        """It has something to acknowledge."""
+        """The replica has progress to acknowledge."""
 
     def wake(self, replica: FollowerReplica) -> None:
-        """It can join now."""
+        """The replica can join now."""
 
     def refused(self, replica: FollowerReplica, error: HeadraceError) -> None:
-        """Count a faulty push."""
+        """Count a push that the replica refused as faulty."""
 
     def truncated(self, replica: FollowerReplica, from_offset: int) -> None:
-        """Count a truncation; the log ended at ``from_offset``."""
+        """Count a truncation of a log that ended at ``from_offset``."""
 
 
 class FollowerReplica:
-    """A partition under one leader epoch; the next epoch gets a new one over the same log."""
+    """A followed partition under one leader epoch; the next epoch creates another FollowerReplica with the same log."""
 
     __slots__ = (
         "_backoff",
@@ -115,15 +117,19 @@ class FollowerReplica:
         self._threads = threads
         self._on_damage = on_damage
         self._lanes: Lanes | None = None
-        self._reason: HeadraceError | None = None  #: Why it no longer follows.
-        self._under_way = 0  #: Appends that the writer has not answered.
-        self._is_failing = False  #: One append was refused: later ones are, too.
-        #: It joined with a window for one batch, for lack of space; later it joins with a whole one.
+        #: Why this replica no longer follows its leader; None while it follows.
+        self._reason: HeadraceError | None = None
+        self._under_way = 0  #: Number of appends that the directory writer has not answered.
+        self._is_failing = False  #: Whether an append was refused; the writer then refuses the later appends too.
+        #: Whether the replica joined with a window of one byte because the disk was short of space. The next join asks
+        #: for the normal window.
         self._is_probing = False
-        self._stumble: HeadraceError | None = None  #: Why taken records may never reach the writer.
-        self._cut: Truncate | Restart | None = None  #: Change of the log before it joins again.
+        #: The error after which received records may never reach the directory writer.
+        self._stumble: HeadraceError | None = None
+        #: How the log must change (truncate or restart) before the replica joins again.
+        self._cut: Truncate | Restart | None = None
         self._is_deleting = False
-        #: Appends that wait while the log changes directories; None: not held.
+        #: Appends that wait while the log changes directories; None while appends are not held.
         self._held: list[Append] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._backoff = Backoff(first_ms=_RETRY_FIRST_MS, most_ms=_RETRY_MOST_MS)
@@ -147,11 +153,11 @@ class FollowerReplica:
 
     @property
     def high_watermark(self) -> int:
-        """The leader's high watermark, as far as it is known here, and at most the end of this log."""
+        """The leader's high watermark, as last received, but at most the end of this log."""
         return self.follower.high_watermark
 
     def begin(self, lanes: Lanes) -> None:
-        """Start to follow, through ``lanes``."""
+        """Start to follow the leader over ``lanes``."""
         self._lanes = lanes
         lanes.join(self)
 
@@ -178,16 +184,16 @@ class FollowerReplica:
             self._put_out(outcome)
 
     def ended(self, message: Ended) -> None:
-        """The leader ended the handle."""
+        """The leader ended this replica's handle."""
         self._put_out(self.follower.ended(message))
 
     def lost(self) -> None:
-        """The stream broke. Join again when earlier pushes are in the log."""
+        """The stream broke: join again when the records received before are in the log."""
         self.follower.disconnected()
 
     def stumbled(self, error: Exception) -> None:
-        """A message could not be processed because of a bug, here or there. Log it and join this partition again, after
-        increasing pauses; the others on its stream continue."""
+        """A message could not be processed because of a bug on this broker or on the leader. Log the error and join
+        this partition again, after increasing pauses. The other partitions on the stream are not affected."""
         if self._reason is None:
             wrapped = UnknownServerError(
                 f"{self.partition}: cannot apply what leader {self.leader_id} sent: {type(error).__name__}: {error}"
@@ -197,7 +203,7 @@ class FollowerReplica:
             self._over_stumble()
 
     def _over_stumble(self) -> None:
-        """Forget taken records that never reached the writer: the next join asks for them."""
+        """Forget received records that never reached the writer, so that the next join asks for them again."""
         if self._stumble is None or self._under_way or self._held:
             return
         error, self._stumble = self._stumble, None
@@ -206,7 +212,7 @@ class FollowerReplica:
             self._join_later()
 
     def updated(self, update: OffsetsUpdate) -> None:
-        """Apply the leader's new offsets."""
+        """Apply new offsets that the leader sent."""
         before = self.follower.high_watermark
         self.follower.updated(update)
         self._follow_log_start()
@@ -245,7 +251,7 @@ class FollowerReplica:
 
     @property
     def _is_short(self) -> bool:
-        """Whether its directory is short of space."""
+        """Whether the log's directory is short of disk space."""
         space = self._writer.space
         return space is not None and space.is_short
 
@@ -254,7 +260,7 @@ class FollowerReplica:
         return end.epoch, end.end_offset
 
     def pushed(self, push: Push) -> None:
-        """Check pushed records and hand them to the log."""
+        """Check pushed records and pass them to the log."""
         follower = self.follower
         if push.handle != follower.handle or self._reason is not None:
             return
@@ -299,7 +305,7 @@ class FollowerReplica:
             assert isinstance(outcome, Drop)
 
     def _refuse(self, error: HeadraceError) -> None:
-        """Ask for it again; earlier pushes are on their way to the log."""
+        """Refuse a push, so that the leader sends the records again; earlier pushes still reach the log."""
         if self._lanes is not None:
             self._lanes.refused(self, error)
         self._leave()
@@ -344,7 +350,7 @@ class FollowerReplica:
             self._join_later()
 
     def log_advanced(self) -> None:
-        """A turn of the writer changed this log. Called before the waiters of its appends."""
+        """The directory writer changed this log. Called before the callbacks of the log's appends."""
         log, follower = self.log, self.follower
         if self._reason is not None or self._cut is not None or log.is_closed:
             return
@@ -359,7 +365,8 @@ class FollowerReplica:
         self._notify_watchers(before)
 
     def _follow_log_start(self) -> None:
-        """Advance the log start to the leader's, which owns retention and DeleteRecords."""
+        """Advance the log start to the leader's log start, because the leader decides about retention and
+        DeleteRecords."""
         wanted = self.follower.wanted_log_start
         if self._is_deleting or self._held is not None or wanted <= self.log.log_start_offset:
             return
@@ -385,7 +392,7 @@ class FollowerReplica:
                 watcher.partition_changed(self.partition)
 
     def _cut_now(self) -> None:
-        """Truncate the log by the leader's history, durably; then join again."""
+        """Truncate the log where the leader's epoch history requires it, flush the change, then join again."""
         cut, log, directory = self._cut, self.log, self._writer.directory
         assert cut is not None
         if self._held is not None:
@@ -423,7 +430,7 @@ class FollowerReplica:
             self._join_later()
 
     def end(self, reason: HeadraceError) -> None:
-        """Stop following. Records on their way to the log arrive there."""
+        """Stop following, because of ``reason``. Records that were passed to the writer still reach the log."""
         if self._reason is not None:
             return
         self._reason = reason
@@ -436,12 +443,12 @@ class FollowerReplica:
             watcher.partition_changed(self.partition)
 
     def hold(self) -> None:
-        """Hold appends until ``release``: the log is about to change directories."""
+        """Hold appends until ``release``, because the log is about to change directories."""
         if self._held is None:
             self._held = []
 
     def release(self, log: PartitionLog, writer: DirectoryWriter) -> None:
-        """Resume appends to ``log`` (the same, or its copy in another directory) through ``writer``."""
+        """Resume appends through ``writer`` to ``log``: the same log, or its copy in another directory."""
         self._writer, self.log = writer, log
         held, self._held = self._held or [], None
         if self._reason is not None:
@@ -460,7 +467,7 @@ class FollowerReplica:
 
     @property
     def last_stable_offset(self) -> int:
-        """The high watermark as long as there are no transactions."""
+        """The high watermark, because there are no transactions yet."""
         return self.follower.high_watermark
 
     @property
@@ -472,12 +479,13 @@ class FollowerReplica:
         return self.follower.log_end
 
     def check_serving(self) -> None:
-        """Raise the reason why it no longer follows."""
+        """Raise the reason why this replica no longer follows, if there is one."""
         if self._reason is not None:
             raise self._reason
 
     def check_topic_id(self, topic_id: bytes) -> None:
-        """Check a topic id; empty: unchecked. Raises InconsistentTopicIdError when the topic was recreated."""
+        """Check the topic id in a client's request; an empty id is not checked. Raises InconsistentTopicIdError if the
+        topic was deleted and created again."""
         if topic_id and topic_id != self.topic_id:
             raise InconsistentTopicIdError(
                 f"{self.partition}: the request is for topic id {topic_id.hex()}, but the topic's id is "
@@ -485,7 +493,8 @@ class FollowerReplica:
             )
 
     def check_epoch(self, current_leader_epoch: int) -> None:
-        """Check a client's leader epoch, -1: none (KIP-320). Raises FencedLeaderEpochError, UnknownLeaderEpochError."""
+        """Check the leader epoch in a client's request; -1 means that the client gave none (KIP-320). Raises
+        FencedLeaderEpochError, UnknownLeaderEpochError."""
         present = self.leader_epoch
         if current_leader_epoch in (NO_EPOCH, present):
             return
@@ -495,8 +504,9 @@ class FollowerReplica:
         raise UnknownLeaderEpochError(f"{said}; retry")
 
     def read(self, offset: int, max_bytes: int) -> ReadResult | None:
-        """Read batches from the one that holds ``offset`` up to the high watermark, at least one. None when they are
-        not in the page cache. OffsetNotAvailableError beyond the high watermark; StorageError."""
+        """Read batches up to the high watermark, from the batch that holds ``offset``; returns at least one batch.
+        Returns None if the batches are not in the page cache. Raises OffsetNotAvailableError for an offset beyond the
+        high watermark, and StorageError."""
         if offset > self.high_watermark:
             raise OffsetNotAvailableError(
                 f"{self.partition}: offset {offset} is not known to be committed, offsets below "
@@ -508,7 +518,7 @@ class FollowerReplica:
             raise self._writer.read_failed(self.partition, error) from error
 
     def read_cold(self, offset: int, max_bytes: int) -> asyncio.Future[ReadResult | None]:
-        """``read`` in a thread that may wait for the disk."""
+        """Like ``read``, on a thread that may wait for the disk."""
         log, up_to = self.log, self.high_watermark
 
         def read() -> ReadResult | None:
@@ -523,7 +533,8 @@ class FollowerReplica:
         return self._threads.run(read)
 
     def check_not_truncated(self, offset: int, last_fetched_epoch: int) -> None:
-        """KIP-320. Records beyond its end may be on the leader: OffsetNotAvailableError."""
+        """KIP-320. Raises OffsetNotAvailableError for an offset beyond the log's end, because the leader may have
+        records there."""
         if offset > self.log_end:
             raise OffsetNotAvailableError(
                 f"{self.partition}: offset {offset} has not reached this follower yet, its log ends at "
@@ -539,7 +550,7 @@ class FollowerReplica:
 
     def _notify_watchers(self, before: int) -> None:
         if self._watchers and self.follower.high_watermark > before:
-            # The number of new bytes is unknown here, so each watcher learns of one byte. A fetch that waits for more
-            # is therefore answered only when its timeout ends.
+            # The number of new bytes is unknown here, so each watcher is notified with one byte. A fetch that waits for
+            # more than one byte is therefore answered when its timeout ends.
             for watcher in self._watchers:
                 watcher.partition_advanced(self.partition, 1)

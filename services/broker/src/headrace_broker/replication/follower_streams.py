@@ -1,13 +1,13 @@
-"""The streams of this broker as a follower: one live stream to each broker that leads a partition replicated here, and
-a catch-up stream while any of those partitions is far behind.
+"""The streams of this broker as a follower. There is one live stream to each broker that leads a partition replicated
+here, and a catch-up stream while any of these partitions is far behind.
 
-A stream is a task that connects, and lives as long as its lane has partitions. One task writes and one reads
-(rpc/duplex.py). The lane gathers outgoing items while a message is on its way: under load one message carries hundreds
-of acknowledgements. A broken stream reconnects at once, then after pauses that grow to a second; its partitions join
-again.
+Each stream is a task that connects, and that runs as long as its lane has partitions. Within a stream, one task writes
+and one reads (rpc/duplex.py). The lane collects outgoing items while a message is being sent, so under load one message
+contains hundreds of acknowledgements. After a stream broke, the first reconnection has no pause, then the pauses grow
+to one second. The stream's partitions join again.
 
-Leaders and addresses come from the metadata (``roles``). Each stream has its own connection: records delay no
-heartbeat, and catching up delays no live stream.
+The leaders and their addresses come from the metadata (``roles``). Each stream has its own connection, so records delay
+no heartbeat, and catching up delays no live stream.
 """
 
 from __future__ import annotations
@@ -36,22 +36,25 @@ from .follower_replica import FollowerReplica
 logger = logging.getLogger("headrace.broker.replication")
 
 STREAM_WINDOW_BYTES = 32 * 1024 * 1024  #: Most bytes of unacknowledged records on one stream.
-HEARTBEAT_S = 1.0  #: Heartbeat interval (replication.proto, ``sends_heartbeats``).
-#: Silence after which a leader with heartbeats counts as disconnected or frozen. Doubled after each stream that ended
-#: so, up to SILENCE_MOST_S, until a push arrives: a large push may take as long.
+HEARTBEAT_S = 1.0  #: Seconds between two heartbeats to a leader (``sends_heartbeats`` in replication.proto).
+#: Seconds of silence after which a leader that sends heartbeats counts as disconnected or frozen. The limit doubles, up
+#: to SILENCE_MOST_S, after each stream that ended by silence, because a large push may take long. The next push resets
+#: it.
 SILENCE_S, SILENCE_MOST_S = 3.0, 30.0
-STALLED_S = 0.5  #: A silence check that runs so late shows a stalled loop, and proves nothing.
+#: If a silence check runs this many seconds late, the event loop stalled, and the silence proves nothing.
+STALLED_S = 0.5
 _HEARTBEAT = wire.request_to_proto(Request())
-#: Pauses between two attempts; after a stream that lasted _LASTED_S, the first comes at once.
+#: Milliseconds between two connection attempts. After a stream that lasted _LASTED_S seconds, the follower reconnects
+#: at once.
 _RETRY_FIRST_MS, _RETRY_MOST_MS, _LASTED_S = 50.0, 1_000.0, 1.0
-_CONFIRM_AGAIN_S = 1.0  #: Pause after a failure of what waits for a confirmed leave.
+_CONFIRM_AGAIN_S = 1.0  #: Seconds until the action after a confirmed leave is tried again when it failed.
 
 T = TypeVar("T")
 _Call = Duplex[Any, Any]
 
 
 class OnStream(Protocol):
-    """A replica on a stream: following, or just released."""
+    """A replica on a stream, which follows its leader or has just been released."""
 
     @property
     def leader_id(self) -> int: ...
@@ -75,14 +78,15 @@ class OnStream(Protocol):
     def ended(self, message: Ended) -> None: ...
 
     def lost(self) -> None:
-        """The stream broke; join again on the next one."""
+        """The stream broke; the replica joins again on the next stream."""
 
     def stumbled(self, error: Exception) -> None:
-        """A message could not be processed because of a bug. It is on no lane now, and joins again when it likes."""
+        """A message could not be processed because of a bug. The replica is now on no lane, and decides when to join
+        again."""
 
 
 class FollowerStreams:
-    """All streams of a broker. Owned by the event loop."""
+    """All replication streams of this broker as a follower. Call all methods in the event loop."""
 
     def __init__(self, identity: BrokerIdentity, *, events: Emitter, metrics: Metrics) -> None:
         self._identity = identity
@@ -100,18 +104,19 @@ class FollowerStreams:
         replica.begin(self)
 
     def unfollow(self, replica: FollowerReplica) -> None:
-        """Stop following: it has another role now."""
+        """Stop following with this replica, because it gets another role."""
         self.leave(replica)
 
     def confirm_leave(self, replica: FollowerReplica, done: Callable[[], None]) -> Callable[[], None]:
-        """Call ``done`` when the leader of ``replica`` has confirmed that it received the leave, by an answer on the
-        stream of the leave or on a later one. Returns a function that cancels this."""
+        """Call ``done`` when the leader of ``replica`` has confirmed that it received the leave. The leader's answer
+        comes on the stream of the leave or on a later one. Returns a function that cancels the confirmation."""
         confirmation = LeaveConfirmation(replica, self, done)
         self.join(confirmation)
         return confirmation.cancel
 
     def metadata_changed(self, image: MetadataImage, delta: MetadataDelta | None = None) -> None:
-        """Update broker addresses; call it before the partitions change. ``delta`` None: all is new."""
+        """Update broker addresses; call this before the partitions change. ``delta`` None means that everything in the
+        image is new."""
         for broker_id in image.brokers if delta is None else delta.brokers:
             broker = image.brokers.get(broker_id)
             endpoint = None if broker is None else broker.endpoint(INTERNAL)
@@ -198,7 +203,8 @@ class FollowerStreams:
             stream.wake()
         if stream.lane or cannot_append:  # (the leave must be sent, and the replica returns)
             return
-        # Its last partition is gone (or ended by the leader, and not back yet): the next join gets a new stream.
+        # The last partition has left the stream, or the leader ended it and it has not joined again. The next join
+        # opens a new stream.
         del self._streams[key]
         stream.end()
         self._ending.add(stream.task)
@@ -211,7 +217,7 @@ def _end_waiting(waiting: asyncio.Future[bool]) -> None:
 
 
 class _Stream:
-    """A lane, and the task that carries it: stream after stream."""
+    """A lane, and the task that opens one connection after another for it."""
 
     def __init__(self, streams: FollowerStreams, leader_id: int, lane: Lane) -> None:
         self.lane: FollowerLane[OnStream] = FollowerLane()
@@ -221,15 +227,16 @@ class _Stream:
         self._kind = lane
         self._call: _Call | None = None
         self._silence_s = SILENCE_S
-        self.waiting: asyncio.Future[bool] | None = None  #: The writer waits here for something to send.
-        #: Set when the stream is over, or in between when it should reconnect at once.
+        #: The future on which the writer waits until there is a message to send.
+        self.waiting: asyncio.Future[bool] | None = None
+        #: An event that is set when the stream ends, or when it should reconnect without a pause.
         self._changed = asyncio.Event()
         self._address = ""
         self._is_ending = False
         self.task = asyncio.get_running_loop().create_task(self._run(), name=f"following broker {leader_id}")
 
     def wake(self) -> None:
-        """There may be something to send."""
+        """The lane may have a message to send."""
         if self.waiting is not None and not self.waiting.done():
             self.waiting.set_result(True)
 
@@ -237,7 +244,7 @@ class _Stream:
         return self._streams.hello(self.leader_id, self._kind)
 
     def look_again(self) -> None:
-        """Reconnect: the leader may have another address, or be back."""
+        """Reconnect at once, because the leader may have another address or be reachable again."""
         self._changed.set()
         if self._call is not None and self._streams.address_of(self.leader_id) != self._address:
             self._call.cancel()
@@ -282,7 +289,7 @@ class _Stream:
                     await self._changed.wait()
 
     async def _converse(self, address: str, outage: Outage, backoff: Backoff) -> None:
-        """Run one stream to its end (HeadraceError)."""
+        """Run one connection to its end; raises HeadraceError."""
         purpose = ChannelPurpose.REPLICATION if self._kind is Lane.LIVE else ChannelPurpose.CATCH_UP
         call: _Call = Duplex(address, purpose, lambda channel: ReplicationStub(channel).Follow())  # type: ignore[no-untyped-call]
         self._call, self._address = call, address
@@ -319,7 +326,7 @@ class _Stream:
                 await call.write(_HEARTBEAT)
 
     async def _something_to_say(self) -> bool:
-        """Wait for something to send; False after HEARTBEAT_S: send a heartbeat."""
+        """Wait for a message to send. Returns False after HEARTBEAT_S without one: then send a heartbeat."""
         loop = asyncio.get_running_loop()
         waiting = self.waiting = loop.create_future()
         timer = loop.call_later(HEARTBEAT_S, _end_waiting, waiting)
@@ -360,7 +367,8 @@ class _Stream:
                 self._dispatch(replica, replica.ended, ended)
 
     def _dispatch(self, replica: OnStream, take: Callable[[T], None], what: T) -> None:
-        """Deliver ``what`` to ``replica``. An error affects this replica alone: the others on the stream continue."""
+        """Pass ``what`` to ``replica``. An error affects this replica alone; the other replicas on the stream
+        continue."""
         try:
             take(what)
         except Exception as error:
@@ -372,7 +380,7 @@ class _Stream:
 
 
 class _Silence:
-    """Calls ``is_over`` when a leader with heartbeats was silent for ``max_s``."""
+    """Calls ``is_over`` when a leader that sends heartbeats was silent for ``max_s`` seconds."""
 
     def __init__(self, max_s: float, is_over: Callable[[], None]) -> None:
         self._max_s = max_s
@@ -401,10 +409,12 @@ class _Silence:
 
 
 class LeaveConfirmation:
-    """Joins once more behind the leave, on the same lane, as an empty replica; leaves again at the answer.
+    """Confirms a leave: it joins the same lane again after the leave, as an empty replica, and leaves again when the
+    answer arrives.
 
-    The leader reads a stream in order. So its answer to a join that was sent behind a leave shows that it received the
-    leave. An answer on a later stream shows it as well: the handles of an earlier stream ended with that stream.
+    The leader reads the messages of a stream in order. So the answer to a join that was sent after a leave shows that
+    the leader received the leave. An answer on a later stream also shows it, because the handles of an earlier stream
+    ended with that stream.
     """
 
     def __init__(self, replica: FollowerReplica, streams: FollowerStreams, done: Callable[[], None]) -> None:
@@ -424,7 +434,7 @@ class LeaveConfirmation:
         return None
 
     def joined(self, answer: Joined) -> None:
-        """Any answer confirms the leave."""
+        """Any answer to the join confirms the leave."""
         self._streams.leave(self)
         self._done()
 
@@ -441,11 +451,11 @@ class LeaveConfirmation:
         pass
 
     def stumbled(self, error: Exception) -> None:
-        """``done`` failed; call it again after a pause."""
+        """The callback ``done`` failed; call it again after a pause."""
         self._again = asyncio.get_running_loop().call_later(_CONFIRM_AGAIN_S, self._streams.join, self)
 
     def cancel(self) -> None:
-        """Stop: the confirmation is not needed."""
+        """Stop, because the confirmation is not needed any more."""
         if self._again is not None:
             self._again.cancel()
         self._streams.leave(self)

@@ -1,15 +1,15 @@
 """Sends AlterPartition for all partitions that this broker leads (KIP-497).
 
-The leaders know the changes (``PartitionLeader.isr_change``), and signal when to check (``on_isr_due``). The keeper
-checks, sends all changes together in one AlterPartition at a time, and passes each leader its answer. Changes during a
-call go into the next one. After a failed call the leaders repeat the open proposal unchanged, because it may have been
-applied.
+Each leader determines its changes (``PartitionLeader.isr_change``), and signals when to check for them
+(``on_isr_due``). The keeper checks the leaders and sends all changes together, with one AlterPartition in progress at a
+time. It passes each leader its answer. Changes that arise during a call are sent in the next call. After a failed call
+the leaders repeat the open proposal unchanged, because the controllers may have applied it.
 
-Only the keeper retries. One call is at most one request on the wire (``ControllerLink.alter_partitions``), so a leader
-knows of every attempt in progress. After one without a definite answer each further request says so (``uncertain``);
-partition/isr.py has the table of refusals.
+Only the keeper repeats calls. Each call sends at most one request (``ControllerLink.alter_partitions``), so a leader
+knows every attempt in progress. After an attempt without a definite answer, each further request for the partition is
+marked ``uncertain``. The docstring of partition/isr.py has the table of refusals.
 
-A check costs some microseconds, and a busy partition signals at each append while its followers are caught up. So::
+A check takes some microseconds, and a busy partition signals at each append while its followers are caught up. So::
 
     all replicas in sync    only a shrink is possible, after replica.lag.time.max.ms: one check every quarter of it;
                             none when its followers hold all that it has. At once when one of them is on no stream, or
@@ -38,11 +38,12 @@ from ..partition.leader import LAG_TIME_MAX_MS, PartitionLeader
 
 logger = logging.getLogger(__name__)
 
-LOOK_MS = 10  #: Least time between two checks of a partition with a replica out of sync.
-OVERTAKEN_MAX = 1_000  #: Outdated queue entries of a busy partition; more are removed.
-CALL_PARTITIONS_MAX = 1_000  #: Changes in one call.
-#: Refusals after which a proposal is never repeated: the metadata brings the valid state (Kafka's
-#: ``Partition.handleAlterPartitionError``). All others are repeated.
+LOOK_MS = 10  #: Milliseconds between two checks of a partition that has a replica out of sync.
+#: Outdated entries that the queue of checks may hold; when it has more, the keeper removes all of them.
+OVERTAKEN_MAX = 1_000
+CALL_PARTITIONS_MAX = 1_000  #: Most ISR changes in one AlterPartition call.
+#: Error codes after which a proposal is not repeated, because the next metadata has the valid state (Kafka's
+#: ``Partition.handleAlterPartitionError``). After any other error the proposal is repeated.
 _GIVEN_UP = frozenset(
     {
         "FENCED_LEADER_EPOCH",
@@ -54,9 +55,11 @@ _GIVEN_UP = frozenset(
     }
 )
 
-#: Sends AlterPartition; the answers by (topic id, partition). HeadraceError when the outcome is unknown.
+#: Sends AlterPartition. Returns the answers by topic id and partition. Raises HeadraceError when the outcome is
+#: unknown.
 Ask = Callable[[list[IsrRequest]], Awaitable[Mapping[ReplicaKey, "IsrAnswer | HeadraceError"]]]
-Alive = Callable[[int], int | None]  #: Epoch of a registered, unfenced broker; None of any other.
+#: Returns the broker epoch of a registered, unfenced broker, and None for any other broker.
+Alive = Callable[[int], int | None]
 
 
 class _Question(NamedTuple):
@@ -65,32 +68,35 @@ class _Question(NamedTuple):
 
 
 class IsrKeeper:
-    """Leaders call ``due`` (``Roles.isr_due``); ``run`` is the task. Lives in one event loop."""
+    """Sends the ISR changes of all leaders. Leaders call ``due`` (through ``Roles.isr_due``); ``run`` is the task that
+    sends. Call all methods in one event loop."""
 
     def __init__(
         self, ask: Ask, alive: Alive, *, clock: Clock, events: Emitter, lag_time_max_ms: int = LAG_TIME_MAX_MS
     ) -> None:
-        """``ask``: ``ControllerLink.alter_partitions`` with this broker's id and epoch, and how far it has applied the
-        metadata. ``alive``: by the metadata applied here. ``lag_time_max_ms``: replica.lag.time.max.ms."""
+        """``ask`` is ``ControllerLink.alter_partitions``, bound to this broker's id, its epoch, and the metadata offset
+        that it has applied. ``alive`` answers from the metadata that this broker has applied. ``lag_time_max_ms``:
+        replica.lag.time.max.ms."""
         self._ask = ask
         self._alive = alive
         self._clock = clock
         self._events = events
         self._period_ms = max(lag_time_max_ms // 4, 1)
-        #: Next check of each watched leader, in monotonic milliseconds.
+        #: Time of the next check of each watched leader, in monotonic milliseconds.
         self._due_ms: dict[PartitionLeader, int] = {}
         self._heap: list[tuple[int, int, PartitionLeader]] = []
         self._numbers = itertools.count()
-        self._looked_ms: dict[PartitionLeader, int] = {}  #: Last check of each watched leader.
+        self._looked_ms: dict[PartitionLeader, int] = {}  #: Time of the last check of each watched leader.
         self._wake: asyncio.Future[None] | None = None
 
     @property
     def watched(self) -> int:
-        """Partitions checked again without a signal; an idle broker has none."""
+        """Number of partitions that are checked again without a signal; 0 on an idle broker."""
         return len(self._due_ms)
 
     def due(self, leader: PartitionLeader) -> None:
-        """An event of a leader, or a new leader (``PartitionLeader``'s ``on_isr_due``)."""
+        """A leader was created, or signals that its in-sync set may have to change (``PartitionLeader``'s
+        ``on_isr_due``)."""
         now_ms = self._now_ms()
         if leader in self._due_ms and _all_in_sync(leader) and not leader.is_isr_pressed:
             return  # it is checked in time
@@ -98,7 +104,7 @@ class IsrKeeper:
         self._look_at(leader, now_ms if looked_ms is None else max(now_ms, looked_ms + LOOK_MS))
 
     def metadata_changed(self, leaders: Iterable[PartitionLeader]) -> None:
-        """The metadata of these partitions, or of brokers that replicate them, changed."""
+        """The metadata of these partitions changed, or the metadata of brokers with replicas of them."""
         now_ms = self._now_ms()
         for leader in leaders:
             self._look_at(leader, now_ms)
@@ -126,7 +132,7 @@ class IsrKeeper:
             self._wake.set_result(None)
 
     def _gather(self) -> list[_Question]:
-        """The changes of all leaders that are due."""
+        """Collect the ISR changes of all leaders that are due."""
         now_ms = self._now_ms()
         questions: list[_Question] = []
         heap, due = self._heap, self._due_ms
@@ -143,7 +149,7 @@ class IsrKeeper:
         return questions
 
     def _watch(self, leader: PartitionLeader, now_ms: int) -> None:
-        """Schedule the next check after one."""
+        """Schedule the next check of a leader after a check."""
         due_ms = leader.next_due_ms(now_ms)
         if due_ms is None:
             self._looked_ms.pop(leader, None)
@@ -215,7 +221,7 @@ class IsrKeeper:
     def _refused(
         self, leader: PartitionLeader, change: IsrChange, error: HeadraceError, *, is_open: bool, now_ms: int
     ) -> None:
-        """``is_open``: the call failed as a whole, so its outcome is unknown."""
+        """``is_open`` means that the whole call failed, so its outcome is unknown."""
         logger.log(
             logging.DEBUG if is_open or error.retriable else logging.INFO,
             "%s: the controller rejected the in-sync set %s: %s",

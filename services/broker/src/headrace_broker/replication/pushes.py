@@ -1,9 +1,9 @@
-"""Pushes to followers that gRPC does not have yet, and the writer's turns that wait for them.
+"""Pushes to followers that gRPC does not have yet, and the directory writers that wait for them before a flush.
 
-A flush in the event loop delays sending. So before its flush, a writer's turn waits until the streams that its bytes
-woke have passed their messages to gRPC, whose threads send them. Then the followers' disks work at the same time as the
-leader's. A stream that is still writing its last message is not waited for: a follower that does not read delays
-nothing.
+A flush in the event loop would delay the sending of pushes. So before its flush, a writer waits until the streams that
+its records woke have passed their messages to gRPC, whose threads send them. Then the followers' disks flush at the
+same time as the leader's disk. The writer does not wait for a stream that is still writing its last message, so a
+follower that does not read delays no flush.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ from collections.abc import Callable
 
 
 class PendingPushes:
-    """The streams to followers write it, the partition table reads it. In the event loop."""
+    """The streams with pending pushes. The streams to followers write it and the partition table reads it, in the event
+    loop."""
 
     __slots__ = ("_awake", "_waiting")
 
     def __init__(self) -> None:
-        self._awake: dict[object, None] = {}  #: Streams that are about to make a message.
+        self._awake: dict[object, None] = {}  #: Streams on which a push is about to be sent.
         self._waiting: list[tuple[dict[object, None], Callable[[], None]]] = []
 
     def begin(self, stream: object) -> None:
@@ -25,7 +26,7 @@ class PendingPushes:
         self._awake[stream] = None
 
     def end(self, stream: object) -> None:
-        """gRPC has the message of ``stream``, or there is none. May be called often."""
+        """gRPC has the push of ``stream``, or the stream has no push to make. The method may be called often."""
         if stream not in self._awake:
             return
         del self._awake[stream]
@@ -37,7 +38,7 @@ class PendingPushes:
                 sent()
 
     def when_sent(self, sent: Callable[[], None]) -> None:
-        """Call ``sent`` when all streams that are about to push have done so; at once when there are none."""
+        """Call ``sent`` when all streams that are about to push have done so, immediately if there are none."""
         if self._awake:
             self._waiting.append((dict(self._awake), sent))
         else:

@@ -1,10 +1,10 @@
-"""Translate the messages of a stream between brokers: protobuf to and from ``partition/messages.py``.
+"""Convert the messages of a replication stream between protobuf and ``partition/messages.py``.
 
     request = hello_to_proto(Hello(...)) ; hello_of(request)          a stream's first request
     request = request_to_proto(Request(...)) ; request_of(request)    every later one
     response = response_to_proto(Response(...)) ; response_of(response)
 
-Incoming messages are checked for their shape only (InvalidRequestError); lanes and machines check the meaning.
+Incoming messages are checked only for their shape (InvalidRequestError); the lanes check their meaning.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ..partition.messages import (
     Response,
 )
 
-ITEMS_MAX = 200_000  #: More items in one request are invalid: they would block the event loop for seconds.
+ITEMS_MAX = 200_000  #: A request with more items than this is invalid: it would block the event loop for seconds.
 
 _LANES = {
     Lane.LIVE: replication_pb2.REPLICATION_LANE_LIVE,
@@ -53,7 +53,7 @@ def hello_to_proto(hello: Hello) -> Any:
 
 
 def hello_of(request: Any) -> Hello:
-    """Parse a stream's first request. InvalidRequestError when it has no valid hello."""
+    """Parse a stream's first request. Raises InvalidRequestError if it has no valid hello."""
     if not request.HasField("hello"):
         raise InvalidRequestError("a Follow stream must begin with a hello")
     hello = request.hello
@@ -96,7 +96,8 @@ def request_to_proto(request: Request) -> Any:
 
 
 def request_of(message: Any) -> Request:
-    """Parse a later request. InvalidRequestError for one with a hello, or with more than ITEMS_MAX items."""
+    """Parse a later request of a stream. Raises InvalidRequestError for a request with a hello, or with more than
+    ITEMS_MAX items."""
     if message.HasField("hello"):
         raise InvalidRequestError("a Follow stream has a second hello")
     count = len(message.joins) + len(message.leaves) + len(message.acks) + len(message.cannot_append)
@@ -121,7 +122,8 @@ def request_of(message: Any) -> Request:
 
 
 def response_to_proto(response: Response) -> Any:
-    """Encode a response. Records are filled in place: a message added afterwards would be copied."""
+    """Encode a response. Records are written into their final message, because adding a finished submessage would copy
+    them."""
     message = replication_pb2.FollowResponse()
     for joined in response.joined:
         message.joined.add(
@@ -148,7 +150,8 @@ def response_to_proto(response: Response) -> Any:
 
 
 def response_of(message: Any) -> Response:
-    """Parse a response. A push's records are bytes of their own, and keep nothing of the message."""
+    """Parse a response. The records of a push are a separate bytes object, so they keep no other part of the message in
+    memory."""
     return Response(
         tuple([_joined_of(joined) for joined in message.joined]),
         tuple([Push(push.handle, push.records, push.high_watermark, push.log_start) for push in message.pushes]),

@@ -1,4 +1,4 @@
-"""Compaction: ``log.cleaner.threads`` threads for all directories of the broker (Kafka's LogCleaner).
+"""Compaction, by ``log.cleaner.threads`` threads for all directories of the broker (Kafka's LogCleaner).
 
     plan      the logs worth a cleaning, over all directories, most urgent first; rolls an active segment, also an idle
               one, whose records have waited longer than max.compaction.lag.ms
@@ -6,9 +6,9 @@
     rest      nothing is left: free the maps' memory, and plan again after log.cleaner.backoff.ms, or when a topic's
               settings change
 
-A log that cannot be cleaned is reported once (``LogUncleanable``) and skipped; the others continue. The threads of one
-setting of ``log.cleaner.*`` are a *crew*; when a setting changes, the crew ends (within a window of what it reads) and
-another one begins.
+A log that cannot be cleaned is reported once (``LogUncleanable``) and then skipped; cleaning of the other logs
+continues. A *crew* is the set of threads that run under one value of the ``log.cleaner.*`` settings. When a setting
+changes, the crew ends after the window that it is reading, and another crew starts.
 """
 
 from __future__ import annotations
@@ -49,19 +49,20 @@ from .retention import high_watermark_of
 logger = logging.getLogger(__name__)
 
 _IO_BUFFER_BYTES_MIN = 4096
-_BACKOFF_S_MIN = 0.1  #: Planning looks at every log: log.cleaner.backoff.ms=0 would use a whole core.
+#: Shortest pause between two plans. Planning examines every log, so log.cleaner.backoff.ms=0 would use a whole core.
+_BACKOFF_S_MIN = 0.1
 
 
 class _Job(NamedTuple):
-    """A log worth a cleaning."""
+    """A log that is worth cleaning, with its directory writer."""
 
     writer: DirectoryWriter
     partition: TopicPartition
 
 
 class Cleaners:
-    """See the module. ``start``, ``stop``, ``wake`` and ``retry`` belong to the event loop. ``uncleanable``: a counter
-    of the logs that are skipped."""
+    """See the module. Call ``start``, ``stop``, ``wake`` and ``retry`` in the event loop. ``uncleanable`` counts the
+    logs that are skipped."""
 
     def __init__(
         self,
@@ -81,7 +82,8 @@ class Cleaners:
         self._events = events
         self._loop = loop
         self._uncleanable = uncleanable or Counter()
-        #: One for the process: predictable hashes would allow two keys to collide on purpose.
+        #: One random hash key for the process: with predictable hashes, a client could make two record keys collide on
+        #: purpose.
         self._secret = os.urandom(16)
         self._crew: _Crew | None = None
         self._changing: asyncio.Task[None] | None = None
@@ -95,19 +97,20 @@ class Cleaners:
         self._begin()
 
     async def stop(self) -> None:
-        """Return when no thread works any more. The writers must still work: begun swaps are finished."""
+        """Stop cleaning; returns when no thread is working. Call this before the directory writers stop, because swaps
+        that have begun must finish."""
         self._unsubscribe()
         if self._changing is not None:
             await self._changing
         await self._end()
 
     def wake(self) -> None:
-        """Plan now: a topic's settings have changed."""
+        """Plan at once, because a topic's settings have changed."""
         if self._crew is not None:
             self._crew.wake()
 
     def retry(self, topics: Iterable[str] | None = None) -> None:
-        """Try failed logs of these topics (None: all) again."""
+        """Try again to clean the failed logs of these topics (of all topics, if None)."""
         chosen = None if topics is None else frozenset(topics)
         for writer in self._writers():
             manager = writer.directory.compaction
@@ -151,7 +154,7 @@ class Cleaners:
         await asyncio.to_thread(thread.join)
 
     def plan(self) -> list[_Job]:
-        """Every log worth a cleaning now, most urgent first."""
+        """Every log that is worth cleaning now, most urgent first."""
         found: list[tuple[Target, DirectoryWriter]] = []
         for writer in self._writers():
             directory = writer.directory
@@ -164,7 +167,8 @@ class Cleaners:
         return [_Job(writer, target.topic_partition) for target, writer in found]
 
     def _roll_overdue(self, writer: DirectoryWriter, logs: Iterable[PartitionLog]) -> None:
-        """Roll active segments whose records have waited too long, also idle ones: only sealed ones are compacted."""
+        """Roll active segments with records that have waited too long, even in idle logs, because only closed segments
+        are compacted."""
         for log in logs:
             try:
                 if log.waits_for_compaction():
@@ -183,11 +187,11 @@ class Cleaners:
         return directory.compaction.plan(logs, stable_offset_of=stable_offset_of, now_ms=self._clock.now_ms())
 
     def clean(self, cleaner: Cleaner, job: _Job, should_stop: Callable[[], bool]) -> bool:
-        """Clean one log; True when it made progress."""
+        """Clean one log; returns True if the cleaning made progress."""
         writer, partition = job
         directory = writer.directory
         log = directory.get(partition)
-        # The plan may be old: the log was cut meanwhile, or cleaned.
+        # The plan may be outdated: the log was truncated or cleaned after the plan was made.
         targets = [] if log is None else self._targets(directory, {partition: log})
         if log is None or not targets:
             return False
@@ -217,7 +221,7 @@ class Cleaners:
         return True
 
     def _in_turn(self, writer: DirectoryWriter, log: PartitionLog, action: Callable[[], bool]) -> bool:
-        """Run ``action`` on the directory's writer, while it runs nothing else, and wait for the result."""
+        """Run ``action`` on the directory writer, while the writer does nothing else, and wait for the result."""
         result: concurrent.futures.Future[bool] = concurrent.futures.Future()
 
         def ended(done: asyncio.Future[bool]) -> None:
@@ -255,7 +259,7 @@ class Cleaners:
 
 
 class _Crew:
-    """The threads of one setting."""
+    """The threads that clean under one value of the settings."""
 
     def __init__(self, cleaners: Cleaners, settings: BrokerSettings) -> None:
         self._cleaners = cleaners
@@ -273,7 +277,7 @@ class _Crew:
         self._changed = threading.Condition()
         self._jobs: deque[_Job] = deque()
         self._is_planning = False
-        self._plan_again = True  #: Whether planning before the backoff is over can help.
+        self._plan_again = True  #: Whether it is worth planning before the backoff ends.
         self.threads = [
             threading.Thread(target=self._work, name=f"cleaner-{number}", daemon=True) for number in range(count)
         ]
@@ -323,7 +327,7 @@ class _Crew:
         )
 
     def _next_job(self) -> _Job | None:
-        """The next log; plans again when none is left and something has changed. None: rest."""
+        """The next log to clean. Plans again when no log is left and a change makes a new plan useful. None: rest."""
         with self._changed:
             while self._is_planning and not self._stop.is_set():
                 self._changed.wait()

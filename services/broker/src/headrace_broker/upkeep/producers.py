@@ -1,8 +1,9 @@
-"""Expires idle producers: one task for all logs of the broker (KIP-854).
+"""Expire idle producers, with one task for all logs of the broker (KIP-854).
 
-Every ``producer.id.expiration.check.interval.ms`` it checks the tables of all logs, some at a time, on a thread. The
-directory's writer then removes the producers that still have not written for ``producer.id.expiration.ms``. What counts
-is the time of a producer's last append on this broker, not the timestamps of its records (core/log/producer_state.py).
+Every ``producer.id.expiration.check.interval.ms`` the task checks the producer tables of all logs on a thread, a few
+logs at a time. The directory writer then removes the producers that have still not written for
+``producer.id.expiration.ms``. The expiry depends on the time of a producer's last append on this broker, not on the
+timestamps of its records (core/log/producer_state.py).
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from ..threads import WorkThreads
 logger = logging.getLogger(__name__)
 
 _LOGS_AT_ONCE = 64  #: Logs checked together.
-#: Producers that the writer removes at a time. Appends to the directory wait some milliseconds meanwhile.
+#: Most producers that the directory writer removes in one step. Appends to the directory wait some milliseconds for
+#: each step.
 _FORGOTTEN_AT_ONCE = 10_000
 
 
@@ -35,7 +37,7 @@ class _Found(NamedTuple):
 
 
 class ProducerExpiry:
-    """See the module. Lives in the event loop."""
+    """See the module. The task that expires idle producers; call its methods in the event loop."""
 
     def __init__(
         self,
@@ -52,7 +54,7 @@ class ProducerExpiry:
         self._changed = asyncio.Event()
 
     def begin(self) -> None:
-        """Start its thread, before ``run``."""
+        """Start the thread of the checks; call this before ``run``."""
         self._threads.begin()
 
     async def run(self) -> None:
@@ -80,7 +82,7 @@ class ProducerExpiry:
             self._changed.set()
 
     async def check(self) -> int:
-        """One pass over all logs; returns the number of removed producers."""
+        """Check all logs once; returns the number of removed producers."""
         gone = 0
         for writer in self._writers():
             logs = [log for log in writer.directory.logs.values() if len(log.producers)]
@@ -91,7 +93,7 @@ class ProducerExpiry:
         return gone
 
     def _look(self, logs: list[PartitionLog]) -> list[_Found]:
-        """Runs in a thread."""
+        """Find idle producers; runs on a thread."""
         now_ms, expiration_ms = self._clock.monotonic_ms(), self._settings.current.producer_expiration_ms
         found = [_Found(log, log.producers.expired(now_ms, expiration_ms)) for log in logs]
         return [item for item in found if item.producer_ids]

@@ -1,13 +1,14 @@
-"""Removes old segments: one task for all logs of the broker.
+"""Remove old segments, with one task for all logs of the broker.
 
-Every ``log.retention.check.interval.ms`` it walks over the logs, some at a time, so that 5,000 of them never stall the
-loop. A thread finds logs with expired segments (it may read from the disk). The directory's writer removes these
-segments, and the leaders learn their new log start. The task also removes deleted files when their delay is over.
+Every ``log.retention.check.interval.ms`` the task checks all logs, a few at a time, so that 5,000 logs never stall the
+event loop. A thread finds the logs with expired segments, because the check may read from the disk. The directory
+writer removes these segments, and the partition leaders get the new log start. The task also deletes the files of
+removed segments when their delay is over.
 
-A follower's log starts where its leader's does (``FollowerReplica``), and is skipped here.
+A follower's log starts where its leader's log starts (``FollowerReplica``), so the task skips followers.
 
-A full directory does not wait: deleted files are removed at once, and retention checks its logs, now and at every tick
-until it has room again.
+A full directory does not wait for the delay: its removed segments' files are deleted at once. Retention checks its logs
+now and at every tick until it has room again.
 """
 
 from __future__ import annotations
@@ -33,19 +34,21 @@ from ..threads import WorkThreads
 logger = logging.getLogger(__name__)
 
 LOGS_AT_ONCE = 64  #: Logs judged together.
-#: Logs that the writer changes at a time. Appends to the directory wait some milliseconds meanwhile.
+#: Most logs that the directory writer changes in one step. Appends to the directory wait some milliseconds for each
+#: step.
 CHANGED_AT_ONCE = 8
-TICK_S = 5.0  #: Interval of checks for due files and full directories.
+TICK_S = 5.0  #: Seconds between two checks for expired segments, due deletions of files, and full directories.
 
 
 def high_watermark_of(log: PartitionLog, directory: LogDirectory, partitions: PartitionTable) -> int:
-    """A led partition's high watermark; else the last checkpointed one, which is never above it."""
+    """High watermark of a partition that this broker leads; for any other partition the last checkpointed value, which
+    is never higher."""
     leader = partitions.leader_of(log)
     return directory.high_watermark(log.topic_partition) if leader is None else leader.high_watermark
 
 
 class Retention:
-    """See the module. Lives in the event loop."""
+    """See the module. The task that removes old segments; call its methods in the event loop."""
 
     def __init__(
         self,
@@ -67,7 +70,7 @@ class Retention:
         self._is_first = True
 
     def begin(self) -> None:
-        """Start its thread, before ``run``."""
+        """Start the thread of the checks; call this before ``run``."""
         self._threads.begin()
 
     async def run(self) -> None:
@@ -92,7 +95,7 @@ class Retention:
             self._threads.close()
 
     def disk_is_full(self) -> None:
-        """Check at once, not at the next tick."""
+        """Check full directories at once, without waiting for the next tick."""
         self._changed.set()
 
     def _settings_changed(self, old: BrokerSettings, new: BrokerSettings) -> None:
@@ -100,7 +103,8 @@ class Retention:
             self._changed.set()
 
     async def _tick(self, due_ms: float) -> None:
-        """Wait until something may be due: a check, a file, or (the tick) a full directory."""
+        """Wait until a check may be due: the regular one, the deletion of a file, or the check of a full directory at
+        each tick."""
         deleted = [at_ms for writer in self._writers() if (at_ms := writer.directory.deleted.next_due_ms) is not None]
         wait_ms = min([due_ms, *deleted]) - self._clock.monotonic_ms()
         with contextlib.suppress(TimeoutError):
@@ -109,12 +113,12 @@ class Retention:
         self._changed.clear()
 
     async def check(self) -> None:
-        """One pass over all logs."""
+        """Check all logs once."""
         for writer in self._writers():
             await self._check_directory(writer)
 
     async def make_room(self) -> None:
-        """Remove deleted files and expired segments in full directories."""
+        """Delete removed segments' files and expired segments in full directories."""
         for writer in self._writers():
             space = writer.space
             if space is None or not space.is_full:
@@ -128,7 +132,7 @@ class Retention:
                     await writer.run(space.measure)
 
     async def remove_due(self) -> None:
-        """Remove the deleted files whose delay is over."""
+        """Delete the files of removed segments whose delay is over."""
         now_ms = self._clock.monotonic_ms()
         for writer in self._writers():
             at_ms = writer.directory.deleted.next_due_ms
@@ -136,7 +140,7 @@ class Retention:
                 await self._threads.run(writer.directory.remove_deleted)
 
     async def _check_directory(self, writer: DirectoryWriter) -> int:
-        """Check one directory; returns how many logs lost segments."""
+        """Check the logs of one directory; returns how many logs lost segments."""
         directory, changed = writer.directory, 0
         logs = [log for log in list(directory.logs.values()) if not self._partitions.is_followed(log)]
         for start in range(0, len(logs), LOGS_AT_ONCE):
@@ -171,7 +175,8 @@ class Retention:
 
 
 def _judge(logs: Iterable[tuple[PartitionLog, int]]) -> list[tuple[PartitionLog, Expired]]:
-    """Verdicts for (log, its high watermark)..., on a thread. A log that cannot be judged keeps everything."""
+    """Find the expired segments of each (log, high watermark), on a thread. A log whose check fails keeps all its
+    segments."""
     verdicts = []
     for log, high_watermark in logs:
         try:

@@ -1,11 +1,12 @@
-"""Looks for damage in all logs of the broker: one thread, round after round.
+"""Look for damage in all logs of the broker, with one thread that works in rounds.
 
-A round reads every segment of every log, sealed or not, at ``log.scrub.bytes.per.second`` for each directory. It checks
-them like a reader's slice, and the indexes (``headrace_core.log.scrubbing``). What is still damaged at a second look is
-quarantined as if a reader had found it (``Roles.quarantine``: event, partition offline, marker); the log's owner
-rebuilds a damaged index. The position is kept in memory only: a restart begins a new round.
+A round reads every segment of every log, active segments included, at ``log.scrub.bytes.per.second`` for each
+directory. It checks the batches as a read does, and also checks the indexes (``headrace_core.log.scrubbing``). Records
+that are still damaged when they are read again are quarantined as if a reader had found the damage
+(``Roles.quarantine``). A damaged index is rebuilt by the directory writer. The position within a round is kept only in
+memory, so a restart begins a new round.
 
-The next round begins an hour after the last one began, at the earliest.
+A round begins at least an hour after the start of the previous one.
 """
 
 from __future__ import annotations
@@ -30,11 +31,12 @@ from ..settings import BrokerSettings, LiveSettings
 
 logger = logging.getLogger(__name__)
 
-ROUND_S_MIN = 3600.0  #: Least time from the beginning of one round to that of the next.
+ROUND_S_MIN = 3600.0  #: Shortest time in seconds from the start of one scrub round to the start of the next.
 
 
 class Scrubber:
-    """Call ``start`` and ``stop`` in the event loop; all other methods run on the scrubber's thread."""
+    """The scrubber's thread and its pace. Call ``start`` and ``stop`` in the event loop; all other methods run on the
+    scrubber's thread."""
 
     def __init__(
         self,
@@ -65,7 +67,7 @@ class Scrubber:
         self._thread.start()
 
     async def stop(self) -> None:
-        """End the thread. Idempotent; also before ``start``."""
+        """Stop the thread. Idempotent; may also be called before ``start``."""
         self._unsubscribe()
         thread, self._thread = self._thread, None
         if thread is None:
@@ -94,8 +96,8 @@ class Scrubber:
             self._rest(ROUND_S_MIN - (self._clock.monotonic_ms() - began_ms) / 1000, until_changed=False)
 
     def _rest(self, seconds: float | None, *, until_changed: bool = True) -> None:
-        """Wait for ``seconds`` (None: without limit). Returns earlier when the scrubber stops and, with
-        ``until_changed``, when the rate changes."""
+        """Wait for ``seconds`` (without a limit, if None). Returns earlier if the scrubber stops or, with
+        ``until_changed``, if the rate changes."""
         due_ms = None if seconds is None else self._clock.monotonic_ms() + seconds * 1000
         with self._woken:
             while not self._stopping:
@@ -113,7 +115,7 @@ class Scrubber:
         return self._settings.current.scrub_bytes_per_second
 
     def _spend(self, size: int) -> None:
-        """Wait until the pace allows so many bytes more; while the rate is 0, until it changes."""
+        """Wait until the rate allows ``size`` more bytes; while the rate is 0, wait until it changes."""
         while not self._rate() and not self._stopping:
             self._rest(None)
         rate = self._rate() * max(len(self._writers()), 1)
@@ -124,7 +126,7 @@ class Scrubber:
         self._limiter[1].spend(size)
 
     def scrub_all(self) -> None:
-        """One round over the present logs."""
+        """Check all logs that exist now, in one round."""
         began_ms, segments, size = self._clock.monotonic_ms(), 0, 0
         for writer in self._writers():
             for partition in sorted(writer.directory.logs):
@@ -152,7 +154,8 @@ class Scrubber:
             if log.cuts == cuts and not cuts % 2:  # else it was truncated while its indexes were rebuilt
                 self._call(functools.partial(self._on_damage, log, error))
         except (OSError, ServerBusyError) as error:
-            # The file was removed, no descriptor is left, or the disk fails, which its readers will report.
+            # The segment was deleted, no file descriptor is free, or the disk fails. The log's readers will report a
+            # failing disk.
             if segment in log.segments:
                 logger.warning("cannot scrub %s: %s", segment.path, error)
         return 0

@@ -1,4 +1,5 @@
-"""All upkeep together, for the composition root: started when the broker serves, stopped before its writers close."""
+"""All background work together, for app.py, which starts it when the broker serves and stops it before the directory
+writers close."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ from .scrubber import Scrubber
 
 
 class Upkeep:
-    """Lives in the event loop. ``writers``: of the online directories."""
+    """Starts and stops all background tasks; call its methods in the event loop. ``writers`` returns the writers of the
+    online directories."""
 
     def __init__(
         self,
@@ -61,7 +63,8 @@ class Upkeep:
         self.scrubber.start()
 
     async def stop(self) -> None:
-        """When this returns, nothing is in progress. Idempotent; also before ``start``."""
+        """Stop all background work; when this returns, none is in progress. Idempotent; may also be called before
+        ``start``."""
         tasks, self._tasks = self._tasks, []
         if not tasks:
             return
@@ -74,8 +77,8 @@ class Upkeep:
         await self.scrubber.stop()
 
     def metadata_changed(self, delta: MetadataDelta) -> None:
-        """Call after the change is in effect: topics with new settings (their own, or a broker default) may have become
-        worth a cleaning, or cleanable."""
+        """Call this when the change is in effect. Topics with new settings (the topic's own, or a broker default) may
+        now be worth cleaning, or be cleanable again."""
         if any(kind is ConfigResourceType.BROKER for kind, _ in delta.configs):
             self.cleaners.retry()
         elif delta.configs:

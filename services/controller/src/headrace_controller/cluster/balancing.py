@@ -33,10 +33,11 @@ from .decision import Decision, View
 from .rebalance import plan
 from .requests import DrainBroker, Drained, UnregisterBroker
 
-#: Moves of one plan: a decision of the metadata log, and 0.3 s of planning with 100,000 partitions.
+#: Most replica moves of one plan: with 100,000 partitions, planning takes 0.3 s and makes one decision of the metadata
+#: log.
 PLAN_MOVES_MAX = 1_000
-FRUITLESS_MS = 30_000.0  #: Pause after a plan that could not do anything.
-MOVES_LEVEL = 2  #: The metadata.version with records for queued moves (headrace_core.metadata.features).
+FRUITLESS_MS = 30_000.0  #: Milliseconds to pause after a plan that found no possible move.
+MOVES_LEVEL = 2  #: The first metadata.version with records for queued moves (headrace_core.metadata.features).
 ENABLE_KEY = "auto.rebalance.enable"
 _NO_LOAD = BrokerLoad()
 

@@ -28,9 +28,9 @@ from . import elections, internal_topics
 from .decision import Decision, View
 from .requests import AlterConfigs, AlterResource, ConfigOp, ConfigResult, OpKind
 
-#: A longer value is an attack or a mistake; every node keeps every value in memory.
+#: A longer configuration value is an attack or a mistake; every node keeps every value in memory.
 VALUE_CHARACTERS_MAX = 10_000
-#: Settings of one request: they are one entry of the log, sent and flushed together (as in Kafka).
+#: Most bytes of settings in one request, because the request becomes one entry of the metadata log (as in Kafka).
 SETTINGS_BYTES_MAX = 8 << 20
 
 
@@ -65,8 +65,8 @@ def alter(view: View, request: AlterConfigs) -> Decision:
         else:
             records += made
             results.append(ConfigResult(item.resource))
-    # A lower min.insync.replicas may make a partition's ISR large enough. Its ELR is then emptied in the same batch:
-    # from there on the leader commits records that the ELR's members do not have.
+    # A lower min.insync.replicas may make a partition's ISR large enough to commit records again. The same batch then
+    # empties the partition's ELR: the leader commits records from here on that members of the ELR do not have.
     records += elections.after_min_insync_changed(view, records)
     return Decision(() if request.validate_only else tuple(records), tuple(results))
 
@@ -105,7 +105,7 @@ def _alter_one(image: MetadataImage, item: AlterResource) -> list[MetadataRecord
     changes: dict[str, str | None] = {}
     for op in item.ops:
         gone = op.kind is OpKind.DELETE
-        # An entry may always be removed, also one that is invalid now.
+        # A configuration entry can always be removed, even if its value is invalid now.
         key = None if gone and op.name in own else _altered_key(declared, op, item.resource)
         key_name = op.name if key is None else key.name
         if key_name in changes:
@@ -129,7 +129,7 @@ def _check_together(image: MetadataImage, resource: ConfigResource, changes: Map
     if kind is ConfigResourceType.TOPIC:
         TOPIC.check_together(topic_config(after, name), touched=changes)
         return
-    # Compare the settings of all brokers with those of single brokers.
+    # Check the brokers' common settings against the settings of each single broker.
     own = (int(broker) for of, broker in after.configs if of is ConfigResourceType.BROKER and broker)
     for broker_id in (int(name),) if name else (-1, *own):
         SERVER.check_together(broker_values(after, broker_id, {}), touched=changes)

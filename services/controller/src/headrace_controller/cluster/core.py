@@ -144,7 +144,7 @@ DUTIES = (
     Duty("leaders", leaders.balance, lambda settings: settings.leader_imbalance_check_interval_seconds * 1_000),
 )
 
-STEP_MS = 100  #: Pause between two steps of a duty that looks at everything, for other work.
+STEP_MS = 100  #: Milliseconds between two steps of a duty that examines all partitions, so that other work can run.
 
 
 class ClusterCore:

@@ -63,7 +63,7 @@ from .leadership import Hindered
 UNCLEAN_KEY = "unclean.leader.election.enable"
 MIN_INSYNC_KEY = "min.insync.replicas"
 
-ELR_LEVEL = 2  #: The metadata.version that eligible leader replicas need (headrace_core.metadata.features).
+ELR_LEVEL = 2  #: The first metadata.version with eligible leader replicas (headrace_core.metadata.features).
 
 
 class Election(enum.Enum):
@@ -130,7 +130,7 @@ class Electorate:
         """The last leader, if there is none now; of a partition that lost its leader at level 1, its ISR."""
         if leader != NO_LEADER or not self.has_elr:
             return ()
-        # (Of ``wanted``, not ``before``: it lacks a replica that returned with an empty disk.)
+        # (Read from ``wanted``, not from ``before``: ``wanted`` lacks a replica that returned with an empty disk.)
         known = wanted.last_known_elr or wanted.isr if before.leader == NO_LEADER else (before.leader,)
         return tuple(each for each in known if each in wanted.replicas)
 
@@ -169,7 +169,7 @@ class Electorate:
         weakened = topic.flush_weakened or self.image.flush_weakened
         if weakened or former.default_log_flush != "commit":
             return False
-        # An unassigned replica may have been in an offline directory.
+        # A replica without an assigned directory may have been in an offline directory.
         some_are_gone = bool(self.image.brokers[former.broker_id].offline_directories)
         return not (some_are_gone and partition.directory_of(former.broker_id) == UNASSIGNED_DIRECTORY)
 
@@ -332,5 +332,6 @@ def assigned(
         last_known_elr=tuple(each for each in partition.last_known_elr if each != broker_id),
     )
     record = partition_change(electorate, topic, number, wanted, lost=(broker_id,))
-    # Even without a change: increments the partition epoch, so that a pending proposal with the old replica is refused.
+    # Write a record even without a change: it increments the partition epoch, so a pending AlterPartition with the old
+    # replica is refused.
     return record or PartitionChangeRecord(topic.topic_id, number, partition.partition_epoch + 1)

@@ -21,7 +21,7 @@ from .decision import Decision, View
 from .elections import Election, Electorate, partition_change
 from .requests import ElectionResult, ElectionType, ElectLeaders
 
-BALANCED_AT_ONCE = 1_000  #: Leaders moved by one decision of the balancing, as in Kafka.
+BALANCED_AT_ONCE = 1_000  #: Most leader elections in one decision of the preferred leader balancing, as in Kafka.
 
 
 def elect(view: View, request: ElectLeaders) -> Decision:

@@ -23,7 +23,7 @@ from typing import NamedTuple
 from headrace_core.errors import InvalidRequestError
 from headrace_core.metadata import BrokerImage, MetadataImage, PartitionImage
 
-EVERYWHERE = b""  #: In place of a directory's id: the whole broker.
+EVERYWHERE = b""  #: Stands for the whole broker where a directory's id is expected.
 _ID_BYTES, _ITEMS_MAX, _REASON_MAX = 16, 1_001, 100
 
 
@@ -35,7 +35,7 @@ class CannotLead(NamedTuple):
     reason: str
 
 
-#: Broker id -> its last report; without brokers that can lead everywhere.
+#: Broker id -> the broker's last report of what it cannot lead; brokers without a limit have no entry.
 Hindered = Mapping[int, tuple[CannotLead, ...]]
 
 

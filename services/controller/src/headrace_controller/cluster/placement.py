@@ -16,7 +16,7 @@ from headrace_core.errors import InvalidReplicationFactorError
 from headrace_core.metadata import BrokerImage, BrokerLoad
 from headrace_core.plurals import counted
 
-_LOOKS_MAX = 20_000  #: Bound of the attempts to even out one topic: with uneven racks there may be no solution.
+_LOOKS_MAX = 20_000  #: Most attempts to place one topic evenly: with uneven racks there may be no solution.
 
 
 class _Slot:
@@ -128,7 +128,7 @@ class Placer:
 
         def order(i: int) -> tuple[bool, int, int, int]:
             slot = slots[i]
-            # Brokers without a rack are unrelated, so "no rack" never counts as taken.
+            # Brokers without a rack are independent of each other, so "no rack" never counts as a used rack.
             used = slot.rack is not None and slot.rack in racks
             return used, slot.topic_replicas, slot.replicas, (i - leader - 1 - turn) % len(slots)
 

@@ -44,9 +44,10 @@ from .rebalance import planned_replicas
 from .requests import AlterPartitionReassignments, Reassignment, ReassignmentResult
 from .throttles import Copying
 
-_STEP = 100  #: Reassignments that one upkeep decision completes or begins.
+_STEP = 100  #: Most reassignments that one upkeep decision completes or begins.
 _LOOK_AGAIN_MS = 5_000.0
-_LOOK = 2_000  #: Queued ones looked at: more than the free brokers of any cluster could begin.
+#: Most queued reassignments that one step examines: more than the free brokers of any cluster could begin.
+_LOOK = 2_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +164,7 @@ def begin(view: View) -> Decision:
     ledger = view.image.ledger
     if not ledger.queued:
         return Decision()
-    # Leaders change too often to compare: they are checked after a while.
+    # Leaders change too often to be part of the comparison; a full check runs every _LOOK_AGAIN_MS instead.
     where = (ledger.queued, ledger.reassigning, view.image.brokers, view.image.configs, view.now_ms // _LOOK_AGAIN_MS)
     if len(view.agenda.nothing_begins) == len(where) and all(map(_is_same, view.agenda.nothing_begins, where)):
         return Decision()

@@ -29,7 +29,7 @@ Key = tuple[bytes, int]  #: (topic id, partition number)
 
 _Edges = dict[int, dict[int, dict[Key, None]]]  #: leader -> another replica -> the partitions that both have
 
-#: How many replicas of a broker are examined before the best of these moves: topics are spread well, not perfectly.
+#: Most replicas of a broker that are examined before the best of them is moved: topics are spread well, not perfectly.
 _CANDIDATES_MAX = 64
 
 

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 
 from .leadership import CannotLead, Hindered, with_reported
 
-#: Time from a registration to the first heartbeat, which is sent at once, over a new connection.
+#: Milliseconds from a broker's registration to its first heartbeat, which the broker sends at once on a new connection.
 FIRST_HEARTBEAT_MS = 2_000.0
 
 
@@ -36,13 +36,15 @@ FIRST_HEARTBEAT_MS = 2_000.0
 class Session:
     broker_epoch: int
     last_contact_ms: float
-    #: Silence that ends the session: FIRST_HEARTBEAT_MS after a registration, then the session timeout.
+    #: Milliseconds of silence that end the broker's session: FIRST_HEARTBEAT_MS after a registration, later the session
+    #: timeout.
     silence_max_ms: float
     metadata_offset: int = 0
     connected: bool = True
-    stream: int | None = None  #: Stream of its latest heartbeat; None: this leader has had none.
-    #: When the broker's stream broke (None: it did not break under this leader), and the grace period that began then,
-    #: in ms.
+    #: Number of the stream that carried the broker's latest heartbeat; None if this leader has had no heartbeat.
+    stream: int | None = None
+    #: When the broker's stream broke (None if it did not break under this leader), and the grace period from then on,
+    #: in milliseconds.
     broken_ms: float | None = None
     grace_ms: float = 0.0
     shutdown_offset: int | None = None
@@ -69,7 +71,8 @@ class BrokerSessions:
     def __init__(self, timeout_ms: float, grace_ms: float = 500) -> None:
         self.timeout_ms = timeout_ms
         self.grace_ms = grace_ms
-        #: Brokers that cannot lead now, and where; replaced whole, so that a view may keep it.
+        #: Brokers that cannot lead now, and the directories concerned. The mapping is replaced, never changed, so that
+        #: a view may keep it.
         self.hindered: Hindered = {}
         self._sessions: dict[int, Session] = {}
         self._breaks: dict[int, tuple[float, float]] = {}  # broker -> (last break of this epoch, its grace then)
@@ -191,8 +194,11 @@ class CoordinatorContact:
 class _Session:
     coordinator_epoch: int
     last_contact_ms: float
-    stream: int  #: Stream of its latest heartbeat; 0: only registered. -1: unknown to this leader.
-    #: Silence that ends the session: FIRST_HEARTBEAT_MS after a registration, then the session timeout.
+    #: Number of the stream that carried the coordinator's latest heartbeat; 0 after a registration alone, -1 if this
+    #: leader does not know it.
+    stream: int
+    #: Milliseconds of silence that end the coordinator's session: FIRST_HEARTBEAT_MS after a registration, later the
+    #: session timeout.
     silence_max_ms: float
     broken_at_ms: float | None = None
 
@@ -232,7 +238,8 @@ class CoordinatorSessions:
             if not contact.registering:
                 session.silence_max_ms = self._timeout_ms
         elif 0 <= session.stream <= contact.stream and session.broken_at_ms is None:
-            # Also a newer stream, which broke before its first heartbeat was decided.
+            # The broken stream may also be newer than the session's stream, if it broke before its first heartbeat was
+            # processed.
             session.broken_at_ms = contact.at_ms
 
     def is_gone(self, coordinator_id: int, coordinator_epoch: int, now_ms: float) -> bool:

@@ -200,7 +200,7 @@ def _assign_topic(
         return
     least, odd = divmod(len(shards), len(coordinators))
     held = Counter(owner for owner in shards.values() if owner in totals)
-    # Owners of most keep most, which moves least.
+    # Coordinators that own the most shards keep the most, so the fewest shards change their owner.
     order = sorted(coordinators, key=lambda each: (-held[each], totals[each], each))
     room = {each: least + (place < odd) for place, each in enumerate(order)}
     homeless = []

@@ -37,7 +37,7 @@ from .directories import first_directories
 from .placement import Placer, too_few_brokers
 from .requests import CreatePartitions, CreateTopics, DeleteTopics, MorePartitions, NewTopic, TopicResult
 
-METADATA_TOPIC = "__cluster_metadata"  #: The metadata log is no topic: its name is reserved.
+METADATA_TOPIC = "__cluster_metadata"  #: The reserved name of the metadata log, which is not a topic.
 
 
 def create(view: View, request: CreateTopics) -> Decision:

@@ -55,10 +55,10 @@ from ..raft import QuorumStatus, ReplicaKey, ReplicaStatus, quorum_status
 from ..transport.wire import check_address
 from .cluster import BrokerSeen
 
-_UPDATES_MAX = 1_000  #: Updates in one UpdateFeatures.
+_UPDATES_MAX = 1_000  #: Most feature updates in one UpdateFeatures request.
 _DIRECTORY_BYTES = 16
-_TIMEOUT_MS_DEFAULT = 30_000  #: Kafka's request.timeout.ms, for requests without one.
-_LOOK_AGAIN_S = 0.05  #: Interval of checks whether a replica has caught up, or an earlier change is committed.
+_TIMEOUT_MS_DEFAULT = 30_000  #: Timeout in milliseconds of a request that names none (Kafka's request.timeout.ms).
+_LOOK_AGAIN_S = 0.05  #: Seconds between two checks whether a replica has caught up, or an earlier change is committed.
 
 T = TypeVar("T")
 
@@ -130,7 +130,7 @@ class AdminHandler(admin_pb2_grpc.AdminServicer):
 
     async def DescribeConfigs(self, request: admin_pb2.DescribeConfigsRequest, context: Any) -> Any:
         answer = admin_pb2.DescribeConfigsResponse()
-        # A description has dozens of entries, and costs as much as dozens of other items.
+        # One description lists dozens of configuration entries, so it costs as much as dozens of ordinary items.
         async with Turns(DESCRIPTION_ITEMS * len(request.resources)) as turns:
             for item in request.resources:
                 if turns.is_over():

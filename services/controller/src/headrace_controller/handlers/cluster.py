@@ -219,7 +219,8 @@ class ClusterHandler(cluster_pb2_grpc.ClusterServicer):
     async def ReadIndex(self, request: cluster_pb2.ReadIndexRequest, context: Any) -> Any:
         return await self._following.read(request)
 
-    VouchMetadata = ReadIndex  #: The former name, served for one more release (cluster.proto).
+    #: The former name of ReadIndex, which the controllers serve for one more release (cluster.proto).
+    VouchMetadata = ReadIndex
 
     def close(self) -> None:
         """End every stream."""

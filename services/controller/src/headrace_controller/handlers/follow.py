@@ -34,8 +34,10 @@ from headrace_protos.v1 import cluster_pb2
 from ..raft import SnapshotId
 from .read_index import Quorum, ReadIndexBarriers
 
-KEEP_ALIVE_S = 1.0  #: Longest pause of a follower's stream; it also asks for the age of its copy.
-SNAPSHOT_PART_BYTES = 1 << 20  #: Bytes of one part of a snapshot.
+#: Longest pause in seconds between two messages to a metadata follower; each message also confirms the age of its
+#: image.
+KEEP_ALIVE_S = 1.0
+SNAPSHOT_PART_BYTES = 1 << 20  #: Bytes of a snapshot in one message.
 
 Response = cluster_pb2.FollowMetadataResponse
 

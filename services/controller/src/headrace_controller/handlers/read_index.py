@@ -36,12 +36,15 @@ from headrace_core.metadata.freshness import Freshness, MetadataLag
 from headrace_core.rpc import ChannelPurpose, error_from_rpc, open_channel
 from headrace_protos.v1 import cluster_pb2, cluster_pb2_grpc
 
-#: A controller confirms the age of its own state when no request did so for this long.
+#: Seconds after which a controller without ReadIndex requests confirms the age of its own image.
 READ_INDEX_EVERY_S = 0.8
-RECENT_MS = 500  #: A barrier that began longer ago is no answer; a new, deferred one is.
-#: A barrier this old should have had successors. The next one is not deferred, so that the caller learns the error.
+#: A barrier that began more milliseconds ago than this does not answer a request; a new, deferred barrier does.
+RECENT_MS = 500
+#: If the last barrier began more milliseconds ago than this, later barriers have probably failed. The next barrier is
+#: then not deferred, so that the caller learns the error soon.
 OVERDUE_MS = 1_500
-BARRIER_TIMEOUT_S = 2.0  #: Time-out of a barrier. A leader without a majority resigns after one to two seconds.
+#: Timeout of a ReadIndex barrier in seconds. A leader without a majority resigns after one to two seconds.
+BARRIER_TIMEOUT_S = 2.0
 
 
 class Quorum(Protocol):
@@ -174,7 +177,7 @@ class ReadIndexBarriers:
             return index._replace(age_ms=age_ms)
         under_way = self._queues[True].under_way
         if under_way is not None and asked_ms - under_way[0] <= RECENT_MS:
-            # Everything committed before it began lies below its offset.
+            # The offset of a barrier covers every record that was committed before the barrier began.
             return (await asyncio.shield(under_way[1]))._replace(age_ms=asked_ms - under_way[0])
         return await self.read(is_deferred=age_ms <= OVERDUE_MS)
 
@@ -223,7 +226,7 @@ class ReadIndexBarriers:
                 if task is None or task.cancelling():
                     waiting.cancel()
                     raise
-                # gRPC cancels the calls of a closed channel; this task was not cancelled.
+                # gRPC cancels the calls of a closed channel with CancelledError, although this task was not cancelled.
                 waiting.set_exception(NetworkError("the connection to the controllers' leader was closed"))
             except BaseException:
                 waiting.cancel()
@@ -250,7 +253,8 @@ class ReadIndexBarriers:
             cluster_id=quorum.cluster_id, is_forwarded=True, is_deferred=queue.is_deferred
         )
         try:
-            # The former name of ReadIndex: a leader of the release before serves no other (cluster.proto).
+            # VouchMetadata is the former name of ReadIndex: a leader of the previous release serves only this name
+            # (cluster.proto).
             answer = await stub.VouchMetadata(request, timeout=BARRIER_TIMEOUT_S)
         except grpc.aio.AioRpcError as failure:
             raise error_from_rpc(failure, address) from None

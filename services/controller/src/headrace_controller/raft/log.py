@@ -40,7 +40,7 @@ class RaftLog:
         self._voters: list[tuple[int, VoterSet]] = list(stored.voters)
         #: Entries that are not durable yet.
         self._tail: list[Entry] = []
-        #: How many of the entries in ``_tail`` are being written.
+        #: Number of entries in ``_tail`` that are being written.
         self._handed = 0
         self._durable = stored.end_offset
         self._truncate_to: int | None = None

@@ -106,12 +106,14 @@ class RaftNode:
         self.settings = settings or RaftSettings()
         self.role = Role.FOLLOWER
         self.log = RaftLog(view, stored)
-        #: Everything below is committed. Not stored: a leader sends it again, or commits again.
+        #: All entries below this offset are committed. The commit offset is not stored: a leader sends it again, or
+        #: commits the entries again.
         self.committed = max(stored.start.place.offset, stored.committed)
-        #: False: this replica cannot write now (a full disk), so it does not stand for election. It follows and votes.
+        #: False while this replica cannot write (its disk is full): it does not stand for election, but follows and
+        #: votes.
         self.may_lead = True
         self._control = control
-        # A log may be ahead of a lost or older term file: a term is never reused.
+        # The log may have a higher term than a lost or outdated term file, and a term must never be used again.
         saved = stored.hard_state
         self._state = saved if saved.term >= self.log.last_term else HardState(self.log.last_term)
         self._saved = saved
@@ -248,8 +250,8 @@ class RaftNode:
             self._on_vote_request(sender, body)
             return
         if body.term < self.term and not (isinstance(body, VoteResponse) and body.is_pre_vote):
-            # The response to a pre-vote is not stale: ``term`` is the voter's own term, which may be lower. The term
-            # that the pre-vote was for is its ``asked_term``.
+            # A response to a pre-vote is never stale: its ``term`` is the voter's current term, which may be lower than
+            # ours. Its ``asked_term`` is the term that the pre-vote was for.
             self._answer_stale(sender, body)
             return
         if body.term > self.term:
@@ -264,7 +266,7 @@ class RaftNode:
                 self._follow(sender)
                 self.log.check_kept(body.committed, sender)
                 self._commit(body.committed)
-                # The answer mentions only the term. If the term is durable already, the answer need not wait for the
+                # The answer contains only the term. If the term is already durable, the answer need not wait for the
                 # disk.
                 say = self._send if self._state == self._saved else self._reply
                 say(sender, HeartbeatResponse(self.term, body.round))

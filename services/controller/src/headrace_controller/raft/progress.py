@@ -20,7 +20,8 @@ from .types import RaftSettings, SnapshotId, SnapshotResponse
 if TYPE_CHECKING:
     from .log import RaftLog
 
-CHUNK_RESEND_HEARTBEATS = 5  #: Answered heartbeats after which an unanswered chunk of a snapshot is sent again.
+#: If this many heartbeats are answered while a snapshot chunk is not, the leader sends the chunk again.
+CHUNK_RESEND_HEARTBEATS = 5
 
 
 class Mode(enum.Enum):
@@ -58,24 +59,25 @@ class Progress:
         self.mode = Mode.PROBE
         self.match = 0
         self.next_offset = next_offset
-        #: The leader's tick at which it sent the last heartbeat that the follower answered, or NEVER.
+        #: The leader's tick at which it sent the last heartbeat that the follower answered; NEVER if there is none.
         self.contact_at = NEVER
-        #: Ticks of the follower's last answer of any kind, and of its last answer when it had the whole log; or NEVER.
-        #: Only for descriptions of the quorum: old answers count too, so no decision may use these ticks.
+        #: The leader's ticks of the follower's last answer of any kind, and of its last answer with the whole log;
+        #: NEVER if there is none. These ticks also count old answers, so only descriptions of the quorum use them,
+        #: never decisions.
         self.answered_at = NEVER
         self.caught_up_at = NEVER
-        #: The leader's log end at the tick ``goal_at``. When ``match`` reaches it, the follower had caught up at that
-        #: tick.
+        #: The leader's log end at the tick ``goal_at``. When the follower's ``match`` reaches this offset, the follower
+        #: had caught up at that tick.
         self.goal = next_offset
         self.goal_at = NEVER
-        self.round = 0  #: Last answered round of heartbeats.
-        self.is_waiting = False  #: A probe or chunk is in flight.
+        self.round = 0  #: The last heartbeat round that the follower answered.
+        self.is_waiting = False  #: Whether a probe or a snapshot chunk is in flight.
         self.snapshot: SnapshotId | None = None
         self.position = 0  #: Position of the next chunk in ``snapshot``.
-        self.sent_committed = 0  #: Commit offset that was sent last.
+        self.sent_committed = 0  #: The commit offset that was last sent to the follower.
         self._in_flight: deque[tuple[int, int]] = deque()
         self._bytes = 0
-        self._unanswered = 0  #: Heartbeats answered since the chunk in flight was sent.
+        self._unanswered = 0  #: Number of heartbeats answered since the chunk in flight was sent.
 
     @property
     def may_send(self) -> bool:

@@ -27,7 +27,7 @@ class Rounds:
 
     def __init__(self, kept_ticks: int) -> None:
         self._kept_ticks = kept_ticks
-        self.latest = 0  #: Number of the last round of heartbeats that was sent; 0: no round.
+        self.latest = 0  #: Number of the last heartbeat round that was sent; 0 before the first round.
         self._first_at: deque[tuple[int, int]] = deque()  #: (tick, first round sent at it), ascending.
 
     def begin(self, tick: int) -> int:

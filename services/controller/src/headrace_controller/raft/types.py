@@ -13,9 +13,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-Draw = Callable[[int], int]  #: A random number from 0 to below its argument.
-NO_LEADER = -1  #: Id of an unknown leader.
-#: An unknown directory: of a sole voter that was configured but not formatted as one (KIP-853).
+Draw = Callable[[int], int]  #: Returns a random integer from 0 up to, and without, its argument.
+NO_LEADER = -1  #: The leader id while no leader is known.
+#: The directory id of a sole voter whose directory is unknown: it was configured, not formatted, as the voter
+#: (KIP-853).
 NO_DIRECTORY = bytes(16)
 
 
@@ -96,8 +97,8 @@ class VoterSet:
         return VoterSet.of((each for each in self.keys if each != key), dict(self.addresses))
 
 
-#: Returns the bytes of an entry that Raft itself proposes. Arguments: kind, term, base offset, and the voters (of the
-#: new term or, for a VOTERS entry, the new voters). The leader calls it once for each entry; all logs keep those bytes.
+#: Returns the bytes of an entry that Raft itself proposes. Arguments: kind, term, base offset, and the voters (of a
+#: VOTERS entry, the new ones). The leader calls it once for each entry, and the logs of all voters keep these bytes.
 EncodeControl = Callable[[EntryKind, int, int, VoterSet], bytes]
 
 
@@ -159,7 +160,7 @@ class VoteRequest:
     term: int
     end: Place
     is_pre_vote: bool = False
-    #: The leader requested this election (thesis, 3.10), so a voter that hears from it may vote.
+    #: The leader requested this election (thesis, 3.10), so a voter may vote although the leader is alive.
     is_transfer: bool = False
 
 
@@ -298,7 +299,7 @@ class Ready(NamedTuple):
     messages: tuple[Message, ...] = ()
     replies: tuple[Message, ...] = ()
     reads: tuple[ReadState, ...] = ()
-    reads_failed: tuple[object, ...] = ()  #: Reads that cannot be served: this node no longer leads.
+    reads_failed: tuple[object, ...] = ()  #: Contexts of reads that failed because this node no longer leads.
 
     @property
     def must_persist(self) -> bool:
@@ -313,11 +314,11 @@ class RaftSettings:
 
     election_ticks: int = 10
     heartbeat_ticks: int = 1
-    message_bytes_max: int = 1 << 20  #: Limit of the entries in one message.
-    in_flight_bytes_max: int = 8 << 20  #: Limit of the entries in flight to one follower.
+    message_bytes_max: int = 1 << 20  #: Most bytes of entries in one message.
+    in_flight_bytes_max: int = 8 << 20  #: Most bytes of entries in flight to one follower.
     in_flight_messages_max: int = 64
     snapshot_chunk_bytes: int = 1 << 20
-    learner_lag_max: int = 1_000  #: A learner that is behind by more offsets than this cannot become a voter.
+    learner_lag_max: int = 1_000  #: A learner that is more offsets behind the leader than this cannot become a voter.
 
     def __post_init__(self) -> None:
         if not 0 < self.heartbeat_ticks < self.election_ticks:

@@ -44,10 +44,10 @@ from .peers import Peer
 
 logger = logging.getLogger("headrace.controller")
 
-#: Pause between attempts at an absent node, and at one that refuses.
+#: Milliseconds between two connection attempts to an absent node (first and longest pause), and to a node that refuses.
 _RETRY_FIRST_MS, _RETRY_MOST_MS = 50, 1_000
 _REFUSED_MS = 5_000
-_STRANGERS_MAX = 1_000  #: Strangers remembered, so that each is logged once.
+_STRANGERS_MAX = 1_000  #: Most unknown replicas that are remembered, so that each of them is logged once.
 
 Envelope = raft_pb2.RaftEnvelope
 
@@ -71,7 +71,7 @@ class PeerLinks(raft_pb2_grpc.RaftServicer):
         self.key = key
         self.cluster_id = cluster_id
         self.address = address
-        self.undeliverable = 0  #: Messages to unknown replicas.
+        self.undeliverable = 0  #: Number of messages to unknown replicas, which were dropped.
         self._receive = receive
         self._peer_lost = peer_lost
         self._observe = observe
@@ -81,7 +81,7 @@ class PeerLinks(raft_pb2_grpc.RaftServicer):
         self._bootstrap: tuple[str, ...] = ()
         self._peers: dict[ReplicaKey, Peer] = {}
         self._said: dict[ReplicaKey, str] = {}
-        #: By replica; by an address while its replica is unknown.
+        #: The dialers by replica, or by address while the replica at the address is unknown.
         self._dialers: dict[ReplicaKey | str, _Dialer] = {}
         self._accepted: set[_Accepted] = set()
         self._strangers: set[str] = set()

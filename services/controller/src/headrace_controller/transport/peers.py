@@ -79,9 +79,9 @@ class Peer:
 
 URGENT_MAX = 256
 _KEPT_MAX = 8  #: ... without a connection.
-BULK_BYTES_MAX = 16 << 20  #: Raft has at most 8 MiB in flight to a follower (RaftSettings.in_flight_bytes_max).
+BULK_BYTES_MAX = 16 << 20  #: Raft has at most 8 MiB in flight to one follower (RaftSettings.in_flight_bytes_max).
 BULK_MAX = 1_024
-#: Size of one envelope, unless one message is larger; a heartbeat waits for so much at most.
+#: Largest envelope in bytes, unless one message is larger. A heartbeat waits for at most one envelope.
 ENVELOPE_BYTES = 256 << 10
 
 
@@ -96,7 +96,7 @@ class Outbox:
         self._bulk: deque[tuple[Body, int]] = deque()
         self._bulk_bytes = 0
         self.is_open = False
-        self.dropped = 0  #: Messages that were not sent.
+        self.dropped = 0  #: Number of messages that were dropped instead of sent.
 
     def __bool__(self) -> bool:
         return bool(self._urgent or self._bulk)

@@ -18,7 +18,9 @@ from ..driver import ControllerDriver
 
 logger = logging.getLogger("headrace.controller.registration")
 
-_INTERVAL_S = 1.0  #: Not urgent: only the next change of the level needs it.
+#: Seconds between two registration attempts. Registration is not urgent: only the next change of metadata.version needs
+#: it.
+_INTERVAL_S = 1.0
 _TIMEOUT_S = 5.0
 
 

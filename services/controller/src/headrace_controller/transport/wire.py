@@ -44,9 +44,9 @@ from ..raft import (
 from ..raft.types import Body
 
 _DIRECTORY_BYTES = 16
-#: A host name has at most 253 characters; voters' addresses are sent to every replica repeatedly.
+#: A host name has at most 253 characters; every replica receives the voters' addresses repeatedly.
 _ADDRESS_MAX = 261
-_SMALL_BYTES = 64  #: About the size of a message without records.
+_SMALL_BYTES = 64  #: Approximate bytes of a message without records.
 
 _KINDS = {
     EntryKind.DATA: raft_pb2.RaftEntry.KIND_DATA,

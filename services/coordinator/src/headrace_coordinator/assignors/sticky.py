@@ -79,7 +79,7 @@ def _deal(
             room[name] -= 1
         else:
             far.append(part)
-    # In turns, so that the partitions of a topic are spread.
+    # Deal the partitions to the members one by one, so that the partitions of a topic are spread.
     turns = deque(name for name in sorted(members, key=lambda each: (-room[each], each)) if room[name] > 0)
     for part in sorted(far):
         name = turns.popleft()

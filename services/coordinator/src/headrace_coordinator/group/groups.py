@@ -63,7 +63,8 @@ from .subscriptions import Topics, describes
 from .timing import Agenda, Ownership, Session, SteadyClock
 from .turn import Turn
 
-TICK_RECORDS_MAX = 1_000  #: Records after which a tick stops between two groups; the rest is due at once.
+#: After this many records a tick stops before the next group; the remaining groups are due at once.
+TICK_RECORDS_MAX = 1_000
 
 _FIELDS = ("rack", "client_id", "client_host", "rebalance_timeout_ms", "topics", "topic_regex", "assignor")
 
@@ -80,7 +81,8 @@ class Groups:
         self._clock = SteadyClock()
         self._ownership = Ownership() if awaits_proof else None
         self._rebalancing = Rebalancing(self._settings, self._topics, self._agenda)
-        self._unseen: set[str] = set()  #: Groups whose targets must be checked: another process made them.
+        #: Groups whose target assignment must be checked, because another process computed it.
+        self._unseen: set[str] = set()
 
     def replay(self, key: bytes, value: bytes | None, timestamp_ms: int) -> None:
         """Apply a record of one of the groups' kinds. CorruptLogError, UnsupportedVersionError."""
@@ -428,7 +430,8 @@ class Groups:
         if member_epoch < 0 and not member_id:
             return
         member = checks.known_member(self._state.groups.get(group_id), group_id, member_id)
-        # A smaller one fails only for lost partitions, which its commit decides; see check_epoch.
+        # A lower member epoch may still fetch, unless the member lost partitions, which check_commit decides (see
+        # check_epoch).
         if not member.current.first_epoch <= member_epoch <= member.current.epoch:
             checks.check_commit(self._state.groups[group_id], member, member_epoch, None)
 

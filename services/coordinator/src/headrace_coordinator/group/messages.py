@@ -27,7 +27,8 @@ from typing import NamedTuple
 Part = tuple[bytes, int]  #: (topic id, partition number)
 Parts = frozenset[Part]
 
-#: Member epochs that join, leave permanently, and leave as a static member that returns.
+#: Special member epochs of requests: join the group, leave it permanently, leave it as a static member that will
+#: return.
 JOIN_EPOCH, LEAVE_EPOCH, AWAY_EPOCH = 0, -1, -2
 
 NO_REVISION = 0

@@ -25,7 +25,7 @@ from .subscriptions import Topics
 from .timing import Agenda
 from .turn import Turn, reads_nothing
 
-THE_GROUP = ""  #: On the agenda, in place of a member's id: the group itself.
+THE_GROUP = ""  #: Stands for the group itself where the agenda expects a member's id.
 
 
 class Rebalancing:
@@ -115,7 +115,8 @@ class Rebalancing:
     def _advance_all(
         self, turn: Turn, group: Group, asking: Member | None, owned: Parts | None, begins_anew: bool
     ) -> None:
-        # Members that read nothing release first, then the one just heard, then the others take what is free.
+        # First the members that read no partition release theirs, then the member that sent the request, then the
+        # others take free partitions.
         waiting = group.reconciling()
         waiting.sort(key=lambda member: (not reads_nothing(member, turn.owned_ms), member is not asking))
         for member in waiting:

@@ -25,7 +25,9 @@ from headrace_core.errors import CorruptLogError, UnsupportedVersionError
 from ..state_machine import RecordKind, kind_of
 from .messages import Part, Parts
 
-VERSION = 1  #: The version that is written, and the newest that is read: fields at the end need no new one.
+#: The record version that is written, and the newest version that can be read. New fields at the end of a record need
+#: no new version.
+VERSION = 1
 
 PackedParts = tuple[tuple[bytes, tuple[int, ...]], ...]  #: ((topic id, (partition, ...)), ...), in order
 #: ((topic id, (partition, ...), (epoch of each, ...)), ...), in order

@@ -16,7 +16,7 @@ from .records import Key, StoryMove, StoryValue
 from .state import STORIES_MAX, Group, Member
 from .turn import Turn
 
-#: Moves of a rebalance, and bytes of its reason, that are kept.
+#: Limits of a rebalance's recorded history: partition moves, and bytes of the reason.
 MOVES_MAX, REASON_MAX = 200, 400
 
 
@@ -58,7 +58,8 @@ def go_on(turn: Turn, group: Group, *, began: bool = False) -> None:
 def _is_over(group: Group) -> bool:
     if group.said.target_epoch < group.said.epoch or group.reconciling():
         return False
-    # Partitions without an owner (the topic or the last reader is gone) do not delay the end.
+    # A partition without an owner, because its topic or its last reader was removed, does not delay the end of the
+    # rebalance.
     for part in [part for part in group.released if part not in group.owners]:
         del group.released[part]
     return not group.released

@@ -20,8 +20,9 @@ from headrace_core.metadata.shards import SHARD_TOPICS
 from ..assignors import TopicSpec
 from .messages import Topic
 
-PATTERN_BYTES_MAX = 1 << 20  #: Memory of one compiled pattern.
-REMEMBERED_MAX = 10_000  #: Resolved subscriptions that are cached: members of a group mostly have the same.
+PATTERN_BYTES_MAX = 1 << 20  #: Most bytes of memory for one compiled pattern.
+#: Most resolved subscriptions in the cache; the members of a group mostly have equal subscriptions.
+REMEMBERED_MAX = 10_000
 _DIGEST_MASK = (1 << 63) - 1
 
 

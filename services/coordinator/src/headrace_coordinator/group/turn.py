@@ -8,11 +8,12 @@ from .reconciling import Current
 from .records import CurrentValue, Key, TargetValue, Value, encode_key, encode_value, pack, pack_epochs
 from .state import Group, GroupsState, Member
 
-#: A decision up to this size is written whole or not at all. A larger decision (of a very large group) is written in
-#: parts, and after a crash the log may have only its first records. They are valid by themselves, because a decision
-#: releases partitions before it assigns them. The coordinator that replays them goes on from there.
+#: A decision of up to this many bytes is written whole or not at all. A larger decision (of a very large group) is
+#: written in parts, so after a crash the log may have only the first parts. Each part is valid by itself, because a
+#: decision releases partitions before it assigns them. The coordinator that replays an incomplete decision continues
+#: the rebalance from the replayed state.
 ATOMIC_BYTES_MAX = 256 * 1024
-DEPARTED_MAX = 64  #: Departures of a group that are kept, to answer former members.
+DEPARTED_MAX = 64  #: Most former members of a group that are remembered, to answer their requests with the reason.
 
 
 class Turn:

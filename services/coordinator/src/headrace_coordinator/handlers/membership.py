@@ -26,12 +26,12 @@ from . import messages
 
 logger = logging.getLogger("headrace.coordinator")
 
-UNANSWERED_MAX = 64  #: Unanswered requests of one stream above which it is not read.
-#: Unread bytes of answers above which the stream is not read, and nothing is pushed: the answer to the member's next
-#: heartbeat, which names an old revision, will have it.
+UNANSWERED_MAX = 64  #: When one stream has more unanswered requests than this, the stream is not read.
+#: When a client leaves more bytes unread than this, its stream is not read and gets no pushes. The answer to the next
+#: heartbeat, which names an old revision, will contain what the member missed.
 UNREAD_BYTES_MAX = 1024 * 1024
 
-FindShard = Callable[[str], ShardRunner]  #: The runner of a group's shard, or a HeadraceError.
+FindShard = Callable[[str], ShardRunner]  #: Returns the runner of a group's shard, or raises HeadraceError.
 
 
 class Members:
@@ -100,7 +100,7 @@ class MembershipStream(StreamHandler[Any]):
         self._unanswered = 0
         self._has_left = False
         self.who: tuple[str, str] | None = None  #: (group, member), once known.
-        self.runner: ShardRunner | None = None  #: Receiver of the last request.
+        self.runner: ShardRunner | None = None  #: The runner that received the last request.
 
     def on_request(self, request: Any) -> None:
         kind = request.WhichOneof("request")

@@ -42,7 +42,8 @@ class OffsetBook:
         if offsets is not None and offsets.pop(partition, None) is not None and not offsets:
             del self._by_group[group_id]
 
-    # A transaction's offsets count once it commits (KIP-98). Until then a stable fetch must wait for them (KIP-447).
+    # Offsets in a transaction count when the transaction commits (KIP-98). Until the transaction ends, a stable fetch
+    # must wait for them (KIP-447).
 
     def hold(self, group_id: str, partition: TopicPartition, producer_id: int) -> None:
         """An open transaction of this producer has an offset for the partition."""

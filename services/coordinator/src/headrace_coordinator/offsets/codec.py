@@ -24,11 +24,12 @@ from headrace_core.types import NO_EPOCH, TopicPartition
 from ..kafka_fields import FieldReader, varint
 from ..state_machine import RecordKind, kind_of
 
-#: A string's length is an int16. Version 4 could write a longer one, but Kafka's readers refuse it.
+#: Most bytes of a string, because the length of a string is an int16. Version 4 could write longer strings, but Kafka's
+#: readers refuse them.
 STRING_BYTES_MAX = 0x7FFF
 TOPIC_ID_BYTES = 16
 _NO_TOPIC_ID = bytes(TOPIC_ID_BYTES)
-#: The tagged fields of a value, up to the topic id: one of them, tag 0, its size.
+#: The tagged fields of a value before the topic id: one field, with tag 0, and its size.
 _ONE_TOPIC_ID = b"\x01\x00\x10"
 
 _INT16 = struct.Struct(">h")
@@ -123,8 +124,8 @@ def decode_value(value: bytes) -> CommittedOffset:
     )
 
 
-# A shard replays before it serves, so our own bytes are read quickly: twice as fast as field by field. Others go to the
-# general functions, which name the fault.
+# A coordinator replays a shard before it serves it, so values that Headrace wrote are decoded on a fast path (twice as
+# fast). All other bytes are decoded by the general functions, which name the fault.
 
 
 def _plain_key(key: bytes) -> CommitKey | None:

@@ -29,8 +29,8 @@ from .messages import LagStatus
 from .watermarks import Waiting
 
 WINDOW_COMMITS = 10
-COMMITS_APART_MS = 1_000  #: Closer commits share a place of the window.
-SILENCE_MS = 60_000  #: Least time that a window counts as covering while it is not full.
+COMMITS_APART_MS = 1_000  #: Commits that are closer together than this many milliseconds share one entry of the window.
+SILENCE_MS = 60_000  #: A window that is not full is taken to cover at least this many milliseconds.
 
 
 class Commit(NamedTuple):
@@ -47,7 +47,8 @@ class CommitWindow:
     __slots__ = ("_fields",)
 
     def __init__(self) -> None:
-        # Flat, three numbers a commit: a coordinator may have a hundred thousand windows. A lag of -1: unknown.
+        # A flat array with three numbers for each commit, because a coordinator may have a hundred thousand windows. A
+        # lag of -1 means that the lag is unknown.
         self._fields = array("q")
 
     @property

@@ -54,10 +54,10 @@ from .messages import (
 )
 from .retention import REMOVALS_PER_TICK, RetentionSettings, RetentionSweep
 
-_RECORD_OVERHEAD_BYTES = 32  #: Most bytes of a record beside its key and value: lengths, deltas, attributes.
+_RECORD_OVERHEAD_BYTES = 32  #: Most bytes of a record in addition to key and value: lengths, deltas and attributes.
 
-#: Age at which an offset with another topic id belongs to an older topic of the same name: by then every live
-#: coordinator knows the newer one.
+#: Age in milliseconds at which an offset with another topic id must belong to an older topic of the name: every live
+#: coordinator knows the newer topic after this time.
 NAMESAKE_AGE_MS = 60_000
 
 _ABSENT = CommittedOffset(NO_OFFSET)
@@ -188,7 +188,8 @@ class OffsetsLogic:
         if self._groups.exists(request.group_id):
             self._groups.check_fetch(request.group_id, request.member_id, epoch)
         elif epoch >= 0:
-            # Kafka answers "no offset" here. The member would use auto.offset.reset, and lose or repeat everything.
+            # Kafka answers "no offset" in this case. With "no offset" the member would use auto.offset.reset, and skip
+            # or repeat all records.
             raise UnknownMemberIdError(
                 f"member {request.member_id!r} asks for offsets of group {request.group_id!r}, which does not exist: "
                 "join it again"
@@ -217,9 +218,10 @@ class OffsetsLogic:
         found = offsets.get(partition, _ABSENT)
         topic_id = wanted.topic_id or self._id_of(wanted.topic) or found.topic_id
         if found.topic_id is not None and found.topic_id != topic_id:
-            # Of a deleted topic of the same name: no offset. Or of a new topic that only the shard's former owner knew:
-            # then "no offset" would send the consumer to auto.offset.reset. (A future timestamp comes from another
-            # clock, and must not stay young until that time.)
+            # The offset belongs to a deleted topic of this name, so the answer is "no offset". Or it belongs to a new
+            # topic that only the shard's former owner knew: "no offset" would then send the consumer to
+            # auto.offset.reset. (A timestamp in the future comes from another clock, so the age is the absolute
+            # difference.)
             if wanted.topic_id is None and abs(now_ms - found.commit_timestamp_ms) < NAMESAKE_AGE_MS:
                 error = UnknownTopicIdError(
                     f"{partition}: the offset was committed for another topic of this name: retry when this "

@@ -13,7 +13,7 @@ from headrace_core.types import NO_EPOCH, TopicPartition
 
 from .codec import CommittedOffset
 
-NO_OFFSET = -1  #: Kafka's answer for a group without a committed offset.
+NO_OFFSET = -1  #: The offset in Kafka's answer for a partition without a committed offset.
 
 
 class OffsetToCommit(NamedTuple):
@@ -134,11 +134,11 @@ class LagStatus(enum.Enum):
     STALL or REWIND; one partition with STOP, STALL or REWIND gives its group ERR."""
 
     OK = "OK"
-    WARN = "WARN"  #: The consumer works, and falls behind.
+    WARN = "WARN"  #: WARN: the consumer commits offsets, but its lag grows.
     ERR = "ERR"
-    STOP = "STOP"  #: No commit for longer than the window of commits covers.
-    STALL = "STALL"  #: Commits arrive, and their offset does not move.
-    REWIND = "REWIND"  #: The committed offset went back.
+    STOP = "STOP"  #: STOP: no commit has arrived for longer than the window of commits covers.
+    STALL = "STALL"  #: STALL: commits arrive, but the committed offset does not advance.
+    REWIND = "REWIND"  #: REWIND: the committed offset went back.
 
     @property
     def is_error(self) -> bool:

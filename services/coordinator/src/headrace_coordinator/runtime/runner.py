@@ -22,11 +22,12 @@ from .shard import Answer, Append, Became, Pause, Replay, Shard, ShardState, Tel
 
 logger = logging.getLogger("headrace.coordinator.shard")
 
-TICK_MS_MAX = 1_000  #: Longest sleep by the wall clock, which may be set.
-CLOCK_STEP_MS = 20  #: Divergence from the monotonic clock between two readings that counts as a set wall clock.
-_LOOKS_MAX = 5  #: Tries to read both clocks at once.
+TICK_MS_MAX = 1_000  #: Longest sleep in milliseconds, because the wall clock may be set in the meantime.
+#: If the wall clock and the monotonic clock differ by this many milliseconds more than before, the wall clock was set.
+CLOCK_STEP_MS = 20
+_LOOKS_MAX = 5  #: Most attempts to read both clocks at the same moment.
 
-Done = Callable[[object], None]  #: Called with a request's reply, or the HeadraceError.
+Done = Callable[[object], None]  #: Callback for the reply to a request, or for the HeadraceError.
 Take = Callable[[Sequence[tuple[bytes, bytes | None, int]]], None]
 
 

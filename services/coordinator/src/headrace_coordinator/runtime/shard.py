@@ -41,14 +41,16 @@ from headrace_core.errors import (
 from ..state_machine import ClockSet, Decision, Push, ShardRecord, StateMachine
 from .claims import Claim, encode_claim, is_claim
 
-#: Bytes gathered during an append, above which clients' requests are refused, never internal news (Shard.ask).
+#: Most bytes of records gathered during an append. Above it the shard refuses clients' requests, but never internal
+#: updates (Shard.ask).
 GATHERED_BYTES_MAX = 16 * 1024 * 1024
-BATCH_BYTES_MAX = 512 * 1024  #: Bytes of keys and values in a batch: well below max.message.bytes of the topic.
-#: Pauses before a shard is claimed again: doubled each time, up to the last.
+BATCH_BYTES_MAX = 512 * 1024  #: Most bytes of keys and values in a batch: well below max.message.bytes of the topic.
+#: Milliseconds before a shard is claimed again: the first pause and the longest pause. The pause doubles with each
+#: failure.
 PAUSE_MS, PAUSE_MS_MAX = 50, 2_000
-ANY_END = -1  #: ``expected_end`` of a claim: any log end.
+ANY_END = -1  #: The ``expected_end`` of a claim, which may be appended at any log end.
 
-#: Error of a failed append for its requests, as in Kafka's coordinator.
+#: Error codes of a failed append for which its requests get NOT_COORDINATOR, as in Kafka's coordinator.
 _RETRY_ELSEWHERE = ("NOT_LEADER_OR_FOLLOWER", "KAFKA_STORAGE_ERROR", "NOT_COORDINATOR")
 _TOO_LARGE = ("MESSAGE_TOO_LARGE", "RECORD_LIST_TOO_LARGE")
 
@@ -160,7 +162,7 @@ class Shard:
         self.claim = claim
         self.state = ShardState.CLAIMING
         self.attempt = 0
-        #: The state machine, while it serves; only this class changes it.
+        #: The shard's state machine while the shard serves, else None; only this class changes it.
         self.state_machine: StateMachine | None = None
         self._new_state_machine = new_state_machine
         self._gathered_bytes_max = gathered_bytes_max

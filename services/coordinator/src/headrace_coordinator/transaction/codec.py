@@ -25,8 +25,8 @@ from headrace_core.types import TopicPartition
 from ..kafka_fields import FieldReader, varint
 from .state import BUMPING_VERSION, NO_EPOCH, NO_PRODUCER_ID, Transaction, TransactionState
 
-TRANSACTION_KIND = 0  #: The key's kind, its first two bytes.
-ID_BYTES_MAX = 0x7FFF  #: A string's length is an int16.
+TRANSACTION_KIND = 0  #: The key's kind, in its first two bytes.
+ID_BYTES_MAX = 0x7FFF  #: Most bytes of a transactional id, because the length of a string is an int16.
 _PREPARED_TAG, _LAST_EPOCH_TAG = 1000, 1001
 
 _INT8 = struct.Struct(">b")
@@ -148,7 +148,7 @@ def _with_tagged_fields(transaction: Transaction, reader: FieldReader) -> Transa
 
 
 _COMPLETE = (TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT)
-_KAFKA_LAST_EPOCH = 32_766  #: The last epoch that Kafka gives to a producer.
+_KAFKA_LAST_EPOCH = 32_766  #: The last epoch that Kafka assigns to a producer.
 _READ = {
     0: FieldReader.int64,
     1: FieldReader.int64,

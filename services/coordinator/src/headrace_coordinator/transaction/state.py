@@ -28,11 +28,15 @@ from typing import NamedTuple
 
 from headrace_core.types import TopicPartition
 
-EPOCH_MAX = 32_767  #: Kafka's epochs are int16. A producer never gets the largest one; markers may carry it.
+#: Kafka's epochs are iThe largest producer epoch, because Kafka's epochs are int16.s never assigned to a producer, but
+#: markers may contain it.
+EPOCH_MAX = 32_767
 NO_PRODUCER_ID = -1
 NO_EPOCH = -1
-NO_TIMEOUT_MS = 2_147_483_647  #: Java's ``enable2Pc`` asks for no time-out by this value (KIP-939).
-BUMPING_VERSION = 2  #: The client's transaction version from which each end moves the epoch (KIP-890, part 2).
+NO_TIMEOUT_MS = 2_147_483_647  #: Java's ``enable2Pc`` asks for no transaction timeout with this value (KIP-939).
+#: The first client transaction version in which each end of a transaction increments the producer epoch (KIP-890, part
+#: 2).
+BUMPING_VERSION = 2
 
 
 class TransactionState(enum.IntEnum):
@@ -46,7 +50,7 @@ class TransactionState(enum.IntEnum):
     COMPLETE_ABORT = 5
 
 
-#: Decided, and markers are still missing.
+#: The outcome of the transaction is decided, and markers are still missing.
 PREPARING = (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
 COMMITTED = (TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT)
 

@@ -61,11 +61,14 @@ from .state import (
     TransactionState,
 )
 
-#: A transaction with more partitions than fit into a record of so many bytes is refused.
+#: Largest transaction record in bytes; a transaction with more partitions than fit into it is refused.
 RECORD_BYTES_MAX = 512 * 1024
-ABORTS_PER_TICK = 100  #: Transactions that one tick aborts for their time-out, and ids that one tick forgets.
+#: Most transactions that one tick aborts because of their timeout, and most ids that one tick expires.
+ABORTS_PER_TICK = 100
 EXPIRIES_PER_TICK = 1_000
-RETRY_MS = 1_000  #: After so long a time-out is tried again that needed a new producer id when there was none.
+#: Milliseconds until a timed-out transaction is tried again, if its abort needed a new producer id and none was
+#: available.
+RETRY_MS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,12 +89,13 @@ class TransactionsStateMachine:
     def __init__(self, new_producer_id: Callable[[], int], settings: TransactionSettings | None = None) -> None:
         self._new_producer_id = new_producer_id
         self._settings = settings or TransactionSettings()
-        self.transactions: dict[str, Transaction] = {}  #: By transactional id; only this class changes it.
-        #: The partitions without a marker of each transaction in PREPARE_*.
+        #: Transactions by transactional id; only this class changes the mapping.
+        self.transactions: dict[str, Transaction] = {}
+        #: For each transaction in PREPARE_*: the partitions whose markers are missing.
         self._missing: dict[str, frozenset[TopicPartition]] = {}
         #: (when it times out, transactional id, identity), also of transactions that have ended since.
         self._timeouts: list[tuple[int, str, ProducerIdentity]] = []
-        self._ahead_ms = 0  #: The wall clock minus the time that the time-outs count.
+        self._ahead_ms = 0  #: Difference between the wall clock and the time by which the transaction timeouts count.
         self._next_expiry_ms: int | None = None
         self._expiring: Iterator[str] | None = None
 
@@ -156,7 +160,8 @@ class TransactionsStateMachine:
         if before.state is TransactionState.ONGOING:
             if request.keep_prepared and before.is_undecided_for_ever:
                 return self._take_prepared(transactional_id, before, now_ms)
-            # The answer is an error, so that the producer asks again and gets an epoch of its own.
+            # The reply is an error, so the producer repeats InitProducerId and gets an epoch that no other producer
+            # has.
             fenced = request.expected is None
             decision = self._end(transactional_id, before, now_ms, commit=False, is_fence=True, forget_producer=fenced)
             return decision._replace(reply=_concurrent(transactional_id, self.transactions[transactional_id]))

@@ -31,7 +31,8 @@ from .brokers import Brokers, Leader
 
 logger = logging.getLogger("headrace.coordinator.shard")
 
-#: Errors of appends that surely were not made, or (a leader that has just resigned) whose retry detects the first.
+#: Error codes of appends that were certainly not made. After the error of a leader that just resigned, the retry
+#: detects an append that was made.
 _TRY_AGAIN = frozenset(
     (
         "NOT_LEADER_OR_FOLLOWER",
@@ -47,14 +48,16 @@ _TRY_AGAIN = frozenset(
         "NETWORK_EXCEPTION",
     )
 )
-_MOVED_S = 0.5  #: How long to wait for a leader's answer once the metadata names another one: it may be frozen.
-_TURN_RECORDS = 500  #: Records passed on in one turn of the event loop.
-_STUCK_S = 15.0  #: A replay without progress for so long is abandoned: its end may have been truncated.
+#: Seconds to wait for a leader's answer after the metadata names another leader, because the old leader may be frozen.
+_MOVED_S = 0.5
+_TURN_RECORDS = 500  #: Most records that are passed on before the event loop runs other tasks.
+#: After this many seconds without progress a replay is given up, because the log's end may have been truncated.
+_STUCK_S = 15.0
 _FETCH_WAIT_MS = 500
 
 Stream = Duplex[fetch_pb2.FetchRequest, fetch_pb2.FetchResponse]
 
-#: Takes (key, value, timestamp) of the next records.
+#: Receives (key, value, timestamp) of the next records.
 Take = Callable[[Sequence[tuple[bytes, bytes | None, int]]], None]
 
 

@@ -19,12 +19,12 @@ from .brokers import Brokers
 
 logger = logging.getLogger("headrace.coordinator.lag")
 
-#: Special times of ListOffsets: the high watermark, and the log's start.
+#: Special timestamps of ListOffsets: the high watermark, and the log start.
 _LATEST, _EARLIEST = -1, -2
 _TIMEOUT_S = 10.0
-_BATCH = 2_000  #: Partitions in one request.
+_BATCH = 2_000  #: Most partitions in one request.
 
-#: The partitions of interest to one shard, and where their high watermarks go.
+#: The partitions that a shard watches, and the callback for their high watermarks.
 Watched = tuple[Collection[TopicPartition], Callable[[WatermarksSeen], None]]
 
 
