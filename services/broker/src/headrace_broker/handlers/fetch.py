@@ -49,7 +49,7 @@ logger = logging.getLogger(__name__)
 
 DEFAULT_MAX_BYTES = 50 * 1024 * 1024
 DEFAULT_PARTITION_MAX_BYTES = 1024 * 1024
-#: Size limit of a fetch response, whatever the client allows: larger responses gain nothing and cost memory (decision
+#: Size limit of a fetch response, even if the client allows more: larger ones gain nothing and cost memory (decision
 #: 5).
 ANSWER_BYTES_MAX = 1024 * 1024
 #: When a stream has more bytes of unwritten responses than this, its next fetch request waits.
