@@ -1,4 +1,4 @@
-"""``python -m headrace_controller``: see headrace_core.node.arguments."""
+"""``python -m headrace_controller`` runs a controller; headrace_core.node.arguments describes its arguments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Composition root of a controller: builds its parts, starts and stops them in order."""
+"""The parts of a controller: this module builds them, and starts and stops them in order."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ def quorum_settings_of(config: NodeConfig) -> QuorumSettings:
 
 
 async def serve(config: NodeConfig, stop: asyncio.Event) -> None:
-    """Run a controller until ``stop`` is set; if cancelled, it stops at once. HeadraceError or OSError: it could not
-    start, or its disk failed or is corrupt."""
+    """Run a controller until ``stop`` is set; if cancelled, it stops at once. Raises HeadraceError or OSError if the
+    controller could not start, or if its disk failed or is corrupt."""
     clock = SystemClock()
     started_ms, started_at_ms = clock.monotonic_ms(), clock.now_ms()
     emitter = Emitter()
@@ -126,7 +126,7 @@ def _write_state(config: NodeConfig, state: RuntimeState) -> None:
 
 
 async def _first(*awaitables: Coroutine[Any, Any, Any] | asyncio.Task[None]) -> None:
-    """Wait for the first of them; raises the failure of a task."""
+    """Wait until the first of the tasks ends; raises its error, if it failed."""
     futures = [asyncio.ensure_future(each) for each in awaitables]
     try:
         await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
@@ -155,8 +155,9 @@ def _open_storage(config: NodeConfig, clock: SystemClock) -> MetadataStorage:
 
 
 def _check_voters(config: NodeConfig, storage: MetadataStorage) -> None:
-    """Refuse several voters on a directory without stored voters: an old release formatted it for a sole voter. Three
-    such controllers would be three clusters, and one that lost its log a second cluster."""
+    """Refuse several configured voters on a directory without stored voters, which an old release formatted for a sole
+    voter. Three controllers with such directories would form three clusters; if one of them lost its log, it would form
+    a second cluster."""
     unknown = VoterSet.of([])
     if storage.stored(unknown).start.voters is not unknown:
         return
@@ -180,7 +181,7 @@ def _check_voters(config: NodeConfig, storage: MetadataStorage) -> None:
 def _make_driver(
     config: NodeConfig, storage: MetadataStorage, clock: SystemClock, emitter: Emitter
 ) -> tuple[ControllerDriver, PeerLinks]:
-    """The driver and the links that carry its messages; not started yet."""
+    """Create the driver and the links that carry its messages, without starting them."""
     outgoing: list[PeerLinks] = []
     controller = QuorumController(
         ClusterCore(settings_of(config), new_id=random_id),
@@ -250,7 +251,8 @@ class _Handlers:
         self._node = NodeService(ROLE, lambda: config.node_id, lambda: storage.cluster_id, clock)
 
     def listeners(self) -> list[Listener]:
-        """The listeners, not started yet. InvalidConfigError: a controller has no such listener."""
+        """The controller's listeners, which are not started yet. Raises InvalidConfigError for a listener that
+        controllers do not have."""
         made = []
         for address in self._config.listeners:
             listener = Listener(
@@ -277,10 +279,10 @@ class _Handlers:
         return made
 
     def close(self) -> None:
-        """End the streams, so that a stopping server need not cut them."""
+        """End the streams, so that the stopping server need not cut them."""
         self._cluster.close()
 
     async def stop(self) -> None:
-        """Call after the listeners have stopped."""
+        """Stop the services; call this after the listeners have stopped."""
         await self.following.stop()
         await self._any_admin.close()

@@ -1,7 +1,7 @@
-"""Builds the published image from what is committed.
+"""Build the published metadata image from committed entries.
 
-A leader's own decisions are in the core as images already (``commit``). All else comes from the log on the disk,
-decided by other controllers or before a restart (``replay``), or from a snapshot (``replace``).
+A leader's own decisions already exist in the core as images (``commit``). Entries that other controllers decided, or
+that were decided before a restart, come from the log on the disk (``replay``) or from a snapshot (``replace``).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _REPLAY_BYTES = 1 << 18  #: Bytes of the metadata log that are replayed before t
 
 
 class Applier:
-    """See the module. ``image`` is the committed state, with everything below ``applied``."""
+    """See the module. ``image`` is the committed state after all entries below ``applied``."""
 
     def __init__(self, core: ClusterCore, storage: MetadataStorage, cluster_id: str, emitter: Emitter) -> None:
         self._core = core
@@ -60,11 +60,11 @@ class Applier:
 
     @property
     def applied(self) -> int:
-        """End of the log that is in the image."""
+        """End of the log entries that the image contains."""
         return self._core.committed.next_offset
 
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
-        """Call ``subscriber`` with each committed image from now on; returns a function that ends this."""
+        """Call ``subscriber`` with each newly committed image; returns a function that ends the subscription."""
         self._subscribers = (*self._subscribers, subscriber)
 
         def unsubscribe() -> None:
@@ -73,7 +73,7 @@ class Applier:
         return unsubscribe
 
     def commit(self, offset: int) -> None:
-        """On a leader: its decisions are committed below ``offset``."""
+        """A leader's decisions below ``offset`` are now committed: publish their images."""
         for image, delta in self._core.commit(offset):
             before = self.image
             self._publish(image, delta)
@@ -81,9 +81,9 @@ class Applier:
                 self._emitter.emit(event)
 
     def replay(self, offset: int, *, at_once: bool = False) -> None:
-        """Apply some of the log that is committed below ``offset`` and on this disk, or all of it ``at_once``.
-        CorruptLogError: the disk's log is damaged. UnsupportedVersionError, InconsistentClusterIdError: it is not for
-        this process."""
+        """Apply part of the committed log below ``offset`` that is on this disk, or all of it with ``at_once``. Raises
+        CorruptLogError if the log on the disk is damaged. Raises UnsupportedVersionError for a newer version, and
+        InconsistentClusterIdError for another cluster's log."""
         position = self.applied
         if position >= offset:
             return
@@ -111,7 +111,7 @@ class Applier:
         self._publish(image, delta)
 
     def replace(self, image: MetadataImage) -> None:
-        """Replace everything before by a snapshot's ``image``."""
+        """Replace the whole state by a snapshot's ``image``."""
         before = self.image
         self._core.replay(image)
         self._publish(image, MetadataDelta.between(before, image))
@@ -132,7 +132,8 @@ class Applier:
 
 
 def events_of(delta: MetadataDelta, before: MetadataImage, image: MetadataImage) -> Iterator[Event]:
-    """Yield the events of brokers and of the cluster's level between two images. Only the leader emits them."""
+    """Yield the events about brokers and about metadata.version for the change from one image to the next. Only the
+    leader emits these events."""
     for broker_id in sorted(delta.brokers):
         if broker_id in image.brokers:
             yield from _of_broker(broker_id, before, image)

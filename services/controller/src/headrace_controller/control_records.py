@@ -1,7 +1,7 @@
-"""Encode and decode Raft's own entries: Kafka's control records, so that its tools read our log.
+"""Encode and decode Raft's own entries as Kafka's control records, so that Kafka's tools can read the log.
 
-A LEADER_CHANGE is a LeaderChangeMessage (KIP-595), a VOTERS entry a KRaftVotersRecord (KIP-853). The leader that
-proposes one encodes it once; every log keeps those bytes.
+A LEADER_CHANGE entry is a LeaderChangeMessage (KIP-595), a VOTERS entry a KRaftVotersRecord (KIP-853). The leader that
+proposes such an entry encodes it once, and the logs of all voters keep the same bytes.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from .raft import Entry, EntryKind, ReplicaKey, VoterSet
 
 
 def encode_control(kind: EntryKind, term: int, base_offset: int, leader: int, voters: VoterSet, now_ms: int) -> bytes:
-    """The batch of an entry that Raft itself proposes. ``voters``: those of the term that ``leader`` (a node id) leads
-    or, for a VOTERS entry, the new ones. Equal arguments give equal bytes."""
+    """The batch of an entry that Raft itself proposes. ``voters``: the voters of the term that ``leader`` (a node id)
+    leads; for a VOTERS entry, the new voters. Equal arguments give equal bytes."""
     match kind:
         case EntryKind.LEADER_CHANGE:
             record = leader_change(leader, [(key.node_id, key.directory_id) for key in voters])
@@ -40,7 +40,8 @@ def encode_control(kind: EntryKind, term: int, base_offset: int, leader: int, vo
 
 
 def decode_entry(header: BatchHeader, data: bytes) -> Entry:
-    """The entry of one batch. CorruptLogError: not a control batch of Raft. UnsupportedVersionError: a newer one."""
+    """The entry of one batch. Raises CorruptLogError if the batch is no control batch of Raft. Raises
+    UnsupportedVersionError for a control record of a newer version."""
     kind, voters = EntryKind.DATA, None
     if header.is_control:
         record = _only_record(header, data)
@@ -57,12 +58,13 @@ def decode_entry(header: BatchHeader, data: bytes) -> Entry:
 
 
 def leader_change_of(entry: Entry) -> LeaderChange:
-    """The leader of the term that a LEADER_CHANGE began, and its voters."""
+    """The leader of the term that a LEADER_CHANGE entry began, and the voters of the term."""
     return parse_leader_change(decode_control_batch(entry.data)[0].value)
 
 
 def check_entry(entry: Entry) -> BatchHeader:
-    """The header of an entry's batch. CorruptMessageError: the batch is damaged, or belongs to another entry."""
+    """The header of an entry's batch. Raises CorruptMessageError if the batch is damaged, or belongs to another
+    entry."""
     header = check_batch(entry.data)
     said = (header.base_offset, header.next_offset, header.leader_epoch, header.size, header.is_control)
     wanted = (entry.base_offset, entry.next_offset, entry.term, len(entry.data), entry.kind is not EntryKind.DATA)
@@ -77,7 +79,7 @@ def check_entry(entry: Entry) -> BatchHeader:
 
 
 def voter_set(voters: Iterable[SnapshotVoter]) -> VoterSet:
-    """CorruptLogError when a node is named twice."""
+    """The voters of a record, as a VoterSet. Raises CorruptLogError if the record names a node twice."""
     found = tuple(voters)
     try:
         return VoterSet.of(

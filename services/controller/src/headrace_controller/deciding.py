@@ -1,4 +1,5 @@
-"""Turn requests into log entries: decided on the speculation, proposed to Raft, and accepted into it."""
+"""Turn requests into log entries: decide them on the speculative image, propose the records to Raft, and accept the
+decision."""
 
 from __future__ import annotations
 
@@ -26,8 +27,9 @@ _GROWTH = (CreateTopics, CreatePartitions, AlterConfigs, AlterPartitionReassignm
 
 
 class Decider:
-    """Decisions of an active leader on its core. ``raft`` is passed each time: after a full disk it is another one. A
-    pause of ``sleep_ms`` between two ticks proves nothing: the leader of an idle quorum sleeps for nearly so long."""
+    """Makes the decisions of an active leader on its core. ``raft`` is passed to each call, because a full disk
+    replaces the RaftNode. A gap of up to ``sleep_ms`` between two ticks is no pause, because the leader of an idle
+    quorum sleeps for nearly this long."""
 
     def __init__(self, core: ClusterCore, storage: MetadataStorage, clock: Clock, *, sleep_ms: float) -> None:
         self._core = core
@@ -39,7 +41,7 @@ class Decider:
 
     @property
     def end(self) -> int:
-        """End of the speculation: the next decision depends on everything below."""
+        """End of the speculative image: the next decision depends on all entries below it."""
         return self._core.speculative.next_offset
 
     def begin_turn(self) -> None:
@@ -47,16 +49,17 @@ class Decider:
 
     @property
     def has_decided_much(self) -> bool:
-        """Whether the rest should wait for the next turn."""
+        """Whether the remaining requests should wait for the next turn, because this turn has made many records."""
         return self.end >= self._turn_end
 
     def lead(self, now_ms: float) -> None:
-        """Begin a term as active leader."""
+        """Begin a term as the active leader."""
         self._last_tick_ms = now_ms
         self._core.lead(now_ms)
 
     def decide(self, request: Request, now_ms: float) -> Decision:
-        """Decide a request. Deciding changes nothing, so a bug in a rule fails that request only."""
+        """Decide a request. A rule only returns records and changes no state, so a bug in a rule fails only its own
+        request."""
         try:
             decision = self._core.decide(request, now_ms)
             if decision.records and isinstance(request, _GROWTH):
@@ -70,7 +73,7 @@ class Decider:
             return Decision(failure=UnknownServerError(f"{type(request).__name__}: {type(error).__name__}: {error}"))
 
     def propose(self, raft: RaftNode, decision: Decision) -> None:
-        """Put the decision into the log, and the speculation behind it."""
+        """Append the decision to the log, and apply it to the speculative image."""
         speculative = self._core.speculative
         if not decision.records:
             self._core.accept(decision, speculative.next_offset, speculative.epoch)
@@ -86,21 +89,22 @@ class Decider:
         self._core.accept(decision, entry.next_offset, entry.term)
 
     def skip(self, entry: Entry) -> None:
-        """Raft itself has appended an entry without a decision (new voters)."""
+        """Raft itself has appended an entry without a decision, such as new voters."""
         assert entry.base_offset == self._core.speculative.next_offset, "the log and the speculation have parted"
         self._core.skip(entry.next_offset, entry.term)
 
     def forgive_pause(self, now_ms: float) -> None:
-        """Call with each tick, before any decision: after a pause of this process, silence proves nothing, and sessions
-        start again. A sleep is no pause, however short the sessions are: they would never end."""
+        """Call this with each tick, before any decision. After a pause of this process, the nodes' silence proves
+        nothing, so their sessions start again. A planned sleep is no pause, however short the sessions are; otherwise
+        short sessions would never end."""
         paused_ms, self._last_tick_ms = now_ms - self._last_tick_ms, now_ms
         if paused_ms > max(self._core.settings.broker_session_timeout_ms / 2, self._sleep_ms):
             logger.warning("this process was paused for %.0f ms; the session of each broker starts again", paused_ms)
             self._core.stood_still(now_ms)
 
     def upkeep(self, raft: RaftNode, now_ms: float) -> None:
-        """Decide work that time demands, as far as this turn allows; the next tick continues. Each turn does some of
-        it, under any load of requests."""
+        """Decide work that is due by time, as much as this turn allows; the next tick continues. Each turn does some of
+        this work, even under a high load of requests."""
         for count in range(UPKEEP_MAX):
             if count and self.has_decided_much:
                 return

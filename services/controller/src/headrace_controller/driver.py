@@ -1,12 +1,12 @@
 """The driver: one task that runs a QuorumController by the clock and by arriving messages. quorum_controller.py defines
-a turn; this module schedules turns and completes their waiters.
+a turn; this module schedules turns and calls the waiters of completed requests.
 
-A separate thread writes and flushes the log, while the loop accepts the next requests. A request takes several rounds
-of the loop from its socket to its turn, so with an fdatasync in each round a turn would hold one or two of them.
-Messages are also sent meanwhile.
+A separate thread writes and flushes the log, while the event loop accepts the next requests. A request needs several
+passes of the event loop to get from its socket into a turn. With an fdatasync in each pass, a turn would contain only
+one or two requests. Messages to other controllers are also sent during a write.
 
-Another thread encodes, writes and flushes snapshots, one at a time; only their renaming, and the removal of the log
-behind them, happen in the loop.
+Another thread encodes, writes and flushes snapshots, one at a time. Only the renaming of the snapshot and the trimming
+of the log run in the event loop.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _HAND_OVER_S = 1.0  #: Seconds that a stopping leader waits until its successor 
 
 
 class ControllerDriver:
-    """See the module. ``run`` is the one task; call all other methods in the same event loop."""
+    """See the module. ``run`` is the only task; call all other methods in the same event loop."""
 
     def __init__(self, controller: QuorumController, storage: MetadataStorage) -> None:
         self.controller = controller
@@ -77,24 +77,24 @@ class ControllerDriver:
 
     @property
     def is_leader(self) -> bool:
-        """Whether this node is the leader, as far as it knows."""
+        """Whether this node is the leader, as far as this node knows."""
         return self.controller.role is Role.LEADER
 
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
-        """Call ``subscriber`` with each committed image from now on; returns a function that ends this."""
+        """Call ``subscriber`` with each newly committed image; returns a function that ends the subscription."""
         return self.controller.subscribe(subscriber)
 
     def on_turn(self, watcher: Callable[[], None]) -> None:
-        """Call ``watcher`` after each turn: leader, term, voters, health may have changed."""
+        """Call ``watcher`` after each turn, because leader, term, voters or health may have changed."""
         self._turn_watchers = (*self._turn_watchers, watcher)
 
     def read(self, offset: int) -> tuple[bytes, int]:
-        """Committed batches from ``offset`` on (about 1 MiB at most), and the next offset. OffsetOutOfRangeError: they
-        are in a snapshot only."""
+        """Committed batches from ``offset`` on (about 1 MiB at most), and the offset after them. Raises
+        OffsetOutOfRangeError if only a snapshot contains these entries."""
         return self._storage.read(offset, self.image.next_offset)
 
     async def wait_applied(self, offset: int, timeout_s: float) -> MetadataImage:
-        """Wait for the committed image with everything below ``offset``; RequestTimedOutError."""
+        """Wait for a committed image that contains all entries below ``offset``. Raises RequestTimedOutError."""
         if self.image.next_offset < offset:
             reached = asyncio.Event()
             unsubscribe = self.subscribe(lambda image, _: reached.set() if image.next_offset >= offset else None)
@@ -110,9 +110,9 @@ class ControllerDriver:
         return self.image
 
     async def ask(self, request: Request) -> Answer:
-        """Have ``request`` decided; returns when the decision is committed. Raises the refusal, NotControllerError,
-        RequestTimedOutError (leadership was lost, the outcome is unknown), ServerShuttingDownError, ServerBusyError.
-        Cancelling the caller does not undo the decision."""
+        """Decide ``request``; returns when the decision is committed. Raises the error of a refusal,
+        NotControllerError, RequestTimedOutError (this node lost its leadership, so the outcome is unknown),
+        ServerShuttingDownError, or ServerBusyError. If the caller is cancelled, the decision is not undone."""
         if self.controller.queued >= QUEUED_REQUESTS_MAX:
             raise ServerBusyError(
                 f"controller {self.node_id} has {self.controller.queued} requests waiting, the most it queues; "
@@ -122,30 +122,31 @@ class ControllerDriver:
         return answer
 
     def tell(self, request: Request) -> None:
-        """``ask`` without an answer."""
+        """Decide ``request`` without waiting for the answer."""
         if not self._stopping:
             self.controller.submit(request, None)
             self._wake.set()
 
     async def read_barrier(self, *, is_deferred: bool) -> int:
-        """A linearizable read: the metadata offset at which the image here contains all that was answered before this
-        call. ``is_deferred``: costs no message, and up to 600 ms more (the heartbeat interval: 300). NotControllerError
-        unless this node leads."""
+        """A linearizable read: returns a metadata offset. An image with all entries below it contains every change that
+        was answered before this call. ``is_deferred``: the read costs no message, but takes up to 600 ms longer (the
+        heartbeat interval is 300 ms). Raises NotControllerError unless this node leads."""
         offset: int = await self._asked(lambda done: self.controller.read(done, is_deferred=is_deferred))
         return offset
 
     async def add_voter(self, key: ReplicaKey, address: str) -> Answer:
-        """Add a voter; returns when it is committed. Raises the errors of ``RaftNode.add_voter``."""
+        """Add a voter; returns when the new voter set is committed. Raises the errors of ``RaftNode.add_voter``."""
         answer: Answer = await self._asked(lambda done: self.controller.add_voter(key, address, done))
         return answer
 
     async def remove_voter(self, key: ReplicaKey) -> Answer:
-        """Remove a voter; returns when it is committed. Raises the errors of ``RaftNode.remove_voter``."""
+        """Remove a voter; returns when the new voter set is committed. Raises the errors of
+        ``RaftNode.remove_voter``."""
         answer: Answer = await self._asked(lambda done: self.controller.remove_voter(key, done))
         return answer
 
     async def transfer(self, key: ReplicaKey) -> Answer:
-        """Transfer leadership; returns when ``key`` leads. Raises the errors of ``QuorumController.transfer``."""
+        """Transfer the leadership; returns when ``key`` leads. Raises the errors of ``QuorumController.transfer``."""
         answer: Answer = await self._asked(lambda done: self.controller.transfer(key, done))
         return answer
 
@@ -168,7 +169,7 @@ class ControllerDriver:
         return await future
 
     def receive(self, message: Message) -> None:
-        """A message of another replica has arrived."""
+        """Process a message of another replica."""
         try:
             self.controller.receive(message)
         # entries that a full disk refused are being truncated; it is sent again
@@ -181,12 +182,12 @@ class ControllerDriver:
             self._wake.set()
 
     def peer_lost(self, key: ReplicaKey) -> None:
-        """The connection to another replica broke."""
+        """The connection to another replica broke: notify the controller."""
         self.controller.peer_lost(key)
         self._wake.set()
 
     def observe(self, key: ReplicaKey) -> None:
-        """A non-voting replica has connected."""
+        """A non-voting replica has connected: notify the controller."""
         self.controller.observe(key)
         self._wake.set()
 
@@ -199,8 +200,8 @@ class ControllerDriver:
         self.controller.start()
 
     async def run(self) -> None:
-        """Run turns until ``stop``. Raises OSError or StorageError when the disk fails, CorruptLogError when it is
-        damaged: the process must end then."""
+        """Run turns until ``stop``. Raises OSError or StorageError if the disk fails, and CorruptLogError if the log is
+        damaged. The process must end after either."""
         controller, loop = self.controller, asyncio.get_running_loop()
         try:
             while not (self._stopping and not controller.queued):
@@ -234,8 +235,9 @@ class ControllerDriver:
             controller.fail_all(ServerShuttingDownError(f"controller {self.node_id} has stopped"))
 
     async def hand_over(self) -> None:
-        """Before a stop, if this node leads and others vote: transfer leadership, so the successor settles what is in
-        flight. Waits at most a second, and only if a successor is reachable (a whole cluster may stop)."""
+        """Transfer the leadership before a stop, if this node leads and there are other voters. The successor then
+        completes the requests in flight. Waits at most a second, and only if a successor is reachable, because a whole
+        cluster may be stopping."""
         successor = self.controller.best_successor()
         if successor is None:
             return
@@ -263,7 +265,7 @@ class ControllerDriver:
             self._turn_watchers = tuple(each for each in self._turn_watchers if each != turned.set)
 
     def stop(self) -> None:
-        """Answer what has arrived, then end ``run``."""
+        """Answer the requests that have arrived, then end ``run``."""
         self._stopping = True
         self._wake.set()
 
@@ -293,7 +295,7 @@ class ControllerDriver:
                 self._snapshot = due, future
 
     async def _end_snapshot(self) -> None:
-        """A thread cannot be interrupted; it writes a temporary file."""
+        """Wait for the snapshot thread, because a thread cannot be interrupted; it writes only a temporary file."""
         if self._snapshot is not None:
             (job, future), self._snapshot = self._snapshot, None
             await asyncio.gather(future, return_exceptions=True)

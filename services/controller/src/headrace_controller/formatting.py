@@ -1,4 +1,4 @@
-"""Voters that ``format`` writes into a controller's directory beside ``meta.properties``."""
+"""The voters that ``format`` writes into a controller's directory beside ``meta.properties``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from .snapshots import write_first_voters
 
 
 def write_voters(fs: FileSystem, root: str, voters: Sequence[InitialVoter]) -> None:
-    """Write (or replace) the first voters, durably; without any, the controller waits until it is added. OSError."""
+    """Write or replace the first voters, durably. Without voters, the controller waits until it is added to a quorum.
+    OSError."""
     write_first_voters(
         fs,
         root,

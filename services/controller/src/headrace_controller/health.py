@@ -1,5 +1,5 @@
-"""Health status of this controller. SERVING while it leads, or follows a leader and has applied what was committed at
-its start; not while it waits for a quorum."""
+"""The health status of this controller. SERVING while it leads, or while it follows a leader and has applied all
+entries that were committed at its start. Not SERVING while it waits for a quorum."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ logger = logging.getLogger("headrace.controller")
 
 
 class Health:
-    """``look`` is cheap, and called after each turn; ``run`` updates the listeners."""
+    """``look`` costs little and is called after each turn; ``run`` updates the listeners."""
 
     def __init__(self, controller: QuorumController, listeners: Sequence[Listener]) -> None:
         self._controller = controller
@@ -54,5 +54,5 @@ class Health:
                 )
 
     async def serves(self) -> None:
-        """Return when it was SERVING for the first time."""
+        """Return when the status was SERVING for the first time."""
         await self._serves.wait()

@@ -1,4 +1,4 @@
-"""The metadata log for observers: what this controller has committed, and the source of its freshness."""
+"""The metadata log for observers: the entries that this controller has committed, and how fresh they are."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .storage import MetadataStorage
 
 
 class ObservedLog:
-    """What handlers/follow.py needs of a controller."""
+    """The methods of a controller that handlers/follow.py needs."""
 
     def __init__(self, driver: ControllerDriver, storage: MetadataStorage) -> None:
         self._driver = driver
@@ -29,7 +29,7 @@ class ObservedLog:
 
     @property
     def image(self) -> MetadataImage:
-        """The committed state, as far as it is applied here."""
+        """The committed metadata, as far as this node has applied it."""
         return self._driver.image
 
     @property
@@ -42,14 +42,14 @@ class ObservedLog:
         return self._driver.term
 
     def controller_addresses(self) -> Mapping[int, str]:
-        """Internal listeners of all voters with a known address."""
+        """Addresses of the internal listeners of all voters whose address is known."""
         return self._driver.controller.addresses
 
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
         return self._driver.subscribe(subscriber)
 
     def on_turn(self, watcher: Callable[[], None]) -> None:
-        """Call ``watcher``, permanently, whenever the leader or the voters may have changed."""
+        """Call ``watcher`` whenever the leader or the voters may have changed; there is no way to unsubscribe."""
         self._driver.on_turn(watcher)
 
     async def barrier(self, *, is_deferred: bool = False) -> int:
@@ -58,22 +58,23 @@ class ObservedLog:
 
     @property
     def log_start_offset(self) -> int:
-        """What lies below is in the snapshot only."""
+        """Start of the log; earlier entries are only in the snapshot."""
         return self._driver.controller.raft.log.start.offset
 
     def read(self, offset: int) -> tuple[bytes, int]:
-        """Committed batches from ``offset`` on, about 1 MiB, and the next offset. OffsetOutOfRangeError."""
+        """Committed batches from ``offset`` on, about 1 MiB, and the offset after them. OffsetOutOfRangeError."""
         return self._driver.read(offset)
 
     def epoch_below(self, offset: int) -> int | None:
-        """Epoch of the record just below ``offset``; None when the log starts later."""
+        """Leader epoch of the record just below ``offset``; None if the log starts later."""
         return self._driver.controller.raft.log.term_below(offset)
 
     def newest_snapshot(self) -> SnapshotId | None:
-        """The snapshot before the log's start; None: the log begins at 0."""
+        """The snapshot before the log's start; None if the log begins at 0."""
         snapshot = self._driver.controller.raft.log.snapshot
         return snapshot if snapshot.place.offset else None
 
     def snapshot_chunk(self, snapshot: SnapshotId, position: int, max_bytes: int) -> tuple[bytes, bool] | None:
-        """Bytes from ``position`` on, and whether they are the last; None when the snapshot was removed."""
+        """Bytes of the snapshot from ``position`` on, and whether they are its last ones; None if the snapshot was
+        removed."""
         return self._storage.snapshot_chunk(snapshot, position, max_bytes)

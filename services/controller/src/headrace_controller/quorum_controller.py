@@ -1,7 +1,8 @@
-"""One controller without its event loop: a Raft node, the cluster's state, and the disk.
+"""A controller without its event loop: a Raft node, the cluster's state, and the disk.
 
-Synchronous, no threads, no sockets; time comes from a ``Clock``, randomness from ``draw``, messages go to ``send``. The
-driver runs it in a real process, the simulator in a simulated one. It works in *turns*:
+It is synchronous, without threads and sockets. A ``Clock`` gives the time, ``draw`` the random numbers, and ``send``
+takes the messages. The driver runs it in a real process, the simulator in a simulated process. A controller works in
+*turns*:
 
     begin     processes due ticks; decides submitted requests, each on the speculation after the one before; gets Raft's
               Ready, and sends what promises nothing about this disk (Ready, step 1). True: there is work for the disk
@@ -9,29 +10,32 @@ driver runs it in a real process, the simulator in a simulated one. It works in 
               that was received whole is decoded here too: that takes long, and may run in another thread
     finish    sends what step 2 made true (3, 4), applies and publishes what is committed (5), answers
 
-Messages may arrive between the three; a crash may come between any two. What arrives during a turn goes into the next:
-under load, turns grow instead of queueing up. ``next_due_ms`` says when the next one is due: at the next tick that may
-have an effect, not at each.
+Messages may arrive between the three steps, and a crash may happen between any two. Requests that arrive during a turn
+are decided in the next one: under load, turns grow instead of queueing up. ``next_due_ms`` returns the time of the next
+turn: the next tick that may have an effect, not each tick.
 
     submit --> decide --> propose --> append + fdatasync --> a majority has it --> commit --> publish --> answer
 
-**Leading and being active.** Raft's leader becomes *active* when it has committed an entry of its own term and applied
-all that is committed: only then does it know everything that was ever answered (thesis, 6.4). Requests wait for it.
-When it resigns, the speculation is dropped; appended decisions wait for their commit or truncation (waiting.py). The
-rest, and all requests at a follower, get NotControllerError with the leader's name.
+A leader is not active at first. Raft's leader becomes *active* when it has committed an entry of its own term and
+applied all committed entries. Only then does it know every change that was ever answered (thesis, 6.4). Until then,
+requests wait. When the leader resigns, the speculative image is dropped. Decisions that are already appended wait for
+their commit or truncation (waiting.py). All other requests, and all requests at a follower, get NotControllerError with
+the leader's name.
 
-**A reply waits for the state that it was decided on**, also when nothing was written. If all of that is committed
-already, a round of heartbeats must confirm first that no other node leads (ReadIndex): a refusal is a read.
+**A reply waits until its state is committed**, even if the request wrote no record. If that state is already
+committed, a heartbeat round must first confirm that no other node leads (ReadIndex), because a refusal is also a read.
 
-**A full disk.** Requests that add metadata are refused first, while there is room for the rest. When a write fails,
-nothing of its Ready is claimed: Raft restarts with what the disk holds. A sole voter refuses everything with DISK_FULL
-(retriable) until there is room, and then leads again. One of several does not stand for election for a while, so that
-another leads; as a follower it acknowledges nothing. No broker is fenced for it.
+**A full disk.** Requests that add metadata are refused first, while the disk still has room for the other records. When
+a write fails, the controller acts as if no part of its Ready was done: Raft restarts with the state on the disk. A sole
+voter refuses all requests with DISK_FULL (retriable) until there is room, and then leads again. One of several voters
+does not stand for election for a while, so that another voter leads. As a follower it acknowledges no entries. No
+broker is fenced because of a full controller disk.
 
 **A failed disk** raises OSError or StorageError, a damaged log CorruptLogError: the process must end.
 
-A turn decides what has arrived before what time demands: an arrived heartbeat counts before the silence that it ends.
-It stops after some 5,000 records, so that followers hear from a busy leader in time.
+A turn decides arrived messages before work that is due by time, so that an arrived heartbeat counts before a broker's
+silence is judged. A turn ends after some 5,000 records, so that followers receive the heartbeats of a busy leader in
+time.
 """
 
 from __future__ import annotations
@@ -97,15 +101,15 @@ class _Asked(NamedTuple):
 
 
 class _VoterChange(NamedTuple):
-    """A change for Raft itself to append."""
+    """A change of the voters, which Raft itself appends to the log."""
 
     append: Callable[[], Entry]
     done: Done
 
 
 class QuorumController:
-    """See the module. Call ``begin``, then ``persist`` if it returned True, then ``finish``; an error that leaves one
-    of them is final. ``done`` is called once for each request, from ``finish`` or ``fail_all``, with the result or a
+    """See the module. Call ``begin``, then ``persist`` if it returned True, then ``finish``. An error that any of them
+    raises is final. ``done`` is called once for each request, from ``finish`` or ``fail_all``, with the result or a
     HeadraceError."""
 
     def __init__(
@@ -166,23 +170,23 @@ class QuorumController:
 
     @property
     def is_active(self) -> bool:
-        """Whether this node decides. See the module."""
+        """Whether this node is the active controller, which decides requests. See the module."""
         return self._active_term == self._raft.term and self._raft.role is Role.LEADER
 
     @property
     def is_serving(self) -> bool:
-        """It leads, or follows a leader and has applied what was committed at its start; of a new cluster at least the
-        first record, with the cluster's id."""
+        """Whether this node leads, or follows a leader and has applied all entries that were committed at its start. In
+        a new cluster this includes at least the first record, which has the cluster's id."""
         return self._has_caught_up and self._raft.leader != NO_LEADER and bool(self.image.cluster_id)
 
     @property
     def queued(self) -> int:
-        """Requests not looked at yet."""
+        """Number of requests that have not been decided yet."""
         return len(self._inbox)
 
     @property
     def in_flight(self) -> int:
-        """Appended decisions that are not committed yet."""
+        """Number of appended decisions that are not committed yet."""
         return len(self._decisions)
 
     @property
@@ -191,12 +195,12 @@ class QuorumController:
 
     @property
     def image(self) -> MetadataImage:
-        """The committed state, as far as this node has applied it."""
+        """The committed metadata, as far as this node has applied it."""
         return self._applier.image
 
     @property
     def leader_id(self) -> int:
-        """The known leader of the quorum; -1: none."""
+        """Node id of the quorum's leader; -1 if no leader is known."""
         return self._raft.leader
 
     @property
@@ -209,7 +213,7 @@ class QuorumController:
 
     @property
     def voters(self) -> VoterSet:
-        """The latest set in the log, committed or not."""
+        """The latest voter set in the log, committed or not."""
         return self._raft.voters
 
     @property
@@ -226,22 +230,22 @@ class QuorumController:
 
     @property
     def raft(self) -> RaftNode:
-        """Read only (progress of followers, the log's ends)."""
+        """The Raft node, read only (for the progress of followers and the log's ends)."""
         return self._raft
 
     @property
     def is_left_alone(self) -> bool:
-        """Whether so many of the other voters have gone that the rest is no majority."""
+        """Whether so many voters have disconnected that the remaining ones are no majority."""
         voters = self._raft.voters
         return len(voters) - sum(key in self._gone for key in voters) < voters.majority
 
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
-        """Call ``subscriber`` with each committed image from now on; returns a function that ends this."""
+        """Call ``subscriber`` with each newly committed image; returns a function that ends the subscription."""
         return self._applier.subscribe(subscriber)
 
     def best_successor(self) -> ReplicaKey | None:
-        """The voter with most of a leader's log; None unless this node leads and other voters are connected and near
-        its end: others would not take over in time."""
+        """The voter with the largest part of this leader's log. None unless this node leads and a connected voter is
+        near the log's end, because others would not take over in time."""
         raft = self._raft
         if raft.role is not Role.LEADER:
             return None
@@ -264,9 +268,9 @@ class QuorumController:
         )
 
     def start(self) -> None:
-        """Load what the disk holds. A sole voter leads at once (on a full disk: when there is room), and its image is
-        complete. Raises CorruptLogError, InconsistentClusterIdError, UnsupportedVersionError, DiskFullError (a new log
-        on a full disk), OSError."""
+        """Load the state on the disk. A sole voter leads at once, with a complete image; on a full disk it leads when
+        there is room. Raises CorruptLogError, InconsistentClusterIdError, UnsupportedVersionError, DiskFullError (a new
+        log on a full disk), and OSError."""
         self._load_newer_snapshot()
         if not (self._is_sole_voter and self._raft.log.voters_offset == self._raft.log.start.offset):
             return
@@ -280,7 +284,8 @@ class QuorumController:
             self._turn()
 
     def _load_newer_snapshot(self) -> None:
-        """Load a snapshot on the disk that is newer than the image: it was installed, or the process starts."""
+        """Load a snapshot on the disk that is newer than the image, because it was just installed or the process is
+        starting."""
         received, self._received = self._received, None
         newest = self._storage.newest_snapshot()
         if newest is not None and newest.place.offset > self._applier.applied:
@@ -299,7 +304,7 @@ class QuorumController:
         return self._raft.voters.keys == (self.key,)
 
     def _new_raft(self) -> RaftNode:
-        """Raft with what the disk holds. Without voters on the disk, this node is the sole one."""
+        """Create Raft's state from the state on the disk. If the disk has no voters, this node is the sole voter."""
         return RaftNode(
             self.key,
             self._storage.stored(VoterSet.of([self.key])),
@@ -325,14 +330,14 @@ class QuorumController:
             self._catch_up_to = message.body.committed
 
     def peer_lost(self, key: ReplicaKey) -> None:
-        """The connection to another replica broke."""
+        """The connection to another replica broke: notify Raft."""
         self._stir()
         if key in self._raft.voters:
             self._gone.add(key)
         self._raft.peer_lost(key)
 
     def observe(self, key: ReplicaKey) -> None:
-        """A non-voting replica has connected: while this node leads, it gets the log."""
+        """A non-voting replica has connected; while this node leads, it sends the log to that replica."""
         self._stir()
         self._observers.add(key)
         self._raft.observe(key)
@@ -343,16 +348,17 @@ class QuorumController:
         self._raft.forget(key)
 
     def submit(self, request: Request, done: Done | None) -> None:
-        """Decide ``request``: ``done(Answer)`` when the state that it was decided on is committed; or its refusal,
-        NotControllerError (nothing was done), RequestTimedOutError (the outcome is unknown), DiskFullError."""
+        """Decide ``request``. Calls ``done(Answer)`` when the state that the decision is based on is committed. Calls
+        ``done`` with the error of a refusal, NotControllerError (no change was made), RequestTimedOutError (the outcome
+        is unknown) or DiskFullError."""
         self._stir()
         self._inbox.append(_Asked(request, done))
 
     def read(self, done: Done, *, is_deferred: bool = False) -> None:
-        """A linearizable read (ReadIndex): ``done(metadata_offset)`` once the image here holds everything that any
-        controller answered before this call. ``is_deferred``: with the next round of heartbeats, which begins within
-        three tenths of an election timeout; at once when that exceeds DEFERRED_MS_MAX. NotControllerError unless this
-        node leads."""
+        """A linearizable read (ReadIndex): calls ``done(metadata_offset)`` when this node's image contains every change
+        that any controller answered before this call. ``is_deferred``: the read waits for the next heartbeat round,
+        which begins within three tenths of an election timeout. It does not wait if that is longer than
+        DEFERRED_MS_MAX. Fails with NotControllerError unless this node leads."""
         is_deferred = is_deferred and self.settings.heartbeat_ms <= DEFERRED_MS_MAX
         if not is_deferred:
             self._stir()
@@ -362,19 +368,21 @@ class QuorumController:
             self._tell(done, self.not_controller())
 
     def add_voter(self, key: ReplicaKey, address: str, done: Done) -> None:
-        """Make an observer that has caught up a voter: ``done(Answer)`` when that is committed. The errors of
-        ``RaftNode.add_voter``."""
+        """Make a caught-up observer a voter; calls ``done(Answer)`` when the new voter set is committed. Fails with the
+        errors of ``RaftNode.add_voter``."""
         self._stir()
         self._inbox.append(_VoterChange(lambda: self._raft.add_voter(key, address), done))
 
     def remove_voter(self, key: ReplicaKey, done: Done) -> None:
-        """Remove a voter: ``done(Answer)`` when that is committed. The errors of ``RaftNode.remove_voter``."""
+        """Remove a voter; calls ``done(Answer)`` when the new voter set is committed. Fails with the errors of
+        ``RaftNode.remove_voter``."""
         self._stir()
         self._inbox.append(_VoterChange(lambda: self._raft.remove_voter(key), done))
 
     def transfer(self, key: ReplicaKey, done: Done) -> None:
-        """Transfer leadership to another voter: ``done(Answer)`` when it leads. NotControllerError, VoterNotFoundError,
-        RequestTimedOutError: it did not take over within an election timeout, and this node still leads."""
+        """Transfer the leadership to another voter; calls ``done(Answer)`` when that voter leads. Fails with
+        NotControllerError or VoterNotFoundError. RequestTimedOutError means that the voter did not take over within an
+        election timeout, and this node still leads."""
         self._stir()
         try:
             self._hand_over.begin(self._raft, key, done)
@@ -384,8 +392,8 @@ class QuorumController:
             self._tell(done, error)
 
     def fail_all(self, error: HeadraceError) -> None:
-        """Fail all waiting requests with ``error`` at the end of the process; those on their way into the log with
-        RequestTimedOutError, because their outcome is unknown."""
+        """Fail all waiting requests with ``error`` at the end of the process. Requests whose entries are being written
+        fail with RequestTimedOutError, because their outcome is unknown."""
         self._fail_inbox(error)
         self._outcomes += self._decisions.drop(
             RequestTimedOutError(f"{error.message}; whether the request was carried out is unknown")
@@ -395,15 +403,16 @@ class QuorumController:
         self._answer()
 
     def next_due_ms(self) -> float:
-        """Monotonic time of the next turn: the next tick with an effect, or a past time when there is work already."""
+        """Monotonic time of the next turn: the next tick that has an effect, or a past time if there is work
+        already."""
         return self._now_ms if self._is_due else self._last_tick_ms + self._ticks_planned * self._tick_ms
 
     def until_due_ms(self) -> float:
-        """Time until then; 0 or less: now."""
+        """Milliseconds until the next turn is due; 0 or less if it is due now."""
         return 0.0 if self._is_due else self.next_due_ms() - self._clock.monotonic_ms()
 
     def begin(self) -> bool:
-        """See the module. True: call ``persist`` next."""
+        """See the module. Returns True if ``persist`` must be called next."""
         assert self._ready is None, "a turn was begun and not finished"
         self._is_due = False
         self._now_ms = now_ms = self._clock.monotonic_ms()
@@ -427,7 +436,7 @@ class QuorumController:
         return ready.must_persist
 
     def persist(self) -> None:
-        """See the module. OSError, StorageError: the disk failed, and this process must end."""
+        """See the module. Raises OSError or StorageError if the disk failed; the process must then end."""
         ready = self._ready
         assert ready is not None, "no turn was begun"
         storage = self._storage
@@ -448,15 +457,15 @@ class QuorumController:
 
     @property
     def may_persist_aside(self) -> bool:
-        """Whether ``persist`` may run in another thread, while this one calls all but ``begin`` and ``finish``. Not
-        when it truncates the log. An append does not affect concurrent reads. During the installation of a snapshot
-        nothing reads the log: this node has no followers, and observers wait (handlers/follow.py), because the log
-        begins beyond what is applied."""
+        """Whether ``persist`` may run in another thread, while this thread calls all methods but ``begin`` and
+        ``finish``. False if ``persist`` truncates the log. An append does not affect reads that run at the same time.
+        No reader uses the log while a snapshot is installed. This node has no followers then, and observers wait
+        (handlers/follow.py), because the log begins beyond the applied offset."""
         ready = self._ready
         return ready is not None and ready.truncate_to is None
 
     def finish(self) -> None:
-        """See the module. CorruptLogError and similar: this process must end."""
+        """See the module. Raises CorruptLogError and similar errors, after which the process must end."""
         unwritten, self._unwritten = self._unwritten, None
         if unwritten is not None:
             self._begin_anew(unwritten)
@@ -482,7 +491,7 @@ class QuorumController:
         self._answer()
 
     def _has_more(self, ready: Ready) -> bool:
-        """Whether carrying it out has made work for the next turn."""
+        """Whether carrying out ``ready`` has made work for the next turn."""
         raft = self._raft
         return (
             raft.committed > ready.committed
@@ -494,8 +503,8 @@ class QuorumController:
         )
 
     def _tick(self, now_ms: float) -> bool:
-        """Process due ticks; returns whether there were any. After a pause of this process only the planned ones:
-        nothing could arrive, so silence proves nothing."""
+        """Process the ticks that are due; returns whether there were any. After a pause of this process only the
+        planned ticks count: no message could arrive during the pause, so silence proves nothing."""
         raft, since_ms = self._raft, now_ms - self._last_tick_ms
         if self._was_full and now_ms >= self._stands_back_until_ms:
             raft.may_lead = True
@@ -513,15 +522,15 @@ class QuorumController:
         return False
 
     def _stir(self) -> None:
-        """Something happened that needs a turn."""
+        """An event has happened that needs a turn."""
         self._count_ticks()
         self._is_due, self._ticks_planned = True, 1
 
     def _count_ticks(self) -> None:
-        """Process the past ticks without an effect before an event between turns, so that what begins now (such as a
-        wait for a leader) is not counted from too early. The last planned tick is left to the turn, even when due:
-        there, arrived messages come before the silence that they end. (The turn would take the earlier ones for a
-        pause.)"""
+        """Process past ticks without an effect before an event that arrives between turns. Otherwise the event (such as
+        the start of a wait for a leader) would be dated too early. The last planned tick is left to the turn, even when
+        it is due, because the turn processes arrived messages before it judges silence. (Without this, the turn would
+        take the earlier ticks for a pause.)"""
         since_ms = self._clock.monotonic_ms() - self._last_tick_ms
         ticks = min(int(since_ms // self._tick_ms), self._ticks_planned - 1)
         if ticks > 0:
@@ -532,7 +541,7 @@ class QuorumController:
                 self._raft.tick()
 
     def _ticks_until_due(self) -> int:
-        """The first tick from now on that may have an effect."""
+        """Number of ticks until the first tick that may have an effect."""
         if self._is_sole_voter and self._raft.role is not Role.LEADER:
             return 1  # it leads when its disk has room again
         ticks = self._raft.ticks_until_due
@@ -556,7 +565,8 @@ class QuorumController:
                 self._wait(decision, asked.done)
 
     def _wait(self, decision: Decision, done: Done) -> None:
-        """Wait until its state is committed; if it is, until no other node can have decided since."""
+        """Answer ``decision`` when its state is committed. If the state is committed already, answer when no other node
+        can have decided since."""
         offset = self._decider.end
         result = Answer(decision.reply, offset) if decision.failure is None else decision.failure
         if offset > self._applier.applied:
@@ -574,19 +584,19 @@ class QuorumController:
         self._decisions.add(entry.next_offset, entry.term, Answer(None, entry.next_offset), change.done)
 
     def snapshot_due(self) -> SnapshotJob | None:
-        """A snapshot to be made now: ``run`` it in any thread, then call ``snapshot_done`` or ``snapshot_failed``,
-        between turns. Only one snapshot is made at a time: returns None while a snapshot is under way."""
+        """A snapshot to make now: ``run`` it in any thread, then call ``snapshot_done`` or ``snapshot_failed`` between
+        turns. Only one snapshot is made at a time: returns None while a snapshot is under way."""
         return self._snapshots.due(self._clock.monotonic_ms(), self.image, self._raft.log)
 
     def snapshot_done(self, job: SnapshotJob) -> None:
-        """``job`` has run: the snapshot counts from here on, and the log begins behind the one before it."""
+        """``job`` has run: from now on the snapshot is used, and the log begins after the snapshot before it."""
         assert self._ready is None, "in the middle of a turn"
         start = self._snapshots.done(job)
         if start is not None:
             self._raft.compacted(start)
 
     def snapshot_failed(self, job: SnapshotJob, error: HeadraceError) -> None:
-        """There was no room for it: it is repeated later."""
+        """The disk had no room for the snapshot, which is tried again later."""
         self._snapshots.failed(job, error)
 
     def _become_active_if_ready(self) -> None:
@@ -616,7 +626,8 @@ class QuorumController:
             logger.info("controller %d leads no more; term %d", self.node_id, self._raft.term)
 
     def _apply(self, ready: Ready | None) -> None:
-        """Apply what is committed, as far as it is on this disk: a follower may know of more since this turn began."""
+        """Apply the committed entries that are on this disk. A follower may know of more entries since this turn
+        began."""
         raft = self._raft
         if self.is_active:
             self._applier.commit(min(raft.committed, raft.log.durable_offset))
@@ -628,7 +639,7 @@ class QuorumController:
             self._has_caught_up = True
 
     def _settle(self) -> None:
-        """Answer the requests whose outcome is known now."""
+        """Answer the requests whose outcome is now known."""
         applied = self._applier.applied
         if self._decisions:
             self._outcomes += self._decisions.settle(applied, self._raft.log)
@@ -653,7 +664,7 @@ class QuorumController:
                 outcome.done(outcome.result)
 
     def _begin_anew(self, why: DiskFullError | CorruptMessageError) -> None:
-        """Claim nothing of the present Ready: Raft restarts with what the disk holds."""
+        """Discard the present Ready: Raft restarts with the state on the disk."""
         was_alone = self._is_sole_voter
         self._ready = None
         self._snapshot_is_sound = True

@@ -1,6 +1,8 @@
-"""Term and vote on the disk: ``quorum-state`` beside the metadata log, JSON with a checksum, replaced atomically.
+"""Term and vote on the disk, in the file ``quorum-state`` beside the metadata log: JSON with a checksum, replaced
+atomically.
 
-Version 1 (ours) names the directory that was voted for; version 0 is from when every voter was alone.
+Version 1 of the file (Headrace's) names the directory that got the vote; version 0 dates from when every voter was the
+only one.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ _CURE = "restore the file: without it this voter could vote twice in a term"
 
 
 def write_quorum_state(fs: FileSystem, directory: str, state: HardState) -> None:
-    """Write term and vote, durably. DiskFullError: the old ones still hold."""
+    """Write the term and the vote, durably. Raises DiskFullError; the file then still has the old term and vote."""
     path = f"{directory}/{QUORUM_STATE}"
     content_of_state = {
         "data_version": 1,
@@ -38,8 +40,8 @@ def write_quorum_state(fs: FileSystem, directory: str, state: HardState) -> None
 
 
 def read_quorum_state(fs: FileSystem, directory: str, *, own_directory_id: bytes, is_needed: bool) -> HardState:
-    """The last written state, or the initial one. CorruptLogError: damaged, or missing although it ``is_needed``
-    (beside a log with records)."""
+    """The last written state, or the initial state if the file is missing. Raises CorruptLogError if the file is
+    damaged, or if it is missing although it ``is_needed`` (beside a log with records)."""
     path = f"{directory}/{QUORUM_STATE}"
     try:
         content = read_file(fs, path)

@@ -1,4 +1,4 @@
-"""Settings of a controller in the quorum: Kafka's keys."""
+"""Settings of a controller in the quorum, read from Kafka's configuration keys."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _HEARTBEAT_TICKS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuorumSettings:
-    """Kafka's keys; times in milliseconds."""
+    """The quorum's settings, from Kafka's keys; times are in milliseconds."""
 
     #: A follower starts an election after one to two times this many milliseconds without a leader.
     election_timeout_ms: float = from_key(SERVER, "controller.quorum.election.timeout.ms")
@@ -36,5 +36,5 @@ class QuorumSettings:
 
     @property
     def heartbeat_ms(self) -> float:
-        """Heartbeat interval of a leader."""
+        """Milliseconds between two heartbeats of a leader."""
         return self.raft.heartbeat_ticks * self.tick_ms

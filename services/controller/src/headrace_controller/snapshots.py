@@ -5,9 +5,9 @@
     ....checkpoint.part                                 being received from the leader, chunk by chunk
     00000000000000000000-0000000000.checkpoint          no state, but the first voters: written by ``format`` (KIP-853)
 
-The bytes are those of ``headrace_core.metadata.snapshot``. A file gets its final name only when it is durable and, if
-received, checked; the next start removes other names. ``storage.py`` decides which of them count; this module does not
-use the log.
+The bytes of a file are defined in ``headrace_core.metadata.snapshot``. A file gets its final name only when it is
+durable and, if it was received, checked. The next start removes files with other names. ``storage.py`` decides which
+snapshots are used; this module does not use the log.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ _TEMPORARY = ".tmp"
 
 @dataclass(frozen=True, slots=True)
 class DamagedSnapshot:
-    """A file with a snapshot's name and damaged contents."""
+    """A file that has a snapshot's name and damaged contents."""
 
     place: Place
     error: CorruptLogError
 
 
 class SnapshotJob:
-    """A snapshot to be made of an immutable image. ``run`` may be called in any thread, once; then call
+    """A snapshot to be written from an immutable image. ``run`` may be called once, in any thread. Afterwards call
     ``finish_snapshot`` of the storage, or ``abandon``."""
 
     def __init__(
@@ -77,8 +77,8 @@ class SnapshotJob:
         return self.path + _TEMPORARY
 
     def run(self) -> None:
-        """Write and force the temporary file; it is removed on an error. DiskFullError: no room (above the reserve);
-        OSError: the disk failed."""
+        """Write and flush the temporary file; it is removed on an error. Raises DiskFullError if there is no room above
+        the reserve, and OSError if the disk failed."""
         try:
             self._write()
         except OSError as error:
@@ -119,7 +119,8 @@ class SnapshotJob:
 
 
 def _check_file(fs: FileSystem, path: str, place: Place) -> SnapshotId:
-    """Raise CorruptLogError unless the file is whole and sound, and of this place. FileNotFoundError, OSError."""
+    """Raise CorruptLogError unless the file is complete, undamaged, and a snapshot of ``place``. FileNotFoundError,
+    OSError."""
     try:
         found = check_snapshot(read_file(fs, path))
     except CorruptLogError as error:
@@ -133,10 +134,11 @@ def _check_file(fs: FileSystem, path: str, place: Place) -> SnapshotId:
 
 
 class SnapshotStore:
-    """The snapshots of one metadata log. Sound ones ascend in ``snapshots``; ``damaged`` has the others."""
+    """The snapshot files of one metadata log. ``snapshots`` has the undamaged ones in ascending order; ``damaged`` has
+    the damaged ones."""
 
     def __init__(self, fs: FileSystem, directory: str) -> None:
-        """Read and check every snapshot, and remove unfinished ones. OSError."""
+        """Read and check every snapshot file, and remove unfinished files. OSError."""
         self.directory = directory
         self.snapshots: list[SnapshotId] = []
         self.damaged: list[DamagedSnapshot] = []
@@ -161,7 +163,7 @@ class SnapshotStore:
 
     @property
     def names_first_voters(self) -> bool:
-        """Whether ``format`` wrote the first voters. (Then only that file has them.)"""
+        """Whether ``format`` wrote the first voters into a snapshot. (If so, only this file has the first voters.)"""
         return self.find(BEGINNING) is not None or any(each.place == BEGINNING for each in self.damaged)
 
     def find(self, place: Place) -> SnapshotId | None:
@@ -171,7 +173,7 @@ class SnapshotStore:
         return f"{self.directory}/{snapshot_name(*place)}"
 
     def load(self, snapshot: SnapshotId) -> MetadataImage:
-        """The image of a snapshot; any thread. CorruptLogError, UnsupportedVersionError, OSError."""
+        """Load the image of a snapshot; may run in any thread. CorruptLogError, UnsupportedVersionError, OSError."""
         if snapshot.place == BEGINNING:
             return EMPTY_IMAGE
         path = self.path(snapshot.place)
@@ -181,8 +183,8 @@ class SnapshotStore:
             raise CorruptLogError(f"{path}: {error.message}") from None
 
     def read(self, snapshot: SnapshotId, position: int, max_bytes: int) -> tuple[bytes, bool] | None:
-        """Bytes of a snapshot from ``position`` on, and whether they are its last; None when it was removed.
-        CorruptLogError: it has become damaged; it is not sent."""
+        """Bytes of a snapshot from ``position`` on, and whether they are its last ones; None if the snapshot was
+        removed. Raises CorruptLogError if the snapshot has become damaged, so that it is not sent."""
         known = self.find(snapshot.place)
         if known is None or known.voters != snapshot.voters:
             return None
@@ -197,9 +199,10 @@ class SnapshotStore:
             file.close()
 
     def write_chunk(self, chunk: SnapshotChunk) -> bool:
-        """Write a chunk, durably. False: it does not follow the bytes here, or was the last one and the whole is
-        damaged or another snapshot; the file is removed then. DiskFullError (the same), UnsupportedVersionError: it
-        comes from a newer Headrace; OSError."""
+        """Write a chunk durably. Returns False, and removes the file, in two cases. Either the chunk does not follow
+        the bytes in the file, or it was the last one and the snapshot is damaged or another one than expected. Raises
+        DiskFullError (the file is removed too), UnsupportedVersionError for a snapshot of a newer Headrace, and
+        OSError."""
         path = self.path(chunk.snapshot.place) + _PART
         if chunk.position == 0:
             self._forget_parts()
@@ -252,12 +255,12 @@ class SnapshotStore:
                 self._fs.unlink(f"{self.directory}/{name}")
 
     def accept_received(self, snapshot: SnapshotId) -> None:
-        """Accept the snapshot whose last chunk was found sound, durably."""
+        """Accept, durably, the received snapshot whose last chunk was found undamaged."""
         if self.find(snapshot.place) is None:
             self._name(self.path(snapshot.place) + _PART, snapshot)
 
     def accept(self, job: SnapshotJob) -> None:
-        """Accept the one that ``job`` has written, durably."""
+        """Accept, durably, the snapshot that ``job`` has written."""
         self._name(job.temporary_path, job.snapshot)
 
     def _name(self, temporary: str, snapshot: SnapshotId) -> None:
@@ -270,7 +273,7 @@ class SnapshotStore:
         )
 
     def remove_before(self, place: Place) -> None:
-        """Remove older ones: the log begins behind this one, durably."""
+        """Remove the snapshots before ``place``, durably, because the log begins at ``place``."""
         places = [each.place for each in self.snapshots] + [each.place for each in self.damaged]
         gone = [each for each in places if each.offset < place.offset]
         self.snapshots = [each for each in self.snapshots if each.place.offset >= place.offset]
@@ -280,11 +283,12 @@ class SnapshotStore:
 
 
 def write_first_voters(fs: FileSystem, root: str, voters: VoterSet) -> None:
-    """Write the first voters into a formatted controller's directory, as an empty snapshot (KIP-853). Durable when this
-    returns; a second time it changes nothing. No voters: the node waits until it is added.
+    """Write the first voters into a formatted controller's directory, as an empty snapshot (KIP-853). The file is
+    durable when this returns; a repeated call changes nothing. Without voters, the node waits until it is added to a
+    quorum.
 
-    InvalidConfigError: it names others already, or there is a metadata log, which must not be started again.
-    CorruptLogError: the present file is damaged. OSError.
+    Raises InvalidConfigError if the directory already names other voters, or has a metadata log, which must not be
+    started again. Raises CorruptLogError if the present file is damaged. OSError.
     """
     directory = f"{root.rstrip('/')}/{METADATA_DIRECTORY}"
     path = f"{directory}/{snapshot_name(*BEGINNING)}"

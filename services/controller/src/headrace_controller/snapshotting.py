@@ -1,4 +1,4 @@
-"""Schedule of metadata snapshots (KIP-630): after so many bytes of log, or so much time with any change."""
+"""When to take metadata snapshots (KIP-630): after a number of bytes of log, or after a time with any change."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RETRY_MS = 60_000  #: Milliseconds until the next snapshot after a snapshot fail
 
 
 class SnapshotSchedule:
-    """See the module. Every controller makes its own, whether it leads or not."""
+    """See the module. Every controller takes its own snapshots, whether it leads or not."""
 
     def __init__(self, storage: MetadataStorage, settings: QuorumSettings, now_ms: float) -> None:
         self._storage = storage
@@ -29,12 +29,12 @@ class SnapshotSchedule:
         self._job: SnapshotJob | None = None
 
     def appended(self, entries: Sequence[Entry]) -> None:
-        """The log has grown by these."""
+        """Count entries that were added to the log."""
         for entry in entries:
             self._bytes += len(entry.data)
 
     def due(self, now_ms: float, image: MetadataImage, log: RaftLog) -> SnapshotJob | None:
-        """A snapshot of ``image``, which is committed; None: not now."""
+        """A job for a snapshot of ``image``, which is committed; None if no snapshot is due."""
         by_size = self._bytes >= self._settings.snapshot_bytes
         interval_ms = self._settings.snapshot_interval_ms
         by_time = interval_ms > 0 and now_ms - self._last_ms >= interval_ms
@@ -51,13 +51,13 @@ class SnapshotSchedule:
         return self._job
 
     def done(self, job: SnapshotJob) -> SnapshotId | None:
-        """It has run. Returns the log's new start, if that has changed."""
+        """``job`` has run. Returns the new start of the log, if the start has changed."""
         assert job is self._job, "another snapshot is being made"
         self._job = None
         return self._storage.finish_snapshot(job)
 
     def failed(self, job: SnapshotJob, error: HeadraceError) -> None:
-        """It could not be written."""
+        """The snapshot could not be written; try again after RETRY_MS."""
         assert job is self._job, "another snapshot is being made"
         self._job = None
         self._bytes = self._settings.snapshot_bytes

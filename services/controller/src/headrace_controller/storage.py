@@ -1,21 +1,22 @@
-"""A voter's disk, the first of its log.dirs:
+"""A voter's disk, in the first directory of log.dirs:
 
     __cluster_metadata-0/                 the metadata log, an ordinary log of record batches (headrace_core.log)
     __cluster_metadata-0/....checkpoint   snapshots of the state (snapshots.py)
     __cluster_metadata-0/quorum-state     term and vote (quorum_state.py)
 
-The directory is locked while a controller owns it. Opening truncates a torn tail of the log. Damage before the tail is
-CorruptLogError, and the controller does not start: a metadata log with a hole must never be served. A last batch that
-is whole and wrong is damage, too (``LogConfig.refuse_whole_tail``): its voter may have acknowledged it.
+The directory is locked while a controller uses it. Opening the directory truncates an incomplete batch at the end of
+the log. Damage before the last batch raises CorruptLogError, and the controller does not start: a metadata log with a
+hole must never be served. A last batch that is complete but wrong also counts as damage
+(``LogConfig.refuse_whole_tail``), because its voter may have acknowledged it.
 
-**The log begins behind the snapshot before the newest one.** So a follower that is a little behind finds what it lacks
-in the log, and the snapshot before and the log between the two replace a damaged newest snapshot.
+The log begins after the snapshot before the newest one. So a follower that is a little behind finds the entries that it
+lacks in the log. If the newest snapshot is damaged, the snapshot before it and the log replace it.
 
       snapshot n-1                     snapshot n
            |  log ...                       |  ... log          |
          start                                                 end
 
-States of the disk after a crash at any moment, and what opening makes of them:
+The possible states of the disk after a crash, and how opening treats them:
 
     the log starts at          snapshots                      it is
     -------------------------  -----------------------------  --------------------------------------------------------
@@ -30,10 +31,10 @@ States of the disk after a crash at any moment, and what opening makes of them:
     nowhere                    any                            CorruptLogError where there was a log (its recovery point
                                                               says so): a new one would lose the voter's promises
 
-A disk is found full before it is: requests that add metadata are refused (``refusal``) while the reserve
-(``log.dir.reserve.bytes``) has room for terms, registrations, elections, fencing and deletions.
+The controller treats a disk as full early. Requests that add metadata are refused (``refusal``) while the reserve
+(``log.dir.reserve.bytes``) still has room for terms, registrations, elections, fencing and deletions.
 
-Synchronous: metadata writes are small, and a small fdatasync inline is faster than any thread.
+All methods are synchronous: metadata writes are small, and a small fdatasync is faster than handing it to a thread.
 """
 
 from __future__ import annotations
@@ -101,22 +102,22 @@ _LOG_CONFIG = LogConfig(
 
 
 def _refuse_lost_log(fs: FileSystem, root: str) -> None:
-    """Refuse a directory that had a metadata log, and has none: its voter would forget its promises, and, if no other
-    voter is named any more, take itself for the sole one."""
+    """Refuse a directory that had a metadata log and no longer has one. Its voter would forget the votes and entries
+    that it acknowledged. It could even take itself for the sole voter, if the directory names no other voter."""
     path = f"{root}/{METADATA_PARTITION}"
     if METADATA_PARTITION in read_offsets(fs, f"{root}/{RECOVERY_POINTS}") and not fs.is_directory(path):
         raise CorruptLogError(f"{path} is missing: restore it, or {_AS_A_NEW_ONE}")
 
 
 def _damaged(error: CorruptLogError) -> CorruptLogError:
-    """A broker may continue without the records; a voter must not."""
+    """The error for a damaged metadata log. A broker may continue without the damaged records; a voter must not."""
     what = error.message.partition(". The log is not served")[0]
     return CorruptLogError(f"{what}. Restore the file from a copy, or {_AS_A_NEW_ONE}")
 
 
 class MetadataStorage:
-    """The log, the snapshots and the hard state of one voter. Every method that writes may raise OSError: the disk
-    failed, and this process must not continue with it (a failed fsync is never retried)."""
+    """The metadata log, the snapshots and the hard state of one voter. Every method that writes may raise OSError. The
+    disk then failed, and this process must not continue with it (a failed fsync is never retried)."""
 
     def __init__(self, fs: FileSystem, directory: LogDirectory, clock: Clock, reserve_bytes: int) -> None:
         """Use ``open``."""
@@ -142,9 +143,9 @@ class MetadataStorage:
         )
 
     def _force_names(self) -> None:
-        """Force the directory: the previous process may have renamed files without doing so. A power loss would undo
-        such a renaming. Raft would have counted the term or vote in that file as saved, and the voter could vote twice
-        in a term."""
+        """Flush the directory, because the previous process may have renamed files without a flush. A power loss would
+        undo such a renaming. Raft would have counted the term or the vote in the renamed file as saved, and the voter
+        could vote twice in a term."""
         self._fs.sync_directory(self._log.directory)
 
     @classmethod
@@ -158,8 +159,9 @@ class MetadataStorage:
         node_id: int,
         reserve_bytes: int = DEFAULT_RESERVE_BYTES,
     ) -> MetadataStorage:
-        """Lock the directory, recover the log and check the snapshots. Raises InvalidConfigError (not formatted, or of
-        another node), StorageError (another process has it), CorruptLogError, UnsupportedVersionError, OSError."""
+        """Lock the directory, recover the log and check the snapshots. Raises InvalidConfigError for an unformatted
+        directory or another node's, StorageError if another process uses it, CorruptLogError, UnsupportedVersionError,
+        and OSError."""
         _refuse_lost_log(fs, root.rstrip("/"))
         directory = LogDirectory.open(
             fs, root, clock=clock, config_of=lambda topic, topic_id: _LOG_CONFIG, cluster_id=cluster_id, node_id=node_id
@@ -178,12 +180,12 @@ class MetadataStorage:
 
     @property
     def directory_id(self) -> bytes:
-        """The disk that this voter votes with (KIP-853)."""
+        """Id of the directory, which is part of this voter's identity (KIP-853)."""
         return self._directory.meta.directory_id.bytes
 
     @property
     def log_start_offset(self) -> int:
-        """What lies below is in snapshots only."""
+        """Start of the log; earlier entries are only in snapshots."""
         pending = self._pending
         return self._log.log_start_offset if pending is None else pending.place.offset
 
@@ -194,8 +196,8 @@ class MetadataStorage:
 
     @property
     def _pending(self) -> SnapshotId | None:
-        """The newest snapshot, if it counts already but the log still has to be replaced by it: it was received whole,
-        lies beyond the log, and the disk is too full to start the log again. The log counts as empty then, and is
+        """The newest snapshot, if it is already in use but has not replaced the log yet. It was received whole and ends
+        beyond the log, and the disk is too full to start the log again. Until then the log counts as empty; it is
         started again before the next write."""
         newest, end = self._snapshots.newest, self._log.log_end_offset
         if newest is None or newest.place.offset < end or (newest.place.offset == end and not self._log.is_closed):
@@ -203,8 +205,8 @@ class MetadataStorage:
         return newest
 
     def stored(self, default_voters: VoterSet) -> Stored:
-        """Raft's initial state. ``default_voters``: used if the disk has none. CorruptLogError: the log shows that
-        others voted, so their names have been lost. OSError."""
+        """Raft's initial state. ``default_voters`` are used if the disk has no voters. Raises CorruptLogError if the
+        log shows that there were other voters, whose names have been lost. OSError."""
         with contextlib.suppress(DiskFullError):
             self._settle()
         pending = self._pending
@@ -240,17 +242,19 @@ class MetadataStorage:
         )
 
     def save_hard_state(self, state: HardState) -> None:
-        """Save term and vote, durably. DiskFullError: the old ones still hold."""
+        """Save the term and the vote, durably. Raises DiskFullError; the disk then still has the old term and vote."""
         write_quorum_state(self._fs, self._log.directory, state)
         self.hard_state = state
 
     def refusal(self, records: int) -> DiskFullError | None:
-        """The error if the log must not grow by so many records; None: there is room. OSError: the disk failed."""
+        """The error if there is no room for ``records`` more records in the log; None if there is room. Raises OSError
+        if the disk failed."""
         return self._space.refusal(records * _RECORD_BYTES_ABOUT)
 
     def append(self, entries: Sequence[Entry]) -> int:
-        """Append entries of any terms, all or none, and force them; returns the durable end of the log. DiskFullError,
-        CorruptMessageError (bytes that do not belong to their entry): nothing was appended."""
+        """Append entries of any terms, all or none, and flush them. Returns the durable end of the log. Raises
+        DiskFullError, or CorruptMessageError for bytes that do not belong to their entry; in either case no entry was
+        appended."""
         self._settle()
         start = self._log.log_end_offset
         end = start
@@ -272,20 +276,21 @@ class MetadataStorage:
         return flushed
 
     def _take_back(self, end: int) -> None:
-        """Restore the log end ``end``."""
+        """Truncate the log back to ``end``, after a failed append."""
         if self._log.log_end_offset > end:
             self._directory.truncate(self._log, end)
         self._forget_terms_behind_the_end()
 
     def _forget_terms_behind_the_end(self) -> None:
-        """Drop terms without an entry, which would block an earlier one that follows."""
+        """Remove terms without an entry from the history, because they would refuse a later entry with a lower term."""
         epochs, end = self._log.epochs, self._log.log_end_offset
         epochs.restore(each for each in epochs.entries if each.start_offset < end)
 
     def truncate(self, offset: int) -> None:
-        """Truncate the log, durably, to ``offset``, where an entry begins. Never below a snapshot, whose content was
-        committed. DiskFullError: it was truncated or not, as ``stored`` says, and can be repeated. CorruptLogError: no
-        entry begins there, or the log around it is damaged; nothing was truncated."""
+        """Truncate the log, durably, to ``offset``, where an entry must begin. The log is never truncated below a
+        snapshot, whose content was committed. Raises DiskFullError; ``stored`` then shows whether the log was
+        truncated, and the call can be repeated. Raises CorruptLogError if no entry begins at ``offset``, or if the log
+        there is damaged; in this case the log was not truncated."""
         self._settle()
         end = self._log.end_after_truncating(offset)
         if end < min(offset, self._log.log_end_offset):
@@ -309,7 +314,7 @@ class MetadataStorage:
         self._recovery_point = min(self._recovery_point, offset)
 
     def _write_recovery_point(self, flushed: int) -> None:
-        """Write the recovery point, which only saves the next start work: a full disk delays it."""
+        """Write the recovery point. It only shortens the next start, so a full disk may delay it."""
         try:
             self._directory.write_recovery_points()
         except OSError as error:
@@ -319,8 +324,8 @@ class MetadataStorage:
         self._recovery_point = flushed
 
     def read(self, offset: int, up_to: int, max_bytes: int = _READ_BYTES) -> tuple[bytes, int]:
-        """Whole batches from ``offset`` on, below ``up_to``, and the next offset. OffsetOutOfRangeError: below the
-        log's start, so it is in a snapshot (``newest_snapshot``); CorruptLogError."""
+        """Whole batches from ``offset`` on, below ``up_to``, and the offset after them. Raises OffsetOutOfRangeError
+        for an offset below the log's start, which only a snapshot covers (``newest_snapshot``), and CorruptLogError."""
         if self._pending is not None:
             raise OffsetOutOfRangeError(
                 f"{self._log.directory}: offset {offset} is not in this log (a snapshot is being installed: "
@@ -332,20 +337,21 @@ class MetadataStorage:
         return result.records, result.next_offset
 
     def batches(self, offset: int = 0) -> Iterator[MetadataBatch]:
-        """Every batch from ``offset`` to the end of the log, decoded."""
+        """Yield every batch from ``offset`` to the end of the log, decoded."""
         while offset < self.log_end_offset:
             data, offset = self.read(offset, self.log_end_offset)
             yield from decode_batches(data)
 
     def entries(self, offset: int, end: int, max_bytes: int) -> list[Entry]:
-        """See ``LogView``. CorruptLogError: damaged since it was written; it is not sent."""
+        """See ``LogView``. Raises CorruptLogError if an entry was damaged after it was written, so that it is not
+        sent."""
         data, _ = self.read(offset, end, max_bytes)
         return [
             decode_entry(header, data[position : position + header.size]) for position, header in iterate_headers(data)
         ]
 
     def _control_entries(self, offset: int) -> Iterator[Entry]:
-        """Raft's own entries from ``offset`` to the end."""
+        """Yield Raft's own entries from ``offset`` to the end of the log."""
         end = self.log_end_offset
         while offset < end:
             data, offset = self.read(offset, end)
@@ -354,30 +360,30 @@ class MetadataStorage:
                     yield decode_entry(header, data[position : position + header.size])
 
     def newest_snapshot(self) -> SnapshotId | None:
-        """The newest sound one with any state."""
+        """The newest undamaged snapshot that contains a state."""
         newest = self._snapshots.newest
         return None if newest is None or newest.place == BEGINNING else newest
 
     def bytes_since_snapshot(self) -> int:
-        """About the bytes of log behind the newest snapshot."""
+        """Approximate bytes of the log after the newest snapshot."""
         start, end = self.log_start_offset, self.log_end_offset
         newest = self._snapshots.newest
         since = start if newest is None else max(newest.place.offset, start)
         return 0 if since >= end else self._log.size_bytes * (end - since) // (end - start)
 
     def load_image(self) -> MetadataImage:
-        """The image of the newest snapshot; an empty one without any. The log continues from the image's
-        ``next_offset``. Any thread. CorruptLogError, UnsupportedVersionError, OSError."""
+        """Load the image of the newest snapshot, or an empty image if there is no snapshot. The log continues from the
+        image's ``next_offset``. Any thread. CorruptLogError, UnsupportedVersionError, OSError."""
         newest = self._snapshots.newest
         return EMPTY_IMAGE if newest is None else self._snapshots.load(newest)
 
     def snapshot_chunk(self, snapshot: SnapshotId, position: int, max_bytes: int) -> tuple[bytes, bool] | None:
-        """See ``LogView``. CorruptLogError: damaged since it was checked."""
+        """See ``LogView``. Raises CorruptLogError if the snapshot was damaged after it was checked."""
         return self._snapshots.read(snapshot, position, max_bytes)
 
     def snapshot_job(self, image: MetadataImage, place: Place, voters: VoterSet) -> SnapshotJob:
-        """A job for a snapshot of ``image``, which is committed and contains everything below ``place``; ``voters``: at
-        that place. One at a time."""
+        """A job that takes a snapshot of ``image``, which is committed and contains all entries below ``place``.
+        ``voters`` are the voters at that place. There may be only one job at a time."""
         assert (image.next_offset, image.epoch) == place, f"an image of {image.next_offset}/{image.epoch} for {place}"
         return SnapshotJob(
             self._fs,
@@ -389,8 +395,9 @@ class MetadataStorage:
         )
 
     def finish_snapshot(self, job: SnapshotJob) -> SnapshotId | None:
-        """``job`` has run: its snapshot is durable and counts from here on, and the log begins behind the one before
-        it. Returns that one when the log has a new start (call ``RaftNode.compacted``), else None."""
+        """``job`` has run, and its snapshot is durable. From now on the snapshot is used, and the log begins after the
+        snapshot before it. Returns the snapshot before it if the log has a new start (then call
+        ``RaftNode.compacted``), else None."""
         place, newest = job.snapshot.place, self._snapshots.newest
         is_newer = newest is None or newest.place.offset < place.offset
         if self._pending is not None or not is_newer or place.offset > self.log_end_offset:
@@ -406,7 +413,7 @@ class MetadataStorage:
         return newest
 
     def _trim(self, start: Place) -> None:
-        """Start the log behind the snapshot at ``start``; removes older log and snapshots."""
+        """Start the log after the snapshot at ``start``, and remove older log segments and snapshots."""
         try:
             self._directory.write_recovery_points()  # a log that ends below its start will be known as damaged
             self._directory.delete_records(self._log, start.offset)
@@ -419,13 +426,14 @@ class MetadataStorage:
         self._snapshots.remove_before(start)
 
     def write_chunk(self, chunk: SnapshotChunk) -> bool:
-        """Write a chunk of a received snapshot, durably. False: it was the last one and the whole is damaged (or it
-        does not follow the bytes here): request it again from its beginning. DiskFullError: the same."""
+        """Write a chunk of a received snapshot, durably. Returns False if the chunk does not follow the bytes on the
+        disk, or was the last one and the snapshot is damaged. The snapshot must then be requested again from its
+        beginning. DiskFullError: the same."""
         return self._snapshots.write_chunk(chunk)
 
     def install(self, snapshot: SnapshotId) -> None:
-        """Replace the log by a snapshot that was received whole: the log is empty and begins behind it, durably.
-        DiskFullError: ``stored`` says how far it came."""
+        """Replace the log by a snapshot that was received whole: the log is then empty and begins after the snapshot,
+        durably. Raises DiskFullError; ``stored`` then shows the state that was reached."""
         offset = snapshot.place.offset
         if offset <= self.log_end_offset:
             # The entries from this place on were never committed. Remove these entries first, so that no crash leaves a
@@ -436,7 +444,8 @@ class MetadataStorage:
         self._snapshots.remove_before(snapshot.place)
 
     def _settle(self) -> None:
-        """Replace the log by a newest snapshot that lies beyond it. DiskFullError: call it again, see ``_pending``."""
+        """Replace the log by the newest snapshot, if that ends beyond the log. Raises DiskFullError; then call this
+        again later (see ``_pending``)."""
         pending = self._pending
         if pending is None:
             return
@@ -449,7 +458,7 @@ class MetadataStorage:
         self._recovery_point = pending.place.offset
 
     def _start(self, default_voters: VoterSet) -> SnapshotId:
-        """The oldest snapshot at the log's start or behind it."""
+        """The oldest snapshot at the log's start or after it."""
         start, snapshots = self.log_start_offset, self._snapshots
         fitting = [each for each in snapshots.snapshots if each.place.offset >= start]
         if start == 0 and not snapshots.names_first_voters:
@@ -458,7 +467,8 @@ class MetadataStorage:
         return fitting[0]
 
     def _check_cover(self) -> None:
-        """CorruptLogError unless log and snapshots make up one history without a gap (see the module)."""
+        """Raise CorruptLogError unless log and snapshots form one history without a gap (see the module's
+        docstring)."""
         start, end, store = self._log.log_start_offset, self._log.log_end_offset, self._snapshots
         fitting = [each.place for each in store.snapshots if each.place.offset >= start]
         for bad in store.damaged:
@@ -487,14 +497,14 @@ class MetadataStorage:
                 )
 
     def _term_below(self, offset: int) -> int | None:
-        """Term of the entry that ends at ``offset``; None where the log does not have it."""
+        """Term of the entry that ends at ``offset``; None if the log does not have that entry."""
         if not self._log.log_start_offset < offset <= self._log.log_end_offset:
             return None
         return self._log.epochs.epoch_of(offset - 1)
 
     def _check_voters(self, entry: Entry, voters: VoterSet) -> None:
-        """A leader change before any change of the voters names the log's first voters; nodes that joined later were
-        formatted without any."""
+        """Check a leader change entry before any change of the voters, which names the log's first voters. A node that
+        joined later was formatted without voters."""
         said = {node_id for node_id, _ in leader_change_of(entry).voters}
         if len(voters) and said - {key.node_id for key in voters}:
             raise CorruptLogError(
@@ -504,15 +514,15 @@ class MetadataStorage:
             )
 
     def _timestamp_below(self, offset: int) -> int:
-        """Timestamp of the record before ``offset``; 0 if unknown."""
+        """Timestamp of the record before ``offset``; 0 if it is unknown."""
         if not self.log_start_offset < offset <= self.log_end_offset:
             return 0
         data, _ = self.read(offset - 1, offset)
         return max([header.max_timestamp_ms for _, header in iterate_headers(data)], default=0)
 
     def close(self, *, clean: bool = True) -> None:
-        """Close the directory; ``clean`` marks on disk that everything was flushed. Without room for the marker, the
-        next start only checks the log's end."""
+        """Close the directory. ``clean`` marks on the disk that everything was flushed. If the disk has no room for the
+        marker, the next start checks the end of the log again."""
         try:
             # If a snapshot is about to replace the log, its remains must not be marked as cleanly closed.
             self._directory.close(clean=clean and self._pending is None)

@@ -1,13 +1,13 @@
-"""Requests that wait for an answer while their decision is on its way into the log.
+"""Requests that wait for an answer while their decision is being written to the log and committed.
 
-A decision is *appended* at a place: the offset behind it, and the term it was made in. From then on it may be
-committed, even without the leader that made it. So after a loss of leadership the log decides:
+A decision is *appended* at a place: the offset after it, and the term in which it was made. From then on it may be
+committed, even if the leader that made it is gone. So after a loss of the leadership, the log shows the outcome:
 
     the place is committed, with the same term               it was done: the prepared answer
     something of a later term is committed there, or before  it never will be: NotControllerError, safe to retry
     a snapshot replaces the log, and hides it                unknown: RequestTimedOutError
 
-(Raft, 5.3: terms never fall along a log, and the entries of a leader's term lie there without a gap.)
+(Raft, 5.3: terms never decrease along a log, and the entries of a leader's term follow each other without a gap.)
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ Done = Callable[[Any], None]  #: Callback that is called exactly once, with the 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A reply, and the metadata offset up to which the log must be applied to see its effect."""
+    """A reply, and the metadata offset up to which a node must apply the log to see the effect."""
 
     reply: Any
     metadata_offset: int
 
 
 class Outcome(NamedTuple):
-    """A call to make: ``done(result)``."""
+    """A callback to call with its result: ``done(result)``."""
 
     done: Done
     result: Any
@@ -47,7 +47,7 @@ class _Waiting(NamedTuple):
 
 
 class Decisions:
-    """Decisions made here that wait for their commit, in the order of the log."""
+    """Decisions of this node that wait for their commit, in the order of the log."""
 
     def __init__(self, node_id: int) -> None:
         self._node_id = node_id
@@ -57,12 +57,11 @@ class Decisions:
         return len(self._waiting)
 
     def add(self, offset: int, term: int, result: Answer | HeadraceError, done: Done) -> None:
-        """Call ``done(result)`` once everything below ``offset`` is committed and ends there with an entry of
-        ``term``."""
+        """Call ``done(result)`` when the entries below ``offset`` are committed and the last of them has ``term``."""
         self._waiting.append(_Waiting(offset, term, result, done))
 
     def settle(self, applied: int, log: RaftLog) -> list[Outcome]:
-        """The outcomes that are known once ``log`` is committed, and applied, below ``applied``."""
+        """The outcomes that are known when ``log`` is committed and applied below ``applied``."""
         outcomes: list[Outcome] = []
         waiting = self._waiting
         if not waiting:
@@ -80,14 +79,14 @@ class Decisions:
         return outcomes
 
     def lead(self, end: int) -> list[Outcome]:
-        """This node leads again, and all of its log, which ends at ``end``, is committed: appends of an earlier term
-        beyond it are lost."""
+        """This node leads again, and all of its log, which ends at ``end``, is committed. So appends of an earlier term
+        beyond ``end`` are lost."""
         gone = [Outcome(each.done, self._overwritten()) for each in self._waiting if each.offset > end]
         self._waiting = deque(each for each in self._waiting if each.offset <= end)
         return gone
 
     def drop(self, error: HeadraceError, *, behind: int = 0) -> list[Outcome]:
-        """Answer ``error`` to what ends behind the offset ``behind``; the rest waits on."""
+        """Fail the decisions that end after the offset ``behind`` with ``error``; the others continue to wait."""
         dropped = [Outcome(each.done, error) for each in self._waiting if each.offset > behind]
         self._waiting = deque(each for each in self._waiting if each.offset <= behind)
         return dropped
@@ -111,7 +110,7 @@ class Decisions:
 
 
 class _Read(NamedTuple):
-    """``result`` None: the answer is the metadata offset."""
+    """A waiting read; with ``result`` None its answer is the metadata offset."""
 
     result: Answer | HeadraceError | None
     done: Done
@@ -133,14 +132,14 @@ class Reads:
         *,
         is_deferred: bool = False,
     ) -> None:
-        """Call ``done(result)`` when Raft confirms the leadership, or with the metadata offset then. ``is_deferred``:
-        see RaftNode.read. NotControllerError unless it leads."""
+        """Call ``done(result)`` when Raft confirms the leadership; with ``result`` None, pass the metadata offset at
+        that time. ``is_deferred``: see RaftNode.read. Raises NotControllerError unless this node leads."""
         raft.read(self._asked, is_deferred=is_deferred)
         self._reads[self._asked] = _Read(result, done)
         self._asked += 1
 
     def note(self, ready: Ready, refusal: Callable[[], HeadraceError]) -> list[Outcome]:
-        """Take Raft's results for the reads; returns the failed ones."""
+        """Take Raft's results for the reads; returns the outcomes of the failed reads."""
         for token, offset in ready.reads:
             assert isinstance(token, int)
             self._confirmed.append((offset, self._reads.pop(token)))
@@ -148,7 +147,7 @@ class Reads:
         return [Outcome(self._reads.pop(token).done, refusal()) for token in failed]
 
     def settle(self, applied: int) -> list[Outcome]:
-        """Everything below ``applied`` is in the image."""
+        """The outcomes of the reads that can be answered when the image contains all entries below ``applied``."""
         outcomes = []
         while self._confirmed and self._confirmed[0][0] <= applied:
             _, read = self._confirmed.popleft()
@@ -156,7 +155,7 @@ class Reads:
         return outcomes
 
     def drop(self, error: HeadraceError) -> list[Outcome]:
-        """Answer ``error`` to all of them."""
+        """Fail all waiting reads with ``error``."""
         reads = [*(read for _, read in self._confirmed), *self._reads.values()]
         self._confirmed.clear()
         self._reads.clear()
@@ -164,7 +163,7 @@ class Reads:
 
 
 class HandOver:
-    """A request that waits until another voter leads; one at a time."""
+    """A request that waits until another voter leads; there is at most one at a time."""
 
     def __init__(self) -> None:
         self._to: ReplicaKey | None = None
@@ -175,14 +174,15 @@ class HandOver:
         return self._done is not None
 
     def begin(self, raft: RaftNode, to: ReplicaKey, done: Done) -> None:
-        """NotControllerError, VoterNotFoundError, RequestTimedOutError (a transfer is in progress)."""
+        """Start the transfer. Raises NotControllerError, VoterNotFoundError, and RequestTimedOutError if a transfer is
+        already in progress."""
         if self._done is not None:
             raise RequestTimedOutError(f"the leadership is being transferred to controller {self._to}; retry")
         raft.transfer(to)
         self._to, self._term, self._done = to, raft.term, done
 
     def settle(self, raft: RaftNode, applied: int) -> list[Outcome]:
-        """The outcome, if the transfer has ended."""
+        """The outcome of the transfer, if it has ended."""
         if self._done is None or self._to is None:
             return []
         still_leads = raft.role is Role.LEADER and raft.term == self._term
@@ -202,6 +202,6 @@ class HandOver:
         return self.drop(result)
 
     def drop(self, result: Answer | HeadraceError) -> list[Outcome]:
-        """Answer ``result`` to the waiting request."""
+        """Answer the waiting request with ``result``."""
         done, self._done = self._done, None
         return [] if done is None else [Outcome(done, result)]

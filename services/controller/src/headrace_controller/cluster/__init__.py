@@ -1,1 +1,2 @@
-"""The cluster's state and the rules by which it changes, pure: decide, then replay."""
+"""The cluster's state and the rules that change it (pure): a rule decides on records, and replaying the records changes
+the state."""

@@ -1,12 +1,14 @@
-"""Plan moves automatically: to drain a broker, or to fill one that has too few replicas.
+"""Plan replica moves automatically: to drain a broker, or to fill a broker that has too few replicas.
 
-A broker *has too few* when it has no replica though its share is one or more, or when it is short of its share by more
-than ``auto.rebalance.threshold.percentage`` of it. It gets all that it lacks (rebalance.py). So the rest after a
-rebalance starts no other, and a broker that was away for a while moves nothing: its replicas stay its own. When no
-broker has too few, internal topics created with fewer brokers get the replicas that they lack.
+A broker *has too few* replicas in two cases. It has none, although its share is at least one; or it lacks more than
+``auto.rebalance.threshold.percentage`` of its share. Such a broker gets all the replicas that it lacks (rebalance.py).
+So the small imbalance after a rebalance starts no further rebalance. A broker that was away for a while causes no
+moves, because its replicas stay assigned to it. When no broker has too few replicas, internal topics that were created
+with fewer brokers get the replicas that they lack.
 
-Filling waits until the same brokers have been active for ``auto.rebalance.delay.ms``: five that join together share one
-plan. A drain does not wait. A fenced broker keeps its replicas and gets none, so restarts move nothing.
+Filling waits until the set of active brokers has not changed for ``auto.rebalance.delay.ms``, so five brokers that join
+together share one plan. A drain begins without this delay. A fenced broker keeps its replicas and gets no new ones, so
+restarts cause no moves.
 """
 
 from __future__ import annotations
@@ -44,14 +46,15 @@ _NO_LOAD = BrokerLoad()
 
 @dataclass(slots=True)
 class PlanningClock:
-    """Like sessions, not in the log: it only decides when to plan. A new leader starts again."""
+    """How long the set of brokers has been unchanged. Like sessions it is not in the metadata log, because it only
+    decides when to plan. A new leader starts the time again."""
 
     members: frozenset[int] = frozenset()
     since_ms: float = 0.0
     not_before_ms: float = 0.0
 
     def steady_ms(self, members: frozenset[int], now_ms: float) -> float:
-        """How long the set of brokers that may take replicas has been the same."""
+        """For how many milliseconds the set of brokers that may take replicas has been unchanged."""
         if members != self.members:
             self.members, self.since_ms = members, now_ms
         return now_ms - self.since_ms
@@ -61,7 +64,8 @@ class PlanningClock:
 
 
 def drain(view: View, request: DrainBroker) -> Decision:
-    """Drained: the replicas left. BrokerIdNotRegisteredError; InvalidRequestError: no other broker could take over."""
+    """Drain a broker. The reply is a ``Drained`` with the number of replicas left. Raises BrokerIdNotRegisteredError,
+    and InvalidRequestError if no other broker could take the replicas."""
     broker = _registered(view.image, request.broker_id)
     load = view.image.loads.get(broker.broker_id, _NO_LOAD)
     if request.draining and load.replicas:
@@ -76,8 +80,9 @@ def drain(view: View, request: DrainBroker) -> Decision:
 
 
 def unregister(view: View, request: UnregisterBroker) -> Decision:
-    """Unregister a broker like ``kafka-cluster unregister``, but only one that is down and empty: no partition may have
-    a replica on a broker that does not exist. BrokerIdNotRegisteredError, InvalidRequestError."""
+    """Unregister a broker, as ``kafka-cluster unregister`` does, but only a broker that is down and has no replicas. A
+    partition must not have a replica on a broker that does not exist. BrokerIdNotRegisteredError,
+    InvalidRequestError."""
     image = view.image
     broker = _registered(image, request.broker_id)
     check_unregistered(image, broker)
@@ -85,7 +90,7 @@ def unregister(view: View, request: UnregisterBroker) -> Decision:
 
 
 def check_unregistered(image: MetadataImage, broker: BrokerImage) -> None:
-    """Guard: InvalidRequestError unless this broker is down and empty."""
+    """Guard: raise InvalidRequestError unless this broker is down and has no replicas."""
     load = image.loads.get(broker.broker_id, _NO_LOAD)
     waiting = sum(broker.broker_id in queued.targets for queued in image.ledger.queued.values())
     if load.replicas or waiting:
@@ -98,7 +103,7 @@ def check_unregistered(image: MetadataImage, broker: BrokerImage) -> None:
 
 
 def is_drained(image: MetadataImage, broker_id: int) -> bool:
-    """Whether a broker that is being drained is empty."""
+    """Whether a broker that is being drained has no replicas left."""
     broker = image.brokers.get(broker_id)
     return broker is not None and broker.draining and broker_id not in image.loads
 
@@ -111,7 +116,7 @@ def _registered(image: MetadataImage, broker_id: int) -> BrokerImage:
 
 
 def balance(view: View, clock: PlanningClock) -> Decision:
-    """Queue a plan when one is due, and none is waiting."""
+    """Queue a plan if a plan is due and no other plan is waiting."""
     image = view.image
     members = frozenset(each.broker_id for each in image.placeable_brokers())
     steady_ms = clock.steady_ms(members, view.now_ms)
@@ -139,7 +144,7 @@ def balance(view: View, clock: PlanningClock) -> Decision:
 
 
 def _more_replicas(view: View, steady_ms: float, moves_max: int) -> Decision:
-    """Replicas for internal topics that were created with fewer brokers."""
+    """Add replicas to internal topics that were created with fewer."""
     if not is_enabled(view) or steady_ms < view.settings.auto_rebalance_delay_ms:
         return Decision()
     return Decision(

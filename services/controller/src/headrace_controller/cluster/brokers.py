@@ -1,24 +1,26 @@
-"""Brokers: registration, heartbeats, fencing, controlled shutdown (KIP-631, with ids by directory as in KIP-853).
+"""Registration, heartbeats, fencing and controlled shutdown of brokers (KIP-631), with ids by directory as in KIP-853.
 
     registered, fenced --- heartbeat, has applied its own registration ---> active
     active --- silent, disconnected for too long (sessions.py), or registered again ---> fenced
     active --- wants to stop ---> shutting down (leads nothing) --- leaderships taken over ---> fenced, may stop
 
-A broker's id belongs to its directories: the same directories get the same id. Each registration has a larger epoch, so
-messages from before a restart are refused.
+A broker's id belongs to its log directories: a broker with the same directories gets the same id. Each registration has
+a larger broker epoch, so messages from before a restart are refused.
 
-A broker that cannot lead now reports so in its heartbeats (leadership.py); elections follow at once, as for a failed
+A broker that cannot lead now reports this in its heartbeats (leadership.py). Elections follow at once, as for a failed
 directory.
 
-A directory is offline from the heartbeat that says so, or the registration that does not name it, until a later
-registration names it again (directories.py has the places of replicas). A broker without any online directory is
-fenced: it heartbeats, but cannot serve.
+A directory goes offline with a heartbeat that reports it, or with a registration that does not name it. It is online
+again when a later registration names it (directories.py tracks the replicas' directories). A broker without an online
+directory is fenced: it sends heartbeats, but cannot serve.
 
-A registration names the broker epoch in the clean shutdown markers of its directories (KIP-966). If that is not its
-last epoch, the broker stopped uncleanly, and is no eligible leader of partitions whose last records it may have lost.
+A registration names the broker epoch that the clean shutdown markers of its directories contain (KIP-966). If that is
+not the broker's last epoch, the broker stopped uncleanly. It is then not an eligible leader of partitions whose last
+records it may have lost.
 
-The changes of a broker's partitions (elections.py) may be too many for one decision. Then the broker's own change comes
-with the first part, and ``settle`` continues; until that is done the broker is not unfenced.
+The changes of a broker's partitions (elections.py) may be too many records for one decision. Then the broker's own
+change is written with the first part, and ``settle`` continues. The broker is not unfenced before all parts are
+written.
 """
 
 from __future__ import annotations
@@ -138,13 +140,13 @@ def heartbeat(view: View, request: Heartbeat) -> Decision:
 
 
 def heartbeats_ended(view: View, request: HeartbeatsEnded) -> Decision:
-    """Start the broker's grace, unless it is on another stream already."""
+    """Start the broker's grace period, unless the broker has already sent heartbeats on a newer stream."""
     contact = Contact(request.broker_id, request.broker_epoch, view.now_ms, connected=False, stream=request.stream)
     return Decision(contact=contact)
 
 
 def fence_silent(view: View, request: FenceSilentBrokers | None = None) -> Decision:
-    """Fence at most one broker: a decision is one batch, and elections use the brokers' state after it."""
+    """Fence at most one broker, because a decision is one batch, and elections must use the brokers' state after it."""
     for broker in view.image.brokers.values():
         if not broker.fenced and view.sessions.is_over(broker.broker_id, broker.broker_epoch, view.now_ms):
             records, more = _fence(view, broker)
@@ -153,8 +155,8 @@ def fence_silent(view: View, request: FenceSilentBrokers | None = None) -> Decis
 
 
 def settle(view: View) -> Decision:
-    """Continue the changes of partitions of a changed broker, where one decision was not enough. The image shows what
-    is left, so a new leader continues."""
+    """Continue the partition changes of a broker whose changes did not fit into one decision. The image shows which
+    changes are left, so a new leader can continue."""
     for broker_id in sorted(view.agenda.elections_pending):
         broker = view.image.brokers.get(broker_id)
         if broker is not None:
@@ -225,7 +227,8 @@ def _choose_id(image: MetadataImage, request: RegisterBroker) -> int:
 
 
 def known(image: MetadataImage, broker_id: int, broker_epoch: int) -> BrokerImage:
-    """The broker with this epoch. BrokerIdNotRegisteredError, StaleBrokerEpochError."""
+    """The registered broker with this epoch; raises an error if there is none. BrokerIdNotRegisteredError,
+    StaleBrokerEpochError."""
     broker = image.brokers.get(broker_id)
     if broker is None:
         raise BrokerIdNotRegisteredError(f"broker {broker_id} is not registered")
@@ -238,7 +241,7 @@ def known(image: MetadataImage, broker_id: int, broker_epoch: int) -> BrokerImag
 
 
 def _missing(before: BrokerImage | None, named: tuple[bytes, ...]) -> tuple[bytes, ...]:
-    """The directories that a broker had and no longer names, oldest first, within a bound."""
+    """Directories that the broker had and no longer names, oldest first and limited in number."""
     if before is None:
         return ()
     had = dict.fromkeys((*before.offline_directories, *before.directory_ids))
@@ -246,15 +249,15 @@ def _missing(before: BrokerImage | None, named: tuple[bytes, ...]) -> tuple[byte
 
 
 def _lost_life(before: BrokerImage | None, previous_broker_epoch: int) -> BrokerImage | None:
-    """The broker's previous registration, if it ended without a clean shutdown (KIP-966), or if the changes after an
-    earlier unclean end are not all written yet."""
+    """The broker's previous registration if it ended without a clean shutdown (KIP-966), or if the changes after an
+    earlier unclean stop are not all written yet; else None."""
     if before is None or (before.broker_epoch == previous_broker_epoch and not before.elections_pending):
         return None
     return before
 
 
 def _may_be_unfenced(view: View, broker: BrokerImage, applied: int) -> bool:
-    """Whether it has applied its own registration, and the changes after its last stop are written."""
+    """Whether the broker has applied its own registration, and the changes after its last stop are all written."""
     is_complete = not broker.elections_pending and broker.broker_id not in view.agenda.elections_pending
     return is_complete and applied > broker.broker_epoch
 
@@ -262,7 +265,7 @@ def _may_be_unfenced(view: View, broker: BrokerImage, applied: int) -> bool:
 def _directories_lost(
     view: View, broker: BrokerImage, offline: tuple[bytes, ...]
 ) -> tuple[list[MetadataRecord], tuple[int, ...]]:
-    """The changes after the failure of these directories; nothing if they are known to be offline."""
+    """The records after the failure of these directories; none if the directories are already recorded as offline."""
     failed = [each for each in dict.fromkeys(offline) if each in broker.online_directories]
     if not failed:
         return [], ()
@@ -280,7 +283,8 @@ def _change(broker: BrokerImage, **changes: Any) -> BrokerChangeRecord:
 def _with_consequences(
     view: View, change: RegisterBrokerRecord | BrokerChangeRecord, *, former: BrokerImage | None = None
 ) -> tuple[list[MetadataRecord], tuple[int, ...]]:
-    """``change`` and the changes of the broker's partitions, within one decision; and the broker, if more follow."""
+    """``change`` with the changes of the broker's partitions, limited to one decision. The second item names the broker
+    if more changes follow."""
     image = view.image.apply((change,), view.image.next_offset + 1)
     records, more = _consequences(view, image, change.broker_id, former, room=_batch_max(view))
     if more and former is not None:
@@ -306,14 +310,16 @@ def _takes_over(record: MetadataRecord) -> bool:
 
 
 def _batch_max(view: View) -> int:
-    """Partitions changed by one decision: a batch is one entry of the log, encoded and applied in one turn."""
+    """Most partitions that one decision changes, because its records are one log entry, which is encoded and applied in
+    one turn."""
     return view.settings.metadata_max_records_per_request
 
 
 def _shut_down(
     view: View, broker: BrokerImage
 ) -> tuple[list[MetadataRecord], tuple[int, ...], HeartbeatReply, int | None]:
-    """Move leaderships away; the broker may stop when all others have applied the offset in the last item."""
+    """Move leaderships to other brokers. The broker may stop when all other brokers have applied the metadata offset in
+    the last item."""
     image = view.image
     may_stop, wait = (
         HeartbeatReply(fenced=True, should_shutdown=True),

@@ -1,4 +1,4 @@
-"""Configuration of topics and brokers: altered incrementally (KIP-339), checked against the declared keys."""
+"""Configuration of topics and brokers: incremental changes (KIP-339), checked against the declared keys."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ SETTINGS_BYTES_MAX = 8 << 20
 
 
 def topic_entries(given: Mapping[str, str], image: MetadataImage) -> dict[str, str]:
-    """A new topic's entries by their dotted names, as canonical text. InvalidConfigError for an invalid one, or for
-    contradictions among them or with the brokers' dynamic defaults."""
+    """The configuration entries of a new topic by their dotted names, as canonical text. Raises InvalidConfigError for
+    an invalid entry, and for entries that contradict each other or the brokers' dynamic defaults."""
     for name, text in given.items():
         _check_length(name, text)
     values = TOPIC.parse(given, defaults=False)
@@ -45,7 +45,7 @@ def topic_entries(given: Mapping[str, str], image: MetadataImage) -> dict[str, s
 
 
 def alter(view: View, request: AlterConfigs) -> Decision:
-    """One ConfigResult for each resource; a resource is altered whole or not at all."""
+    """Returns one ConfigResult for each resource; a resource is altered completely or not at all."""
     records: list[MetadataRecord] = []
     results = []
     counts = Counter(item.resource for item in request.resources)
@@ -72,7 +72,7 @@ def alter(view: View, request: AlterConfigs) -> Decision:
 
 
 def add_size(before: int, made: Iterable[MetadataRecord]) -> int:
-    """Bytes of the settings in one request, including ``made``. PolicyViolationError: too many."""
+    """Bytes of the settings in one request so far, including ``made``. PolicyViolationError: too many."""
     size = before + sum(
         len(each.resource_name) + len(each.key) + len(each.value or "")
         for each in made
@@ -121,8 +121,8 @@ def _alter_one(image: MetadataImage, item: AlterResource) -> list[MetadataRecord
 
 
 def _check_together(image: MetadataImage, resource: ConfigResource, changes: Mapping[str, str | None]) -> None:
-    """InvalidConfigError when the result contradicts itself, as far as the controller knows: the brokers' properties
-    files are unknown here."""
+    """Raise InvalidConfigError if the resulting settings contradict each other. The controller does not know the
+    brokers' properties files."""
     kind, name = resource
     records = [ConfigRecord(int(kind), name, key, value) for key, value in changes.items()]
     after = image.apply(records, image.next_offset, image.epoch) if records else image
@@ -171,7 +171,7 @@ def _check_length(name: str, text: str) -> None:
 
 
 def _changed_list(image: MetadataImage, resource: ConfigResource, key: ConfigKey, op: ConfigOp) -> list[str]:
-    """Append to, or subtract from, the current value, which may be a default."""
+    """The list after appending to or subtracting from the current value, which may be a default."""
     kind, name = resource
     if kind is ConfigResourceType.TOPIC:
         now = list(topic_value(image, name, key.name))

@@ -1,8 +1,8 @@
-"""The controller's state machine, pure: **decide, then replay**.
+"""The controller's state machine (pure): it decides on requests, then replays the records.
 
-Two images. *Committed*: the metadata log up to its commit offset, as published. *Speculative*: the committed one plus
-decisions in flight, on which the next decision is made. So a thousand requests can be decided while the disk is busy
-with the first one.
+Two images. The *committed* image is the state after all committed entries of the metadata log, as it is published. The
+*speculative* image is the committed image plus the decisions in flight; the next decision is made on it. So the
+controller can decide a thousand requests while the disk writes the first one.
 
     decide(request, now) -> Decision        reads, changes nothing
     accept(decision, next_offset)           the decision is being written: speculation grows
@@ -11,8 +11,9 @@ with the first one.
     upkeep(now) -> Decision                 work that time demands, most urgent first; empty: nothing to do
     replay(batch)                           another controller's decision, or one before a restart: committed at once
 
-Only records change an image, and records depend on no clock and no randomness, so replaying the log gives the writer's
-image. Contacts of nodes are not in the log but in ``sessions``; they decide only *whether* something is written.
+Only records change an image, and records depend neither on a clock nor on randomness. So replaying the log on another
+controller gives the same image. The times of the nodes' heartbeats are not in the log but in ``sessions``; they only
+decide *whether* a record is written.
 """
 
 from __future__ import annotations
@@ -77,7 +78,8 @@ from .sessions import BrokerSessions, CoordinatorSessions
 
 
 def _bootstrap(view: View, request: Bootstrap) -> Decision:
-    """Make an empty log this cluster's; InconsistentClusterIdError when it is another's."""
+    """Write this cluster's identity into an empty log; raises InconsistentClusterIdError if the log is another
+    cluster's."""
     image = view.image
     if image.cluster_id and image.cluster_id != request.cluster_id:
         raise InconsistentClusterIdError(
@@ -124,8 +126,9 @@ _RULES: dict[type, Callable[[View, Any], Decision]] = {
 
 @dataclass(frozen=True, slots=True)
 class Duty:
-    """Periodic work without a request. ``every_ms`` None: checked each time, so it must cost nothing when there is
-    nothing to do. Else it may look at everything, and is due so long after it last found nothing."""
+    """Periodic work that no request causes. ``every_ms`` None: the duty is checked each time, so a check without work
+    must cost nothing. Otherwise a check may examine everything, and the next check is due ``every_ms`` after the last
+    one that found no work."""
 
     name: str
     rule: Callable[[View], Decision]
@@ -148,7 +151,7 @@ STEP_MS = 100  #: Milliseconds between two steps of a duty that examines all par
 
 
 class ClusterCore:
-    """The state, the speculation on it, and the rules. Times are monotonic milliseconds."""
+    """The images, and the rules that decide requests on them. Times are monotonic milliseconds."""
 
     def __init__(self, settings: ClusterSettings, *, new_id: Callable[[], bytes]) -> None:
         self.settings = settings
@@ -166,13 +169,15 @@ class ClusterCore:
         self._at_rest: MetadataImage | None = None  # the image for which upkeep had nothing to do
 
     def replay(self, image: MetadataImage) -> None:
-        """Set the committed state rebuilt from the log (see MetadataImage.apply); nothing may be in flight."""
+        """Set the committed image that was rebuilt from the log (see MetadataImage.apply); no decision may be in
+        flight."""
         assert not self._in_flight, "replaying while decisions are in flight"
         assert image.next_offset >= self.committed.next_offset, "replaying backwards"
         self.committed = self.speculative = image
 
     def lead(self, now_ms: float) -> None:
-        """Begin a term as leader: every broker counts as just heard from, so that none is fenced too early."""
+        """Begin a term as leader. Every broker counts as just having sent a heartbeat, so that no broker is fenced too
+        early."""
         self.sessions.forget()
         for broker in self.speculative.brokers.values():
             self.sessions.begin(broker.broker_id, broker.broker_epoch, now_ms)
@@ -188,7 +193,8 @@ class ClusterCore:
         self._at_rest = None
 
     def stood_still(self, now_ms: float) -> None:
-        """This process was paused and received nothing: fence no broker because of that."""
+        """This process was paused and received no messages, so it must not fence a broker for silence during the
+        pause."""
         self.sessions.stood_still(now_ms)
         self.coordinator_sessions.stood_still(now_ms)
 
@@ -200,8 +206,8 @@ class ClusterCore:
         self.coordinator_sessions.forget()
 
     def decide(self, request: Request, now_ms: float) -> Decision:
-        """Decide ``request`` on the speculative state. Never raises a HeadraceError: a refusal is a Decision with
-        ``failure``, answered like any other, when the state that it was decided on is committed."""
+        """Decide ``request`` on the speculative image. Never raises a HeadraceError: a refusal is a Decision with
+        ``failure``. Like any other decision it is answered when the image that it was decided on is committed."""
         view = self._view(now_ms)
         try:
             return features.at_level(view.image, _RULES[type(request)](view, request))
@@ -209,7 +215,8 @@ class ClusterCore:
             return Decision(failure=failure)
 
     def upkeep(self, now_ms: float) -> Decision:
-        """Decide the most urgent work that is due, to be accepted like any decision; without records: nothing to do."""
+        """Decide the most urgent work that is due; accept the result like any decision. A decision without records
+        means that no work is due."""
         view = self._view(now_ms)
         for duty in DUTIES:
             if duty.every_ms is not None and now_ms < self._due_ms.get(duty.name, now_ms):
@@ -224,9 +231,9 @@ class ClusterCore:
         return features.at_level(view.image, decision)
 
     def next_upkeep_ms(self, now_ms: float) -> float:
-        """When ``upkeep`` may have work: now, if anything changed since it last had none; else when a session may
-        expire, or a duty is due. (Balancing and queued reassignments wait for seconds: calling every few hundred
-        milliseconds suffices.)"""
+        """Time at which ``upkeep`` may have work. That is now if anything changed since it last found none; otherwise
+        it is when a session may expire or a duty is due. (Balancing and queued reassignments wait for seconds, so a
+        call every few hundred milliseconds is enough for them.)"""
         image = self.speculative
         if self._in_flight or image is not self._at_rest:
             return now_ms
@@ -240,7 +247,8 @@ class ClusterCore:
         return max(min(times_ms, default=now_ms), now_ms)
 
     def accept(self, decision: Decision, next_offset: int, epoch: int) -> None:
-        """``decision`` is being written, and ends just below ``next_offset`` (the log's end, if it has no records)."""
+        """Apply ``decision`` to the speculative image. It is being written and ends at ``next_offset`` (the log's end,
+        if it has no records)."""
         if decision.contact is not None:
             self.sessions.note(decision.contact)
         if decision.coordinator is not None:
@@ -253,11 +261,11 @@ class ClusterCore:
             self._push(self.speculative.apply_with_delta(decision.records, next_offset, epoch))
 
     def skip(self, next_offset: int, epoch: int) -> None:
-        """Offsets up to ``next_offset`` belong to an entry without a decision (a leader's first entry)."""
+        """Offsets up to ``next_offset`` belong to an entry without a decision, such as a leader's first entry."""
         self._push(self.speculative.apply_with_delta((), next_offset, epoch))
 
     def commit(self, offset: int) -> list[tuple[MetadataImage, MetadataDelta]]:
-        """Commit everything below ``offset``; returns the images that this completes, oldest first."""
+        """Commit all decisions below ``offset``; returns the images that are now committed, oldest first."""
         done = []
         while self._in_flight and self._in_flight[0][0].next_offset <= offset:
             done.append(self._in_flight.popleft())

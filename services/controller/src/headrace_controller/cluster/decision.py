@@ -1,4 +1,4 @@
-"""Input and output of this package's rules: a view to decide on, and the decision."""
+"""Input and output of the rules in this package: a view to decide on, and the decision."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .sessions import BrokerSessions, Contact, CoordinatorContact, CoordinatorSe
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterSettings:
-    """The keys that decisions depend on."""
+    """The configuration keys that decisions depend on."""
 
     num_partitions: int = from_key(SERVER, "num.partitions")
     default_replication_factor: int = from_key(SERVER, "default.replication.factor")
@@ -49,11 +49,12 @@ class ClusterSettings:
 
 @dataclass(slots=True)
 class Agenda:
-    """Pending work and term state of a leader; not in the log, because the next leader derives it from the image.
+    """A leader's pending work and the state of its term. It is not in the log, because the next leader derives it from
+    the image.
 
-    ``elections_pending``: brokers whose changes were too many for one decision. ``min_insync_offset``: where
-    min.insync.replicas last changed, or this term began. ``nothing_begins``: a state in which no queued reassignment
-    could begin, so it is skipped until something changes.
+    ``elections_pending``: brokers whose partition changes were too many for one decision. ``min_insync_offset``: the
+    offset at which min.insync.replicas last changed, or at which this term began. ``nothing_begins``: a state in which
+    no queued reassignment could begin, so no further attempt is made until the state changes.
     """
 
     elections_pending: set[int] = field(default_factory=set)
@@ -62,8 +63,8 @@ class Agenda:
 
 
 class View(msgspec.Struct, frozen=True):
-    """Input of a decision: the speculative image, the sessions, the time, new ids, the agenda. ``hindered``: brokers
-    that cannot lead now, by the sessions and by this request."""
+    """Input of a decision: the speculative image, the sessions, the time, new ids and the agenda. ``hindered``: brokers
+    that cannot lead now, according to their sessions and this request."""
 
     image: MetadataImage
     sessions: BrokerSessions
@@ -76,10 +77,11 @@ class View(msgspec.Struct, frozen=True):
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """Records to be written together or not at all, the reply once they are committed, and the contacts.
+    """Result of a rule: records that are written together or not at all, the reply after their commit, and the contacts
+    of nodes.
 
-    ``failure`` in place of a reply: the whole request is refused. ``elections_pending``: brokers for whose partitions
-    more records have to follow (``brokers.settle``).
+    ``failure`` replaces the reply when the whole request is refused. ``elections_pending``: brokers for whose
+    partitions more records must follow (``brokers.settle``).
     """
 
     records: tuple[MetadataRecord, ...] = ()

@@ -1,9 +1,9 @@
-"""The directory of each replica on its broker (KIP-858).
+"""The log directory of each replica on its broker (KIP-858).
 
-A replica on a broker with one directory gets that one at its creation. A broker with several chooses by load and
-reports the choice; until then the replica is UNASSIGNED, and assumed healthy. Later reports are a move between its
-directories (KIP-113), a directory that failed before its report, or LOST: in no working directory, so perhaps in an
-offline one.
+A replica on a broker with one directory gets that directory when it is created. A broker with several directories
+chooses one by load and reports its choice. Until then the replica's directory is UNASSIGNED and counts as online. A
+later report has one of three meanings: a move between the broker's directories (KIP-113), a directory that failed
+before its report, or LOST. LOST means that no online directory has the replica, so an offline one may have it.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from .requests import AssignDirectories, Placement, RefusedPlacement
 
 
 def assign(view: View, request: AssignDirectories) -> Decision:
-    """Assign directories; the reply has the refused ones.
+    """Record the reported directories; the reply lists the refused replicas.
 
-    Raises BrokerIdNotRegisteredError, StaleBrokerEpochError, InvalidRequestError (a replica in two places),
-    PolicyViolationError (more than metadata.max.records.per.request).
+    Raises BrokerIdNotRegisteredError, StaleBrokerEpochError, InvalidRequestError if a replica is in two directories,
+    and PolicyViolationError for more than metadata.max.records.per.request.
     """
     image = view.image
     broker = brokers.known(image, request.broker_id, request.broker_epoch)
@@ -79,6 +79,6 @@ def _check(image: MetadataImage, broker: BrokerImage, topic_id: bytes, number: i
 
 
 def first_directories(image: MetadataImage, replicas: tuple[int, ...]) -> tuple[bytes, ...]:
-    """Directories of a new partition: known on a broker with one directory, else UNASSIGNED_DIRECTORY."""
+    """Directories of a new partition's replicas: the only directory of a broker with one, else UNASSIGNED_DIRECTORY."""
     online = (image.brokers[replica].online_directories for replica in replicas)
     return tuple(each[0] if len(each) == 1 else UNASSIGNED_DIRECTORY for each in online)

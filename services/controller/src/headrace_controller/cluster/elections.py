@@ -1,4 +1,4 @@
-"""Elections: ISR, ELR and leader of a partition after changes of brokers, disks or settings.
+"""Elections: they set ISR, ELR and leader of a partition after changes of brokers, disks or settings.
 
     replica is ...      because                                              it leads
     in the ISR          the leader says so (isr.py), and it works            when the leader goes
@@ -6,31 +6,33 @@
     last known leader   it led when ISR and ELR became empty                 when both are empty
     any other           it lacks records, or may lack some                   when an unclean election is requested
 
-A replica *works* if its broker is active (registered, not fenced, not stopping) and its directory online (KIP-858). One
-that does not work is in no ISR, and leads nothing. One that works but cannot lead now (leadership.py) leads only while
-no other in-sync replica can. A replica whose directory failed before its report is assigned to the failed directory;
-otherwise it would lead and serve nothing.
+A replica *works* if its broker is active (registered, not fenced, not stopping) and its directory is online (KIP-858).
+A replica that does not work is in no ISR and leads no partition. A replica that works but cannot lead now
+(leadership.py) leads only while no other in-sync replica can lead. A replica whose directory failed before the broker
+reported it is assigned to the failed directory. Otherwise it would be elected leader and could not serve.
 
-**Eligible leader replicas (KIP-966).** Below ``min.insync.replicas`` the high watermark does not advance. So a replica
-that leaves the ISR then still has every committed record, and stays eligible until the ISR has that many members again,
-for then records are committed without it. The ISR may become empty: its last member goes to the ELR too, and the
-partition waits without a leader for an ELR member. This relies on two duties of brokers. The leader must not advance
-the high watermark while the ISR is too small, by the same value (``min_insync_replicas``). And a broker must not lose
-what it acknowledged: one that stopped uncleanly leaves the ELR of topics whose ``log.flush`` was not ``commit``
-throughout (brokers.py).
+The following rules concern eligible leader replicas (KIP-966). While the ISR is smaller than ``min.insync.replicas``,
+the high watermark does not advance. So a replica that leaves the ISR in this state still has every committed record. It
+stays eligible until the ISR is large enough again, because then records are committed without it. The ISR may become
+empty: its last member also moves to the ELR, and the partition has no leader until a member of the ELR works. These
+rules rely on two duties of brokers. The leader must not advance the high watermark while the ISR is too small, and must
+use the same value (``min_insync_replicas``). And a broker must not lose records that it acknowledged. A broker that
+stopped uncleanly leaves the ELR of topics whose ``log.flush`` was not always ``commit`` (brokers.py).
 
-**The last known leader** leads again although it may have lost its last records, as in Kafka 4: no replica can have
-more committed records, because all eligible ones were lost. So a topic with one replica and a weak flush policy
-recovers. It must have been recorded when the partition lost its leader, and not have returned with an empty disk.
+The last known leader may lead again although it may have lost its last records, as in Kafka 4. No other replica can
+have more committed records, because all eligible replicas were lost. So a topic with one replica and a weak flush
+policy recovers. The last known leader must have been recorded when the partition lost its leader, and must not have
+returned with an empty disk.
 
-**Unclean elections** otherwise need ``unclean.leader.election.enable`` (of the topic, of the candidate, of all brokers,
-of the controller's file; the first that is set), or an operator (ElectLeaders). Both kinds set ``recovering``
-(KIP-704), empty the ELR, and leave the new leader alone in the ISR.
+Any other unclean election needs an operator (ElectLeaders) or ``unclean.leader.election.enable``. The first of these
+settings that is present counts: the topic's, the candidate broker's, the one for all brokers, the controller's file.
+Both kinds of elections set ``recovering`` (KIP-704), empty the ELR, and leave the new leader as the only member of the
+ISR.
 
 At metadata.version 1 there is no ELR: the last members of an ISR stay in it, as in Kafka before KIP-966.
 
-Every change increments the partition epoch; a change of leader, or the loss of a replica, also the leader epoch, so
-that the old one is fenced.
+Every change increments the partition epoch. A change of the leader or the loss of a replica also increments the leader
+epoch, so that the old leader is fenced.
 """
 
 from __future__ import annotations
@@ -73,7 +75,7 @@ class Election(enum.Enum):
 
 
 class Electorate:
-    """The rules above on one image, for one decision. ``hindered``: brokers that cannot lead now."""
+    """The rules of this module, applied to one image for one decision. ``hindered``: brokers that cannot lead now."""
 
     def __init__(self, image: MetadataImage, settings: ClusterSettings, hindered: Hindered | None = None) -> None:
         self.image = image
@@ -87,18 +89,19 @@ class Electorate:
         return self.image.is_available(partition, broker_id)
 
     def can_lead(self, partition: PartitionImage, broker_id: int) -> bool:
-        """Whether its broker has not reported that it cannot lead."""
+        """Whether the replica's broker has not reported that it cannot lead."""
         return leadership.can_lead(self.image, self.hindered, partition, broker_id)
 
     def able_of(self, partition: PartitionImage, candidates: Iterable[int]) -> tuple[int, ...]:
-        """Those of ``candidates`` that can lead; all of them when none can."""
+        """The replicas in ``candidates`` that can lead now; all candidates if none can."""
         every = tuple(candidates)
         if not self.hindered:
             return every
         return tuple(each for each in every if self.can_lead(partition, each)) or every
 
     def minimum(self, topic: TopicImage, partition: PartitionImage) -> int:
-        """In-sync replicas needed to commit a record: min.insync.replicas, or all there are."""
+        """Number of in-sync replicas needed to commit a record: min.insync.replicas, or the number of replicas if that
+        is smaller."""
         least = self._minimums.get(topic.name)
         if least is None:
             least = self._minimums[topic.name] = min_insync_replicas(self.image, topic.name)
@@ -121,13 +124,15 @@ class Electorate:
     def eligible(
         self, topic: TopicImage, before: PartitionImage, wanted: PartitionImage, isr: Collection[int]
     ) -> tuple[int, ...]:
-        """The ELR beside ``isr``: empty if the ISR is large enough, else also replicas that leave it now."""
+        """The new ELR for the new ``isr``. It is empty if the ISR is large enough; otherwise it also contains the
+        replicas that leave the ISR now."""
         if not self.has_elr or len(isr) >= self.minimum(topic, wanted):
             return ()
         return tuple(each for each in wanted.replicas if each not in isr and (each in before.isr or each in before.elr))
 
     def last_known(self, before: PartitionImage, wanted: PartitionImage, leader: int) -> tuple[int, ...]:
-        """The last leader, if there is none now; of a partition that lost its leader at level 1, its ISR."""
+        """The last leader, if the partition has no leader now. For a partition that lost its leader at level 1, its
+        ISR."""
         if leader != NO_LEADER or not self.has_elr:
             return ()
         # (Read from ``wanted``, not from ``before``: ``wanted`` lacks a replica that returned with an empty disk.)
@@ -137,7 +142,7 @@ class Electorate:
     def clean_leader(
         self, before: PartitionImage, wanted: PartitionImage, isr: Collection[int], elr: Collection[int], how: Election
     ) -> int:
-        """A leader with every committed record; NO_LEADER when none of them works."""
+        """A leader that has every committed record; NO_LEADER if no replica with all of them works."""
         isr = self.able_of(wanted, isr)
         if isr:
             if how is Election.PREFERRED and wanted.replicas[0] in isr:
@@ -156,7 +161,8 @@ class Electorate:
         last_known: Collection[int],
         how: Election,
     ) -> int:
-        """A leader that may lack committed records: the last known one, or one of a requested unclean election."""
+        """A leader that may lack committed records: the last known leader, or the result of a requested unclean
+        election."""
         able = [each for each in wanted.replicas if self.works(wanted, each)]
         known = next((each for each in able if each in last_known), NO_LEADER)
         if known != NO_LEADER and not elr:
@@ -165,7 +171,7 @@ class Electorate:
         return known if known in willing else next(iter(willing), NO_LEADER)
 
     def keeps_after_crash(self, topic: TopicImage, partition: PartitionImage, former: BrokerImage) -> bool:
-        """Whether the replica's disk has everything that its broker acknowledged before an unclean stop."""
+        """Whether the replica's disk has every record that its broker acknowledged before an unclean stop."""
         weakened = topic.flush_weakened or self.image.flush_weakened
         if weakened or former.default_log_flush != "commit":
             return False
@@ -174,9 +180,9 @@ class Electorate:
         return not (some_are_gone and partition.directory_of(former.broker_id) == UNASSIGNED_DIRECTORY)
 
     def may_be_made_anew(self, partition: PartitionImage, broker_id: int, directory: bytes) -> bool:
-        """Whether a lost replica reported in ``directory`` may be a new, empty one. While one of the broker's
-        directories is gone, the old log may be there: a broker whose properties no longer name it does not look
-        further."""
+        """Whether a LOST replica that is reported in ``directory`` may be a new, empty one. The old log may be in one
+        of the broker's offline directories, and a broker whose properties no longer name that directory cannot check
+        it."""
         broker = self.image.brokers[broker_id]
         was_lost = partition.directory_of(broker_id) == LOST_DIRECTORY
         return was_lost and bool(broker.offline_directories) and broker.has_online(directory)
@@ -191,11 +197,11 @@ def partition_change(
     how: Election = Election.KEEP,
     lost: Collection[int] = (),
 ) -> PartitionChangeRecord | None:
-    """The record that applies the rules to a partition of ``topic``; None when nothing changes.
+    """The record that applies the rules to a partition of ``topic``; None if the partition does not change.
 
-    ``wanted``: the partition with requested changes (ISR, replicas, directories, a reassignment; neither leader nor
-    epochs), or as it is. ``lost``: brokers whose replicas may have lost acknowledged records. The brokers' own state is
-    that of the electorate's image.
+    ``wanted``: the partition with the requested changes (ISR, replicas, directories or a reassignment), or unchanged.
+    Leader and epochs are set here. ``lost``: brokers whose replicas may have lost acknowledged records. The
+    electorate's image has the brokers' own state.
     """
     before = topic.partitions[number]
     wanted = before if wanted is None else wanted
@@ -226,7 +232,7 @@ def partition_change(
 def changed(
     topic_id: bytes, number: int, before: PartitionImage, after: PartitionImage
 ) -> PartitionChangeRecord | None:
-    """The record from ``before`` to ``after``, whose epochs it sets; None when they are equal."""
+    """The record for the change from ``before`` to ``after``, with new epochs; None if the two are equal."""
     if after == before:
         return None
     fenced = after.leader != before.leader or not set(before.replicas).issubset(after.replicas)
@@ -251,9 +257,10 @@ def changed(
 def after_broker_changed(
     electorate: Electorate, broker_id: int, *, former: BrokerImage | None
 ) -> Iterator[PartitionChangeRecord]:
-    """Yield the records for the partitions of a broker that came, went, or lost directories.
+    """Yield the records for the partitions of a broker that became active, became inactive, or lost directories.
 
-    ``former``: its previous registration, after an unclean stop: it leaves the ELR where it may have lost records.
+    ``former``: the broker's previous registration, given after an unclean stop. The broker leaves the ELR of partitions
+    whose records it may have lost.
     """
     for topic, number, partition in electorate.image.partitions_on(broker_id):
         if former is not None and not electorate.keeps_after_crash(topic, partition, former):
@@ -268,7 +275,8 @@ def after_broker_changed(
 
 
 def _concerns(electorate: Electorate, partition: PartitionImage, broker_id: int) -> bool:
-    """Cheap filter: the broker may lead where no leader can, or its own place is invalid."""
+    """Cheap filter. Either the broker's replica may become leader, because the partition has no leader or one that
+    cannot lead now; or the replica is leader or in the ISR and does not work."""
     if partition.leader == NO_LEADER:
         return electorate.works(partition, broker_id)
     if electorate.hindered and broker_id in partition.isr and not electorate.can_lead(partition, partition.leader):
@@ -278,7 +286,7 @@ def _concerns(electorate: Electorate, partition: PartitionImage, broker_id: int)
 
 
 def brokers_with_elections_pending(image: MetadataImage) -> set[int]:
-    """Brokers whose changes are not applied to all their partitions; scans everything."""
+    """Brokers whose changes have not reached all their partitions yet; examines every partition."""
     found: set[int] = {broker_id for broker_id, broker in image.brokers.items() if broker.elections_pending}
     for topic in image.topics.values():
         for partition in topic.partitions:
@@ -289,7 +297,7 @@ def brokers_with_elections_pending(image: MetadataImage) -> set[int]:
 
 
 def after_min_insync_changed(view: View, records: Sequence[MetadataRecord]) -> list[PartitionChangeRecord]:
-    """Records for ELRs that end, if the configuration ``records`` change min.insync.replicas."""
+    """Records that end ELRs, if the configuration ``records`` change min.insync.replicas."""
     resources = {(each.resource_type, each.resource_name) for each in records if _sets_min_insync(each)}
     if not resources:
         return []
@@ -315,8 +323,8 @@ def _sets_min_insync(record: MetadataRecord) -> TypeGuard[ConfigRecord]:
 def assigned(
     electorate: Electorate, topic: TopicImage, number: int, broker_id: int, directory: bytes, *, fresh: bool = False
 ) -> PartitionChangeRecord | None:
-    """The record that puts the broker's replica of an existing partition into ``directory``, perhaps an offline one;
-    None if it is known. ``fresh``: it is empty, so it is eligible for nothing."""
+    """The record that puts the broker's replica of an existing partition into ``directory``, which may be offline. None
+    if that is already recorded. ``fresh``: the replica starts with an empty log, so it is eligible for no election."""
     partition = topic.partitions[number]
     directories = tuple(
         directory if replica == broker_id else before

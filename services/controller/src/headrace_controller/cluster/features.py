@@ -1,12 +1,12 @@
-"""Change feature levels (KIP-584, KIP-778); headrace_core.metadata.features defines each level.
+"""Changes of feature levels (KIP-584, KIP-778); headrace_core.metadata.features defines each level.
 
-A level is raised when every registered broker and controller supports the new one, also fenced ones, because they
-return; those that are down and empty are unregistered. It is lowered only if nothing in the image needs the higher one
-(Kafka's safe downgrade); an unsafe downgrade is refused, as in Kafka. A node without support for the current level
-cannot register.
+A level can be raised if every registered broker and controller supports the new level. Fenced brokers count too,
+because they may return; brokers that are down and have no replicas are unregistered instead. A level can be lowered
+only if no part of the image needs the higher level (Kafka's safe downgrade). An unsafe downgrade is refused, as in
+Kafka. A node that does not support the current level cannot register.
 
-Level 1 is record tags 1 to 8 without eligible leader replicas. A record that needs a higher level is refused with the
-cure; a field that an old node would skip is not written.
+Level 1 has the record tags 1 to 8, without eligible leader replicas. A record that needs a higher level is refused with
+an error that names the cure. A field that an old node would ignore is not written.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ FEATURES_MAX = 100
 
 
 def update(view: View, request: UpdateFeatures) -> Decision:
-    """One FeatureResult for each update; its InvalidUpdateVersionError names the obstacle."""
+    """Returns one FeatureResult for each update; the InvalidUpdateVersionError of a refused update names the
+    obstacle."""
     records: list[MetadataRecord] = []
     results = []
     named = Counter(item.name for item in request.updates)
@@ -64,7 +65,7 @@ def update(view: View, request: UpdateFeatures) -> Decision:
 
 
 def check_update(view: View, item: FeatureUpdate) -> None:
-    """InvalidUpdateVersionError unless this change of the level is allowed."""
+    """Raise InvalidUpdateVersionError unless this change of the level is allowed."""
     image = view.image
     now = image.metadata_version
     refused = f"{item.name[:100]} cannot go from level {now} to {item.level}: "
@@ -100,7 +101,7 @@ def check_update(view: View, item: FeatureUpdate) -> None:
 
 
 def strangers_to(view: View, level: int) -> list[str]:
-    """Guard: the nodes without support for this level, except those that are unregistered with it."""
+    """Guard: the nodes that do not support this level, without those that the update also unregisters."""
     image = view.image
     gone = {broker_id for broker_id, _ in _gone_strangers(view, level)}
     found = [
@@ -117,8 +118,8 @@ def strangers_to(view: View, level: int) -> list[str]:
 
 
 def _gone_strangers(view: View, level: int) -> list[tuple[int, int]]:
-    """Brokers (id, epoch) without support for the level that are down and empty. They may be gone permanently, and
-    level 1 has no record to unregister them; so they would block the level forever."""
+    """Brokers (id, epoch) that do not support the level, are down and have no replicas. Such brokers may never return,
+    and level 1 has no record to unregister them, so they would block the new level forever."""
     image = view.image
     awaited = {target for queued in image.ledger.queued.values() for target in queued.targets}
     return [
@@ -133,7 +134,8 @@ def _gone_strangers(view: View, level: int) -> list[tuple[int, int]]:
 
 
 def check_node(image: MetadataImage, features: Iterable[FeatureRange], who: str) -> None:
-    """UnsupportedVersionError unless a registering node supports the current level; InvalidRequestError."""
+    """Raise UnsupportedVersionError unless the registering node supports the current level. Raises InvalidRequestError
+    for invalid features."""
     said = tuple(features)
     if len(said) > FEATURES_MAX or len({each.name for each in said}) != len(said):
         raise InvalidRequestError(f"{who}: {len(said)} features; too many, or one is named twice")
@@ -146,7 +148,8 @@ def check_node(image: MetadataImage, features: Iterable[FeatureRange], who: str)
 
 
 def register_controller(view: View, request: RegisterController) -> Decision:
-    """UnsupportedVersionError, InvalidRequestError. Writes nothing at level 1, which has no record for it."""
+    """Raises UnsupportedVersionError and InvalidRequestError. Writes no record at level 1, which has no record type for
+    controllers."""
     if len(request.directory_id) != ID_BYTES or request.controller_id < 0:
         raise InvalidRequestError(
             f"controller {request.controller_id}: its id must be 0 or more, and its directory id 16 bytes"
@@ -160,7 +163,8 @@ def register_controller(view: View, request: RegisterController) -> Decision:
 
 
 def at_level(image: MetadataImage, decision: Decision) -> Decision:
-    """Guard: the decision if a log of the current level can hold it; else a failure that names the cure."""
+    """Guard: return the decision if a log of the current level can contain its records, else a failure that names the
+    cure."""
     level = image.metadata_version
     if level >= METADATA_VERSION or not decision.records:
         return decision

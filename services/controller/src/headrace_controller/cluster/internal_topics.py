@@ -1,14 +1,16 @@
 """Settings and rules of the internal topics: ``__consumer_offsets``, whose partitions are the shards of groups, and
-``__transaction_state``. Kafka's settings (GroupCoordinator.groupMetadataTopicConfigs, TransactionStateManager), with
-one difference: with fewer active brokers than the replication factor, there is one replica per broker. Kafka refuses,
-and a cluster of one broker has no groups until an operator finds the key.
+``__transaction_state``. The settings are Kafka's (GroupCoordinator.groupMetadataTopicConfigs, TransactionStateManager),
+with one difference. If fewer brokers are active than the replication factor, each of them gets one replica. Kafka
+refuses to create the topic in this case, so a cluster with one broker has no groups until an operator changes the
+replication factor.
 
-Brokers create them when a client first looks for a coordinator (CreateInternalTopic); this module completes that
-request. Clients cannot create or delete them, nor change their cleanup policy (``check_*``): the records are the
-coordinators' state, and only compaction may drop any. Their other settings may be altered, as in Kafka.
+A broker creates an internal topic when a client first looks for a coordinator (CreateInternalTopic); this module
+completes its request. Clients cannot create or delete internal topics, nor change their cleanup policy (``check_*``).
+The records are the coordinators' state, and only compaction may remove records. The other settings of internal topics
+can be altered, as in Kafka.
 
-Topics created with fewer brokers get more replicas later (``growth``; balancing.py says when). Otherwise a cluster that
-began with one broker would lose its groups with that broker's disk.
+Internal topics that were created with fewer brokers get more replicas later (``growth``; balancing.py decides when).
+Otherwise a cluster that began with one broker would lose its groups with that broker's disk.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ Key = tuple[bytes, int]  #: (topic id, partition number)
 
 
 def completed(topic: NewTopic, settings: ClusterSettings, live_brokers: int) -> NewTopic:
-    """Complete an internal topic's request; other topics unchanged."""
+    """Fill in the settings of an internal topic's request; other requests are returned unchanged."""
     if topic.name not in SHARD_TOPICS:
         return topic
     is_offsets = topic.name == OFFSETS_TOPIC
@@ -53,7 +55,8 @@ def completed(topic: NewTopic, settings: ClusterSettings, live_brokers: int) -> 
 
 
 def check_may_create(name: str, *, internal: bool) -> None:
-    """InvalidTopicError: a client requests an internal topic, or a broker one that is not internal."""
+    """Raise InvalidTopicError if a client requests an internal topic, or a broker requests a topic that is not
+    internal."""
     if internal and name not in INTERNAL_TOPICS:
         raise InvalidTopicError(
             f'cannot create topic "{name[:249]}" as an internal topic: only coordinators\' topics are internal'
@@ -66,7 +69,7 @@ def check_may_create(name: str, *, internal: bool) -> None:
 
 
 def check_may_delete(name: str) -> None:
-    """InvalidTopicError for an internal topic."""
+    """Raise InvalidTopicError for an internal topic."""
     if name in INTERNAL_TOPICS:
         raise InvalidTopicError(
             f'cannot delete topic "{name}": it is internal, and the coordinators would lose their groups; delete '
@@ -75,8 +78,9 @@ def check_may_delete(name: str) -> None:
 
 
 def check_policy(name: str, changes: Mapping[str, str | None]) -> None:
-    """InvalidConfigError when an internal topic would not be compacted only. ``changes``: its configuration after the
-    request, None: removed. Setting "compact" is allowed: it repairs one that was changed."""
+    """Raise InvalidConfigError if an internal topic's cleanup.policy would no longer be only "compact". ``changes``:
+    the configuration entries that the request sets; the value None removes an entry. Setting "compact" is allowed,
+    because it repairs a policy that was changed."""
     if name in INTERNAL_TOPICS and changes.get(_POLICY, _COMPACT) != _COMPACT:
         raise InvalidConfigError(
             f"{_POLICY} cannot be changed: {name} is internal, and deleting its records by age or size would lose "
@@ -85,8 +89,8 @@ def check_policy(name: str, changes: Mapping[str, str | None]) -> None:
 
 
 def check_may_grow(name: str) -> None:
-    """InvalidPartitionsError for a topic of shards: a group's shard follows from their number, so one more would make
-    every group look for its offsets in the wrong one."""
+    """Raise InvalidPartitionsError for a topic of shards. A group's shard follows from the number of partitions, so one
+    more partition would assign every group to a wrong shard."""
     if name in SHARD_TOPICS:
         raise InvalidPartitionsError(
             f"the number of partitions of {name} cannot be changed: a group's partition is the hash of its id, so "
@@ -95,8 +99,9 @@ def check_may_grow(name: str) -> None:
 
 
 def growth(image: MetadataImage, settings: ClusterSettings, moves_max: int) -> list[tuple[Key, tuple[int, ...]]]:
-    """Partitions of internal topics with fewer replicas than they should and could have, and their new replicas, which
-    include the present ones. None that is moving or queued. Costs some microseconds when nothing is missing."""
+    """Partitions of internal topics that have fewer replicas than they should and could have, each with its new
+    replicas, which include the present ones. Partitions with a reassignment in progress or queued are left out. The
+    call costs some microseconds if no replica is missing."""
     brokers = image.placeable_brokers()
     found: list[tuple[Key, tuple[int, ...]]] = []
     for name in SHARD_TOPICS:
@@ -116,8 +121,8 @@ def growth(image: MetadataImage, settings: ClusterSettings, moves_max: int) -> l
 
 
 class _Placing:
-    """Chooses more replicas for partitions of one topic: in a rack without one, on the broker with the fewest of the
-    topic, then of all."""
+    """Chooses additional replicas for partitions of one topic. It prefers a rack without a replica, then the broker
+    with the fewest replicas of the topic, then the one with the fewest in all."""
 
     def __init__(self, image: MetadataImage, brokers: Sequence[BrokerImage], topic: TopicImage) -> None:
         self._racks = {broker.broker_id: broker.rack for broker in image.brokers.values()}
@@ -141,7 +146,8 @@ class _Placing:
 
 
 def may_grow_to(image: MetadataImage, key: Key, planned: tuple[int, ...], targets: tuple[int, ...]) -> bool:
-    """Whether this is a change by ``growth``: an internal topic's partition, more replicas, all present ones kept."""
+    """Whether this reassignment was planned by ``growth``: it adds replicas to an internal topic's partition and keeps
+    all present ones."""
     return image.topics[key[0]].name in SHARD_TOPICS and len(targets) > len(planned) and set(planned) <= set(targets)
 
 

@@ -1,6 +1,7 @@
-"""In-sync sets, altered by the leaders of partitions (AlterPartition: KIP-497, KIP-704, KIP-841, KIP-903).
+"""Changes of in-sync sets by the leaders of partitions (AlterPartition: KIP-497, KIP-704, KIP-841, KIP-903).
 
-A leader proposes the ISR of its partition; the controllers agree or refuse. Every outdated proposal is refused:
+A leader proposes the new ISR of its partition; the active controller accepts or refuses the proposal. The controller
+refuses every outdated proposal:
 
     broker epoch of the leader    is the current one                               else STALE_BROKER_EPOCH
     leader epoch                  it still leads                                   else FENCED_LEADER_EPOCH
@@ -10,18 +11,19 @@ A leader proposes the ISR of its partition; the controllers agree or refuse. Eve
     each member works             not fenced, not stopping, its directory online   else INELIGIBLE_REPLICA
     metadata offset of the leader it knows min.insync.replicas, if the ISR is small else OPERATION_NOT_ATTEMPTED
 
-The last line is ours. A replica that left an ISR below min.insync.replicas is eligible (elections.py), because its
-leader commits nothing without it. A leader that does not know that the setting was raised would commit. So before it
-gets an ISR that is too small, even the present one, it must know the setting. (The metadata log delivers both in
-order.)
+The last line of this table is an addition of Headrace. A replica that leaves an ISR below min.insync.replicas becomes
+eligible (elections.py), because the leader commits no record without it. A leader that does not know that
+min.insync.replicas was raised would still commit records. So before the leader gets an ISR that is too small (even if
+it is the present one), it must know the new setting. (The metadata log delivers the setting and the ISR in order.)
 
-A refusal as INELIGIBLE_REPLICA changes nothing, so an earlier attempt at the same partition epoch could be granted
-later, once the member works again. A leader with such an attempt says so (``uncertain``): then the refusal also
-increments the partition epoch. That refuses every attempt at the former epoch, and the leader learns from the metadata
-log that none was granted.
+A refusal with INELIGIBLE_REPLICA changes no state. So an earlier attempt at the same partition epoch could be granted
+later, when the member works again. A leader with such an earlier attempt marks its request as ``uncertain``; then the
+refusal also increments the partition epoch. The controller then refuses every attempt at the former epoch, and the
+leader learns from the metadata log that none was granted.
 
-A leader without an answer repeats its proposal. A state that is already reached is answered with the present state,
-although the partition epoch has changed since (Kafka: INVALID_UPDATE_VERSION, and the leader waits for the metadata).
+A leader that got no answer repeats its proposal. If the proposed state has already been reached, the controller returns
+the present state, although the partition epoch has changed. (Kafka answers INVALID_UPDATE_VERSION, and the leader waits
+for the metadata.)
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ from .requests import AlteredPartition, AlterPartition, PartitionResult
 
 
 def alter(view: View, request: AlterPartition) -> Decision:
-    """One PartitionResult for each partition. BrokerIdNotRegisteredError, StaleBrokerEpochError."""
+    """Returns one PartitionResult for each partition. BrokerIdNotRegisteredError, StaleBrokerEpochError."""
     brokers.known(view.image, request.broker_id, request.broker_epoch)
     altering = Altering(view, request)
     records: list[MetadataRecord] = []
@@ -77,7 +79,7 @@ def alter(view: View, request: AlterPartition) -> Decision:
 
 
 class Altering:
-    """The checks of one request, each a method."""
+    """The checks of one AlterPartition request, one method for each check."""
 
     def __init__(self, view: View, request: AlterPartition) -> None:
         self.image: MetadataImage = view.image
@@ -87,7 +89,8 @@ class Altering:
         self._min_insync_offset = view.agenda.min_insync_offset
 
     def decide(self, item: AlteredPartition) -> tuple[PartitionImage, PartitionChangeRecord | None]:
-        """The partition, and the record that alters it; None: nothing changes. Raises the refusal."""
+        """The partition, and the record that alters it; the record is None if the partition does not change. Raises the
+        refusal."""
         topic, partition = self._find(item)
         where = f"{topic.name}-{item.partition}"
         self.check_future(item, partition, where)
@@ -129,7 +132,8 @@ class Altering:
             raise InvalidRequestError(f"{where} is led by broker {partition.leader}, not by broker {self.leader}")
 
     def is_so_already(self, item: AlteredPartition, partition: PartitionImage, members: tuple[int, ...]) -> bool:
-        """Whether this repeats a change whose answer was lost; the leader epoch is current, so none came between."""
+        """Whether this proposal repeats a change whose answer was lost. The leader epoch is current, so no other leader
+        was elected in between."""
         same = len(members) == len(partition.isr) and set(members) == set(partition.isr)
         return same and item.recovering == partition.recovering
 
@@ -156,7 +160,7 @@ class Altering:
             )
 
     def end_epoch(self, item: AlteredPartition) -> PartitionChangeRecord:
-        """The record that increments only the partition epoch: no earlier attempt can be granted any more."""
+        """The record that only increments the partition epoch, so that no earlier attempt can be granted any more."""
         _, partition = self._find(item)
         return PartitionChangeRecord(
             topic_id=item.topic_id, partition=item.partition, partition_epoch=partition.partition_epoch + 1
@@ -192,8 +196,8 @@ class Altering:
 
 
 def _result(item: AlteredPartition, partition: PartitionImage, record: PartitionChangeRecord | None) -> PartitionResult:
-    """The partition's state with ``record`` applied. The leader and its epoch stay, unless it cannot lead now and a
-    member can (leadership.py): then it learns of its successor here first."""
+    """The partition's state after ``record`` is applied. The leader and its epoch stay, unless the leader cannot lead
+    now and another member can (leadership.py). Then this result is the first message that tells it the new leader."""
     isr, recovering, epoch = partition.isr, partition.recovering, partition.partition_epoch
     leader, leader_epoch = partition.leader, partition.leader_epoch
     if record is not None:

@@ -1,4 +1,5 @@
-"""Elect leaders: on request (ElectLeaders, KIP-460), to restore preferred ones, or uncleanly after a long wait."""
+"""Elections of leaders on request (ElectLeaders, KIP-460), to restore preferred leaders, or uncleanly after a long
+wait."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ BALANCED_AT_ONCE = 1_000  #: Most leader elections in one decision of the prefer
 
 
 def elect(view: View, request: ElectLeaders) -> Decision:
-    """One ElectionResult for each named partition, or for each that needed an election."""
+    """Returns one ElectionResult for each named partition, or for each partition that needed an election."""
     electorate = Electorate(view.image, view.settings, view.hindered)
     records: list[MetadataRecord] = []
     results = []
@@ -49,8 +50,8 @@ def elect(view: View, request: ElectLeaders) -> Decision:
 
 
 def balance(view: View) -> Decision:
-    """Return leaderships to preferred replicas, BALANCED_AT_ONCE at a time, where a broker lacks more than
-    leader.imbalance.per.broker.percentage of those that it is preferred for."""
+    """Return leaderships to preferred replicas, at most BALANCED_AT_ONCE in a decision. It acts on a broker that lacks
+    more than leader.imbalance.per.broker.percentage of the leaderships it is preferred for."""
     if not view.settings.auto_leader_rebalance_enable:
         return Decision()
     preferred: Counter[int] = Counter()
@@ -76,7 +77,8 @@ def balance(view: View) -> Decision:
 
 
 def elect_uncleanly(view: View) -> Decision:
-    """Elect for partitions without a leader that allow unclean elections: the setting may be newer than the loss."""
+    """Elect leaders of partitions that have none and allow unclean elections, because the setting may be newer than the
+    loss of the leader."""
     electorate = Electorate(view.image, view.settings, view.hindered)
     records: list[MetadataRecord] = []
     for topic, number, partition in _all(view.image):
@@ -90,12 +92,13 @@ def elect_uncleanly(view: View) -> Decision:
 
 
 def _has_hope(electorate: Electorate, partition: PartitionImage) -> bool:
-    """Cheap filter, because many may be without a leader: does any replica work?"""
+    """Cheap filter, because many partitions may be without a leader: whether any replica works."""
     return any(electorate.works(partition, each) for each in partition.replicas)
 
 
 def preferred_election(electorate: Electorate, topic: TopicImage, number: int) -> PartitionChangeRecord | None:
-    """None when the preferred replica leads, is not in sync, or cannot lead now."""
+    """The record that elects the preferred replica. None if that replica already leads, is not in sync, or cannot lead
+    now."""
     partition = topic.partitions[number]
     first = partition.replicas[0]
     if partition.leader == first or first not in partition.isr or not electorate.can_lead(partition, first):
@@ -117,7 +120,8 @@ def _all(image: MetadataImage) -> Iterator[tuple[TopicImage, int, PartitionImage
 
 
 def _elected(electorate: Electorate, kind: ElectionType, name: str, number: int) -> PartitionChangeRecord:
-    """Raises UnknownTopicOrPartitionError, ElectionNotNeededError, and the failure of this kind of election."""
+    """The record of one requested election. Raises UnknownTopicOrPartitionError, ElectionNotNeededError, and the error
+    of a failed election of this kind."""
     topic = electorate.image.topic(name)
     if topic is None or not 0 <= number < len(topic.partitions):
         raise UnknownTopicOrPartitionError(f"partition {name[:249]}-{number} does not exist")

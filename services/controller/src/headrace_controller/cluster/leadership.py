@@ -1,7 +1,7 @@
-"""Replicas that cannot lead now: their brokers report them in every heartbeat, with the reason.
+"""Replicas that cannot lead now, as their brokers report them in every heartbeat, with the reason.
 
-A broker that takes no appends (a directory's disk is full, no file descriptor is left) still reads and heartbeats. So
-its replicas are neither fenced nor offline; they are the last choice in an election:
+A broker whose logs take no appends (because its disk is full, or no file descriptor is left) still serves reads and
+sends heartbeats. So its replicas are neither fenced nor offline; they are the last choice in an election:
 
     the leader cannot lead, another in-sync replica can        that one is elected at once
     no in-sync replica can lead                                the leader stays: it is read, and refuses appends
@@ -9,10 +9,11 @@ its replicas are neither fenced nor offline; they are the last choice in an elec
     the preferred replica can lead again                       it leads again by the next preferred election
     a new partition                                            such replicas begin out of sync, and follow later
 
-A replica that cannot append leaves the in-sync set by its leader's AlterPartition, not by this.
+These reports do not remove a replica from the in-sync set: the leader removes a replica that cannot append, with
+AlterPartition.
 
-Like sessions, these reports are not in the metadata log: they belong to one broker epoch, and the next active
-controller receives them with the first heartbeat.
+Like sessions, the reports are not in the metadata log. They belong to one broker epoch, and the next active controller
+receives them with the first heartbeat.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ _ID_BYTES, _ITEMS_MAX, _REASON_MAX = 16, 1_001, 100
 
 
 class CannotLead(NamedTuple):
-    """A broker's replicas in ``directory`` (EVERYWHERE: all) cannot lead, because of ``reason``, a code such as
-    DISK_FULL."""
+    """A report that a broker's replicas in ``directory`` (EVERYWHERE for all directories) cannot lead. ``reason`` is a
+    code such as DISK_FULL."""
 
     directory: bytes
     reason: str
@@ -40,7 +41,7 @@ Hindered = Mapping[int, tuple[CannotLead, ...]]
 
 
 def check(reported: tuple[CannotLead, ...]) -> None:
-    """InvalidRequestError for an invalid report, which would be kept in memory."""
+    """Raise InvalidRequestError for an invalid report, because the controller keeps reports in memory."""
     if len(reported) > _ITEMS_MAX:
         raise InvalidRequestError(f"cannot_lead: {len(reported)} entries, at most {_ITEMS_MAX}")
     for each in reported:
@@ -52,13 +53,14 @@ def check(reported: tuple[CannotLead, ...]) -> None:
 
 
 def with_reported(hindered: Hindered, broker_id: int, reported: tuple[CannotLead, ...]) -> Hindered:
-    """``hindered`` after the report ``told`` of ``broker_id``."""
+    """``hindered`` with the new report of ``broker_id``."""
     others = {each: said for each, said in hindered.items() if each != broker_id}
     return {**others, broker_id: reported} if reported else others
 
 
 def can_lead(image: MetadataImage, hindered: Hindered, partition: PartitionImage, broker_id: int) -> bool:
-    """Whether no report prevents its leadership. (``MetadataImage.is_available``: whether the replica works at all.)"""
+    """Whether no report prevents the leadership of this broker's replica. (``MetadataImage.is_available`` says whether
+    the replica works at all.)"""
     reported = hindered.get(broker_id)
     if not reported:
         return True

@@ -7,14 +7,15 @@
     1 4 5 2 3           4 5      2 3        1 2 3 4 5    the new ones have caught up (AlterPartition)
     1 4 5                                   1 4 5        complete; the leader is among the targets
 
-A leader among the targets stays, as in Kafka, unless the first target is new: then that one leads from the last step
-on, which needs a new leader epoch anyhow. So a new broker leads at once what it should, and does not wait for
-``leader.imbalance.per.broker.percentage``.
+A leader that is among the targets stays leader, as in Kafka, unless the first target is a new replica. Then the first
+target leads after the last step, which needs a new leader epoch in any case. So a new broker gets its leaderships at
+once, without waiting for ``leader.imbalance.per.broker.percentage``.
 
-Cancelling restores the replicas that are not ``adding``. Their order is lost, as in Kafka: targets come first.
+Cancelling a reassignment restores the replicas that are not ``adding``. The original order of the replicas is lost, as
+in Kafka: the targets come first.
 
-elections.py decides ISR and leader after each step. A removed replica increments the leader epoch, so its later fetches
-are fenced (as in Kafka).
+elections.py decides ISR and leader after each step. The removal of a replica increments the leader epoch, so that later
+fetches of the removed replica are fenced (as in Kafka).
 """
 
 from __future__ import annotations
@@ -33,15 +34,15 @@ Key = tuple[bytes, int]  #: (topic id, partition number)
 
 
 def added_by(partition: PartitionImage, targets: Sequence[int]) -> tuple[int, ...]:
-    """Targets that must be copied, including those in progress, until they arrive."""
+    """Targets that must be copied, including those whose copy is in progress."""
     return tuple(each for each in targets if each not in partition.replicas or each in partition.adding)
 
 
 def begun(
     electorate: Electorate, key: Key, targets: tuple[int, ...], *, elects: bool = False
 ) -> PartitionChangeRecord | None:
-    """The record that begins or replaces a reassignment; None: the partition is so already. ``elects``: when only the
-    order of the replicas changes, the new first one leads."""
+    """The record that begins or replaces a reassignment; None if the partition already has these replicas. ``elects``:
+    if only the order of the replicas changes, elect the new first replica."""
     topic, partition = _found(electorate, key)
     removing = tuple(each for each in partition.replicas if each not in targets)
     added = added_by(partition, targets)
@@ -51,8 +52,8 @@ def begun(
 
 
 def cancelled(electorate: Electorate, key: Key) -> PartitionChangeRecord | None:
-    """The record that cancels a reassignment: the partition gets its old replicas back. InvalidReplicaAssignmentError:
-    only replicas to be removed are in sync."""
+    """The record that cancels a reassignment and restores the partition's old replicas. Raises
+    InvalidReplicaAssignmentError if only replicas that are about to be removed are in sync."""
     topic, partition = _found(electorate, key)
     stay = tuple(each for each in partition.replicas if each not in partition.adding)
     if partition.isr and not set(partition.isr).intersection(stay):
@@ -65,7 +66,7 @@ def cancelled(electorate: Electorate, key: Key) -> PartitionChangeRecord | None:
 
 
 def completed(electorate: Electorate, key: Key) -> PartitionChangeRecord | None:
-    """The last step, if its conditions are met; None: not yet, or no reassignment."""
+    """The record of the last step, if its conditions are met; None if they are not, or if there is no reassignment."""
     topic, partition = _found(electorate, key)
     if not (partition.adding or partition.removing):
         return None
@@ -77,13 +78,14 @@ def completed(electorate: Electorate, key: Key) -> PartitionChangeRecord | None:
 
 
 def have_arrived(partition: PartitionImage) -> bool:
-    """Guard: all added replicas are in sync. Otherwise complete replicas would be removed for incomplete ones."""
+    """Guard: whether all added replicas are in sync. Otherwise complete replicas would be removed in favour of
+    incomplete ones."""
     return set(partition.adding) <= set(partition.isr)
 
 
 def is_enough(electorate: Electorate, topic: TopicImage, partition: PartitionImage, targets: tuple[int, ...]) -> bool:
-    """Guard: among the remaining replicas one that is in sync works and can lead, and there are enough for acks=all, if
-    there are enough now."""
+    """Guard: whether the remaining replicas are enough. An in-sync one must work and be able to lead, and there must be
+    enough for acks=all, if there are enough now."""
     stay = [each for each in partition.isr if each in targets and electorate.works(partition, each)]
     needed = electorate.minimum(topic, msgspec.structs.replace(partition, replicas=targets))
     return bool(stay) and (len(stay) >= needed or len(partition.isr) < needed)

@@ -1,11 +1,11 @@
-"""Place new replicas: balanced, and over as many racks as possible.
+"""Placement of new replicas: evenly over brokers, and over as many racks as possible.
 
-The preferred leader of each partition goes to the broker that leads the fewest partitions (of this topic first, then of
-all). Each further replica goes to a rack that has none of this partition yet, there to the broker with the fewest
-replicas (of this topic, then of all). Counts start from the image's (``loads``), so topics of one partition each
-balance as well as one large topic. The rest of the imbalance is evened out at the end by moving followers. Without
-randomness: ties are broken by the brokers' order, rotated for each leader, so that the same two brokers do not always
-follow the same third.
+The preferred leader of each partition is placed on the broker that leads the fewest partitions (of this topic first,
+then of all). Each further replica is placed in a rack without a replica of this partition, and there on the broker with
+the fewest replicas (of this topic, then of all). The counts start from the image's ``loads``, so many topics with one
+partition balance as well as one large topic. At the end, moving followers evens out the remaining imbalance. The
+placement uses no randomness. Ties are broken by the brokers' order, rotated for each leader, so that two brokers do not
+always have the same third broker as follower.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _LOOKS_MAX = 20_000  #: Most attempts to place one topic evenly: with uneven rac
 
 
 class _Slot:
-    """A broker during the placement: its counts, this topic's apart."""
+    """A broker during a placement, with its replica counts of this topic and of all topics."""
 
     __slots__ = ("broker_id", "leaders", "rack", "replicas", "topic_leaders", "topic_replicas")
 
@@ -33,21 +33,21 @@ class _Slot:
         self.topic_leaders = 0
 
     def count(self, replicas: int) -> None:
-        """Add to (or subtract from) both counts."""
+        """Add ``replicas`` to both counts; a negative number subtracts."""
         self.replicas += replicas
         self.topic_replicas += replicas
 
 
 class Placer:
-    """Places the partitions of one decision; counts what it has placed."""
+    """Places the partitions of one decision, and counts the replicas that it has placed."""
 
     def __init__(self, brokers: Sequence[BrokerImage], loads: Mapping[int, BrokerLoad]) -> None:
-        """``brokers``: those that may take replicas."""
+        """``brokers`` are the brokers that may take replicas."""
         self._slots = [_Slot(broker, loads.get(broker.broker_id, BrokerLoad())) for broker in brokers]
         self._rack_of: dict[int, str | int] = {slot.broker_id: slot.rack or slot.broker_id for slot in self._slots}
 
     def begin_topic(self, placed: Sequence[Sequence[int]] = ()) -> None:
-        """Start another topic, of which ``placed`` (replicas, leader first) exist already."""
+        """Start the next topic, of which the partitions ``placed`` (replicas, leader first) exist already."""
         by_id = {slot.broker_id: slot for slot in self._slots}
         for slot in self._slots:
             slot.topic_replicas = slot.topic_leaders = 0
@@ -59,13 +59,15 @@ class Placer:
                     slot_or_none.topic_leaders += position == 0
 
     def place_all(self, partitions: int, replication_factor: int) -> list[tuple[int, ...]]:
-        """Replicas of the next partitions, as ``place``, with counts even to within one where the racks permit it."""
+        """Replicas of the next partitions, chosen as in ``place``. The counts of any two brokers differ by at most one
+        where the racks permit it."""
         placed = [self.place(replication_factor) for _ in range(partitions)]
         self._even_out(placed)
         return placed
 
     def place(self, replication_factor: int) -> tuple[int, ...]:
-        """Replicas of the next partition, preferred leader first; InvalidReplicationFactorError: too few brokers."""
+        """Replicas of the next partition, preferred leader first. Raises InvalidReplicationFactorError if there are too
+        few brokers."""
         slots = self._slots
         if not 1 <= replication_factor <= len(slots):
             raise too_few_brokers(replication_factor, [slot.broker_id for slot in slots])
@@ -88,8 +90,8 @@ class Placer:
         return tuple(slots[index].broker_id for index in chosen)
 
     def _even_out(self, placed: list[tuple[int, ...]]) -> None:
-        """Change followers in ``placed`` (all counted) until no broker has two replicas of the topic more than another,
-        nor one more and two of all."""
+        """Change followers in ``placed`` (all counted) until the counts are even. No broker then has two replicas of
+        the topic more than another, nor one more of the topic and two more of all."""
         followed: dict[int, list[int]] = {}
         for number, replicas in enumerate(placed):
             for broker_id in replicas[1:]:
@@ -114,12 +116,12 @@ class Placer:
                     return
 
     def _may_follow(self, taker: _Slot, giver: _Slot, replicas: tuple[int, ...]) -> bool:
-        """Whether one may replace the other without two replicas in one rack that were in two."""
+        """Whether ``taker`` may replace ``giver`` without placing two replicas in one rack that were in two racks."""
         after = _replaced(replicas, giver.broker_id, taker.broker_id)
         return taker.broker_id not in replicas and len(self._racks(after)) >= len(self._racks(replicas))
 
     def _racks(self, replicas: Sequence[int]) -> set[str | int]:
-        """A broker without a rack counts as a rack of its own."""
+        """Racks of these replicas. A broker without a rack counts as a rack by itself."""
         return {self._rack_of[each] for each in replicas if each in self._rack_of}
 
     def _follower_order(self, leader: int, racks: set[str | None]) -> Callable[[int], tuple[bool, int, int, int]]:

@@ -1,6 +1,7 @@
-"""Producer ids, a thousand at a time (KIP-730). Each id is allocated once in the life of a cluster: the end of the last
-block is in the log, and a block is answered only when its record is committed. After a resignation in between, the next
-controller may allocate the same block, and only that answer is ever sent."""
+"""Allocation of producer ids, a thousand in each block (KIP-730). Each id is allocated once in the lifetime of a
+cluster. The end of the last block is in the metadata log, and a block is only answered when its record is committed. If
+the leader resigns before the commit, the next controller may allocate the same block; then only the second allocation
+is answered."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ _ID_MAX = 2**63 - 1
 
 
 def allocate(view: View, request: AllocateProducerIds) -> Decision:
-    """A ProducerIdBlock. BrokerIdNotRegisteredError, StaleBrokerEpochError; UnknownServerError: all ids are used."""
+    """Returns a ProducerIdBlock. Raises BrokerIdNotRegisteredError, StaleBrokerEpochError, and UnknownServerError if
+    all ids are used."""
     broker = brokers.known(view.image, request.broker_id, request.broker_epoch)
     first = next_free(view.image)
     if first > _ID_MAX - BLOCK:
@@ -26,5 +28,5 @@ def allocate(view: View, request: AllocateProducerIds) -> Decision:
 
 
 def next_free(image: MetadataImage) -> int:
-    """Guard: use the speculative image, for decisions in flight count."""
+    """Guard: read the speculative image, because decisions in flight count."""
     return image.ledger.next_producer_id

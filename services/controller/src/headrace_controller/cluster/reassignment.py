@@ -1,12 +1,12 @@
-"""Reassignments of partitions (KIP-455): requested, begun a few at a time, completed, cancelled, listed.
+"""Reassignments of partitions (KIP-455): they are requested, begun a few at a time, completed, cancelled and listed.
 
     requested or planned --- its brokers are free ---> in progress --- all that is added is in sync ---> done
          |   their turn has not come                    |
          +---> queued                                   +--- cancelled ---> as before
 
-Unlike Kafka, which begins everything at once, no broker takes part in more than ``reassignment.partitions.per.broker``
-copies at a time, as the sending leader or as a fetcher; the rest is queued in the log, so that another controller
-continues. A copy to a broker that is away does not count.
+No broker takes part in more than ``reassignment.partitions.per.broker`` copies at a time, as sender or fetcher; Kafka
+begins all copies at once. The other reassignments are queued in the metadata log, so that another controller can
+continue. A copy to a broker that is not active does not count.
 
 moves.py has the records of each step, throttles.py the changes of the configuration.
 """
@@ -52,7 +52,7 @@ _LOOK = 2_000
 
 @dataclass(frozen=True, slots=True)
 class OngoingReassignment:
-    """An entry of ListPartitionReassignments; a queued one shows its future state."""
+    """An entry of ListPartitionReassignments; the entry of a queued reassignment shows the state after it begins."""
 
     topic: str
     partition: int
@@ -63,7 +63,8 @@ class OngoingReassignment:
 
 
 def listed(image: MetadataImage, wanted: Iterable[tuple[str, int]] | None = None) -> Iterator[OngoingReassignment]:
-    """Reassignments in progress or queued, of all partitions or of the (topic, number) named; others are left out."""
+    """The reassignments in progress or queued, of all partitions or of the ``wanted`` (topic, number) ones. Partitions
+    without a reassignment are left out."""
     ledger = image.ledger
     if wanted is None:
         keys: Iterable[Key] = sorted({*ledger.reassigning, *ledger.queued})
@@ -86,8 +87,8 @@ def listed(image: MetadataImage, wanted: Iterable[tuple[str, int]] | None = None
 
 
 def alter(view: View, request: AlterPartitionReassignments) -> Decision:
-    """One ReassignmentResult for each item. InvalidRequestError: negative throttle. PolicyViolationError: more than
-    metadata.max.records.per.request."""
+    """Returns one ReassignmentResult for each item. Raises InvalidRequestError for a negative throttle, and
+    PolicyViolationError for more than metadata.max.records.per.request."""
     if request.throttle_bytes_per_s is not None and request.throttle_bytes_per_s < 0:
         raise InvalidRequestError(
             f"throttle_bytes_per_s={request.throttle_bytes_per_s}: must be 0 (no throttle) or more"
@@ -134,7 +135,7 @@ def _alter_one(steps: _Steps, item: Reassignment, request: AlterPartitionReassig
 
 
 def check_targets(image: MetadataImage, partition: PartitionImage, targets: Sequence[int]) -> None:
-    """Raise InvalidReplicaAssignmentError unless these can be a partition's replicas."""
+    """Raise InvalidReplicaAssignmentError unless ``targets`` can be a partition's replicas."""
     if not targets:
         raise InvalidReplicaAssignmentError("the list of replicas is empty; leave it out to cancel a reassignment")
     if len(set(targets)) != len(targets):
@@ -150,7 +151,7 @@ def check_targets(image: MetadataImage, partition: PartitionImage, targets: Sequ
 
 
 def complete(view: View) -> Decision:
-    """Complete what is in sync; a part of it, if that is much."""
+    """Complete reassignments whose new replicas are in sync; if there are many, only a part of them."""
     steps = _Steps(view)
     for key in view.image.ledger.reassigning:
         steps.complete(key)
@@ -160,7 +161,7 @@ def complete(view: View) -> Decision:
 
 
 def begin(view: View) -> Decision:
-    """Begin queued reassignments whose brokers are free. Drops outdated plans."""
+    """Begin queued reassignments whose brokers have free slots. Drops outdated plans."""
     ledger = view.image.ledger
     if not ledger.queued:
         return Decision()
@@ -184,19 +185,20 @@ def begin(view: View) -> Decision:
 
 
 def _is_same(old: object, new: object) -> bool:
-    """Tables are equal when they are one object: comparing entries would cost more than it saves."""
+    """Whether two tables are the same object: comparing their entries would cost more than it saves."""
     return old is new or (isinstance(new, float) and old == new)
 
 
 def _is_void(image: MetadataImage, key: Key, targets: Sequence[int]) -> bool:
-    """Whether it would bring a replica to a broker that is being drained now. The later request wins."""
+    """Whether the reassignment would add a replica to a broker that is now being drained. In this conflict the later
+    request (the drain) wins."""
     partition = image.topics[key[0]].partitions[key[1]]
     added = [image.brokers.get(each) for each in moves.added_by(partition, targets)]
     return any(broker is None or broker.draining for broker in added)
 
 
 def _can_begin(image: MetadataImage, key: Key, targets: Sequence[int]) -> bool:
-    """Whether its brokers are active; an operator's request waits for absent ones."""
+    """Whether the reassignment's brokers are active; an operator's request waits for inactive brokers."""
     partition = image.topics[key[0]].partitions[key[1]]
     return all(_takes(image, each) for each in moves.added_by(partition, targets))
 
@@ -210,20 +212,20 @@ def _still_fits(image: MetadataImage, key: Key, targets: Sequence[int]) -> bool:
 
 
 def _is_wanted(view: View, key: Key, queued: QueuedReassignment) -> bool:
-    """Guard: without rebalancing, its plans stop, except for drains."""
+    """Guard: when automatic rebalancing is switched off, its queued plans stop, except for drains."""
     planned = planned_replicas(view.image.topics[key[0]].partitions[key[1]])
     leaving = [view.image.brokers[each] for each in planned if each not in queued.targets]
     return any(broker.draining for broker in leaving) or is_enabled(view)
 
 
 def _takes(image: MetadataImage, broker_id: int) -> bool:
-    """Guard: new replicas only on active brokers that are not being drained."""
+    """Guard: whether the broker may get new replicas, because it is active and not being drained."""
     broker = image.brokers.get(broker_id)
     return broker is not None and broker.active and not broker.draining
 
 
 class _Steps:
-    """The steps of one decision, each for another partition, with the brokers' free slots and the throttle."""
+    """The steps of one decision, each for a different partition, with the brokers' free slots and the throttle."""
 
     def __init__(self, view: View) -> None:
         self.view = view
@@ -235,7 +237,7 @@ class _Steps:
         self._electorate = Electorate(view.image, view.settings, view.hindered)
 
     def move(self, key: Key, wanted: QueuedReassignment) -> None:
-        """Begin it, or queue it while its brokers are busy."""
+        """Begin the reassignment, or queue it while its brokers have no free slot."""
         image = self.view.image
         waits = image.ledger.queued.get(key)
         partition = image.topics[key[0]].partitions[key[1]]
@@ -266,7 +268,8 @@ class _Steps:
             self.begun[key] = Copying.of(after.topics[key[0]].partitions[key[1]])
 
     def _copying_once_begun(self, key: Key, wanted: QueuedReassignment) -> set[int]:
-        """For a partition without a leader, which may get one by the step that begins the move."""
+        """Brokers that the copy would load, for a partition without a leader: the step that begins the reassignment may
+        elect one."""
         change = moves.begun(self._electorate, key, wanted.targets)
         if change is None:
             return set()
@@ -286,7 +289,7 @@ class _Steps:
             self.drop(key)
 
     def drop(self, key: Key) -> None:
-        """Remove it from the queue."""
+        """Remove the reassignment from the queue."""
         self.records.append(QueuedReassignmentRecord(*key))
         self._queued -= 1
 
@@ -310,13 +313,13 @@ class _Steps:
         return tuple(self.records)
 
     def _has_room(self, brokers: Iterable[int]) -> bool:
-        """Guard: no broker exceeds its copies."""
+        """Guard: whether each broker has a free slot for a copy."""
         limit = self.view.settings.reassignment_partitions_per_broker
         return all(self._copies[each] < limit for each in brokers)
 
 
 def _copies(image: MetadataImage) -> Counter[int]:
-    """Copies of each broker. A copy whose fetcher is away does not count."""
+    """Number of copies that each broker takes part in. A copy whose fetching broker is not active does not count."""
     counts: Counter[int] = Counter()
     for topic_id, number in image.ledger.reassigning:
         partition = image.topics[topic_id].partitions[number]
@@ -326,7 +329,8 @@ def _copies(image: MetadataImage) -> Counter[int]:
 
 
 def _copying_brokers(image: MetadataImage, partition: PartitionImage, adding: Sequence[int]) -> set[int]:
-    """Brokers that a copy loads: fetchers that have not caught up, and the sending leader; without a leader, none."""
+    """Brokers that a copy loads: the fetchers that have not caught up, and the sending leader. Empty if the partition
+    has no leader."""
     fetching = {each for each in adding if each not in partition.isr}
     return {*fetching, partition.leader} if fetching and partition.leader in image.brokers else set()
 

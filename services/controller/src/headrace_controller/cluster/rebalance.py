@@ -1,4 +1,5 @@
-"""Plan which replicas move when brokers join or leave. Pure; the whole plan, with as few moves as possible.
+"""Plan which replicas move when brokers join or leave the cluster. The planner is pure, and makes the whole plan with
+as few moves as possible.
 
     divert    redirect replicas that are on their way to a draining broker
     drain     move each replica of a draining broker to the broker with the fewest replicas; if possible, to one
@@ -8,11 +9,12 @@
     lead      even out preferred leaders by changing the order of replicas, which moves no data: first over all
               partitions, then within each topic (topics differ in load) as far as the first permits
 
-A new replica takes the position of the replica that it replaces, so leadership moves along. Moving partitions are left
-out, and fill and lead skip unhealthy ones. Fenced brokers keep their replicas and get none: a restart moves nothing.
-Source: the goals of Cruise Control's replica and leader distribution, without its load model: replicas count alike.
+A new replica takes the position of the replica that it replaces, so the preferred leadership moves with the replica.
+Partitions that are already moving are left out; ``fill`` and ``lead`` also leave out unhealthy partitions. Fenced
+brokers keep their replicas and get no new ones, so a restart causes no moves. Source: the replica and leader
+distribution goals of Cruise Control. Its load model is not used: all replicas count alike.
 
-Plans are queued; ``reassignment.py`` starts a few moves at a time, ``balancing.py`` says when to plan.
+The plans are queued; ``reassignment.py`` starts a few moves at a time, and ``balancing.py`` decides when to plan.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ _CANDIDATES_MAX = 64
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """The replicas that a partition will have, preferred leader first."""
+    """A planned move: the replicas that a partition will have, preferred leader first."""
 
     topic_id: bytes
     partition: int
@@ -43,10 +45,10 @@ class Move:
 
 
 def plan(image: MetadataImage, *, fill: bool, moves_max: int) -> list[Move]:
-    """At most ``moves_max`` moves; ``fill`` False: only drains.
+    """Plan at most ``moves_max`` moves; with ``fill`` False, only the moves of drains.
 
-    All of them are legal on ``image`` together: targets are distinct, added ones are active and not draining, there are
-    as many replicas as before, and no fewer racks where there was a choice.
+    All moves are valid together on ``image``. Targets are distinct, and added targets are active and not being drained.
+    Each partition keeps its number of replicas, and its number of racks where there is a choice.
     """
     planner = _Planner(image, moves_max)
     draining = [broker for broker in sorted(image.brokers) if image.brokers[broker].draining]
@@ -61,14 +63,14 @@ def plan(image: MetadataImage, *, fill: bool, moves_max: int) -> list[Move]:
 
 
 def planned_replicas(partition: PartitionImage) -> tuple[int, ...]:
-    """The replicas of a partition after the reassignment in progress."""
+    """The replicas that a partition will have after its reassignment in progress."""
     if not partition.removing:
         return partition.replicas
     return tuple(replica for replica in partition.replicas if replica not in partition.removing)
 
 
 class _Planner:
-    """Collects changes of replicas; counts what each broker would have after them."""
+    """Collects changes of replicas, and counts the replicas that each broker would have after them."""
 
     def __init__(self, image: MetadataImage, moves_max: int) -> None:
         self._image = image
@@ -89,9 +91,9 @@ class _Planner:
         ]
 
     def divert(self, broker_id: int) -> None:
-        """Redirect replicas that are moving to this broker. Of one partition, all replicas that move to draining
-        brokers are redirected, or none. A move with such a replica left would not begin (reassignment.py), and would be
-        planned again and again."""
+        """Redirect replicas that are being moved to this broker. For each partition, either all replicas that move to
+        draining brokers are redirected, or none. A move to a draining broker would not begin (reassignment.py), and
+        would be planned again and again."""
         for topic, number, partition in self._image.partitions_on(broker_id):
             key = (topic.topic_id, number)
             if len(self._changed) >= self._moves_max:
@@ -107,17 +109,17 @@ class _Planner:
                 self._put(key, before, after)
 
     def _lost(self, partition: PartitionImage, replicas: Sequence[int]) -> list[int]:
-        """Those of ``replicas`` that are being added on a draining broker."""
+        """The members of ``replicas`` that are being added on a draining broker."""
         brokers = self._image.brokers
         return [each for each in replicas if each in partition.adding and each in brokers and brokers[each].draining]
 
     def _may_leave(self, key: Key, partition: PartitionImage) -> bool:
-        """Whether a replica may move: the partition has a leader to copy from, and no queued move."""
+        """Whether a replica of the partition may move: the partition has a leader to copy from, and no queued move."""
         return partition.leader != NO_LEADER and key not in self._image.ledger.queued
 
     def drain(self, broker_id: int) -> None:
-        """Move the replicas of this broker to others. A partition with replicas that are being added on a draining
-        broker is skipped: ``divert`` comes first."""
+        """Move the replicas of this broker to other brokers. Skips partitions with replicas that are being added on a
+        draining broker, which ``divert`` handles first."""
         for topic, number, partition in self._image.partitions_on(broker_id):
             if len(self._changed) >= self._moves_max:
                 return
@@ -130,8 +132,8 @@ class _Planner:
                 self._replace(key, now, broker_id, taker)
 
     def _best_taker(self, now: tuple[int, ...], gone: int, leaving: tuple[int, ...]) -> int | None:
-        """The broker that replaces ``gone``; None: every candidate has a replica already. A broker whose own replica
-        is ``leaving`` is preferred: it has the data."""
+        """The broker that replaces ``gone``; None if every candidate already has a replica. A broker whose own replica
+        is ``leaving`` is preferred, because it already has the data."""
         stay = [replica for replica in now if replica != gone]
         racks = self._racks(stay)
         able = [broker for broker in self._takers.values() if broker.broker_id not in now]
@@ -166,8 +168,8 @@ class _Planner:
             moved = self._feed(hungry, givers, share)
 
     def _feed(self, hungry: Sequence[int], givers: Mapping[int, deque[Key]], share: int) -> bool:
-        """Give replicas to the broker with the fewest, until all ``hungry`` brokers have their share or can take no
-        more. Returns whether any replica was given."""
+        """Give replicas to the hungry broker with the fewest, until all ``hungry`` brokers have their share or can take
+        no more. Returns whether any replica was moved."""
         moved = False
         able = [each for each in hungry if self._replicas[each] < share]
         while able and len(self._changed) < self._moves_max:
@@ -180,8 +182,8 @@ class _Planner:
         return moved
 
     def _take_one(self, taker: int, givers: Mapping[int, deque[Key]], share: int) -> bool:
-        """Move one replica to ``taker``, from the broker with the most replicas that has a suitable one. False: no
-        broker has."""
+        """Move one replica to ``taker`` from the broker with the most replicas that has a suitable one. Returns False
+        if no broker has a suitable replica."""
         for giver in sorted(givers, key=lambda each: (-self._replicas[each], each)):
             if self._replicas[giver] <= share:
                 return False
@@ -193,8 +195,8 @@ class _Planner:
         return False
 
     def _best_key(self, giver: int, taker: int, keys: deque[Key]) -> Key | None:
-        """The partition whose move from ``giver`` to ``taker`` evens out most: preferred leaders first, then its
-        topic."""
+        """The partition whose move from ``giver`` to ``taker`` improves the balance most: first of preferred leaders,
+        then of the partition's topic."""
         wants_leader = self._leaders[taker] < self._leaders[giver] - 1
         best, best_score = None, (False, -(2**62))
         legal = 0
@@ -216,8 +218,9 @@ class _Planner:
         return len(self._racks(after)) >= len(self._racks(now))
 
     def lead(self) -> None:
-        """Even out preferred leaders: first over all partitions, then within each topic. Repeated, because the second
-        step may open paths for the first. The second step never undoes the first, so the repetition ends."""
+        """Even out the preferred leaders, first over all partitions, then within each topic. The two steps are
+        repeated, because the second step may make further changes of the first step possible. The second step never
+        undoes changes of the first step, so the repetition ends."""
         if not (self._uneven_leaders() or self._uneven_topics()):
             return
         edges: _Edges = {}
@@ -232,8 +235,9 @@ class _Planner:
             self._lead_evenly(edges)
 
     def _lead_evenly(self, edges: _Edges) -> None:
-        """Pass preferred leadership along paths of brokers, from those that lead most partitions to those that lead
-        least. Stop when no path goes from a broker to another that leads at least two partitions fewer."""
+        """Pass preferred leadership along paths of brokers, from brokers that lead the most partitions to brokers that
+        lead the fewest. Stop when no path leads from a broker to another broker that leads at least two partitions
+        fewer."""
         for _ in range(self._moves_max):
             path = self._path(edges)
             if path is None or len(self._changed) + len(path) > self._moves_max:
@@ -242,9 +246,9 @@ class _Planner:
                 self._hand_over(edges, next(reversed(edges[leader][follower])), follower)
 
     def _lead_topics_evenly(self, edges: _Edges, keys: Sequence[Key]) -> bool:
-        """Pass leadership of a partition to a follower that leads at least two fewer of the topic's partitions.
-        Condition: the leader leads more partitions in all than the follower, or gets the leadership of another topic's
-        partition in return. False: no leadership was passed."""
+        """Pass the leadership of a partition to a follower that leads at least two fewer of the topic's partitions. The
+        leader must lead more partitions in all than the follower, or get the leadership of another topic's partition in
+        return. Returns False if no leadership was passed."""
         any_handed = False
         for key in keys:
             of_topic = self._topic_leaders(key[0])
@@ -266,8 +270,8 @@ class _Planner:
         return any_handed
 
     def _way_back(self, edges: _Edges, leader: int, follower: int, not_of: bytes) -> Key | None:
-        """A partition of another topic that ``leader`` may pass to ``follower`` without making that topic less even, or
-        None."""
+        """A partition of another topic whose leadership ``leader`` may pass to ``follower`` without making that topic
+        less even; None if there is none."""
         best, best_more = None, 0
         for key in itertools.islice(edges.get(leader, {}).get(follower, ()), _CANDIDATES_MAX):
             of_topic = self._topic_leaders(key[0])
@@ -292,8 +296,8 @@ class _Planner:
                 edges.setdefault(now[0], {}).setdefault(other, {})[key] = None
 
     def _path(self, edges: _Edges) -> list[int] | None:
-        """Shortest path from a broker, tried from the one that leads most, to a broker that leads at least two
-        partitions fewer; None: there is no path."""
+        """Shortest path to a broker that leads at least two partitions fewer. Starts are tried in order, from the
+        broker that leads the most partitions; None if there is no path."""
         for source in sorted(self._takers, key=lambda each: (-self._leaders[each], each)):
             before = {source: source}
             waiting = deque([source])
@@ -311,7 +315,7 @@ class _Planner:
         return None
 
     def _hand_over(self, edges: _Edges, key: Key, follower: int) -> None:
-        """Swap the leader of a partition and ``follower``."""
+        """Swap the leader of a partition with ``follower``."""
         now = self._now(key)
         for other in now[1:]:
             if other in self._takers:
@@ -332,7 +336,7 @@ class _Planner:
                 self._leaders[replicas[0]] += 1
 
     def _movable(self) -> Iterator[tuple[Key, PartitionImage]]:
-        """Healthy partitions without a reassignment in progress or queued."""
+        """Healthy partitions that have no reassignment in progress or queued."""
         queued = self._image.ledger.queued
         for topic in self._image.topics.values():
             for number, partition in enumerate(topic.partitions):
@@ -372,7 +376,7 @@ class _Planner:
         return counts
 
     def _topic_leaders(self, topic_id: bytes) -> Counter[int]:
-        """A topic's future leaders by broker, including queued changes."""
+        """The future leaders of a topic's partitions, counted by broker, with queued changes included."""
         counts = self._leaders_by_topic.get(topic_id)
         if counts is None:
             counts = self._leaders_by_topic[topic_id] = Counter()
@@ -383,7 +387,7 @@ class _Planner:
         return counts
 
     def _racks(self, replicas: Collection[int]) -> set[str | int]:
-        """Racks of these replicas; a broker without a rack counts as a rack of its own."""
+        """Racks of these replicas; a broker without a rack counts as a rack by itself."""
         brokers = self._image.brokers
         racks: set[str | int] = set()
         for replica in replicas:

@@ -1,6 +1,6 @@
-"""The controller's requests and answers: frozen values, no protobuf.
+"""The controller's requests and answers, as frozen values without protobuf.
 
-An answer about several items has one result per item, in the request's order, with ``error`` or None.
+An answer about several items has one result for each item, in the request's order; ``error`` is None for a success.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .leadership import CannotLead
 
 @dataclass(frozen=True, slots=True)
 class Bootstrap:
-    """A leader's first request: write the cluster's identity, unless the log has it."""
+    """A leader's first request, which writes the cluster's identity unless the log already has it."""
 
     cluster_id: str
 
@@ -28,9 +28,9 @@ class Bootstrap:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegisterBroker:
-    """``previous_broker_epoch``: from the clean shutdown markers of all directories, -1 without (KIP-966).
-    ``default_log_flush``: the log.flush of the broker's properties file, "" without one. ``features``: supported
-    levels; none: only level 1."""
+    """``previous_broker_epoch`` comes from the clean shutdown markers of all directories; -1 if a directory has no
+    marker (KIP-966). ``default_log_flush``: the log.flush of the broker's properties file, or "" if the file does not
+    set it. ``features``: the supported feature levels; empty means that only level 1 is supported."""
 
     cluster_id: str
     incarnation_id: bytes
@@ -51,9 +51,10 @@ class Registered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat:
-    """``metadata_offset``: how far the broker has applied the metadata log (exclusive). ``offline_directories``: those
-    that failed since its start. ``stream``: number of the stream that carries this. ``cannot_lead``: where its replicas
-    must not lead now."""
+    """``metadata_offset``: the offset (exclusive) up to which the broker has applied the metadata log.
+    ``offline_directories``: directories that failed since the broker's start. ``stream``: number of the stream that
+    carries this heartbeat. ``cannot_lead``: directories in which the broker's replicas must not lead now, with the
+    reasons."""
 
     broker_id: int
     broker_epoch: int
@@ -73,8 +74,8 @@ class HeartbeatReply:
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatsEnded:
-    """A broker's heartbeat stream broke: its process has probably ended. Its successor need not wait, and its grace
-    begins, unless it heartbeats on another stream already."""
+    """A broker's heartbeat stream broke, probably because its process ended. A restarted broker need not wait for the
+    session to end. The broker's grace period begins, unless it has sent heartbeats on a newer stream."""
 
     broker_id: int
     broker_epoch: int
@@ -83,13 +84,14 @@ class HeartbeatsEnded:
 
 @dataclass(frozen=True, slots=True)
 class FenceSilentBrokers:
-    """Time has passed: fence brokers that were silent for too long."""
+    """Time has passed: fence brokers that have been silent for too long."""
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """A replica of the sender is in ``directory``; ``fresh``: it starts over there, without records. It is sent before
-    the log is created: otherwise a restart would find the empty log and take it for a complete one."""
+    """A report that a replica of the sender is in ``directory``. ``fresh``: the replica starts again there with an
+    empty log. A fresh report is sent before the log is created. Otherwise the broker, after a restart, would find the
+    empty log and take it for a complete one."""
 
     topic_id: bytes
     partition: int
@@ -115,9 +117,9 @@ class RefusedPlacement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlteredPartition:
-    """A leader's proposal for an in-sync set: (broker id, broker epoch) of each member (KIP-903). ``recovering``: it
-    was elected uncleanly and has not recovered (KIP-704). ``uncertain``: an earlier attempt at this partition epoch may
-    still arrive."""
+    """A leader's proposal for an in-sync set: the broker id and the broker epoch of each member (KIP-903).
+    ``recovering``: the leader was elected uncleanly and has not recovered (KIP-704). ``uncertain``: an earlier attempt
+    with this partition epoch may still arrive."""
 
     topic_id: bytes
     partition: int
@@ -130,8 +132,8 @@ class AlteredPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlterPartition:
-    """The leader of the partitions proposes in-sync sets (KIP-497). ``metadata_offset``: how far it has applied
-    the metadata log."""
+    """A leader of partitions proposes their in-sync sets (KIP-497). ``metadata_offset``: the offset up to which the
+    leader has applied the metadata log."""
 
     broker_id: int
     broker_epoch: int
@@ -141,7 +143,7 @@ class AlterPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionResult:
-    """Result for one partition of an AlterPartition: its state afterwards, or the error."""
+    """Result for one partition of an AlterPartition: the partition's state after the request, or the error."""
 
     topic_id: bytes
     partition: int
@@ -154,7 +156,7 @@ class PartitionResult:
 
 
 class ElectionType(enum.IntEnum):
-    """The numbers of headrace.v1.ElectionType (KIP-460)."""
+    """Kinds of elections, with the numbers of headrace.v1.ElectionType (KIP-460)."""
 
     PREFERRED = 0
     UNCLEAN = 1
@@ -162,7 +164,7 @@ class ElectionType(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class ElectLeaders:
-    """``partitions``: (topic, number) of each; None: all that need it."""
+    """``partitions``: the topic and number of each partition; None for all partitions that need an election."""
 
     type: ElectionType
     partitions: tuple[tuple[str, int], ...] | None = None
@@ -180,8 +182,8 @@ class ElectionResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewTopic:
-    """``partitions`` and ``replication_factor`` below 1 mean the cluster's default. ``assignments``: partition ->
-    replicas, leader first, in place of both."""
+    """``partitions`` and ``replication_factor`` below 1 mean the cluster's defaults. ``assignments``: replicas of each
+    partition by its number, leader first; given in place of the two counts."""
 
     name: str
     partitions: int = -1
@@ -192,7 +194,8 @@ class NewTopic:
 
 @dataclass(frozen=True, slots=True)
 class CreateTopics:
-    """``internal``: a broker creates the cluster's own topics (core/metadata/shards.py); clients cannot."""
+    """``internal``: a broker creates one of the cluster's internal topics (core/metadata/shards.py), which clients
+    cannot create."""
 
     topics: tuple[NewTopic, ...]
     validate_only: bool = False
@@ -201,7 +204,7 @@ class CreateTopics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicResult:
-    """Result for one topic; the numbers are those of the topic afterwards."""
+    """Result for one topic, with the topic's numbers after the request."""
 
     name: str
     error: HeadraceError | None = None
@@ -217,7 +220,8 @@ class DeleteTopics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MorePartitions:
-    """``total``: the count afterwards. ``assignments``: replicas of the new partitions, by number."""
+    """``total``: the number of partitions after the request. ``assignments``: replicas of each new partition, by
+    partition number."""
 
     topic: str
     total: int
@@ -234,7 +238,7 @@ class CreatePartitions:
 
 
 class OpKind(enum.IntEnum):
-    """The numbers of headrace.v1.AlterConfigOp.Kind (KIP-339)."""
+    """Kinds of configuration changes, with the numbers of headrace.v1.AlterConfigOp.Kind (KIP-339)."""
 
     SET = 1
     DELETE = 2
@@ -272,7 +276,8 @@ class ConfigResult:
 
 @dataclass(frozen=True, slots=True)
 class Reassignment:
-    """``targets``: the wanted replicas, preferred leader first; None cancels a reassignment in progress or queued."""
+    """``targets``: the wanted replicas, preferred leader first; None cancels a reassignment that is in progress or
+    queued."""
 
     topic: str
     partition: int
@@ -281,8 +286,8 @@ class Reassignment:
 
 @dataclass(frozen=True, slots=True)
 class AlterPartitionReassignments:
-    """``throttle_bytes_per_s``: limit of copying for each broker until all reassignments are done; 0 removes it, None
-    leaves it. ``allow_replication_factor_change``: KIP-860."""
+    """``throttle_bytes_per_s``: limit of the copying rate of each broker until all reassignments are done. 0 removes
+    the limit, None leaves it unchanged. ``allow_replication_factor_change``: KIP-860."""
 
     reassignments: tuple[Reassignment, ...]
     allow_replication_factor_change: bool = True
@@ -298,7 +303,7 @@ class ReassignmentResult:
 
 @dataclass(frozen=True, slots=True)
 class DrainBroker:
-    """Drain a broker (``draining``), or let it have replicas again."""
+    """Drain a broker (``draining`` true), or let it take replicas again."""
 
     broker_id: int
     draining: bool
@@ -306,7 +311,7 @@ class DrainBroker:
 
 @dataclass(frozen=True, slots=True)
 class Drained:
-    """Remaining replicas on the broker; at 0 it may be shut down and unregistered."""
+    """Number of replicas left on the broker; at 0 the broker may be shut down and unregistered."""
 
     replicas_left: int
 
@@ -327,7 +332,7 @@ class AllocateProducerIds:
 
 @dataclass(frozen=True, slots=True)
 class ProducerIdBlock:
-    """The ids [first, first + length), never allocated again."""
+    """The producer ids from ``first`` to ``first + length - 1``, which are never allocated again."""
 
     first: int
     length: int
@@ -337,7 +342,7 @@ class ProducerIdBlock:
 
 
 class UpgradeType(enum.IntEnum):
-    """The numbers of headrace.v1.FeatureUpgradeType (KIP-584, KIP-778)."""
+    """Kinds of feature changes, with the numbers of headrace.v1.FeatureUpgradeType (KIP-584, KIP-778)."""
 
     UPGRADE = 1
     SAFE_DOWNGRADE = 2
@@ -365,7 +370,7 @@ class FeatureResult:
 
 @dataclass(frozen=True, slots=True)
 class RegisterController:
-    """A controller reports the levels that it supports (KIP-919)."""
+    """A controller reports the feature levels that it supports (KIP-919)."""
 
     controller_id: int
     directory_id: bytes
@@ -377,7 +382,8 @@ class RegisterController:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegisterCoordinator:
-    """``incarnation_id``: 16 random bytes for each start. ``wanted_id``: what an operator set, or -1."""
+    """``incarnation_id``: 16 random bytes, new at each start of the coordinator. ``wanted_id``: the id that an operator
+    configured, or -1."""
 
     cluster_id: str
     incarnation_id: bytes
@@ -394,7 +400,8 @@ class CoordinatorRegistered:
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorHeartbeat:
-    """``want_shutdown``: give my shards to others. ``stream``: number of the stream that carries this."""
+    """``want_shutdown``: the coordinator asks to transfer its shards to other coordinators. ``stream``: number of the
+    stream that carries this heartbeat."""
 
     coordinator_id: int
     coordinator_epoch: int
@@ -404,14 +411,14 @@ class CoordinatorHeartbeat:
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorHeartbeatReply:
-    """``should_shutdown``: it owns nothing and is not registered any more."""
+    """``should_shutdown``: the coordinator owns no shard and is no longer registered."""
 
     should_shutdown: bool
 
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorHeartbeatsEnded:
-    """A coordinator's stream broke: its grace begins, unless it heartbeats on another stream already."""
+    """A coordinator's stream broke: its grace period begins, unless it has sent heartbeats on a newer stream."""
 
     coordinator_id: int
     coordinator_epoch: int

@@ -1,24 +1,26 @@
-"""Sessions of brokers and coordinators: the part of the controller's state that is not in the log.
+"""Sessions of brokers and coordinators: controller state that is not in the metadata log.
 
     heartbeat ----------------------------> connected, silent for 0 ms
     its stream broke ---------------------> disconnected: the *grace* runs, until a heartbeat ends it
     silent for the session timeout, or disconnected for longer than the grace -----> to be fenced
 
-A new leader starts with every node just heard from and no grace running: the streams broke because the old leader went,
-so a change of leaders fences no node. Times are monotonic milliseconds.
+A new leader starts with the assumption that every node has just sent a heartbeat. No grace period runs, because the
+streams broke when the old leader stopped. So a change of leaders fences no node. All times are in monotonic
+milliseconds.
 
-**The grace** (broker.session.disconnect.grace.ms) is ours, not Kafka's: a process that ends closes its connections, so
-its partitions need not wait for a whole session (9 s; the election follows after 0.5 s). A broker that only lost its
-connection is back within milliseconds. Where connections flap, each break within a session timeout of the one before
-doubles the grace, up to the session timeout, so that the broker is not fenced and unfenced all the time. Breaks are
-counted for one broker epoch: a new registration shows that the process had ended, so the next break is as quick.
+The grace period (broker.session.disconnect.grace.ms) is an addition to Kafka. A process that ends closes its
+connections, so its partitions need not wait for a whole session timeout: the election follows after 0.5 s instead of 9
+s. A broker that only lost its connection reconnects within milliseconds. If a connection breaks repeatedly, each break
+within a session timeout of the previous one doubles the grace period, up to the session timeout. So the broker is not
+fenced and unfenced all the time. Breaks are counted for one broker epoch. A new registration shows that the process had
+ended, so the count starts again.
 
-**Streams** have numbers, because a broker may be back on a new one before the end of the old one is noticed: the end of
-an older stream than its latest says nothing. The end of a newer one counts: it broke before its first heartbeat was
-decided.
+Streams have numbers, because a broker may open a new stream before the end of the old one is noticed. The end of a
+stream older than the latest one has no meaning. The end of a newer stream counts: that stream broke before its first
+heartbeat was processed.
 
-**The first heartbeat** after a registration is due within FIRST_HEARTBEAT_MS. Until it arrives there is no stream whose
-end could show that the process has ended.
+The first heartbeat after a registration must arrive within FIRST_HEARTBEAT_MS. Until the first heartbeat arrives, there
+is no stream whose end could show that the process has ended.
 """
 
 from __future__ import annotations
@@ -52,9 +54,10 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class Contact:
-    """A contact of a broker; ``connected`` False: its stream broke. ``shutdown_offset``: it may stop once all others
-    have applied the metadata log up to there. ``registering``: a registration, not a heartbeat, so no stream is known
-    yet. ``cannot_lead``: its report; None: unchanged."""
+    """A message or a broken stream of a broker; ``connected`` is False if its stream broke. ``shutdown_offset``: the
+    broker may stop when all others have applied the metadata log up to this offset. ``registering``: the contact is a
+    registration, not a heartbeat, so its stream is not known yet. ``cannot_lead``: the broker's report; None if it is
+    unchanged."""
 
     broker_id: int
     broker_epoch: int
@@ -83,12 +86,13 @@ class BrokerSessions:
         self.hindered = {}
 
     def begin(self, broker_id: int, broker_epoch: int, now_ms: float) -> None:
-        """A leader's term begins: the broker counts as just heard from, so that it is not fenced too early; but not as
-        connected, so that one that restarts just now may register."""
+        """Start a broker's session at the beginning of a leader's term. The broker counts as having just sent a
+        heartbeat, so that it is not fenced too early. It does not count as connected, so that a restarting broker may
+        register."""
         self._sessions[broker_id] = Session(broker_epoch, now_ms, self.timeout_ms, connected=False)
 
     def stood_still(self, now_ms: float) -> None:
-        """This process was paused and received nothing: restart all times."""
+        """This process was paused and received no messages, so all times start again."""
         for session in self._sessions.values():
             session.last_contact_ms = now_ms
             if session.broken_ms is not None:
@@ -138,18 +142,19 @@ class BrokerSessions:
         return min(before[1] * 2, self.timeout_ms)
 
     def silent_ms(self, broker_id: int, broker_epoch: int, now_ms: float) -> float:
-        """How long this broker epoch has been silent; infinite without any contact."""
+        """Milliseconds for which this broker epoch has been silent; infinite if there was no contact."""
         session = self._sessions.get(broker_id)
         if session is None or session.broker_epoch != broker_epoch:
             return float("inf")
         return now_ms - session.last_contact_ms
 
     def is_over(self, broker_id: int, broker_epoch: int, now_ms: float) -> bool:
-        """Whether to fence this broker epoch: silent for a session, or disconnected for longer than its grace."""
+        """Whether to fence this broker epoch: silent for a session timeout, or disconnected for longer than its grace
+        period."""
         return now_ms > self.over_at_ms(broker_id, broker_epoch)
 
     def over_at_ms(self, broker_id: int, broker_epoch: int) -> float:
-        """Time after which ``is_over`` is true without another contact."""
+        """Time after which ``is_over`` is true if there is no further contact."""
         session = self._sessions.get(broker_id)
         if session is None or session.broker_epoch != broker_epoch:
             return float("-inf")
@@ -157,8 +162,8 @@ class BrokerSessions:
         return over_ms if session.broken_ms is None else min(over_ms, session.broken_ms + session.grace_ms)
 
     def lives(self, broker_id: int, broker_epoch: int, now_ms: float) -> bool:
-        """Whether this broker's process is probably running. Not when its connection broke: a process that ends closes
-        its connections, a paused one does not."""
+        """Whether this broker's process is probably running. False if its connection broke: a process that ends closes
+        its connections, a paused process does not."""
         session = self._sessions.get(broker_id)
         return (
             session is not None
@@ -167,20 +172,21 @@ class BrokerSessions:
         )
 
     def shutdown_offset(self, broker_id: int) -> int | None:
-        """Offset that others must have applied before this broker may stop; None: unknown here."""
+        """Metadata offset that the other brokers must have applied before this broker may stop; None if it is unknown
+        to this leader."""
         session = self._sessions.get(broker_id)
         return None if session is None else session.shutdown_offset
 
     def metadata_offset(self, broker_id: int) -> int:
-        """How far the broker has applied the metadata log, by its last heartbeat."""
+        """The offset up to which the broker has applied the metadata log, according to its last heartbeat."""
         session = self._sessions.get(broker_id)
         return 0 if session is None else session.metadata_offset
 
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorContact:
-    """A contact of a coordinator on one of its streams; ``connected`` False: that stream broke. ``registering``: a
-    registration, not a heartbeat, so no stream is known yet."""
+    """A message of a coordinator on one of its streams, or the end of that stream; ``connected`` is False if the stream
+    broke. ``registering``: the contact is a registration, not a heartbeat, so its stream is not known yet."""
 
     coordinator_id: int
     coordinator_epoch: int
@@ -204,7 +210,7 @@ class _Session:
 
 
 class CoordinatorSessions:
-    """``timeout_ms``: silence that ends a session; ``grace_ms``: longest time without a connection."""
+    """``timeout_ms``: silence that ends a session. ``grace_ms``: longest time without a connection."""
 
     def __init__(self, timeout_ms: float, grace_ms: float) -> None:
         self._timeout_ms = timeout_ms
@@ -212,11 +218,13 @@ class CoordinatorSessions:
         self._sessions: dict[int, _Session] = {}
 
     def begin_anew(self, coordinators: Iterable[tuple[int, int]], now_ms: float) -> None:
-        """All of these, (id, epoch) each, count as just heard from; their streams went to another leader."""
+        """Start the sessions of these coordinators, given as (id, epoch), as if each had just sent a heartbeat. Their
+        streams belong to another leader."""
         self._sessions = {each: _Session(epoch, now_ms, -1, self._timeout_ms) for each, epoch in coordinators}
 
     def stood_still(self, now_ms: float) -> None:
-        """This process was paused and received nothing: restart all times. The streams stay known."""
+        """This process was paused and received no messages, so all times start again. The streams of the coordinators
+        stay known."""
         for session in self._sessions.values():
             session.last_contact_ms = now_ms
             if session.broken_at_ms is not None:
@@ -243,11 +251,12 @@ class CoordinatorSessions:
             session.broken_at_ms = contact.at_ms
 
     def is_gone(self, coordinator_id: int, coordinator_epoch: int, now_ms: float) -> bool:
-        """Whether this epoch of it has been silent, or disconnected, for too long. Without any contact: True."""
+        """Whether this epoch of the coordinator has been silent, or disconnected, for too long. Returns True if there
+        was no contact."""
         return now_ms > self.gone_at_ms(coordinator_id, coordinator_epoch)
 
     def gone_at_ms(self, coordinator_id: int, coordinator_epoch: int) -> float:
-        """Time after which ``is_gone`` is true without another contact."""
+        """Time after which ``is_gone`` is true if there is no further contact."""
         session = self._sessions.get(coordinator_id)
         if session is None or session.coordinator_epoch != coordinator_epoch:
             return float("-inf")
@@ -255,8 +264,8 @@ class CoordinatorSessions:
         return gone_ms if session.broken_at_ms is None else min(gone_ms, session.broken_at_ms + self._grace_ms)
 
     def lives(self, coordinator_id: int, coordinator_epoch: int, now_ms: float) -> bool:
-        """Whether its process is probably running. Not when its stream broke, or is unknown here: then a registration
-        under its id is its successor's."""
+        """Whether the coordinator's process is probably running. False if its stream broke or is unknown to this
+        leader: a registration with the same id then comes from a restarted process."""
         session = self._sessions.get(coordinator_id)
         return (
             session is not None

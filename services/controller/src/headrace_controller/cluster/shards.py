@@ -1,18 +1,19 @@
-"""Owners of shards. Each shard, a partition of __consumer_offsets or __transaction_state, belongs to one coordinator at
-a time, under a shard epoch that grows with each change (decision 13).
+"""Owners of shards. Each shard, a partition of __consumer_offsets or __transaction_state, has one coordinator as owner
+at a time. Its shard epoch increases with each change of the owner (decision 13).
 
     registered --- heartbeats ---> has shards --- wants to stop ---> draining --- owns nothing ---> removed
     any of them: silent for broker.session.timeout.ms, or its stream broken for the grace ---> removed
     no first heartbeat within FIRST_HEARTBEAT_MS (sessions.py) ---> removed
 
-A coordinator has no directories, so nothing of it outlives its process. Its id is only a name, the smallest free one
-unless an operator set one; its epoch is the offset of its registration. A process that returns under its name is
-another coordinator: its shards, perhaps the same ones, get new epochs.
+A coordinator has no directories, so it has no state after its process ends. A coordinator's id is only a name, the
+smallest free number unless an operator set one; its epoch is the offset of its registration. A process that registers
+again under its id counts as a new coordinator: its shards, even if they are the same, get new epochs.
 
-The controller decides who owns a shard, and the partition's leader refuses appends of smaller epochs. So two
-coordinators that both believe to own a shard cannot both write (headrace_core.log.fencing).
+The controller decides which coordinator owns a shard, and the partition's leader refuses appends with lower epochs. So
+if two coordinators both believe that they own a shard, only one of them can write (headrace_core.log.fencing).
 
-Shards are even to within one, topic by topic, and as few as possible move (``assign``).
+Within each topic, the numbers of shards of any two coordinators differ by at most one, and as few shards as possible
+move (``assign``).
 """
 
 from __future__ import annotations
@@ -56,8 +57,8 @@ Key = tuple[bytes, int]  #: (topic id, partition number)
 
 
 def register(view: View, request: RegisterCoordinator) -> Decision:
-    """CoordinatorRegistered. InconsistentClusterIdError, InvalidRequestError; DuplicateBrokerRegistrationError: a
-    running coordinator has the wanted id."""
+    """Returns a CoordinatorRegistered. Raises InconsistentClusterIdError, InvalidRequestError, and
+    DuplicateBrokerRegistrationError if a running coordinator has the wanted id."""
     image = view.image
     _check_registration(image, request)
     coordinators = image.ledger.coordinators
@@ -91,7 +92,8 @@ def register(view: View, request: RegisterCoordinator) -> Decision:
 
 
 def heartbeat(view: View, request: CoordinatorHeartbeat) -> Decision:
-    """CoordinatorHeartbeatReply. BrokerIdNotRegisteredError, StaleBrokerEpochError: it must register again."""
+    """Returns a CoordinatorHeartbeatReply. Raises BrokerIdNotRegisteredError or StaleBrokerEpochError if the
+    coordinator must register again."""
     image = view.image
     coordinator = known(image, request.coordinator_id, request.coordinator_epoch)
     contact = CoordinatorContact(*_identity(coordinator), view.now_ms, stream=request.stream)
@@ -117,7 +119,7 @@ def heartbeats_ended(view: View, request: CoordinatorHeartbeatsEnded) -> Decisio
 
 
 def known(image: MetadataImage, coordinator_id: int, coordinator_epoch: int) -> CoordinatorImage:
-    """Guard: the coordinator with this epoch. BrokerIdNotRegisteredError, StaleBrokerEpochError."""
+    """Guard: the registered coordinator with this epoch. BrokerIdNotRegisteredError, StaleBrokerEpochError."""
     coordinator = image.ledger.coordinators.get(coordinator_id)
     if coordinator is None:
         raise BrokerIdNotRegisteredError(
@@ -132,7 +134,7 @@ def known(image: MetadataImage, coordinator_id: int, coordinator_epoch: int) -> 
 
 
 def sweep(view: View) -> Decision:
-    """Remove one coordinator that is silent or disconnected for too long, and reassign its shards."""
+    """Remove one coordinator that has been silent or disconnected for too long, and reassign its shards."""
     for coordinator in view.image.ledger.coordinators.values():
         if view.coordinator_sessions.is_gone(*_identity(coordinator), view.now_ms):
             gone = CoordinatorChangeRecord(*_identity(coordinator), int(CoordinatorState.GONE))
@@ -141,12 +143,12 @@ def sweep(view: View) -> Decision:
 
 
 def distribute(view: View) -> Decision:
-    """Give owners to shards without one, and their share to new coordinators."""
+    """Assign owners to shards that have none, and a share of the shards to new coordinators."""
     return Decision(tuple(reassigned(view.image)))
 
 
 def reassigned(image: MetadataImage, *, without: int = NO_OWNER) -> list[MetadataRecord]:
-    """Changes that make the shards even over the coordinators that take any; ``without`` takes none."""
+    """The records that distribute the shards evenly over the coordinators that take shards; ``without`` takes none."""
     coordinators = [
         each.coordinator_id
         for each in image.ledger.coordinators.values()
@@ -160,7 +162,8 @@ def reassigned(image: MetadataImage, *, without: int = NO_OWNER) -> list[Metadat
 
 
 def inherited(image: MetadataImage, coordinator_id: int) -> list[MetadataRecord]:
-    """Guard: a new coordinator under a name that owns shards is another one, so these get new epochs."""
+    """Guard: give new epochs to the shards that a new coordinator owns under its id, because their former owner is
+    another process."""
     return [owned(image, key, coordinator_id) for key in _shards_of(image, coordinator_id)]
 
 
@@ -169,17 +172,17 @@ def owned(image: MetadataImage, key: Key, coordinator_id: int) -> ShardRecord:
 
 
 def next_epoch(image: MetadataImage, key: Key) -> int:
-    """Guard: larger than every earlier epoch of the shard."""
+    """Guard: an epoch above every earlier epoch of the shard."""
     shard = image.ledger.shards.get(key)
     return 1 if shard is None else shard.shard_epoch + 1
 
 
 def assign(topics: Iterable[Mapping[Key, int]], coordinators: Sequence[int]) -> dict[Key, int]:
-    """The shards that change owners, with the new ones.
+    """The shards that change owners, with their new owners.
 
-    ``topics``: for each topic its shards with their present owners (NO_OWNER: none). Every topic's shards end even to
-    within one over ``coordinators``, with as few moves as possible. The odd ones go to the coordinator with the fewest
-    of the topics before.
+    ``topics``: for each topic, its shards with their present owners (NO_OWNER if a shard has none). In the result, the
+    numbers of a topic's shards on any two ``coordinators`` differ by at most one, with as few moves as possible. A
+    remaining shard is assigned to the coordinator with the fewest shards of the earlier topics.
     """
     totals: Counter[int] = Counter(dict.fromkeys(coordinators, 0))
     changes: dict[Key, int] = {}
@@ -194,7 +197,7 @@ def assign(topics: Iterable[Mapping[Key, int]], coordinators: Sequence[int]) -> 
 def _assign_topic(
     shards: Mapping[Key, int], coordinators: Sequence[int], totals: Mapping[int, int]
 ) -> Iterator[tuple[Key, int]]:
-    """Every shard with its future owner."""
+    """Yield every shard with its future owner."""
     if not coordinators:
         yield from ((key, NO_OWNER) for key in shards)
         return

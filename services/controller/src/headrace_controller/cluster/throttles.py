@@ -1,12 +1,13 @@
-"""The throttle of reassignments (KIP-73), set and removed with them, by the keys that Kafka's tool sets by hand.
+"""The throttle of reassignments (KIP-73). It is set and removed with them, by the configuration keys that Kafka's tool
+sets on request.
 
     leader.replication.throttled.rate      on each broker concerned: bytes per second that it sends
     follower.replication.throttled.rate    ... and that it fetches
     leader.replication.throttled.replicas  on each topic: the replicas that were there, as partition:broker
     follower.replication.throttled.replicas                the replicas that are added
 
-The ledger's ``throttle`` records what was set, so that the end of the last reassignment removes it, as
-``kafka-reassign-partitions --verify`` does. A list of * is an operator's own and stays.
+The ledger's ``throttle`` records the keys that were set, so that the end of the last reassignment removes them, as
+``kafka-reassign-partitions --verify`` does. A list of "*" was set by an operator and stays.
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ _LEADERS, _FOLLOWERS = "leader.replication.throttled.replicas", "follower.replic
 
 @dataclass(frozen=True, slots=True)
 class Copying:
-    """Brokers that send and fetch while a partition moves."""
+    """The brokers that send and fetch while a partition moves."""
 
     senders: tuple[int, ...]
     fetchers: tuple[int, ...]
 
     @classmethod
     def of(cls, partition: PartitionImage) -> Copying:
-        """The copies of the partition's reassignment."""
+        """The brokers that take part in the partition's reassignment."""
         return cls(tuple(each for each in partition.replicas if each not in partition.adding), partition.adding)
 
 
@@ -50,8 +51,9 @@ def follow(
     is_last: bool = False,
     bytes_per_s: int | None = None,
 ) -> list[MetadataRecord]:
-    """Configuration records for the reassignments that begin and end in one decision. ``is_last``: afterwards nothing
-    moves or is queued. ``bytes_per_s``: a new rate, 0 removes it; None: unchanged."""
+    """Configuration records for the reassignments that begin or end in one decision. ``is_last``: after the decision no
+    reassignment is in progress or queued. ``bytes_per_s``: the new rate; 0 removes the throttle, None leaves it
+    unchanged."""
     before = image.ledger.throttle
     rate = before.bytes_per_s if bytes_per_s is None else bytes_per_s
     if is_last:

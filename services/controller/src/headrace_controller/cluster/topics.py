@@ -1,5 +1,5 @@
-"""Create and delete topics, add partitions. One request is one decision: its valid items are done together, the others
-get their error."""
+"""Creation and deletion of topics, and addition of partitions. One request makes one decision: its valid items are done
+together, and each other item gets its error."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ METADATA_TOPIC = "__cluster_metadata"  #: The reserved name of the metadata log,
 
 
 def create(view: View, request: CreateTopics) -> Decision:
-    """One TopicResult for each topic of the request."""
+    """Create topics; returns one TopicResult for each topic of the request."""
     placer = Placer(view.image.placeable_brokers(), view.image.loads)
     counts = Counter(topic.name for topic in request.topics)
     records: list[MetadataRecord] = []
@@ -64,7 +64,7 @@ def create(view: View, request: CreateTopics) -> Decision:
 
 
 def delete(view: View, request: DeleteTopics) -> Decision:
-    """One TopicResult for each topic of the request."""
+    """Delete topics; returns one TopicResult for each topic of the request."""
     records: list[MetadataRecord] = []
     results = []
     counts = Counter(request.topics)
@@ -88,7 +88,7 @@ def delete(view: View, request: DeleteTopics) -> Decision:
 
 
 def create_partitions(view: View, request: CreatePartitions) -> Decision:
-    """One TopicResult for each topic of the request."""
+    """Add partitions; returns one TopicResult for each topic of the request."""
     placer = Placer(view.image.placeable_brokers(), view.image.loads)
     counts = Counter(more.topic for more in request.topics)
     records: list[MetadataRecord] = []
@@ -190,8 +190,9 @@ def _extend_one(
 def _partition_records(
     view: View, topic_id: bytes, first: int, replicas: Sequence[tuple[int, ...]]
 ) -> list[MetadataRecord]:
-    """New partitions are led by their first active replica; active replicas, being empty, are in sync. One whose broker
-    takes no appends cannot create its log: it begins out of sync, unless all are like that."""
+    """Records of new partitions. The first active replica becomes the leader; all active replicas are in sync, because
+    they are empty. A replica whose broker takes no appends cannot create its log. It begins out of sync, unless all
+    replicas are in this state."""
     image = view.image
     active = {broker.broker_id for broker in image.brokers.values() if broker.active}
     able = {each for each in active if not leadership.takes_nothing(image.brokers[each], view.hindered)}
@@ -286,7 +287,7 @@ def _existing(image: MetadataImage, name: str) -> TopicImage:
 
 
 def _shown(name: str) -> str:
-    """A client's name, shortened for an error."""
+    """A name from a client, shortened for an error message."""
     return repr(name if len(name) <= 60 else f"{name[:57]}...")
 
 

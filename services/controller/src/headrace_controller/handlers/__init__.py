@@ -1,1 +1,2 @@
-"""The controller's gRPC services: protobuf in, frozen requests to the driver, protobuf out. No rules in here."""
+"""The controller's gRPC services: they convert protobuf requests into frozen requests to the driver, and its answers
+into protobuf. The handlers contain no rules."""

@@ -64,8 +64,9 @@ T = TypeVar("T")
 
 
 class AdminHandler(admin_pb2_grpc.AdminServicer):
-    """``given``: this controller's properties file; its topic defaults are shown as static values. ``address_of``:
-    another controller's reported address; ``brokers_seen``: see ClusterHandler."""
+    """``given``: the values of this controller's properties file; DescribeConfigs shows its topic defaults as static
+    values. ``address_of`` returns another controller's reported address; ``brokers_seen`` is described in
+    ClusterHandler."""
 
     def __init__(
         self,
@@ -83,7 +84,7 @@ class AdminHandler(admin_pb2_grpc.AdminServicer):
         self._clock = clock
 
     def register(self, listener: Listener) -> None:
-        """Serve on ``listener``; before it starts."""
+        """Serve on ``listener``; call this before the listener starts."""
         listener.add(admin_pb2_grpc.add_AdminServicer_to_server, self, "headrace.v1.Admin")
 
     async def CreateTopics(self, request: admin_pb2.CreateTopicsRequest, context: Any) -> Any:
@@ -320,7 +321,7 @@ class AdminHandler(admin_pb2_grpc.AdminServicer):
         return await _again_until(transfer, _deadline_s(request.timeout_ms), "transferring the leadership")
 
     def _led_status(self) -> QuorumStatus:
-        """NotControllerError unless this node leads."""
+        """The quorum's status on its leader. Raises NotControllerError unless this node leads."""
         if not self._driver.is_leader:
             raise self._driver.controller.not_controller()
         return quorum_status(self._driver.controller.raft)
@@ -331,7 +332,8 @@ class AdminHandler(admin_pb2_grpc.AdminServicer):
             raise InconsistentClusterIdError(f"wrong cluster: this is cluster {own}, not {cluster_id}")
 
     def _newcomer(self, node_id: int, directory_id: bytes) -> ReplicaKey:
-        """The replica to be added. Without a directory: the observer with that id."""
+        """The replica that is to be added as a voter. If the request names no directory, the replica is the observer
+        with that node id."""
         status = self._led_status()
         if directory_id:
             return _key(node_id, directory_id)
@@ -372,7 +374,8 @@ class AdminHandler(admin_pb2_grpc.AdminServicer):
         )
 
     def _quorum_broker(self, seen: BrokerSeen) -> admin_pb2.QuorumBroker:
-        """An age grows with the time since its report."""
+        """The entry of one broker in the quorum's description. Its age of metadata grows with the time since its
+        report."""
         ago_ms = self._clock.monotonic_ms() - seen.at_ms
         shown = admin_pb2.QuorumBroker(
             broker_id=seen.broker_id,
@@ -426,7 +429,7 @@ def _op(op: admin_pb2.AlterConfigOp) -> ConfigOp:
 
 
 def _election(request: admin_pb2.ElectLeadersRequest) -> ElectLeaders:
-    """InvalidRequestError: an unknown kind, or no partitions."""
+    """Raises InvalidRequestError for an unknown kind of election, or for an empty list of partitions."""
     try:
         kind = ElectionType(request.election_type)
     except ValueError:
@@ -469,8 +472,8 @@ def _deadline_s(timeout_ms: int) -> float:
 
 
 async def _again_until(attempt: Callable[[], Awaitable[T]], deadline_s: float, what: str) -> T:
-    """Repeat ``attempt`` until it succeeds or fails finally: a replica may catch up, or an earlier change be committed,
-    a moment later. RequestTimedOutError."""
+    """Repeat ``attempt`` until it succeeds or fails permanently. A replica may catch up, or an earlier change may be
+    committed, a moment later. RequestTimedOutError."""
     waited_for: HeadraceError | None = None
     try:
         async with asyncio.timeout_at(deadline_s):

@@ -1,6 +1,6 @@
 """headrace.v1.Cluster: brokers and coordinators register, heartbeat, and follow the metadata.
 
-On the internal listener only.
+The service runs only on the internal listener.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ from .follow import FollowService
 
 @dataclass(frozen=True, slots=True)
 class BrokerSeen:
-    """A broker's last heartbeat, at monotonic ``at_ms``: how far it had applied the metadata, how many records behind,
-    and the age of its metadata (None: unknown)."""
+    """A broker's last heartbeat, at monotonic ``at_ms``. It has the metadata offset that the broker has applied, the
+    number of records that it is behind, and the age of its metadata (None if unknown)."""
 
     broker_id: int
     metadata_offset: int
@@ -58,7 +58,7 @@ class BrokerSeen:
 
 
 class ClusterHandler(cluster_pb2_grpc.ClusterServicer):
-    """``close`` ends the streams, so that a stopping server need not cut them."""
+    """``close`` ends the streams, so that the stopping server need not cut them."""
 
     def __init__(self, driver: ControllerDriver, following: FollowService, clock: Clock) -> None:
         self._driver = driver
@@ -67,7 +67,7 @@ class ClusterHandler(cluster_pb2_grpc.ClusterServicer):
         self._heartbeats: set[_Heartbeats] = set()
 
     def brokers_seen(self) -> list[BrokerSeen]:
-        """One for every broker that heartbeats here, by id."""
+        """One entry, by id, for every broker that sends heartbeats to this controller."""
         latest: dict[int, BrokerSeen] = {}
         for each in self._heartbeats:
             seen = each.seen if isinstance(each, _BrokerHeartbeats) else None
@@ -76,7 +76,7 @@ class ClusterHandler(cluster_pb2_grpc.ClusterServicer):
         return [latest[broker_id] for broker_id in sorted(latest)]
 
     def register(self, listener: Listener) -> None:
-        """Serve on ``listener``; before it starts."""
+        """Serve on ``listener``; call this before the listener starts."""
         listener.add(cluster_pb2_grpc.add_ClusterServicer_to_server, self, "headrace.v1.Cluster")
 
     async def RegisterBroker(self, request: cluster_pb2.RegisterBrokerRequest, context: Any) -> Any:
@@ -230,8 +230,8 @@ class ClusterHandler(cluster_pb2_grpc.ClusterServicer):
 
 
 class _Heartbeats(StreamHandler[Any]):
-    """One node's stream. Any end of it is reported to the driver. ``_numbers``: each stream's own, never 0, which
-    stands for a registration."""
+    """One node's stream. The driver is notified when the stream ends, for any reason. ``_numbers`` gives each stream a
+    number; 0 is never used, because it stands for a registration."""
 
     _numbers = itertools.count(1)
 
@@ -252,7 +252,7 @@ class _Heartbeats(StreamHandler[Any]):
         raise NotImplementedError
 
     async def answer(self, request: Any) -> Any:
-        """Answer one heartbeat. HeadraceError: the stream ends with it."""
+        """Answer one heartbeat. Raises a HeadraceError, which ends the stream."""
         raise NotImplementedError
 
     def on_request(self, request: Any) -> None:
@@ -344,5 +344,5 @@ class _CoordinatorHeartbeats(_Heartbeats):
 
 
 def feature_ranges(items: Iterable[cluster_pb2.FeatureRange]) -> tuple[FeatureRange, ...]:
-    """The features that a node registers with."""
+    """The feature ranges with which a node registers."""
     return tuple(FeatureRange(item.name, item.min_level, item.max_level) for item in items)

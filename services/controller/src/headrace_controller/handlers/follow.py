@@ -1,6 +1,6 @@
-"""FollowMetadata and ReadIndex: metadata, and its age, for the other roles.
+"""FollowMetadata and ReadIndex: they give brokers and coordinators the metadata and its age.
 
-A follower's stream, on any controller, the leader or not:
+The stream of a metadata follower, on any controller, the leader or another:
 
     it is ahead of us   --- a leader confirms less ---> DIVERGING_METADATA (its end was never committed)
           |               --- our own end reaches it ---> continue
@@ -10,7 +10,7 @@ A follower's stream, on any controller, the leader or not:
           |                   nothing can be read ---> keep-alives until it is
     the log, as it is committed; and when there is nothing to send, a keep-alive after a second at the latest
 
-Only committed records are sent: a follower acts on them, and could not undo it.
+Only committed records are sent, because a follower acts on them and could not undo them.
 """
 
 from __future__ import annotations
@@ -43,29 +43,30 @@ Response = cluster_pb2.FollowMetadataResponse
 
 
 class FollowedLog(Quorum, Protocol):
-    """The part of ControllerDriver that followers need, beyond barriers."""
+    """The methods of ControllerDriver that metadata followers need, in addition to barriers."""
 
     @property
     def log_start_offset(self) -> int:
-        """What lies below is in the snapshot only."""
+        """Start of the log; earlier entries are only in the snapshot."""
 
     def on_turn(self, watcher: Callable[[], None]) -> None:
-        """Call ``watcher``, permanently, whenever the leader or the voters may have changed."""
+        """Call ``watcher`` whenever the leader or the voters may have changed; there is no way to unsubscribe."""
 
     def read(self, offset: int) -> tuple[bytes, int]:
-        """Committed batches from ``offset`` on, about 1 MiB, and the next offset. OffsetOutOfRangeError."""
+        """Committed batches from ``offset`` on, about 1 MiB, and the offset after them. OffsetOutOfRangeError."""
 
     def epoch_below(self, offset: int) -> int | None:
-        """Epoch of the record just below; None when the log starts later."""
+        """Leader epoch of the record just below ``offset``; None if the log starts later."""
 
     def newest_snapshot(self) -> SnapshotId | None: ...
 
     def snapshot_chunk(self, snapshot: SnapshotId, position: int, max_bytes: int) -> tuple[bytes, bool] | None:
-        """Bytes from ``position`` on, and whether they are the last; None when the snapshot was removed."""
+        """Bytes of the snapshot from ``position`` on, and whether they are its last ones; None if the snapshot was
+        removed."""
 
 
 class FollowService:
-    """Two calls of headrace.v1.Cluster, and this controller's own lag. ``close`` ends every stream."""
+    """Two calls of headrace.v1.Cluster, and the lag of this controller's own metadata. ``close`` ends every stream."""
 
     def __init__(self, log: FollowedLog, clock: Clock) -> None:
         self._log = log
@@ -75,7 +76,7 @@ class FollowService:
         self._leader = (-1, -1)
 
     def start(self) -> None:
-        """Start in the event loop, once the log can be read."""
+        """Start the tasks in the event loop, when the log can be read."""
         self._barriers.start()
         self._log.on_turn(self._look)
 
@@ -85,7 +86,7 @@ class FollowService:
             stream.finish(ServerShuttingDownError("the controller is shutting down"))
 
     async def stop(self) -> None:
-        """End all tasks; call after ``close``."""
+        """End all tasks; call this after ``close``."""
         await self._barriers.close()
 
     @property
@@ -95,7 +96,7 @@ class FollowService:
 
     @property
     def controllers(self) -> Mapping[int, str]:
-        """``host:port`` of all voters' internal listeners."""
+        """``host:port`` of the internal listener of each voter."""
         return self._log.controller_addresses()
 
     async def follow(self, request: cluster_pb2.FollowMetadataRequest, context: Any) -> None:
@@ -128,7 +129,7 @@ class FollowService:
         )
 
     def _look(self) -> None:
-        """Send a new leader at once: heartbeats need it."""
+        """Wake all streams when the leader changes, because followers send their heartbeats to it."""
         leader = (self._log.leader_id, self._log.term)
         if leader != self._leader:
             self._leader = leader
@@ -183,7 +184,8 @@ class _Following(PushHandler[Response]):
         return None
 
     def _check(self) -> bool:
-        """Whether the follower's history is ours. False while unknown: we are behind. DivergingMetadataError."""
+        """Whether the follower's metadata history is a prefix of this controller's. Returns False while that is
+        unknown, because this controller is behind the follower. DivergingMetadataError."""
         end = self._log.image.next_offset
         if self._offset > end:
             index = self._barriers.confirmed_since(self._began_ms)
@@ -237,7 +239,7 @@ class _Following(PushHandler[Response]):
         return message, len(records)
 
     def _message(self) -> Response:
-        """A response without records: a keep-alive."""
+        """The next message; without new records it is a keep-alive."""
         log, lag_ms = self._log, self._barriers.lag.ms
         end = log.image.next_offset
         self._sent = (log.leader_id, log.term, end)

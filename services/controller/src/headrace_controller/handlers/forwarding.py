@@ -1,7 +1,7 @@
 """headrace.v1.Admin on the client listener of every controller: forwards to the leader what only it can do.
 
-So a client may have any controller's address. The internal listener does not forward: its callers look for the leader
-themselves, and two controllers that take each other for the leader must not loop.
+So a client may use the address of any controller. The internal listener does not forward calls: its callers look for
+the leader themselves. Two controllers that take each other for the leader must not forward in a loop.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _RETRY_S = 0.05
 
 
 class LeaderLink:
-    """Channels to the present and earlier leaders, which may still answer."""
+    """Channels to the present leader, and to earlier leaders, which may still answer."""
 
     def __init__(self, driver: ControllerDriver) -> None:
         self._driver = driver
@@ -45,9 +45,9 @@ class LeaderLink:
         driver.on_turn(self._look)
 
     async def call(self, method: str, request: Any, timeout_s: float) -> Any:
-        """The leader's answer to an Admin call. NotControllerError (retry): no known leader, or it was unreachable, or
-        did not answer a read. RequestTimedOutError: whether a change was made is unknown
-        (core/membership/leader_calls.py). Others are the leader's own."""
+        """Return the leader's answer to an Admin call. Raises NotControllerError (retriable) if no leader is known, if
+        it is unreachable, or if it did not answer a read. Raises RequestTimedOutError if it is unknown whether a change
+        was made (core/membership/leader_calls.py). All other errors are the leader's own errors."""
         address = self._address()
         if address is None:
             raise self._driver.controller.not_controller()
@@ -88,7 +88,7 @@ class LeaderLink:
         return lambda: self._waiting.discard(changed)
 
     def _look(self) -> None:
-        """Call after each turn."""
+        """Check for a new leader; called after each turn."""
         if self._driver.leader_id != self._seen:
             self._seen = self._driver.leader_id
             for changed in tuple(self._waiting):
@@ -96,7 +96,7 @@ class LeaderLink:
 
 
 class AdminThroughAnyController(admin_pb2_grpc.AdminServicer):
-    """See the module. Its methods are generated below, one for each call of the service."""
+    """See the module. Its methods are generated below, one for each call of the Admin service."""
 
     def __init__(self, driver: ControllerDriver, admin: AdminHandler) -> None:
         self._driver = driver
@@ -104,15 +104,15 @@ class AdminThroughAnyController(admin_pb2_grpc.AdminServicer):
         self._link = LeaderLink(driver)
 
     def register(self, listener: Listener) -> None:
-        """Serve on ``listener``; before it starts."""
+        """Serve on ``listener``; call this before the listener starts."""
         listener.add(admin_pb2_grpc.add_AdminServicer_to_server, self, "headrace.v1.Admin")
 
     async def close(self) -> None:
-        """Call after the listener has stopped."""
+        """Close the channels; call this after the listener has stopped."""
         await self._link.close()
 
     async def _led(self, method: str, request: Any, context: Any) -> Any:
-        """Have the leader answer, here or elsewhere; waits while there is none."""
+        """Get the answer from the leader, on this node or on another; waits while there is no leader."""
         loop = asyncio.get_running_loop()
         left_s = context.time_remaining()
         deadline = loop.time() + (_WAIT_S_MAX if left_s is None else min(left_s, _WAIT_S_MAX))

@@ -16,16 +16,16 @@ _WAIT_S_MAX = 30.0  #: Longest wait in seconds for min_metadata_offset, if the r
 
 
 class MetadataHandler(metadata_pb2_grpc.MetadataServicer):
-    """Never creates missing topics: only brokers do, by auto.create.topics.enable."""
+    """This service never creates missing topics: only brokers do, if auto.create.topics.enable is set."""
 
     def __init__(self, driver: ControllerDriver, view: MetadataView, following: FollowService) -> None:
-        """``following`` knows the age of the driver's image."""
+        """``following`` knows the age of the driver's metadata image."""
         self._driver = driver
         self._view = view
         self._following = following
 
     def register(self, listener: Listener) -> None:
-        """Serve on ``listener``; before it starts."""
+        """Serve on ``listener``; call this before the listener starts."""
         listener.add(metadata_pb2_grpc.add_MetadataServicer_to_server, self, "headrace.v1.Metadata")
 
     async def GetMetadata(self, request: metadata_pb2.MetadataRequest, context: Any) -> Any:
@@ -33,7 +33,7 @@ class MetadataHandler(metadata_pb2_grpc.MetadataServicer):
         return await self._response(request)
 
     async def FindCoordinator(self, request: metadata_pb2.FindCoordinatorRequest, context: Any) -> Any:
-        """Return the coordinator if known; a broker creates the topic of the shards."""
+        """Return the coordinator if its shard exists; only brokers create the topic of the shards."""
         await self._wait_applied(request, context)
         return self._view.find_coordinators(self._driver.image, request)
 

@@ -1,23 +1,23 @@
-"""The age of this controller's metadata, for itself and for the nodes that follow it.
+"""The age of this controller's metadata, for the controller itself and for the nodes that follow it.
 
-A *barrier* is a linearizable read (ReadIndex, Raft thesis 6.4). The leader notes how far it has committed; a majority
-confirms afterwards that it still leads. A leader asks its own quorum, any other controller asks the leader. A request
-that arrives during a barrier waits for the next one, because a barrier says nothing about later commits; all waiting
-requests share one. A leader that lost its majority, or was replaced without knowing it, gets no answer, so its state
-never counts as fresh.
+A *barrier* is a linearizable read (ReadIndex, Raft thesis 6.4). The leader notes its commit offset; afterwards a
+majority confirms that it still leads. A leader runs the barrier in its own quorum; any other controller asks the leader
+for one. A request that arrives during a barrier waits for the next barrier, because a barrier covers no later commits.
+All waiting requests share the next barrier. A leader that lost its majority, or was replaced without knowing it, gets
+no confirmation, so its state never counts as fresh.
 
-Each controller confirms the age of its copy about once a second, with a *deferred* barrier: it goes with the leader's
-next regular heartbeats and costs the quorum no message. A follower that only wants the age of its copy gets, in this
-order:
+Each controller confirms the age of its metadata about once a second with a *deferred* barrier. Such a barrier uses the
+leader's next regular heartbeats and costs the quorum no message. A follower that only asks for the age of its metadata
+gets the first of these answers that is available:
 
 1. the last barrier, if it began within RECENT_MS, with its age;
 2. the deferred barrier in flight, if that began within RECENT_MS;
 3. a new deferred barrier; not deferred if the last one began more than OVERDUE_MS ago.
 
-By the asker's clock the answer is older still, by the time of the call, so no copy looks younger than it is. Waiting
-for the next barrier instead costs nearly two heartbeat rounds here and as many at the leader; a round for each question
-kept an idle leader with five followers busier than its own heartbeats. Deferred and other barriers do not wait for each
-other.
+By the follower's clock the answer is older by the duration of the call, so no copy looks younger than it is. Waiting
+for the next barrier instead would cost nearly two heartbeat rounds here and two at the leader. One barrier for each
+question kept an idle leader with five followers busier than its own heartbeats did. Deferred barriers and other
+barriers do not wait for each other.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ BARRIER_TIMEOUT_S = 2.0
 
 
 class Quorum(Protocol):
-    """Interval of its own barrier, unless a request caused one."""
+    """The methods of a controller that ReadIndex barriers need."""
 
     @property
     def node_id(self) -> int: ...
@@ -58,7 +58,7 @@ class Quorum(Protocol):
 
     @property
     def image(self) -> MetadataImage:
-        """The committed state, as far as it is applied here."""
+        """The committed metadata, as far as this node has applied it."""
 
     @property
     def leader_id(self) -> int:
@@ -73,12 +73,12 @@ class Quorum(Protocol):
     def subscribe(self, subscriber: Callable[[MetadataImage, MetadataDelta], None]) -> Callable[[], None]: ...
 
     async def barrier(self, *, is_deferred: bool = False) -> int:
-        """A linearizable read: the committed offset. ``is_deferred``: with the next heartbeats. NotControllerError
-        unless this node leads until a majority has confirmed it."""
+        """A linearizable read; returns the committed offset. ``is_deferred``: use the next heartbeats instead of
+        sending extra ones. Raises NotControllerError unless this node leads until a majority has confirmed it."""
 
 
 class ReadIndex(NamedTuple):
-    """Everything that was committed ``age_ms`` before the call lies below ``offset``."""
+    """Result of a barrier: every record that was committed ``age_ms`` before the call is below ``offset``."""
 
     offset: int
     leader_id: int
@@ -87,8 +87,9 @@ class ReadIndex(NamedTuple):
 
 
 class _Queue:
-    """The requests that wait for a barrier of one kind, deferred or not. ``rounds`` serves them over its own channel:
-    closing a channel cancels its calls, and the other queue's call may wait for a leader that hangs."""
+    """The requests that wait for a barrier of one kind, deferred or not. The task ``rounds`` runs the barriers over a
+    separate channel. Closing a channel cancels its calls, and the other queue's call may be waiting for a leader that
+    hangs."""
 
     def __init__(self, *, is_deferred: bool) -> None:
         self.is_deferred = is_deferred
@@ -98,7 +99,7 @@ class _Queue:
         self._link: tuple[str, grpc.aio.Channel] | None = None
 
     async def channel_to(self, address: str) -> grpc.aio.Channel:
-        """The channel to the leader; only ``rounds`` calls this."""
+        """The channel to the leader; only the task ``rounds`` calls this method."""
         if self._link is None or self._link[0] != address:
             await self.close_link()
             self._link = (address, open_channel(address, ChannelPurpose.CONTROL))
@@ -111,7 +112,7 @@ class _Queue:
 
 
 class ReadIndexBarriers:
-    """One per controller. ``start`` it in the event loop."""
+    """One per controller. Call ``start`` in the event loop."""
 
     def __init__(self, quorum: Quorum, clock: Clock) -> None:
         self._quorum = quorum
@@ -144,7 +145,7 @@ class ReadIndexBarriers:
 
     @property
     def known_offset(self) -> int:
-        """The log is known to be committed up to here."""
+        """The highest offset up to which the log is known to be committed."""
         return self._freshness.known_offset
 
     @property
@@ -152,11 +153,11 @@ class ReadIndexBarriers:
         return self._clock.monotonic_ms()
 
     def confirmed_since(self, ms: float) -> int | None:
-        """The offset of a barrier that began at ``ms`` or later; None: none so far."""
+        """The offset of a barrier that began at ``ms`` or later; None if there is none yet."""
         return self._newest[1].offset if self._newest is not None and self._newest[0] >= ms else None
 
     async def read(self, *, is_deferred: bool = False) -> ReadIndex:
-        """A barrier that begins after this call. NotControllerError, RequestTimedOutError, NetworkError."""
+        """Wait for a barrier that begins after this call. NotControllerError, RequestTimedOutError, NetworkError."""
         queue = self._queues[is_deferred]
         if queue.next is None:
             queue.next = asyncio.get_running_loop().create_future()
@@ -167,7 +168,8 @@ class ReadIndexBarriers:
         return await asyncio.shield(shared)
 
     async def recent(self) -> ReadIndex:
-        """The latest barrier with its age, the one in flight, or a new one (see the module); the errors of ``read``."""
+        """Return the latest barrier with its age, the one in flight, or a new one (see the module's docstring). Raises
+        the errors of ``read``."""
         if self._newest is None or self._quorum.leader_id < 0:
             return await self.read()
         asked_ms = self._clock.monotonic_ms()
@@ -182,7 +184,7 @@ class ReadIndexBarriers:
         return await self.read(is_deferred=age_ms <= OVERDUE_MS)
 
     def not_leading(self) -> NotControllerError:
-        """A refusal that names the leader, if this controller knows it."""
+        """The error for a refused read; it names the leader if this controller knows it."""
         quorum = self._quorum
         leader, address = quorum.leader_id, quorum.controller_addresses().get(quorum.leader_id, "")
         if leader < 0 or leader == quorum.node_id or not address:
@@ -202,7 +204,7 @@ class ReadIndexBarriers:
             await asyncio.sleep(left_s)
 
     def _until_due_s(self) -> float:
-        """A barrier on behalf of a request counts, too."""
+        """Seconds until this controller's own barrier is due. A barrier for a request counts as its own."""
         if self._newest is None:
             return 0.0
         return READ_INDEX_EVERY_S - (self._clock.monotonic_ms() - self._newest[0]) / 1_000

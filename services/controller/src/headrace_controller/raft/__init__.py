@@ -1,4 +1,5 @@
-"""Raft, pure: what a replica must save, send, append and may commit. No asyncio, files, clock or randomness in here."""
+"""Raft as a pure state machine: what a replica must save, send and append, and what it may commit. These modules use no
+asyncio, files, clock or randomness."""
 
 from .log import LogView, RaftLog
 from .node import RaftNode

@@ -25,27 +25,28 @@ class ElectionTimer:
         self._elapsed += 1
 
     def reset(self) -> None:
-        """Start again with a newly drawn timeout."""
+        """Start the timer again with a newly drawn timeout."""
         self._elapsed = 0
         self._is_lost = False
         self._timeout = self._election_ticks + self._draw(self._election_ticks)
 
     def leader_contact(self) -> None:
-        """Start again; with a newly drawn timeout if the leader had been lost."""
+        """Start the timer again; with a newly drawn timeout if the leader had been lost."""
         if self._is_lost:
             self.reset()
         self._elapsed = 0
 
     def leader_lost(self) -> None:
-        """Shorten the timeout: the connection to the leader broke, or no leader is known and enough voters for an
-        election are connected."""
+        """Shorten the timeout, because the connection to the leader broke, or because no leader is known and enough
+        voters for an election are connected."""
         if not self._is_lost:
             self._is_lost = True
             self._timeout = min(self._timeout, self._elapsed + 1 + self._draw(LOST_LEADER_TICKS))
 
     def vote_split(self) -> None:
-        """Another candidate stands in the same term: stand again soon, at another time (KIP-996's candidate back-off).
-        Drawn from more ticks than in ``leader_lost``, because that range made the two candidates collide."""
+        """Another candidate stands in the same term: stand again soon, at a different time (the candidate back-off of
+        KIP-996). The timeout is drawn from more ticks than in ``leader_lost``, because that range made the two
+        candidates collide."""
         spread = max(LOST_LEADER_TICKS, self._election_ticks // 2)
         self._timeout = min(self._timeout, self._elapsed + 1 + self._draw(spread))
 
@@ -55,11 +56,11 @@ class ElectionTimer:
 
     @property
     def ticks_left(self) -> int:
-        """Ticks until expiry; 0 or less: expired."""
+        """Ticks until the timer expires; 0 or less if it has expired."""
         return self._timeout - self._elapsed
 
     @property
     def hears_leader(self) -> bool:
-        """Whether the leader was heard within the minimum election timeout (6.2): then this replica refuses its vote to
-        others."""
+        """Whether the leader sent a message within the minimum election timeout (6.2). If so, this replica refuses to
+        vote for another."""
         return not self._is_lost and self._elapsed < self._election_ticks

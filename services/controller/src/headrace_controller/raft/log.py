@@ -1,11 +1,11 @@
-"""The log as a voter sees it: entries on its disk, and entries that are not written yet.
+"""A voter's log: the entries on its disk, and the entries that are not written yet.
 
     start            durable      handed out         end
       |  on the disk    |   being written   |  not yet   |
 
-Entries beyond ``durable`` are held here; older ones are read through a ``LogView`` when a follower needs them. Of the
-whole log only the beginnings of terms and the sets of voters are kept in memory: enough to compare two logs (5.3) and
-to know the voters (the latest set in the log counts, committed or not; thesis, 4.1).
+Entries beyond ``durable`` are kept in memory; older entries are read through a ``LogView`` when a follower needs them.
+Of the whole log, only the starts of terms and the voter sets are kept in memory. They are enough to compare two logs
+(5.3) and to know the voters (the latest set in the log counts, committed or not; thesis, 4.1).
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from .types import Entry, Place, ReplicaKey, SnapshotId, Stored, VoterSet
 
 
 class LogView(Protocol):
-    """Read access to the disk."""
+    """Read access to the log and the snapshots on the disk."""
 
     def entries(self, offset: int, end: int, max_bytes: int) -> Sequence[Entry]:
-        """Durable entries from the one that holds ``offset``, below ``end``: at least one, and at most ``max_bytes``
-        unless the first alone is larger."""
+        """Durable entries below ``end``, from the entry that holds ``offset``. Returns at least one entry, and at most
+        ``max_bytes`` unless the first entry alone is larger."""
 
     def snapshot_chunk(self, snapshot: SnapshotId, position: int, max_bytes: int) -> tuple[bytes, bool] | None:
-        """Bytes of a snapshot on the disk, and whether they are its last; None when it was removed."""
+        """Bytes of a snapshot on the disk, and whether they are its last ones; None if the snapshot was removed."""
 
 
 class RaftLog:
@@ -47,12 +47,12 @@ class RaftLog:
 
     @property
     def start(self) -> Place:
-        """The log's first entry begins here; earlier entries are in a snapshot."""
+        """The place at which the log's first entry begins; earlier entries are in a snapshot."""
         return self._start.place
 
     @property
     def snapshot(self) -> SnapshotId:
-        """The snapshot before the log's start."""
+        """The snapshot that ends at the log's start."""
         return self._start
 
     @property
@@ -69,30 +69,30 @@ class RaftLog:
 
     @property
     def durable_offset(self) -> int:
-        """Everything below is on the disk."""
+        """Entries below this offset are on the disk."""
         return self._durable
 
     @property
     def voters(self) -> VoterSet:
-        """The latest set, committed or not."""
+        """The latest voter set in the log, committed or not."""
         return self._voters[-1][1] if self._voters else self._start.voters
 
     @property
     def voters_offset(self) -> int:
-        """End of the entry with the latest set of voters; the log's start when the set is not in an entry."""
+        """End of the entry with the latest voter set; the log's start if no entry has it."""
         return self._voters[-1][0] if self._voters else self._start.place.offset
 
     def voters_at(self, offset: int) -> VoterSet:
-        """The voters when the log ended at ``offset``."""
+        """The voter set when the log ended at ``offset``."""
         found = bisect_right(self._voters, offset, key=lambda item: item[0])
         return self._voters[found - 1][1] if found else self._start.voters
 
     def voters_since(self, offset: int) -> list[VoterSet]:
-        """The voters when the log ended at ``offset``, and every later set."""
+        """The voter set when the log ended at ``offset``, and every later set."""
         return [self.voters_at(offset), *(voters for at, voters in self._voters if at > offset)]
 
     def term_below(self, offset: int) -> int | None:
-        """Term of the entry that holds ``offset`` - 1; None where the log does not have it."""
+        """Term of the entry that holds ``offset`` - 1; None if the log does not have that entry."""
         if offset == self._start.place.offset:
             return self._start.place.term
         if not self._start.place.offset < offset <= self.end_offset:
@@ -100,24 +100,24 @@ class RaftLog:
         return self._term_at(offset - 1)[0]
 
     def place_at(self, offset: int) -> Place:
-        """The end of an entry of this log."""
+        """The place of an entry's end in this log."""
         term = self.term_below(offset)
         assert term is not None, f"nothing is known of offset {offset} of a log from {self.start} to {self.end}"
         return Place(offset, term)
 
     def has(self, place: Place) -> bool:
-        """Whether this log has an entry of term ``place.term`` that ends at ``place.offset``. Then it equals, up to
-        there, every log that has such an entry."""
+        """Whether this log has an entry of term ``place.term`` that ends at ``place.offset``. If so, this log is equal,
+        up to that place, to every log with such an entry."""
         return self.term_below(place.offset) == place.term
 
     def is_up_to_date(self, end: Place) -> bool:
-        """Whether a candidate whose log ends at ``end`` may become leader: its log is as up to date as this one
-        (5.4.1)."""
+        """Whether a candidate whose log ends at ``end`` may become leader, because its log is at least as up to date as
+        this one (5.4.1)."""
         return (end.term, end.offset) >= (self.last_term, self.end_offset)
 
     def last_place_up_to(self, place: Place) -> Place:
         """The last place at or before ``place.offset`` whose term is at most ``place.term``. Two logs that differ at
-        ``place`` may still agree there. Skips a whole term at a time (5.3, the end)."""
+        ``place`` may still agree at the returned place. The search skips a whole term at a time (5.3, the end)."""
         offset = min(place.offset, self.end_offset)
         while offset > self._start.place.offset:
             term = self.term_below(offset)
@@ -134,8 +134,9 @@ class RaftLog:
         return self._terms[found - 1] if found else (self._start.place.term, self._start.place.offset)
 
     def check_kept(self, offset: int, leader: ReplicaKey) -> None:
-        """Raise CorruptLogError if the log ends below ``offset``: the disk has lost acknowledged entries. A leader only
-        calls committed what this replica acknowledged in the same term. Without the check both would wait forever."""
+        """Raise CorruptLogError if the log ends below ``offset``, because the disk has then lost acknowledged entries.
+        A leader only counts entries of this replica as committed that the replica acknowledged in the same term.
+        Without this check the leader and the replica would wait for each other forever."""
         if offset > self.end_offset:
             raise CorruptLogError(
                 f"this disk lost acknowledged entries of the metadata log: controller {leader} received "
@@ -143,7 +144,7 @@ class RaftLog:
             )
 
     def entries(self, offset: int, max_bytes: int) -> tuple[Entry, ...]:
-        """Entries from the one that holds ``offset``: about ``max_bytes``, at least one if there is any."""
+        """Entries from the entry that holds ``offset``: about ``max_bytes``, and at least one if there is any."""
         if offset >= self.end_offset:
             return ()
         found: list[Entry] = []
@@ -178,8 +179,8 @@ class RaftLog:
             self._voters.append((entry.next_offset, entry.voters))
 
     def adopt(self, entries: Sequence[Entry], committed: int) -> None:
-        """Add a leader's entries, the first of which follows an entry of this log. Entries that the log has stay;
-        entries that differ are replaced (5.3). Committed entries are never removed."""
+        """Add a leader's entries, the first of which follows an entry of this log. Entries that the log already has
+        stay; entries that differ are replaced (5.3). Committed entries are never removed."""
         for number, entry in enumerate(entries):
             if entry.base_offset < self._start.place.offset or self.term_below(entry.next_offset) == entry.term:
                 continue
@@ -202,7 +203,7 @@ class RaftLog:
         self._voters = [item for item in self._voters if item[0] <= offset]
 
     def restart_behind(self, snapshot: SnapshotId) -> None:
-        """Empty the log; it begins behind a snapshot."""
+        """Empty the log, which then begins after a snapshot."""
         self._start = snapshot
         self._terms, self._voters, self._tail = [], [], []
         self._handed = 0
@@ -210,7 +211,7 @@ class RaftLog:
         self._truncate_to = None
 
     def compacted(self, snapshot: SnapshotId) -> None:
-        """Start the log behind a snapshot of this node's own state machine."""
+        """Start the log after a snapshot of this node's own state machine."""
         place = snapshot.place
         assert self.has(place), f"{snapshot} is of another log than the one that ends at {self.end}"
         assert place.offset <= self._durable, f"{snapshot} is ahead of what is durable, {self._durable}"
@@ -229,7 +230,7 @@ class RaftLog:
         return truncate_to, entries
 
     def written(self) -> None:
-        """The taken entries are durable, as far as the log still has them."""
+        """Mark the entries that were handed out as durable, except those that were truncated since."""
         if self._handed:
             self._durable = self._tail[self._handed - 1].next_offset
             del self._tail[: self._handed]

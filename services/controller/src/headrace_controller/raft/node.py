@@ -1,7 +1,9 @@
-"""One replica of the metadata log, as a pure state machine: ``step`` and ``tick`` are its inputs, ``ready`` its output.
+"""A replica of the metadata log, as a pure state machine: ``step`` and ``tick`` are its inputs, ``ready`` is its
+output.
 
-It is Raft as in the paper (Ongaro and Ousterhout, 2014) and the thesis (Ongaro, 2014), with the additions of KIP-595,
-KIP-853 and KIP-996: votes belong to a node *on its disk*, and a candidate raises the term only after a pre-vote.
+It implements Raft as in the paper (Ongaro and Ousterhout, 2014) and the thesis (Ongaro, 2014), with the additions of
+KIP-595, KIP-853 and KIP-996. A vote belongs to a node *on its disk*, and a candidate raises the term only after a
+pre-vote.
 
     role          it means                                it becomes
     ------------  --------------------------------------  ------------------------------------------------------------
@@ -18,23 +20,26 @@ KIP-853 and KIP-996: votes belong to a node *on its disk*, and a candidate raise
     LEADER        takes proposals, and replicates them    FOLLOWER     a higher term, no majority heard for an election
                                                                        timeout (6.2), or it was removed (4.2.2)
 
-Invariants, and where they are easily lost:
+The invariants of Raft, and the places where an implementation easily breaks them:
 
-* Term and vote are durable before any message mentions them (5.1, 5.2): every answer is among ``Ready.replies``, sent
-  after the disk has what they refer to. A candidate counts its own vote only once it is durable.
-* A leader's own log counts in a majority only as far as it is durable (etcd issue 14370: a sole voter lost what it had
-  acknowledged).
-* Only an entry of the leader's own term is committed by counting replicas; earlier entries are committed with it
-  (5.4.2, figure 8). So a term begins with an entry. Reads and changes of the voters wait for its commit (6.4; the fix
-  to 4.1).
-* Voters change one at a time, and the next change waits for the commit of the one before (4.1). The latest set in the
-  log counts at once; if its entry is truncated, the set before it counts.
-* A replica that hears from a leader does not vote for another (4.2.3, 9.6). So a replica that was removed, or is
-  connected to only some of the others, does not depose the leader. Only a leadership transfer overrides this.
-* A message to another directory's replica of this node is ignored: it was meant for the lost disk (KIP-853).
+* Term and vote are durable before any message mentions them (5.1, 5.2). So every answer is one of ``Ready.replies``,
+  which are sent after the disk has the state that they mention. A candidate counts its own vote only after the vote is
+  durable.
+* A leader counts its own log in a majority only up to the durable offset. (In etcd issue 14370 a sole voter lost
+  entries that it had acknowledged.)
+* Counting replicas commits only entries of the leader's own term; earlier entries are committed with them (5.4.2,
+  figure 8). So each term begins with an entry of its leader. Reads and changes of the voters wait until that entry is
+  committed (6.4; the fix to 4.1).
+* Voters change one at a time, and each change waits until the previous one is committed (4.1). The latest voter set in
+  the log is in effect at once; if its entry is truncated, the set before it is in effect.
+* A replica that receives messages from a leader does not vote for another candidate (4.2.3, 9.6). So a replica that was
+  removed, or that is connected to only some of the others, does not depose the leader. Only a leadership transfer
+  overrides this rule.
+* A message to a replica of this node with another directory id is ignored, because it was meant for the lost disk
+  (KIP-853).
 
-``Ready`` is a to-do list (see types.py). The driver carries out one ``Ready`` at a time; it may call ``step``
-meanwhile.
+A ``Ready`` lists the work to do (see types.py). The driver carries out one ``Ready`` at a time; it may call ``step`` in
+the meantime.
 """
 
 from __future__ import annotations
@@ -90,7 +95,7 @@ from .types import (
 
 
 class RaftNode:
-    """See the module. ``draw`` spreads the election timeouts, so that split votes are rare (5.2)."""
+    """See the module. ``draw`` gives the random election timeouts, so that split votes are rare (5.2)."""
 
     def __init__(
         self,
@@ -150,7 +155,7 @@ class RaftNode:
 
     @property
     def leader(self) -> int:
-        """Node id of this term's leader, if known; else NO_LEADER."""
+        """Node id of the leader of this term; NO_LEADER if it is not known."""
         return NO_LEADER if self._leader is None else self._leader.node_id
 
     @property
@@ -163,38 +168,38 @@ class RaftNode:
 
     @property
     def log_end_offset(self) -> int:
-        """Offset of the next entry."""
+        """Offset of the next entry in the log."""
         return self.log.end_offset
 
     @property
     def has_committed_in_term(self) -> bool:
-        """Whether the leader's commit offset is known to be up to date (5.4.2)."""
+        """Whether the leader has committed an entry of its term, so that its commit offset is up to date (5.4.2)."""
         return self.role is Role.LEADER and self.committed > self._term_start
 
     @property
     def transferring_to(self) -> ReplicaKey | None:
-        """Target of a leadership transfer; None: none in progress."""
+        """Target of the leadership transfer in progress; None if there is no transfer."""
         return self._transfer_to
 
     @property
     def _may_stand(self) -> bool:
-        """Whether this replica may stand for election: it is a voter, or was one before a change of the voters that may
-        not be committed. In that case its log may be the only one that is long enough to win, although its own vote
-        does not count (4.2.2)."""
+        """Whether this replica may stand for election: it is a voter, or was a voter before a change that may not be
+        committed. In the second case its log may be the only one that is long enough to win, although its own vote does
+        not count (4.2.2)."""
         return self.may_lead and any(self.key in voters for voters in self.log.voters_since(self.committed))
 
     @property
     def _is_alone(self) -> bool:
-        """Whether this replica is the only voter, and does not lead yet."""
+        """Whether this replica is the only voter and does not lead yet."""
         return self.log.voters.keys == (self.key,) and self.role is Role.FOLLOWER
 
     def progress_of(self, key: ReplicaKey) -> Progress | None:
-        """The progress of a follower; None unless this replica leads and replicates to it."""
+        """The progress of a follower; None unless this replica leads and replicates to the follower."""
         return self._progress.get(key)
 
     @property
     def followers(self) -> Collection[ReplicaKey]:
-        """Replicas to which a leader sends the log."""
+        """The replicas to which this leader sends the log."""
         return self._progress.keys()
 
     @property
@@ -208,14 +213,14 @@ class RaftNode:
 
     @property
     def ticks(self) -> int:
-        """Ticks since the start of this process."""
+        """Number of ticks since the start of this process."""
         return self._ticks
 
     @property
     def ticks_until_due(self) -> int:
-        """Number of ticks until a tick may have an effect, unless a message or a request arrives first. At least 1, and
-        at most the heartbeat interval plus one: after a longer sleep the driver could not detect a pause of its
-        process."""
+        """Number of ticks until a tick may have an effect, unless a message or a request arrives earlier. The number is
+        at least 1 and at most the heartbeat interval plus one. After a longer sleep the driver could not detect a pause
+        of its process."""
         most = self.settings.heartbeat_ticks + 1
         if self._transfer_to is not None:
             left = 1
@@ -242,7 +247,7 @@ class RaftNode:
             self._become_prospective()
 
     def step(self, message: Message) -> None:
-        """Process a message, which may be repeated, late or out of order."""
+        """Process a message; messages may be repeated, late or out of order."""
         sender, body = message.sender, message.body
         if message.to != self.key or sender == self.key:
             return
@@ -280,24 +285,26 @@ class RaftNode:
                 self._on_answer_to_leader(sender, body)
 
     def propose(self, data: bytes, count: int) -> Entry:
-        """Append ``data``, which takes ``count`` offsets. NotControllerError: not the leader, or a transfer runs."""
+        """Append an entry with the bytes ``data``, which takes ``count`` offsets. Raises NotControllerError if this
+        node is not the leader, or a leadership transfer is in progress."""
         self._check_taking()
         return self._append(EntryKind.DATA, data, count)
 
     def read(self, token: object, *, is_deferred: bool = False) -> None:
-        """Request a linearizable read: ``token`` returns in ``Ready.reads``, with the offset that must be applied
-        first, or in ``reads_failed``. ``is_deferred``: with the next round of heartbeats, instead of starting one.
-        NotControllerError unless this node leads."""
+        """Request a linearizable read. ``token`` comes back in ``Ready.reads``, with the offset that must be applied
+        before the read, or in ``reads_failed``. ``is_deferred``: wait for the next heartbeat round instead of starting
+        one. Raises NotControllerError unless this node leads."""
         self._check_leading()
         self._reads.ask(token, is_deferred=is_deferred)
 
     def peer_lost(self, key: ReplicaKey) -> None:
-        """The connection to or from the replica ``key`` has broken: the replica may be dead, or back in a moment.
+        """The connection to or from the replica ``key`` broke; the replica may have stopped, or may reconnect in a
+        moment.
 
-        If ``key`` leads, it no longer counts as heard. This replica asks for votes within 1 to 3 ticks unless the
-        leader is heard before: all connections of a dead leader break. While a majority hears the leader, a majority
-        refuses the pre-vote, and nothing happens. If this replica leads, its messages to ``key`` that are on their way
-        count as lost (ReportUnreachable).
+        If ``key`` is the leader, its last message no longer counts as recent contact. This replica then starts a
+        pre-vote within 1 to 3 ticks, unless the leader sends a message before: when a leader stops, all its connections
+        break. While a majority is in contact with the leader, a majority refuses the pre-vote, and no election follows.
+        If this replica leads, its messages in flight to ``key`` count as lost (ReportUnreachable in etcd's raft).
         """
         if self.role is Role.LEADER:
             progress = self._progress.get(key)
@@ -309,9 +316,10 @@ class RaftNode:
             self._election_timer.leader_lost()
 
     def observe(self, key: ReplicaKey) -> None:
-        """A replica has connected: the present or next leader sends it the log, even if it does not vote. Messages to
-        it that are on their way are lost, and sent again at once. A replica without a known leader that is connected to
-        a majority asks for votes within 1 to 3 ticks: controllers that start together wait for no timeout."""
+        """A replica has connected, voter or not: the leader, now or after an election, sends it the log. Messages in
+        flight to the replica are lost, and are sent again at once. A replica without a known leader that is connected
+        to a majority starts a pre-vote within 1 to 3 ticks. So controllers that start together do not wait for an
+        election timeout."""
         if key == self.key:
             return
         self._observers.add(key)
@@ -327,7 +335,7 @@ class RaftNode:
             self._progress.pop(key, None)
 
     def add_voter(self, key: ReplicaKey, address: str = "") -> Entry:
-        """Make an observer that has caught up a voter (thesis, 4.1 and 4.2.1; KIP-853). ``address``: its "host:port".
+        """Make a caught-up observer a voter (thesis, 4.1 and 4.2.1; KIP-853). ``address``: its "host:port".
 
         Raises NotControllerError, VoterChangeInProgressError, DuplicateVoterError, ReplicaNotCaughtUpError.
         """
@@ -338,17 +346,18 @@ class RaftNode:
         return self._append_voters(self.voters.plus(key, address))
 
     def remove_voter(self, key: ReplicaKey) -> Entry:
-        """Remove a voter. The leader may remove itself: it resigns once the removal is committed (4.2.2).
+        """Remove a voter. The leader may remove itself; it resigns when the removal is committed (4.2.2).
 
-        Raises NotControllerError, VoterChangeInProgressError, VoterNotFoundError, InvalidRequestError (the last voter).
+        Raises NotControllerError, VoterChangeInProgressError, VoterNotFoundError, and InvalidRequestError for the last
+        voter.
         """
         self._check_may_change()
         check_removal(self.voters, key)
         return self._append_voters(self.voters.minus(key))
 
     def transfer(self, key: ReplicaKey) -> None:
-        """Transfer leadership (3.10): ``key`` is brought up to date, and then asked to stand for election at once. The
-        transfer is cancelled after an election timeout. Raises NotControllerError, VoterNotFoundError."""
+        """Transfer leadership (3.10): the leader brings ``key`` up to date, and then asks it to stand for election at
+        once. The transfer is cancelled after an election timeout. Raises NotControllerError, VoterNotFoundError."""
         self._check_leading()
         check_voter(self.voters, key)
         if key != self.key:
@@ -358,8 +367,8 @@ class RaftNode:
             self._hand_over()
 
     def compacted(self, snapshot: SnapshotId) -> None:
-        """Call when the state machine's own snapshot (of committed entries) is durable: the log now begins behind
-        it."""
+        """Call this when the state machine's own snapshot of committed entries is durable. The log now begins after the
+        snapshot."""
         assert snapshot.place.offset <= self.committed, f"{snapshot} is beyond what is committed, {self.committed}"
         if snapshot.place.offset > self.log.start.offset:
             self.log.compacted(snapshot)
@@ -367,7 +376,7 @@ class RaftNode:
     # -- output ------------------------------------------------------------------------------------------------------
 
     def ready(self) -> Ready:
-        """The work to do. Call ``persisted`` before the next call."""
+        """Return the work to do. Call ``persisted`` before the next call of ``ready``."""
         assert self._in_hand is None, "the Ready before is still being carried out"
         if self.role is Role.LEADER:
             self._ask_round()
@@ -396,8 +405,8 @@ class RaftNode:
         return self._in_hand
 
     def persisted(self, ready: Ready, *, snapshot_is_sound: bool = True) -> None:
-        """Call when step 2 of ``ready`` is done. ``snapshot_is_sound``: False when the chunk completed a snapshot with
-        a wrong checksum; the snapshot is then requested again."""
+        """Call this when step 2 of ``ready`` is done. ``snapshot_is_sound`` is False if the chunk completed a snapshot
+        with a wrong checksum; the snapshot is then requested again."""
         assert self._in_hand is ready, "not what was handed out last"
         self._in_hand = None
         self.log.written()
@@ -500,7 +509,7 @@ class RaftNode:
     # -- following (5.3) ---------------------------------------------------------------------------------------------
 
     def _follow(self, leader: ReplicaKey) -> None:
-        """A message of this term's leader."""
+        """Process the contact with this term's leader."""
         assert self.role is not Role.LEADER, f"{leader} and {self.key} both lead in term {self.term}"
         if self.role is not Role.FOLLOWER or self._leader != leader:
             self._become_follower(self.term, leader)
@@ -524,8 +533,8 @@ class RaftNode:
         assert self.committed <= self.log.end_offset, f"committed {self.committed} of {self.log.end_offset}"
 
     def _answer_stale(self, sender: ReplicaKey, body: Body) -> None:
-        """Send the present term to a leader of an earlier term. Without this answer, a replica that returns with a
-        higher term could not follow this leader, and could not win either, because its pre-votes are refused. (etcd's
+        """Send the current term to a leader of an earlier term. Without this answer, a replica that returns with a
+        higher term could neither follow this leader nor win an election, because its pre-votes are refused. (etcd's
         raft does the same.)"""
         if isinstance(body, AppendRequest | HeartbeatRequest | SnapshotRequest):
             self._reply(sender, AppendResponse(self.term, -1, Place(0, 0), is_rejected=True))
@@ -574,7 +583,7 @@ class RaftNode:
             self._send_heartbeats()
 
     def _has_contact_with_majority(self) -> bool:
-        """Whether a majority answered messages sent within the last election timeout (6.2). See reads.py."""
+        """Whether a majority answered messages that were sent within the last election timeout (6.2). See reads.py."""
         sent_at = agreed(self.voters, lambda key: self._ticks if key == self.key else self._progress[key].contact_at)
         return sent_at >= self._ticks - self.settings.election_ticks
 
@@ -596,7 +605,7 @@ class RaftNode:
         return entry  # a removed voter stays as an observer, so that it learns of its removal
 
     def _advance_commit(self) -> None:
-        """Commit what a majority has on disk, if the last of these entries is of this term."""
+        """Commit the entries that a majority has on disk, if the last of them has the current term."""
         offset = agreed(self.voters, self._durable_at)
         if offset <= self.committed or self.log.term_below(offset) != self.term:
             return
@@ -605,8 +614,8 @@ class RaftNode:
             self._retire()
 
     def _retire(self) -> None:
-        """Resign once the removal of this leader from the voters is committed (4.2.2). The other voters learn it at
-        once, and a voter with the whole log takes over without waiting for a timeout (3.10)."""
+        """Resign when the removal of this leader from the voters is committed (4.2.2). The other voters learn of the
+        commit at once, and a voter with the whole log takes over without waiting for a timeout (3.10)."""
         self._send_all()
         heirs = [key for key in self.voters if self._progress[key].match == self.log.end_offset]
         if heirs:
@@ -623,7 +632,8 @@ class RaftNode:
                 self._send_entries(key, progress)
 
     def _send_entries(self, key: ReplicaKey, progress: Progress, *, also_empty: bool = False) -> None:
-        """Send what the follower lacks and may get now; nothing if it is up to date, unless ``also_empty``."""
+        """Send the entries that the follower lacks, as far as its window allows. Sends no message to an up-to-date
+        follower, unless ``also_empty``."""
         while progress.may_send:
             if progress.mode is Mode.SNAPSHOT or progress.next_offset < self.log.start.offset:
                 self._send_chunk(key, progress)
@@ -656,7 +666,7 @@ class RaftNode:
         self._serve_reads()  # a sole voter needs no confirmation
 
     def _ask_round(self) -> None:
-        """Have waiting reads confirmed by a round of heartbeats that begins now."""
+        """Start a heartbeat round that confirms the leadership for the waiting reads."""
         if self._reads.are_asked and self.has_committed_in_term:
             self._send_heartbeats()
 
@@ -688,7 +698,8 @@ class RaftNode:
             self._hand_over()
 
     def _on_refusal(self, sender: ReplicaKey, progress: Progress, body: AppendResponse) -> None:
-        """Go back to where the two logs may agree. If that is before the start of this log, send a snapshot."""
+        """The follower refused entries: go back to the last place where the two logs may agree. If that place is before
+        the start of this log, send a snapshot."""
         start = self.log.start.offset
         if not progress.refused(body.previous_offset, self.log.last_place_up_to(body.match).offset):
             return

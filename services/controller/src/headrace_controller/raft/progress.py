@@ -4,8 +4,8 @@
     REPLICATE   the logs agree: the leader sends messages ahead, within limits, without waiting for answers
     SNAPSHOT    the leader's log no longer has the entries that the follower needs: it sends a snapshot, chunk by chunk
 
-The leader learns of a lost message when the follower refuses a later message, because of the gap, or answers the next
-heartbeat. So a lost message costs at most a heartbeat interval.
+The leader learns that a message was lost when the follower refuses a later message because of the gap, or answers the
+next heartbeat. So a lost message causes a delay of at most one heartbeat interval.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class Mode(enum.Enum):
 
 
 class Progress:
-    """See the module. ``match``: the follower's log is durable, and equal to the leader's, below this offset.
-    ``next_offset``: the leader sends entries from here on."""
+    """See the module. ``match``: below this offset the follower's log is durable and equal to the leader's log.
+    ``next_offset``: the offset of the next entry that the leader sends."""
 
     __slots__ = (
         "_bytes",
@@ -87,17 +87,16 @@ class Progress:
         return len(self._in_flight) < limits.in_flight_messages_max and self._bytes < limits.in_flight_bytes_max
 
     def is_done(self, end: int) -> bool:
-        """Whether the follower has all of a log that ends at ``end``, and knows that all of it is committed."""
+        """Whether the follower has the whole of a log that ends at ``end``, and knows that all of it is committed."""
         return self.mode is Mode.REPLICATE and self.match == end and self.sent_committed == end
 
     def touch(self, round_: int, sent_at: int) -> None:
-        """Record that the follower answered the round of heartbeats ``round_``, which was sent at the tick
-        ``sent_at``."""
+        """Record that the follower answered the heartbeat round ``round_``, which was sent at the tick ``sent_at``."""
         self.round = max(self.round, round_)
         self.contact_at = max(self.contact_at, sent_at)
 
     def sent(self, next_offset: int, size: int) -> None:
-        """Entries up to ``next_offset`` are in flight."""
+        """Record that entries up to ``next_offset`` are in flight."""
         if self.mode is Mode.REPLICATE:
             if next_offset > self.next_offset:
                 self._in_flight.append((next_offset, size))
@@ -107,7 +106,7 @@ class Progress:
             self.is_waiting = True
 
     def matched(self, offset: int) -> bool:
-        """The follower holds everything below ``offset``; returns whether that is new."""
+        """Record that the follower has all entries below ``offset``; returns whether that is new."""
         is_news = offset > self.match
         self.match = max(self.match, offset)
         self.next_offset = max(self.next_offset, self.match)
@@ -118,7 +117,8 @@ class Progress:
         return is_news
 
     def refused(self, previous_offset: int, next_offset: int) -> bool:
-        """The follower lacks entries before ``previous_offset``: go on at ``next_offset``. False for a late answer."""
+        """The follower lacks entries before ``previous_offset``, so continue at ``next_offset``. Returns False for a
+        late answer."""
         if self.mode is Mode.SNAPSHOT or previous_offset <= self.match:
             return False
         if self.mode is Mode.PROBE and previous_offset != self.next_offset:
@@ -127,7 +127,7 @@ class Progress:
         return True
 
     def chunk_sent(self) -> None:
-        """A chunk was sent; the next one follows its answer."""
+        """Record that a chunk was sent; the next chunk is sent after its answer."""
         self.is_waiting = True
         self._unanswered = 0
 
@@ -144,7 +144,8 @@ class Progress:
         return self.snapshot, self.position, *chunk
 
     def chunk_answered(self, body: SnapshotResponse) -> bool:
-        """The follower asks for the chunk at ``body.position``, or has all chunks. False: it names another snapshot."""
+        """The follower asks for the chunk at ``body.position``, or has all chunks. Returns False if the answer names
+        another snapshot."""
         if self.mode is not Mode.SNAPSHOT or self.snapshot is None or self.snapshot.place != body.place:
             return False
         if body.is_installed:
@@ -154,8 +155,8 @@ class Progress:
         return True
 
     def give_way(self) -> None:
-        """A heartbeat was answered: messages in flight may be lost, so one more may be sent. A chunk of a snapshot is
-        large, and may wait for a slow disk: it gets more time."""
+        """A heartbeat was answered: messages in flight may be lost, so one more message may be sent. A snapshot chunk
+        gets more time, because it is large and may wait for a slow disk."""
         match self.mode:
             case Mode.REPLICATE:
                 if self._in_flight and not self.may_send:
@@ -168,13 +169,13 @@ class Progress:
                     self.is_waiting = False
 
     def note_end(self, end: int, tick: int) -> None:
-        """Record the leader's log end, for ``caught_up_at``."""
+        """Record the leader's log end at a tick, from which ``caught_up_at`` is derived."""
         if self.match >= self.goal:
             self.caught_up_at = self.goal_at
         self.goal, self.goal_at = end, tick
 
     def lost(self) -> None:
-        """The connection broke, and all messages in flight are lost."""
+        """The connection broke, so all messages in flight are lost."""
         if self.mode is Mode.REPLICATE:
             self.probe(self.match)
         self.is_waiting = False
@@ -192,7 +193,8 @@ class Progress:
         self._clear()
 
     def installed(self, offset: int) -> None:
-        """The snapshot that ends at ``offset`` is durable: continue with entries. (Earlier refusals are outdated.)"""
+        """The snapshot that ends at ``offset`` is durable on the follower: continue with entries. (Refusals that were
+        sent before are outdated.)"""
         self.match = max(self.match, offset)
         self.replicate()
 

@@ -24,7 +24,7 @@ class Outcome(enum.Enum):
 
 
 def agreed(voters: VoterSet, value_of: Callable[[ReplicaKey], int]) -> int:
-    """The largest number that a majority of voters has reached."""
+    """The largest value that a majority of the voters has reached."""
     values = sorted((value_of(key) for key in voters), reverse=True)
     return values[voters.majority - 1] if values else 0
 
@@ -35,7 +35,7 @@ def is_majority(voters: VoterSet, present: Collection[ReplicaKey]) -> bool:
 
 
 def tally(voters: VoterSet, votes: Mapping[ReplicaKey, bool]) -> Outcome:
-    """State of an election."""
+    """The state of an election: won, lost or open."""
     granted = sum(votes.get(key, False) for key in voters)
     refused = sum(not votes.get(key, True) for key in voters)
     if granted >= voters.majority:
@@ -46,13 +46,13 @@ def tally(voters: VoterSet, votes: Mapping[ReplicaKey, bool]) -> Outcome:
 
 
 def check_voter(voters: VoterSet, key: ReplicaKey) -> None:
-    """VoterNotFoundError unless ``key`` is a voter."""
+    """Raise VoterNotFoundError unless ``key`` is a voter."""
     if key not in voters:
         raise VoterNotFoundError(f"{key} is not a voter; the voters are {voters}")
 
 
 def check_addition(voters: VoterSet, key: ReplicaKey) -> None:
-    """DuplicateVoterError: only one directory of a node votes."""
+    """Raise DuplicateVoterError if another directory of the same node is a voter."""
     present = voters.find(key.node_id)
     if present is not None:
         raise DuplicateVoterError(
@@ -62,23 +62,23 @@ def check_addition(voters: VoterSet, key: ReplicaKey) -> None:
 
 
 def check_caught_up(key: ReplicaKey, progress: Progress | None, *, end: int, term_start: int, lag_max: int) -> None:
-    """ReplicaNotCaughtUpError: a voter far behind would stop commits until it has caught up (thesis, 4.2.1). ``end``:
-    end of the leader's log. ``term_start``: start of the leader's term; the new voter must have an entry of that
-    term."""
+    """Raise ReplicaNotCaughtUpError for a replica far behind: as a voter it would stop commits until it has caught up
+    (thesis, 4.2.1). ``end``: the end of the leader's log. ``term_start``: the start of the leader's term; the new voter
+    must have an entry of that term."""
     match = -1 if progress is None else progress.match
     if end - match > lag_max or match <= term_start:
         raise ReplicaNotCaughtUpError(f"{key} has the log up to {max(match, 0)} of {end}; retry when it has caught up")
 
 
 def check_removal(voters: VoterSet, key: ReplicaKey) -> None:
-    """VoterNotFoundError; InvalidRequestError: the last voter."""
+    """Raise VoterNotFoundError for an unknown voter, and InvalidRequestError for the last voter."""
     check_voter(voters, key)
     if len(voters) == 1:
         raise InvalidRequestError(f"{key} is the only voter and cannot be removed; add another one first")
 
 
 def check_no_change(voters: VoterSet, *, is_committed: bool, has_committed_in_term: bool) -> None:
-    """VoterChangeInProgressError: the leader does not know yet that the change to ``voters`` is committed, or has not
+    """Raise VoterChangeInProgressError if the change to ``voters`` may not be committed, or the leader has not
     committed an entry of its own term (the fix to 4.1)."""
     if not has_committed_in_term:
         raise VoterChangeInProgressError("the leader has not committed an entry of its term yet; retry")

@@ -1,4 +1,4 @@
-"""A leader's view of its quorum (KIP-836): frozen, for descriptions."""
+"""A leader's view of its quorum (KIP-836), as frozen values for descriptions."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaStatus:
-    """``match``: below this offset the replica's log is durable, and equal to the leader's log; -1: unknown.
-    ``last_contact_ticks_ago``: ticks since its last answer of any kind. ``caught_up_ticks_ago``: ticks since it had the
-    whole log. None: never under this leader."""
+    """``match``: below this offset the replica's log is durable and equal to the leader's log; -1 if it is unknown.
+    ``last_contact_ticks_ago``: ticks since the replica's last answer of any kind. ``caught_up_ticks_ago``: ticks since
+    the replica had the whole log. These ticks are None if that never happened under this leader."""
 
     key: ReplicaKey
     address: str
@@ -28,7 +28,8 @@ class ReplicaStatus:
 
 @dataclass(frozen=True, slots=True)
 class QuorumStatus:
-    """``voters`` and ``observers``, by key: known to the leader only, empty elsewhere."""
+    """``voters`` and ``observers``: the state of each replica, by key. Only the leader knows these states; they are
+    empty on other nodes."""
 
     leader: int
     term: int

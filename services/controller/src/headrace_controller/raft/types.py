@@ -1,8 +1,9 @@
-"""Raft's messages, state and output: values.
+"""Raft's messages, state and output, as plain values.
 
-Offsets are those of the metadata log, in records; all ends are exclusive. An *entry* is one batch: it takes ``count``
-offsets and is appended, sent and truncated as a whole. Two logs that have the same term below the same offset are equal
-up to there (log matching; Raft, 5.3), so a place in a log is an offset and the term of the entry that ends there.
+Offsets count the records of the metadata log; all end offsets are exclusive. An *entry* is one batch: it takes
+``count`` offsets and is appended, sent and truncated as a whole. Two logs that have the same term below the same offset
+are equal up to that offset (log matching; Raft, 5.3). So a place in a log is an offset and the term of the entry that
+ends there.
 """
 
 from __future__ import annotations
@@ -21,13 +22,14 @@ NO_DIRECTORY = bytes(16)
 
 
 class ReplicaKey(NamedTuple):
-    """A node *on its disk*: after a lost disk it is another voter, without a vote to repeat (KIP-853)."""
+    """A node *on its disk*: after the loss of its disk, the node is a different voter, which cannot repeat a vote
+    (KIP-853)."""
 
     node_id: int
     directory_id: bytes = NO_DIRECTORY
 
     def __str__(self) -> str:
-        """As in `headrace quorum status`, with fewer letters of the directory."""
+        """The key as `headrace quorum status` shows it, with fewer characters of the directory id."""
         if self.directory_id == NO_DIRECTORY:
             return str(self.node_id)
         return f"{self.node_id}@{base64.urlsafe_b64encode(self.directory_id)[:6].decode()}"
@@ -48,8 +50,8 @@ class EntryKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class VoterSet:
-    """Voters: at most one directory for each node id. Addresses are no part of their identity: two sets of the same
-    voters are equal."""
+    """A set of voters, with at most one directory for each node id. Addresses are not part of a voter's identity: two
+    sets with the same voters are equal."""
 
     keys: tuple[ReplicaKey, ...]
     #: (node id, "host:port" of its internal listener) of known addresses, by node id.
@@ -57,8 +59,8 @@ class VoterSet:
 
     @classmethod
     def of(cls, keys: Iterable[ReplicaKey], addresses: Mapping[int, str] | None = None) -> VoterSet:
-        """A set of ``keys``, sorted. ``addresses``: node id -> "host:port"; addresses of other nodes are ignored.
-        ValueError when a node has two directories."""
+        """The voter set of ``keys``, sorted. ``addresses``: node id -> "host:port"; addresses of other nodes are
+        ignored. Raises ValueError if a node has two directories."""
         found = tuple(sorted(set(keys)))
         node_ids = {key.node_id for key in found}
         if len(node_ids) != len(found):
@@ -80,7 +82,7 @@ class VoterSet:
 
     @property
     def majority(self) -> int:
-        """Votes needed for a decision."""
+        """Number of votes needed for a decision."""
         return len(self.keys) // 2 + 1
 
     def find(self, node_id: int) -> ReplicaKey | None:
@@ -104,14 +106,14 @@ EncodeControl = Callable[[EntryKind, int, int, VoterSet], bytes]
 
 @dataclass(frozen=True, slots=True)
 class HardState:
-    """State that a voter must never lose."""
+    """Term and vote, which a voter must never lose."""
 
     term: int = 0
     vote: ReplicaKey | None = None
 
 
 class Place(NamedTuple):
-    """A place in a log: below ``offset``, behind an entry of ``term``. (0, 0) is before all entries."""
+    """A place in a log: below ``offset``, after an entry of ``term``. The place (0, 0) is before all entries."""
 
     offset: int
     term: int
@@ -122,9 +124,9 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Offsets [base_offset, next_offset) of the log, proposed in ``term``. ``data``: its bytes, made once by the
-    proposing leader, and equal in every log. ``voters``: only in a VOTERS entry. The state machine ignores VOTERS and
-    LEADER_CHANGE entries."""
+    """A log entry with the offsets [base_offset, next_offset), proposed in ``term``. ``data``: the entry's bytes, which
+    the proposing leader encodes once, and which are equal in every log. ``voters`` is set only in a VOTERS entry. The
+    state machine ignores VOTERS and LEADER_CHANGE entries."""
 
     kind: EntryKind
     term: int
@@ -139,12 +141,12 @@ class Entry:
 
     @property
     def size(self) -> int:
-        """Bytes, for the limits of messages."""
+        """Size of the entry in bytes, for the limits of messages."""
         return len(self.data) + 100
 
 
 class SnapshotId(NamedTuple):
-    """A snapshot holds the state after all entries below ``place.offset``, and the voters then."""
+    """A snapshot, which holds the state after all entries below ``place.offset``, and the voters at that place."""
 
     place: Place
     voters: VoterSet
@@ -155,7 +157,7 @@ class SnapshotId(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class VoteRequest:
-    """RequestVote (5.2), or the pre-vote (thesis, 9.6; KIP-996): would you vote for me in ``term``?"""
+    """RequestVote (5.2), or the pre-vote (thesis, 9.6; KIP-996), which asks: would you vote for me in ``term``?"""
 
     term: int
     end: Place
@@ -166,7 +168,7 @@ class VoteRequest:
 
 @dataclass(frozen=True, slots=True)
 class VoteResponse:
-    """``asked_term``: the term of the request. ``term``: the voter's own term."""
+    """``asked_term``: the term that the request asked about. ``term``: the current term of the voter."""
 
     term: int
     asked_term: int
@@ -186,8 +188,9 @@ class AppendRequest:
 
 @dataclass(frozen=True, slots=True)
 class AppendResponse:
-    """``is_rejected``: the follower's log lacks ``previous``; ``match`` is a hint where the two logs may agree.
-    Otherwise the follower's log is durable, and equal to the leader's log, below ``match.offset``."""
+    """``is_rejected``: the follower's log lacks ``previous``; ``match`` then hints at a place where the two logs may
+    agree. If the append is not rejected, the follower's log is durable, and equal to the leader's log, below
+    ``match.offset``."""
 
     term: int
     previous_offset: int
@@ -197,7 +200,7 @@ class AppendResponse:
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatRequest:
-    """The leader is alive. ``round``: number of its leadership check (6.4 of the thesis)."""
+    """The leader is alive. ``round``: number of the leader's heartbeat round (6.4 of the thesis)."""
 
     term: int
     committed: int
@@ -223,7 +226,7 @@ class SnapshotRequest:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotResponse:
-    """``position``: the follower has every byte below it on disk, and needs the chunk that begins there; 0 after a
+    """``position``: the follower has every byte below it on disk and needs the chunk that begins there; 0 after a
     damaged snapshot. ``is_installed``: the follower has the whole snapshot, and its log begins at the snapshot's
     end."""
 
@@ -235,7 +238,7 @@ class SnapshotResponse:
 
 @dataclass(frozen=True, slots=True)
 class TimeoutNow:
-    """Stand for election at once (thesis, 3.10)."""
+    """A request to stand for election at once (thesis, 3.10)."""
 
     term: int
 
@@ -260,8 +263,8 @@ class Message(NamedTuple):
 
 
 class SnapshotChunk(NamedTuple):
-    """Bytes of a snapshot that is being received: write them at ``position``, durably. ``is_last``: then it is
-    complete, and its checksums show whether it is sound (see ``RaftNode.persisted``)."""
+    """Bytes of a snapshot that is being received; write them durably at ``position``. ``is_last``: the snapshot is
+    complete after this chunk, and its checksums show whether it is sound (see ``RaftNode.persisted``)."""
 
     snapshot: SnapshotId
     position: int
@@ -270,21 +273,21 @@ class SnapshotChunk(NamedTuple):
 
 
 class ReadState(NamedTuple):
-    """A read that may be served from a state machine that has applied everything below ``offset``."""
+    """A read that may be served from a state machine that has applied all entries below ``offset``."""
 
     token: object
     offset: int
 
 
 class Ready(NamedTuple):
-    """Work to do, in this order. Empty fields need nothing.
+    """Work for the driver, in this order. An empty field means that there is no such work.
 
-    1.  ``messages`` are sent; they promise nothing about this node's disk.
-    2.  ``hard_state`` is saved, ``chunk`` written, ``install`` replaces the whole log (it was received whole), the log
-        is truncated to ``truncate_to``, ``entries`` appended; all of it forced to the disk.
-    3.  ``replies`` are sent: they refer to what step 2 made durable.
-    4.  ``persisted(ready)`` confirms it to the core.
-    5.  The state machine applies what lies below ``committed``, ``reads`` are answered.
+    1.  Send ``messages``, which do not depend on this node's disk.
+    2.  Save ``hard_state``, write ``chunk``, replace the whole log by the received snapshot ``install``, truncate the
+        log to ``truncate_to``, and append ``entries``. Flush all of these to the disk.
+    3.  Send ``replies``, which depend on the changes that step 2 made durable.
+    4.  Call ``persisted(ready)``, which confirms the writes to the RaftNode.
+    5.  Apply the entries below ``committed`` to the state machine, and answer ``reads``.
     """
 
     role: Role
@@ -303,14 +306,14 @@ class Ready(NamedTuple):
 
     @property
     def must_persist(self) -> bool:
-        """Whether there is work for the disk."""
+        """Whether the Ready has work for the disk."""
         return bool(self.hard_state or self.entries or self.chunk or self.install or self.truncate_to is not None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RaftSettings:
-    """Times in ticks, sizes in bytes. A replica without a leader starts an election after a random time between
-    ``election_ticks`` and twice ``election_ticks``."""
+    """Settings of a RaftNode, with times in ticks and sizes in bytes. A replica without a leader starts an election
+    after a random time between ``election_ticks`` and twice ``election_ticks``."""
 
     election_ticks: int = 10
     heartbeat_ticks: int = 1
@@ -327,10 +330,10 @@ class RaftSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stored:
-    """Content of the storage at a start. ``terms``: (term, start offset) of each term in the log from ``start`` on,
-    ascending; ``voters``: (offset after the entry, voters) of each VOTERS entry in the log. ``start``: the snapshot
-    before the log, with its voters, or (0, 0) with the configured voters. ``committed``: everything below is committed,
-    because a later snapshot holds it."""
+    """The state on the disk when a controller starts. ``terms``: (term, start offset) of each term in the log from
+    ``start`` on, ascending. ``voters``: (offset after the entry, voters) of each VOTERS entry in the log. ``start``:
+    the snapshot before the log, with its voters, or the place (0, 0) with the configured voters. ``committed``: all
+    entries below this offset are committed, because a later snapshot contains them."""
 
     start: SnapshotId
     end_offset: int

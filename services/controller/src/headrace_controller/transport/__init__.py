@@ -1,1 +1,1 @@
-"""Raft messages between controllers: gRPC streams on the internal listener."""
+"""The transport of Raft messages between controllers: gRPC streams on the internal listener."""

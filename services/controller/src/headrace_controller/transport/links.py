@@ -1,16 +1,18 @@
-"""PeerLinks: the streams between this controller and the others, and Raft's messages on them.
+"""PeerLinks: the streams between this controller and the others, which carry Raft's messages.
 
-Every controller, voter or not, dials every voter. So two voters have two streams; messages use the newest stream. A
-controller that knows no voter yet dials the addresses in ``controller.quorum.bootstrap.servers``. A stream begins with
-a hello from each side: the cluster's id, the sender's own key (a node on its disk), and the key that it expects at the
-other end. A stranger gets a typed error, and is dialed less often than an absent node.
+Every controller, voter or not, opens a stream to every voter. So there are two streams between two voters; messages use
+the newest stream. A controller that knows no voter yet connects to the addresses in
+``controller.quorum.bootstrap.servers``. A stream begins with a hello message from each side. It contains the cluster's
+id, the sender's key (a node on its disk), and the key that the sender expects at the other end. An unexpected node gets
+an error with a code, and is dialed less often than an absent node.
 
-``send`` never waits: what cannot be sent is dropped when its place is needed (peers.py), as Raft expects. It is written
-in the same turn of the loop or the next one. ``peer_lost`` is called when the last stream to a replica has broken: a
-killed process closes its sockets, so Raft need not wait for a timeout. A vanished machine closes nothing; the kernel
-ends its connections after two seconds without an acknowledgement (channel.py).
+``send`` never waits. A message that cannot be sent is dropped when its place in the queue is needed (peers.py), which
+Raft tolerates. A queued message is written in the same event loop pass or the next one. ``peer_lost`` is called when
+the last stream to a replica has broken. A killed process closes its sockets, so Raft need not wait for a timeout. A
+machine that fails closes no sockets; the kernel ends its connections after two seconds without an acknowledgement
+(channel.py).
 
-Both ends of a stream are core's: rpc/streams.py accepts, rpc/duplex.py dials.
+The general stream code is in core: rpc/streams.py accepts streams, rpc/duplex.py opens them.
 """
 
 from __future__ import annotations
@@ -53,8 +55,8 @@ Envelope = raft_pb2.RaftEnvelope
 
 
 class PeerLinks(raft_pb2_grpc.RaftServicer):
-    """See the module. Owned by one event loop. ``receive``, ``peer_lost``, ``observe`` (a replica has connected) and
-    ``forget`` (it has disconnected) are called in it, and must not raise."""
+    """See the module. Call all methods in one event loop. ``receive``, ``peer_lost``, ``observe`` (a replica has
+    connected) and ``forget`` (a replica has disconnected) are called in that loop, and must not raise."""
 
     def __init__(
         self,
@@ -67,7 +69,8 @@ class PeerLinks(raft_pb2_grpc.RaftServicer):
         observe: Callable[[ReplicaKey], None],
         forget: Callable[[ReplicaKey], None],
     ) -> None:
-        """``address``: "host:port" of this internal listener for the others; may be set later, before ``start``."""
+        """``address``: "host:port" of this controller's internal listener, for the other controllers; may be set later,
+        before ``start``."""
         self.key = key
         self.cluster_id = cluster_id
         self.address = address
@@ -88,15 +91,16 @@ class PeerLinks(raft_pb2_grpc.RaftServicer):
         self._is_open = False
 
     def start(self) -> None:
-        """Start dialing; in the event loop."""
+        """Start to open streams; call this in the event loop."""
         self._is_open = True
         self._dial()
 
     def set_voters(
         self, voters: VoterSet, addresses: Mapping[int, str] | None = None, bootstrap: Sequence[str] = ()
     ) -> None:
-        """Set the voters. ``addresses``: of voters without one in the log (controller.quorum.voters); ``bootstrap``:
-        other controllers' addresses, for non-voters (controller.quorum.bootstrap.servers)."""
+        """Set the voters. ``addresses`` has the addresses of voters whose address is not in the log
+        (controller.quorum.voters). ``bootstrap`` has addresses of other controllers, for non-voters
+        (controller.quorum.bootstrap.servers)."""
         self._voters, self._configured, self._bootstrap = voters, addresses or {}, tuple(bootstrap)
         for key in voters:
             if key != self.key:
@@ -107,7 +111,7 @@ class PeerLinks(raft_pb2_grpc.RaftServicer):
         self._dial()
 
     def send(self, messages: Sequence[Message]) -> None:
-        """Never waits, never fails; what cannot be sent is lost."""
+        """Send messages. Never waits and never fails; messages that cannot be sent are lost."""
         touched: dict[ReplicaKey, Peer] = {}
         for message in messages:
             peer = self._peers.get(message.to)
@@ -129,15 +133,15 @@ class PeerLinks(raft_pb2_grpc.RaftServicer):
 
     @property
     def dropped(self) -> int:
-        """Messages that were not sent: no connection, or no room."""
+        """Number of messages that were not sent, for lack of a connection or of room in the queue."""
         return self.undeliverable + sum(peer.outbox.dropped for peer in self._peers.values())
 
     def address_of(self, key: ReplicaKey) -> str:
-        """A replica's reported address, "" if it never connected."""
+        """The address that a replica reported; "" if the replica has never connected."""
         return self._said.get(key, "")
 
     async def close(self) -> None:
-        """End all streams; returns when they have ended."""
+        """End all streams; returns when all have ended."""
         self._is_open = False
         for accepted in tuple(self._accepted):
             accepted.finish(ServerShuttingDownError(f"controller {self.key.node_id} is shutting down"))
@@ -145,11 +149,11 @@ class PeerLinks(raft_pb2_grpc.RaftServicer):
         await asyncio.gather(*(dialer.close() for dialer in dialers))
 
     def register(self, listener: Listener) -> None:
-        """Serve headrace.v1.Raft on ``listener``, an internal one; before it starts."""
+        """Serve headrace.v1.Raft on ``listener``, which must be internal; call this before the listener starts."""
         listener.add(raft_pb2_grpc.add_RaftServicer_to_server, self, "headrace.v1.Raft")
 
     async def Exchange(self, request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:
-        """A stream that another controller opens. Raises the error that refuses it."""
+        """Serve a stream that another controller opens. Raises the error that refuses the stream."""
         stream: ServerStream[Envelope, Envelope] = ServerStream(context)
         accepted = _Accepted(self, stream)
         if not self._is_open:
@@ -170,7 +174,8 @@ class PeerLinks(raft_pb2_grpc.RaftServicer):
         return envelope
 
     def greeted(self, envelope: Envelope) -> ReplicaKey:
-        """The key in a hello. InvalidRequestError, InconsistentClusterIdError, InvalidVoterKeyError."""
+        """Check a hello; returns the sender's key. InvalidRequestError, InconsistentClusterIdError,
+        InvalidVoterKeyError."""
         if not envelope.HasField("hello") or envelope.messages:
             raise InvalidRequestError("a stream must begin with a hello")
         hello = envelope.hello
@@ -194,7 +199,7 @@ class PeerLinks(raft_pb2_grpc.RaftServicer):
         return sender
 
     def refused(self, who: str, error: HeadraceError) -> None:
-        """Log a stranger, once."""
+        """Log an unexpected node, once."""
         text = f"{who}: {error.code}"
         if text not in self._strangers and len(self._strangers) < _STRANGERS_MAX:
             self._strangers.add(text)
@@ -225,7 +230,7 @@ class PeerLinks(raft_pb2_grpc.RaftServicer):
             self._receive(Message(peer.key, self.key, body))
 
     def _dial(self) -> None:
-        """Dial exactly the replicas that this controller should."""
+        """Connect to exactly the replicas that this controller should be connected to."""
         if not self._is_open:
             return
         wanted: dict[ReplicaKey | str, str] = {}
@@ -248,7 +253,7 @@ class PeerLinks(raft_pb2_grpc.RaftServicer):
 
 
 class _Accepted(StreamHandler[Envelope]):
-    """A stream that the other side opened."""
+    """A stream that the other controller opened."""
 
     def __init__(self, links: PeerLinks, stream: ServerStream[Envelope, Envelope]) -> None:
         self._links = links
@@ -293,7 +298,7 @@ class _Accepted(StreamHandler[Envelope]):
 
 
 class _Dialer:
-    """One replica or address, dialed again and again."""
+    """Opens streams to one replica or address, again and again."""
 
     def __init__(self, links: PeerLinks, address: str) -> None:
         self._links = links
@@ -304,11 +309,11 @@ class _Dialer:
         self._task = asyncio.create_task(self._run(), name=f"raft stream to {address}")
 
     def aim(self, address: str, expected: ReplicaKey | None) -> None:
-        """Use them from the next attempt on; a present stream stays."""
+        """Use this address and expected key from the next attempt on; the present stream stays."""
         self._address, self._expected = address, expected
 
     def end(self) -> None:
-        """End soon, without waiting."""
+        """End the stream soon, without waiting for the end."""
         self._ending.set()
         if self._stream is not None:
             self._stream.cancel()
@@ -343,7 +348,8 @@ class _Dialer:
                     await self._ending.wait()
 
     async def _converse(self, outage: Outage, backoff: Backoff) -> None:
-        """Run one stream until it breaks (HeadraceError). Returns when this address is this controller's own."""
+        """Run one stream until it breaks; raises HeadraceError. Returns when the address turns out to be this
+        controller's own."""
         links, address, expected = self._links, self._address, self._expected
         stream: Duplex[Envelope, Envelope] = Duplex(
             address,
@@ -373,7 +379,7 @@ class _Dialer:
 
 
 class _Dialed:
-    """A stream that this side opened."""
+    """A stream that this controller opened."""
 
     def __init__(self, links: PeerLinks, stream: Duplex[Envelope, Envelope]) -> None:
         self._links = links
@@ -385,7 +391,7 @@ class _Dialed:
         self._wake.set()
 
     async def read(self, key: ReplicaKey) -> None:
-        """Both have said hello, the other one as ``key``: read until the stream ends."""
+        """Read until the stream ends; both sides have sent a hello, the other side as ``key``."""
         peer = self._peer = self._links.joined(key, self)
         try:
             while True:

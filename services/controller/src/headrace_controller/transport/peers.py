@@ -1,12 +1,12 @@
-"""One other replica: its streams, and a bounded queue of messages, urgent ones first.
+"""Another replica: its streams, and a bounded queue of messages, urgent messages first.
 
     urgent    votes, heartbeats, answers, orders: small, and useless when late. When there are too many the oldest are
               dropped; a newer heartbeat replaces an unsent one
     bulk      entries and chunks of snapshots, in order. What does not fit is dropped: the follower refuses what comes
               behind the gap, and the leader restarts there after the next heartbeat at the latest
 
-Raft expects any message to be lost, and any small one to overtake a large one. (An append without entries announces the
-commit of those before it, so it keeps its place among them.)
+Raft tolerates the loss of any message, and small messages that overtake large ones. (An append without entries
+announces the commit of earlier entries, so it keeps its place among the appends.)
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from . import wire
 
 
 class PeerStream(Protocol):
-    """A stream after both hellos."""
+    """A stream on which both sides have sent a hello."""
 
     def wake(self) -> None:
-        """There is something to write: call ``Peer.take``."""
+        """There is a message to write: call ``Peer.take``."""
 
 
 class Peer:
-    """Owned by the event loop. There may be a stream that this side opened, one of the other side's, both, or (after an
-    unnoticed end) more; messages use the latest."""
+    """Call all methods in the event loop. A peer may have a stream that this controller opened and one that the other
+    controller opened. After an end that was not noticed it may have more; messages use the latest stream."""
 
     __slots__ = ("_streams", "key", "outbox")
 
@@ -49,7 +49,7 @@ class Peer:
         return len(self._streams)
 
     def put(self, body: Body) -> None:
-        """Queue a message; ``wake`` has it sent."""
+        """Queue a message, and call ``wake`` to send it."""
         self.outbox.put(body, wire.size_of(body))
 
     def wake(self) -> None:
@@ -70,7 +70,7 @@ class Peer:
             self.outbox.close()
 
     def take(self, stream: PeerStream) -> tuple[raft_pb2.RaftEnvelope, int] | None:
-        """The next envelope for ``stream``, and its approximate bytes (at least 1)."""
+        """The next envelope for ``stream``, and its approximate size in bytes (at least 1)."""
         if not self.outbox or self._streams[-1:] != [stream]:
             return None
         bodies, size = self.outbox.take()
@@ -86,8 +86,8 @@ ENVELOPE_BYTES = 256 << 10
 
 
 class Outbox:
-    """``is_open`` is False without a connection: then large messages are dropped, and a few small ones kept, so that a
-    vote requested during the connection attempt need not be repeated."""
+    """``is_open`` is False while there is no connection. Large messages are then dropped and a few small ones kept, so
+    that a vote requested during a connection attempt need not be repeated."""
 
     __slots__ = ("_bulk", "_bulk_bytes", "_urgent", "dropped", "is_open")
 
@@ -105,7 +105,7 @@ class Outbox:
         return len(self._urgent) + len(self._bulk)
 
     def put(self, body: Body, size: int) -> bool:
-        """False: it was dropped."""
+        """Queue a message; returns False if it was dropped."""
         if isinstance(body, AppendRequest | SnapshotRequest):
             return self._put_bulk(body, size)
         urgent = self._urgent
@@ -130,7 +130,7 @@ class Outbox:
         return True
 
     def take(self) -> tuple[list[Body], int]:
-        """The messages of the next envelope, and their approximate bytes."""
+        """The messages of the next envelope, and their approximate size in bytes."""
         bodies: list[Body] = list(self._urgent)
         self._urgent.clear()
         size = 0
@@ -143,7 +143,7 @@ class Outbox:
         return bodies, size
 
     def close(self) -> None:
-        """The connection ended; drop large messages."""
+        """The connection ended: drop the large messages."""
         self.is_open = False
         self.dropped += len(self._bulk)
         self._bulk.clear()

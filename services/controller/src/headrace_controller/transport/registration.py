@@ -1,5 +1,5 @@
-"""Registers a controller in the metadata, with the feature levels that it supports (KIP-919), so that the level is not
-raised beyond them. Retries with the active leader until the metadata has it."""
+"""Register a controller in the metadata with the feature levels that it supports (KIP-919), so that metadata.version is
+not raised beyond them. The registration is repeated with the active leader until the metadata contains it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _TIMEOUT_S = 5.0
 
 
 class Registrar:
-    """``run`` is a task for the life of the controller."""
+    """``run`` is a task that runs as long as the controller."""
 
     def __init__(self, driver: ControllerDriver, cluster_id: str) -> None:
         self._driver = driver
@@ -44,7 +44,8 @@ class Registrar:
             await asyncio.sleep(_INTERVAL_S)
 
     def is_known(self) -> bool:
-        """True also while the metadata cannot hold it, or there is no cluster yet."""
+        """Whether the metadata contains the registration. Also True while the metadata.version has no record for it, or
+        there is no cluster yet."""
         image = self._driver.image
         if image.metadata_version < 2 or self._driver.leader_id < 0:
             return True

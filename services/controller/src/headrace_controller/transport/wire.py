@@ -1,9 +1,9 @@
-"""Translate Raft's messages to and from protobufs (raft.proto).
+"""Convert Raft's messages to and from protobuf (raft.proto).
 
-The hello of a stream names its sender, so a message names neither sender nor receiver. Incoming messages are checked
-field by field, and an entry's batch by its CRC and against its description. So Raft gets nothing that a correct peer
-could not have sent, and no damage reaches the disk. Any invalid bytes are InvalidRequestError (CorruptMessageError for
-a batch).
+The hello of a stream names its sender, so the messages name neither sender nor receiver. Incoming messages are checked
+field by field. The batch of an entry is checked by its CRC, and against the entry's fields. So Raft receives no message
+that a correct peer could not have sent, and no damaged bytes reach the disk. Invalid bytes raise InvalidRequestError
+(CorruptMessageError for a batch).
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _KIND_OF = {number: kind for kind, number in _KINDS.items()}
 
 
 def size_of(body: Body) -> int:
-    """Approximate bytes on the wire, for limits."""
+    """Approximate bytes of a message on the wire, for limits."""
     if isinstance(body, AppendRequest):
         return _SMALL_BYTES + sum(entry.size for entry in body.entries)
     if isinstance(body, SnapshotRequest):
@@ -170,7 +170,8 @@ def read_key(key: raft_pb2.RaftReplicaKey) -> ReplicaKey:
 
 
 def check_address(address: str) -> str:
-    """``address``, if it is a "host:port" that a VOTERS entry can hold. InvalidRequestError."""
+    """Return ``address`` if it is a "host:port" that a VOTERS entry can contain, else raise an error.
+    InvalidRequestError."""
     _check(
         len(address) <= _ADDRESS_MAX, f"address={address[:40]}...: {len(address)} characters, at most {_ADDRESS_MAX}"
     )
@@ -182,7 +183,7 @@ def check_address(address: str) -> str:
 
 
 def read_envelope(envelope: raft_pb2.RaftEnvelope) -> list[Body]:
-    """The messages in order. InvalidRequestError, CorruptMessageError."""
+    """The messages of an envelope, in order. InvalidRequestError, CorruptMessageError."""
     _check(not envelope.HasField("hello"), "a stream has a second hello")
     return [_read_message(message) for message in envelope.messages]
 
@@ -260,7 +261,8 @@ def _read_entry(item: raft_pb2.RaftEntry) -> Entry:
 
 
 def _checked_control(entry: Entry, header: BatchHeader) -> Entry:
-    """``entry``, whose fields must match its own bytes: a checksum covers those, and a restart reads them."""
+    """Check ``entry``, whose fields must match its bytes: a checksum covers the bytes, and a restart reads the fields
+    from them."""
     try:
         found = decode_entry(header, entry.data)
     except (CorruptLogError, CorruptMessageError) as error:
