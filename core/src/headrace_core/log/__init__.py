@@ -1,7 +1,8 @@
-"""The log: Kafka's files on disk, kept by one owner, read by many.
+"""The log: Kafka's files on disk, changed by one owner and read by many threads.
 
-``PartitionLog`` is one partition, ``LogDirectory`` all partitions in one directory, ``DirectoryWriter`` the asyncio
-shell that makes every change to a directory, in turns, with group commit. ``dump`` reads files without any of them.
+``PartitionLog`` is the log of one partition. ``LogDirectory`` holds the logs of all partitions in one directory.
+``DirectoryWriter`` makes every change to a directory from asyncio, with group commit: one flush for all appends that
+wait. ``dump`` reads a log's files without these classes.
 
     files.py, descriptors.py                             the file system as an argument; a bounded number of descriptors
     segment.py, index.py, reading.py                     one segment and its indexes; reads by offset and time

@@ -1,9 +1,9 @@
 # cython: language_level=3
 """fdatasync of several files at the same time, in one call without the GIL.
 
-A turn of the log writer forces one file for each partition it wrote to. One after the other, each waits for a commit
-of the file system's journal of its own; at the same time, they share one. Python threads could do it, but each of them
-wants the GIL back from a busy event loop before the turn may end.
+The log writer forces one file for each partition that it wrote to. Files forced one after another each wait for a
+separate commit of the file system's journal; files forced at the same time share one commit. C threads force the files,
+because each Python thread would have to wait for the GIL of a busy event loop.
 """
 
 cdef extern from *:
@@ -49,7 +49,7 @@ cdef extern from *:
 
 
 def sync_descriptors(descriptors):
-    """Force the data of all these files; returns 0 or an errno for each."""
+    """Force the data of all given files to the disk; returns 0 or an errno for each file."""
     cdef headrace_sync_one files[HEADRACE_SYNC_MAX]
     cdef int count
     cdef list failures = []

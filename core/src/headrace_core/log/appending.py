@@ -1,8 +1,8 @@
-"""Prepare a producer's batches for the log. Pure: bytes, headers and a time in; buffers out.
+"""Prepare a producer's batches for the log. Pure functions: from bytes, headers and a time to buffers.
 
-The common case copies nothing. Each batch is written as two buffers: sixteen new bytes (base offset, length, leader
-epoch; the CRC does not cover them) and a view of the rest. Only LogAppendTime and a topic's own ``compression.type``
-build a new batch.
+The common case copies no records. Each batch is written as two buffers: sixteen new bytes and a view of the rest. The
+new bytes are base offset, length and leader epoch, which the CRC does not cover. A new batch is built only for
+LogAppendTime or where the topic's ``compression.type`` differs from the batch's codec.
 """
 
 from __future__ import annotations
@@ -34,20 +34,21 @@ _BASE_BYTES = 16
 
 
 def _ignored(outcome: object) -> None:
-    """Stands for ``done`` when nothing waits for the append."""
+    """Ignore the outcome of an append that no caller waits for: the default of ``Append.done``."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Append:
-    """A request to append whole batches, all or none.
+    """A request to append whole batches: either all batches are appended, or none.
 
-    ``headers``: what ``validate`` returned with ``data``; None: the log validates it.
+    ``headers``: the headers that ``validate`` returned with ``data``; None: the log validates ``data`` itself.
 
     ``replicated``: the batches come from the partition's leader in ``leader_epoch`` and keep their offsets and epochs;
-    ``headers`` are those of ``replicated.check_replicated``. ``follows``: the log end that they were sent for; None:
-    unknown. Offsets may have gaps, so only ``follows`` shows that nothing between was lost.
+    ``headers`` is then the result of ``replicated.check_replicated``. ``follows``: the log end offset for which the
+    leader sent these batches; None: unknown. Offsets may have gaps, so only ``follows`` shows that no batch in between
+    was lost.
 
-    ``fence``: conditions of a coordinator's append to its shard; the batches carry its epoch already.
+    ``fence``: conditions for a coordinator's append to its shard; the batches carry the fence's epoch already.
 
     The directory's writer calls ``done`` in the event loop, with an AppendInfo or an exception.
     """
@@ -64,18 +65,19 @@ class Append:
 class AppendInfo(NamedTuple):
     """The outcome of an append."""
 
-    base_offset: int  #: Offset of the first record.
-    next_offset: int  #: One past the last record.
-    log_append_time_ms: int  #: Time that the log gave the records (LogAppendTime), else -1.
+    base_offset: int  #: Offset of the append's first record.
+    next_offset: int  #: Offset after the append's last record.
+    log_append_time_ms: int  #: The timestamp that the log gave the records (LogAppendTime); -1 for CreateTime.
     size: int  #: Bytes written.
     log_start_offset: int
     max_timestamp_ms: int
-    is_duplicate: bool = False  #: Nothing was appended: a retry of batches that the log has at these offsets.
+    #: Whether the append was a retry of batches that the log already has at these offsets, so no batch was appended.
+    is_duplicate: bool = False
 
 
 class Write:
-    """Batches that are ready for a segment, at their offsets, in one write: of one append (``prepare``), or of several
-    appends added to an empty one (``add``)."""
+    """Batches with their final offsets, which one write appends to a segment. ``prepare`` builds a Write for one
+    append; ``add`` combines several appends in an empty Write."""
 
     __slots__ = (
         "buffers",
@@ -106,13 +108,14 @@ class Write:
         self.next_offset = next_offset
         self.log_append_time_ms = log_append_time_ms
         self.max_timestamp_ms = max_timestamp_ms
-        self.producers = producers  #: The batches with a producer id: (header as sent, target).
-        self.infos: list[AppendInfo] = []  #: One for each append that was added.
-        #: Entries of the producer table, to be removed when the batches are not written.
+        #: The batches with a producer id, each as (header that the producer sent, place in the log).
+        self.producers = producers
+        self.infos: list[AppendInfo] = []  #: Outcomes of the appends that were added, one for each.
+        #: Entries to restore in the producer table when the batches are not written.
         self.remembered: list[Remembered] = []
 
     def add(self, other: Write, log_start_offset: int) -> None:
-        """Add the batches of one more append behind these."""
+        """Add the batches of one more append at the end."""
         self.buffers += other.buffers
         self.metas += other.metas
         self.size += other.size
@@ -129,7 +132,7 @@ class Write:
         )
 
     def empty(self) -> Write:
-        """Return a copy of everything and clear this one."""
+        """Return a copy of this Write and clear this Write."""
         taken = Write(self.buffers, self.metas, size=self.size)
         taken.infos, taken.remembered = self.infos, self.remembered
         self.buffers, self.metas, self.infos, self.remembered, self.size = [], [], [], [], 0
@@ -137,12 +140,12 @@ class Write:
 
 
 def validate(data: Buffer, config: LogConfig, now_ms: int) -> tuple[Buffer, list[BatchHeader]]:
-    """Check all that a topic demands of a producer's batches, except what ``prepare`` checks: CRC, structure of every
-    record, timestamp bounds (KIP-937), keys in a compacted topic. Costs a pass over the bytes. Any thread, before the
-    append.
+    """Check a producer's batches against the topic's rules: CRC, structure of every record, timestamp bounds (KIP-937),
+    keys in a compacted topic. ``prepare`` checks the sizes. The check reads all bytes once; it runs before the append,
+    in any thread.
 
-    Returns the bytes (corrected where a max timestamp was wrong) and their headers, for ``Append``. Raises the errors
-    of ``records.validate_batches``: CorruptMessageError, InvalidRecordError, InvalidTimestampError,
+    Returns the bytes (corrected where a max timestamp was wrong) and the headers of the batches, both for ``Append``.
+    Raises the errors of ``records.validate_batches``: CorruptMessageError, InvalidRecordError, InvalidTimestampError,
     UnsupportedVersionError.
     """
     earliest_ms, latest_ms = 0, LONG_MAX  # no client writes times before 1970; from -2^63 on, deltas would overflow
@@ -162,22 +165,23 @@ def validate(data: Buffer, config: LogConfig, now_ms: int) -> tuple[Buffer, list
 
 
 def topic_codec(config: LogConfig) -> Compression | None:
-    """The topic's codec; None: keep the producer's."""
+    """The codec that the topic's configuration demands; None: keep the producer's codec."""
     if config.compression_type == "producer":
         return None
     return Compression.NONE if config.compression_type == "uncompressed" else Compression.parse(config.compression_type)
 
 
 def _level(config: LogConfig) -> int | None:
-    """Compression level; None: the codec's default, which Kafka writes as -1 where no level has that number."""
+    """The topic's compression level; None: the codec's default level, which Kafka writes as -1 where -1 is no valid
+    level."""
     return None if config.compression_level == -1 and config.compression_type == "gzip" else config.compression_level
 
 
 def in_topic_codec(
     data: Buffer, headers: Sequence[BatchHeader], config: LogConfig
 ) -> tuple[Buffer, Sequence[BatchHeader]]:
-    """Recompress sound batches to the topic's codec. ``prepare`` would do it too, but in the writer's turn, where all
-    other appends wait; this may run in any thread."""
+    """Recompress sound batches with the topic's codec, in any thread. ``prepare`` would also recompress them, but in
+    the writer's turn, while all other appends wait."""
     wanted = topic_codec(config)
     if wanted is None or all(header.compression is wanted for header in headers):
         return data, headers
@@ -194,10 +198,10 @@ def in_topic_codec(
 def prepare(
     data: Buffer, headers: Sequence[BatchHeader], config: LogConfig, *, base_offset: int, leader_epoch: int, now_ms: int
 ) -> Write:
-    """Assign offsets and epoch to the batches, and the topic's codec and timestamp type.
+    """Set the batches' offsets and leader epoch, and apply the topic's codec and timestamp type.
 
-    Raises RecordTooLargeError (a batch above max.message.bytes), RecordListTooLargeError (all together above
-    segment.bytes), CorruptMessageError (headers that do not belong to the data).
+    Raises RecordTooLargeError (a batch exceeds max.message.bytes), RecordListTooLargeError (all batches together exceed
+    segment.bytes), CorruptMessageError (the headers do not belong to the data).
     """
     append_time_ms = now_ms if config.timestamp_type is TimestampType.LOG_APPEND_TIME else -1
     rewrite = append_time_ms >= 0 or config.compression_type != "producer"
@@ -264,7 +268,7 @@ def _rewritten(batch: memoryview, header: BatchHeader, config: LogConfig, append
 
 
 def headers_of(data: Buffer) -> list[BatchHeader]:
-    """Headers of batches known to be sound (read from a log, or checked elsewhere)."""
+    """Read the headers of batches that are known to be sound (from a log, or checked before)."""
     headers = []
     position = 0
     while position < len(data):
@@ -274,5 +278,5 @@ def headers_of(data: Buffer) -> list[BatchHeader]:
     return headers
 
 
-#: Outcome of one of several appends: what it did, or why it was refused.
+#: Outcome of one append among several: its AppendInfo, or the error that refused it.
 AppendOutcome = AppendInfo | HeadraceError

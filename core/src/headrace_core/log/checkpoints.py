@@ -8,18 +8,18 @@ cleaner-offset-checkpoint, leader-epoch-checkpoint):
     orders 0 4711   topic, partition, offset   (or: epoch, start offset)
     orders 1 815    <- and the checksum: 32 spaces and tabs at the end of the last line
 
-The checksum is a CRC-32C of the bytes that Kafka would have written. It lies in the same file: a crash cannot part the
-two, and 5,000 partitions need no second file, fsync or read.
+The checksum is a CRC-32C of the bytes that Kafka would have written. Contents and checksum are in the same file, so a
+crash cannot separate them, and 5,000 partitions need no second file, fsync or read.
 
 * a checkpoint: one bit for each of 32 characters (space 0, tab 1) behind the last entry. Kafka splits entries at white
-  space and drops trailing space. A file without entries has none: ``0\\n0\\n`` has no other form;
+  space and drops trailing space. A file without entries has no checksum: ``0\\n0\\n`` has no other form;
 * ``meta.properties``: a comment, the last line;
 * ``partition.metadata``: a third line; Kafka reads two;
 * ``.kafka_cleanshutdown``: the last field of its JSON; Kafka ignores unknown fields.
 
-A file without a checksum (written by Kafka or an old Headrace) is accepted. One with a wrong checksum is damaged: it is
-logged by name and reads as None, and the caller starts from what is safe (offset 0, an unclean start, a rebuild). All
-files are replaced atomically, so damage comes from a bad disk, not from a crash.
+A file without a checksum (written by Kafka or an old Headrace) is accepted. A file with a wrong checksum is damaged:
+its name is logged and loading it returns None. The caller then assumes the safe value (offset 0, an unclean stop) or
+rebuilds the file. All files are replaced atomically, so damage comes from a bad disk, not from a crash.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ LOG_STARTS = "log-start-offset-checkpoint"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 LOCK = ".lock"
 
-#: File in a partition's directory with the reason why its log is not served, until the operator removes the file.
+#: File in a partition's directory that says why the partition's log is not served. The operator removes the file.
 QUARANTINE = "headrace-quarantine"
 
 _VERSION = "0"
 _BITS = 32
-#: Text around the eight digits of a checksum at a file's end.
+#: Texts before and after the eight digits of a checksum at a file's end.
 _META_SEAL = (b"#crc32c=", b"\n")
 _TOPIC_SEAL = (b"\ncrc32c: ", b"")
 _STOP_SEAL = (b', "crc32c": "', b'"}')
@@ -77,8 +77,8 @@ def decode_id(text: str) -> uuid.UUID:
 class Checkpoint(NamedTuple):
     """A decoded checkpoint."""
 
-    rows: list[list[str]] | None  #: The fields of each entry; None when the file is damaged.
-    problem: str | None = None  #: The damage; None for a sound file.
+    rows: list[list[str]] | None  #: The fields of each entry of the checkpoint; None when the file is damaged.
+    problem: str | None = None  #: Description of the file's damage; None for a sound file.
     has_checksum: bool = False
 
 
@@ -90,7 +90,7 @@ def encode_checkpoint(lines: Sequence[str], *, has_checksum: bool) -> bytes:
 
 
 def decode_checkpoint(data: bytes) -> Checkpoint:
-    """Decode any bytes; the inverse of ``encode_checkpoint``."""
+    """Decode the bytes of a checkpoint file, also of a damaged one; the inverse of ``encode_checkpoint``."""
     try:
         lines = data.decode().split("\n")
     except UnicodeDecodeError as error:
@@ -125,12 +125,12 @@ def _unseal(seal: str) -> str:
 
 
 def write_checkpoint(fs: FileSystem, path: str, lines: Sequence[str], *, has_checksum: bool = True) -> None:
-    """Replaces a checkpoint; durable when this returns."""
+    """Replace a checkpoint file; the new file is durable when this returns."""
     write_file_atomically(fs, path, encode_checkpoint(lines, has_checksum=has_checksum))
 
 
 def load_checkpoint(fs: FileSystem, path: str) -> Checkpoint | None:
-    """None when the file is missing, or empty (as Kafka makes it). Damage is logged."""
+    """Load a checkpoint; None when the file is missing, or empty (as Kafka creates it). Damage is logged."""
     try:
         data = read_file(fs, path)
     except FileNotFoundError:
@@ -149,7 +149,8 @@ def write_offsets(fs: FileSystem, path: str, offsets: Mapping[TopicPartition, in
 
 
 def load_offsets(fs: FileSystem, path: str) -> dict[TopicPartition, int] | None:
-    """One offset for each partition; None when the file is missing, empty or damaged (which is logged)."""
+    """Load a checkpoint with one offset for each partition; None when the file is missing, empty or damaged (damage is
+    logged)."""
     found = load_checkpoint(fs, path)
     if found is None or found.rows is None:
         return None
@@ -163,12 +164,12 @@ def load_offsets(fs: FileSystem, path: str) -> dict[TopicPartition, int] | None:
 
 
 def read_offsets(fs: FileSystem, path: str) -> dict[TopicPartition, int]:
-    """``load_offsets``, but empty in place of None."""
+    """Load a checkpoint like ``load_offsets``, but return an empty dict in place of None."""
     return load_offsets(fs, path) or {}
 
 
 def parse_offsets(rows: Sequence[Sequence[str]]) -> dict[TopicPartition, int]:
-    """The entries of a checkpoint of offsets; ValueError names the first invalid one."""
+    """Parse the entries of a checkpoint of offsets; ValueError names the first invalid entry."""
     offsets = {}
     for number, row in enumerate(rows):
         try:
@@ -201,7 +202,8 @@ def write_meta(fs: FileSystem, root: str, meta: DirectoryMeta) -> None:
 
 
 def read_meta(fs: FileSystem, root: str) -> DirectoryMeta | None:
-    """None when the directory was not formatted; InvalidConfigError when the file is not Headrace's."""
+    """Load a log directory's ``meta.properties``; None when the directory is not formatted. Raises InvalidConfigError
+    when the file is not Headrace's."""
     path = f"{root}/{META_PROPERTIES}"
     try:
         data = read_file(fs, path)
@@ -239,7 +241,8 @@ def write_partition_metadata(fs: FileSystem, directory: str, topic_id: uuid.UUID
 
 
 def read_partition_metadata(fs: FileSystem, directory: str) -> uuid.UUID | None:
-    """The topic's id; None when the file is missing. CorruptLogError when it is damaged."""
+    """Load the topic's id from ``partition.metadata``; None when the file is missing, CorruptLogError when the file is
+    damaged."""
     path = f"{directory}/{PARTITION_METADATA}"
     try:
         data = read_file(fs, path)
@@ -261,13 +264,13 @@ def read_partition_metadata(fs: FileSystem, directory: str) -> uuid.UUID | None:
 
 
 def _sealed(data: bytes, seal: tuple[bytes, bytes]) -> bytes:
-    """``data`` followed by its checksum between the two parts of ``seal``."""
+    """Append the checksum of ``data`` to ``data``, between the two parts of ``seal``."""
     return data + seal[0] + f"{crc32c(data):08x}".encode() + seal[1]
 
 
 def _wrong_checksum(data: bytes, seal: tuple[bytes, bytes]) -> str | None:
-    """What is wrong with the checksum at the end of ``data``; None when it fits or is missing. A checksum with a wrong
-    character or two counts as damaged."""
+    """Describe what is wrong with the checksum at the end of ``data``; None when the checksum matches or is missing. A
+    checksum with one or two wrong characters counts as damaged."""
     before, after = seal
     at = len(data) - len(before) - 8 - len(after)
     if at < 0:
@@ -297,15 +300,17 @@ def _properties(data: bytes, separator: str) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class CleanShutdown:
-    """A clean stop of the broker's incarnation with this epoch (KIP-966; -1: unknown): all was flushed and closed.
-    Except the quarantined logs: it never opened those, so its stop did not make them sound."""
+    """A clean stop of the broker with this broker epoch (KIP-966; -1: unknown): the broker flushed and closed every
+    log. Quarantined logs are the exception: the broker never opened those logs, so a clean stop does not make them
+    sound."""
 
     broker_epoch: int = -1
     quarantined: frozenset[str] = frozenset()
 
 
 def write_clean_shutdown(fs: FileSystem, root: str, stop: CleanShutdown) -> None:
-    """Write the clean shutdown marker, durably: Kafka's file, and a field of ours unless it is empty."""
+    """Write the clean shutdown marker, durably: Kafka's file, and Headrace's list of quarantined logs unless the list
+    is empty."""
     content: dict[str, object] = {"version": 0, "brokerEpoch": stop.broker_epoch}
     if stop.quarantined:
         content["quarantined"] = sorted(stop.quarantined)
@@ -314,7 +319,8 @@ def write_clean_shutdown(fs: FileSystem, root: str, stop: CleanShutdown) -> None
 
 
 def read_clean_shutdown(fs: FileSystem, root: str) -> CleanShutdown | None:
-    """None when the last stop was not clean, or when the file is damaged (which is logged)."""
+    """Load the clean shutdown marker; None when the last stop was not clean, or when the file is damaged (damage is
+    logged)."""
     path = f"{root}/{CLEAN_SHUTDOWN}"
     try:
         data = read_file(fs, path)
@@ -328,7 +334,7 @@ def read_clean_shutdown(fs: FileSystem, root: str) -> CleanShutdown | None:
 
 
 def clean_shutdown_fault(data: bytes) -> str | None:
-    """Why the marker's bytes are invalid; None when they are valid."""
+    """Describe why the bytes of a clean shutdown marker are invalid; None when the bytes are valid."""
     return _decode_stop(data)[1]
 
 
@@ -346,12 +352,14 @@ def _decode_stop(data: bytes) -> tuple[CleanShutdown | None, str | None]:
 
 
 def write_quarantine(fs: FileSystem, directory: str, why: str) -> None:
-    """Forbid, durably, that any later start serves the log in ``directory``, until the file is removed."""
+    """Quarantine the log in ``directory``, durably: no later start serves the log until the operator removes the
+    file."""
     write_file_atomically(fs, f"{directory}/{QUARANTINE}", f"{why}\n".encode())
 
 
 def read_quarantine(fs: FileSystem, directory: str) -> str | None:
-    """Why the log is quarantined; None when it is not. A damaged file quarantines it, too."""
+    """Return why a log is quarantined; None when the log is not quarantined. A damaged quarantine file quarantines the
+    log, too."""
     try:
         return (
             read_file(fs, f"{directory}/{QUARANTINE}").decode("utf-8", "replace").strip() or "the file gives no reason"

@@ -10,7 +10,8 @@ from ..config import INT_MAX, LONG_MAX, fields_from, from_key
 from ..config.topic_keys import TOPIC
 from ..types import FlushPolicy, TimestampType
 
-#: Flush interval of an ``interval`` topic without ``flush.ms`` and broker's log.flush.interval.ms.
+#: Flush interval of an ``interval`` topic when neither the topic's flush.ms nor the broker's log.flush.interval.ms is
+#: set.
 DEFAULT_FLUSH_INTERVAL_MS = 1_000
 
 
@@ -40,7 +41,7 @@ class LogConfig:
     timestamp_before_max_ms: int = from_key(TOPIC, "message.timestamp.before.max.ms")
     timestamp_after_max_ms: int = from_key(TOPIC, "message.timestamp.after.max.ms")
     message_bytes_max: int = from_key(TOPIC, "max.message.bytes")
-    #: A codec's name, "uncompressed", or "producer" (as sent).
+    #: Name of the topic's codec, "uncompressed", or "producer" (keep the producer's codec).
     compression_type: str = from_key(TOPIC, "compression.type")
     compression_level: int | None = None
     flush: FlushPolicy = from_key(TOPIC, "log.flush", FlushPolicy)
@@ -51,14 +52,14 @@ class LogConfig:
     retention_bytes: int | None = from_key(TOPIC, "retention.bytes", _unless_negative)
     cleanup_delete: bool = from_key(TOPIC, "cleanup.policy", lambda policies: "delete" in policies)
     cleanup_compact: bool = from_key(TOPIC, "cleanup.policy", lambda policies: "compact" in policies)
-    #: How long a removed file stays on the disk, under a name that ends in .deleted.
+    #: How long a deleted file stays on the disk, under a name that ends in .deleted.
     file_delete_delay_ms: int = from_key(TOPIC, "file.delete.delay.ms")
     min_dirty_ratio: float = from_key(TOPIC, "min.cleanable.dirty.ratio")
     min_compaction_lag_ms: int = from_key(TOPIC, "min.compaction.lag.ms")
     max_compaction_lag_ms: int = from_key(TOPIC, "max.compaction.lag.ms")
-    delete_retention_ms: int = from_key(TOPIC, "delete.retention.ms")  #: Of tombstones in a compacted log.
-    #: Treat a last batch that is whole and wrong as damage, not as a torn tail (the metadata log: a voter must not lose
-    #: what it acknowledged).
+    delete_retention_ms: int = from_key(TOPIC, "delete.retention.ms")  #: How long tombstones stay in a compacted log.
+    #: Whether recovery treats a complete last batch with a wrong CRC as damage, not as a torn tail. The metadata log
+    #: needs this, because a voter must not lose records that it acknowledged.
     refuse_whole_tail: bool = False
 
     def __post_init__(self) -> None:
@@ -67,8 +68,8 @@ class LogConfig:
 
     @property
     def roll_after_ms(self) -> int:
-        """Time that a segment may span. max.compaction.lag.ms bounds it: only sealed segments are compacted
-        (KIP-354)."""
+        """Longest time that a segment may span. max.compaction.lag.ms bounds this time, because only sealed segments
+        are compacted (KIP-354)."""
         return min(self.segment_ms, self.max_compaction_lag_ms) if self.cleanup_compact else self.segment_ms
 
     @classmethod
@@ -81,9 +82,9 @@ class LogConfig:
     ) -> LogConfig:
         """Derive the log's settings from a topic's.
 
-        ``given``: the topic's own keys; ``broker_defaults``: topic keys that the broker sets for topics that do not
-        (its ``log.segment.bytes`` as ``segment.bytes``, ...); ``flush_interval_ms``: the broker's
-        ``log.flush.interval.ms``, for topics with ``log.flush=interval``. Raises InvalidConfigError.
+        ``given``: the keys that the topic sets; ``broker_defaults``: the broker's defaults for other topic keys (its
+        ``log.segment.bytes`` as ``segment.bytes``, ...); ``flush_interval_ms``: the broker's ``log.flush.interval.ms``,
+        for topics with ``log.flush=interval``. Raises InvalidConfigError.
         """
         values = TOPIC.parse(broker_defaults or {}) | TOPIC.parse(given, defaults=False)
         fields = fields_from(cls, values)

@@ -1,5 +1,6 @@
-"""Classify a directory by its contents. The name is no evidence: ``headrace up`` calls a log directory ``broker-1``,
-and partition 1 of a topic ``broker`` has the same name. Reads names, and one checkpoint."""
+"""Classify a directory by its contents: a log directory or a partition's directory. The name is no evidence: ``headrace
+up`` calls a log directory ``broker-1``, and partition 1 of a topic ``broker`` has the same name. These functions read
+only file names and one checkpoint."""
 
 from __future__ import annotations
 
@@ -38,7 +39,8 @@ class Kind(enum.Enum):
 
 
 def kind_of(fs: FileSystem, path: str) -> Kind:
-    """Classify ``path``. An empty one is a partition's if its name and its parent say so."""
+    """Classify ``path``. An empty directory counts as a partition's if its name is a partition's and its parent is a
+    log directory."""
     names = fs.listdir(path)
     kind = _by_names(names)
     if kind is not Kind.OTHER:
@@ -53,8 +55,8 @@ def kind_of(fs: FileSystem, path: str) -> Kind:
 
 
 def partitions_in(fs: FileSystem, root: str) -> dict[str, TopicPartition]:
-    """{directory's name: partition}, sorted. In a certain log directory the name alone counts, as for a broker: an
-    empty one is a partition that lost all its files."""
+    """{directory's name: partition}, sorted. Where the checkpoints show that ``root`` is a log directory, the name
+    alone decides, as for a broker: an empty directory is a partition that lost all its files."""
     names = sorted(_names(fs, root))
     is_sure = _by_names(names) is Kind.LOG_DIRECTORY
     found = {}
@@ -69,7 +71,7 @@ def partitions_in(fs: FileSystem, root: str) -> dict[str, TopicPartition]:
 
 
 def log_directories_in(fs: FileSystem, path: str) -> list[str]:
-    """The names of the sub-directories that are log directories, sorted."""
+    """Return the names of the sub-directories that are log directories, sorted."""
     inside = (name for name in sorted(_names(fs, path)) if _is_directory(fs, f"{path}/{name}"))
     return [
         name
@@ -79,14 +81,15 @@ def log_directories_in(fs: FileSystem, path: str) -> list[str]:
 
 
 def segments_in(names: list[str]) -> list[int]:
-    """The base offsets of the segments among a partition's files, ascending."""
+    """Return the base offsets of the segments among a partition's files, ascending."""
     return sorted(
         int(name.removesuffix(LOG_SUFFIX)) for name in names if _SEGMENT_FILE.match(name) and name.endswith(LOG_SUFFIX)
     )
 
 
 def recovery_point_of(fs: FileSystem, directory: str) -> int:
-    """The recovery point of the log in ``directory``, from the checkpoint beside it; 0 where that is unreadable."""
+    """Return the recovery point of the log in ``directory``, from the parent directory's checkpoint; 0 where the
+    checkpoint is unreadable."""
     root, name = os.path.split(os.path.abspath(directory))
     match = PARTITION_DIRECTORY.match(name)
     try:

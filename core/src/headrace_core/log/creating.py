@@ -1,16 +1,16 @@
 """Create many logs at once: a topic with thousands of partitions is created in seconds.
 
 Each log needs a directory, ``partition.metadata`` and an empty segment, with names and bytes forced to the disk: five
-forced writes per log. Together they take five for all, because the file system puts what is forced at the same time
-into one commit of its journal. The order is that of a single log:
+forced writes per log. Logs created together need five such writes in all, because the file system commits files that
+are forced at the same time in one commit of its journal. The order is the same as for a single log:
 
     1   the directories; partition.metadata under another name, its bytes forced
     2   partition.metadata gets its name; the segments' files
     3   the names in each directory forced, then those of the directories themselves
     4   the logs exist
 
-A crash before 4 leaves directories that are not published: those with a topic's id are logs like any other, the rest
-get it when they are created again.
+A crash before step 4 leaves directories that are not published. A directory with the topic's id is a log like any
+other; a directory without it gets the id when the log is created again.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from .files import FileSystem, write_files_atomically
 from .partition_log import PartitionLog
 from .segment import LogSegment
 
-#: A log to create: its partition, its topic's id, its settings.
+#: A log to create: the partition, the topic's id, the log's settings.
 NewLog = tuple[TopicPartition, uuid.UUID, LogConfig]
 
-_AT_ONCE = 128  #: Logs created together: each holds a descriptor meanwhile.
+_AT_ONCE = 128  #: Limit of the logs created together, because each log holds a descriptor meanwhile.
 
 
 def create_logs(
     fs: FileSystem, root: str, wanted: Sequence[NewLog], *, clock: Clock, rng: random.Random
 ) -> Iterator[list[PartitionLog]]:
-    """Create missing logs in the directory ``root``, in groups; the yielded ones are durable. Raises OSError (others
-    may exist in part)."""
+    """Create missing logs in the directory ``root``, in groups; a yielded log is durable. After an OSError, logs that
+    were not yielded may exist in part."""
     rest = iter(wanted)
     while some := list(islice(rest, _AT_ONCE)):
         paths = [f"{root}/{partition}" for partition, _, _ in some]

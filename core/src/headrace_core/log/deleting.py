@@ -1,11 +1,12 @@
-"""Deleted files that are still on the disk: renamed (``.deleted``, ``-delete``), and removed some time later.
+"""Deleted files that are still on the disk: a deletion renames a file (``.deleted``, ``-delete``) and removes it some
+time later.
 
-The delay (``file.delete.delay.ms``) leaves time to restore what was deleted by mistake; readers of a deleted file have
-it open. Removing a large file takes up to a second, so the directory's writer does not do it: appends would wait. Any
-one thread may remove these files, which have no owner.
+The delay (``file.delete.delay.ms``) leaves time to restore a log that was deleted by mistake. Readers of a deleted file
+still have the file open. Removing a large file takes up to a second, so the directory's writer does not do it: appends
+would wait. Any one thread may remove these files, which have no owner.
 
-Without a timer: callers ask ``next_due_ms``. A crash loses the queue; the next start of the directory removes all files
-with such names.
+The queue has no timer: callers ask ``next_due_ms``. A crash loses the queue; the next start of the directory removes
+all files with such names.
 """
 
 from __future__ import annotations
@@ -22,19 +23,19 @@ logger = logging.getLogger(__name__)
 
 
 class Removed(NamedTuple):
-    """Files removed and bytes freed."""
+    """Number of files removed and bytes freed."""
 
     names: int
     size: int
 
 
 class DeletedFiles:
-    """Queue of one log directory. Thread-safe."""
+    """Queue of the deleted files of one log directory. Thread-safe."""
 
     def __init__(self, fs: FileSystem) -> None:
         self._fs = fs
         self._lock = threading.Lock()
-        self._removing = threading.Lock()  #: Held while files are removed: one thread at a time.
+        self._removing = threading.Lock()  #: Held while files are removed, so that one thread at a time removes files.
         self._numbers = itertools.count()
         #: (due, on the monotonic clock, number, path, bytes), a heap.
         self._waiting: list[tuple[float, int, str, int]] = []
@@ -44,13 +45,13 @@ class DeletedFiles:
 
     @property
     def size_bytes(self) -> int:
-        """About the bytes that removing everything would free."""
+        """Approximate bytes that removing all queued files would free."""
         with self._lock:
             return sum(size for _, _, _, size in self._waiting)
 
     @property
     def next_due_ms(self) -> float | None:
-        """When (monotonic) the first file is due."""
+        """Time (monotonic) when the first queued file is due for removal."""
         with self._lock:
             return self._waiting[0][0] if self._waiting else None
 
@@ -60,8 +61,8 @@ class DeletedFiles:
             heapq.heappush(self._waiting, (due_ms, next(self._numbers), path, size))
 
     def remove(self, now_ms: float | None) -> Removed:
-        """Remove what is due at ``now_ms`` (monotonic); None: everything, because the disk is full. May take long. What
-        cannot be removed is logged and left to the next start."""
+        """Remove the files that are due at ``now_ms`` (monotonic); None: remove all queued files, because the disk is
+        full. May take long. A file that cannot be removed is logged and left to the next start."""
         names = removed_bytes = 0
         with self._removing:
             while (entry := self._take(now_ms)) is not None:

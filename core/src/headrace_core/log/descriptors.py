@@ -1,25 +1,26 @@
-"""Thousands of log files on a bounded number of descriptors.
+"""Keep thousands of log files usable with a bounded number of file descriptors.
 
 A broker with 5,000 partitions has as many active segments and many more sealed ones, nearly all idle. The cache is a
-``FileSystem`` over another one. A file from ``open_lazily`` (the ``.log`` files) gets its descriptor at its first use,
-and may lose it to another file. The clock algorithm picks the file: every use marks a file; the hand visits files in
-the order of their opening, removes marks, and closes the first unmarked one. That approximates "least recently used",
-and a use costs one attribute.
+``FileSystem`` that wraps another file system. A file from ``open_lazily`` (the ``.log`` files) gets its descriptor at
+its first use, and may lose it to another file. The clock algorithm chooses the file to close. Every use marks a file.
+The hand visits files in the order of their opening, removes marks, and closes the first unmarked file. This
+approximates "least recently used", and each use only sets one attribute.
 
 Closing a file that is still in use is correct only under three rules:
 
-* **Unsynced bytes keep their descriptor.** The kernel reports a write-back error to descriptors that were open when it
-  happened; an fdatasync on a new one may succeed. So a file that was written since its last sync stays open until it is
-  synced. A writer marks the file, then takes its descriptor; the hand takes the descriptor, then reads the mark. The
-  second always sees the first, without a lock on the writer's side.
+* **Unsynced bytes keep their descriptor.** The kernel reports a write-back error to descriptors that were open when the
+  error happened; an fdatasync on a new descriptor may succeed. So a file that was written since its last sync stays
+  open until it is synced. A writer marks the file, then takes its descriptor; the hand takes the descriptor, then reads
+  the mark. So either the hand sees the mark or the writer sees that the descriptor is taken, without a lock on the
+  writer's side.
 * **A name must still mean the same file.** All changes of names pass through here (unlink, rename of a file or of its
-  directory). A file that loses its name, or whose name goes to another file, is *retired* first: opened if it is
-  closed, kept open until its last reader closes it, never opened by name again. A renamed file keeps its new name.
-  Files without users are not tracked, so deleting 5,000 idle logs opens none of them.
-* **A read keeps its descriptor.** The file drops its reference; the last reference closes the descriptor, after the
-  pread in progress.
+  directory). Before a file loses its name, or another file takes that name, the file is *retired*: it is opened if it
+  is closed, stays open until its last reader closes it, and is never opened by name again. A renamed file keeps its new
+  name. Files without users are not tracked, so deleting 5,000 idle logs opens none of them.
+* **A read keeps its descriptor.** To close a descriptor, a file drops its reference; the descriptor closes with the
+  last reference, after the pread in progress.
 
-When the process has no descriptor left (EMFILE) the cache closes an eighth of its own and tries again, once.
+When the process has no descriptor left (EMFILE), the cache closes an eighth of its files and tries again, once.
 """
 
 from __future__ import annotations
@@ -40,15 +41,15 @@ from .files import Buffer, File, FileSystem, Lock
 
 T = TypeVar("T")
 
-_DIRECTORIES_AT_ONCE = 64  #: Directories synced at a time.
+_DIRECTORIES_AT_ONCE = 64  #: Number of directories synced at a time.
 _NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
 
 
 class CachedFile:
     """A file that has a descriptor only while it is used; created by ``DescriptorCache.open_lazily``. A ``File``.
 
-    Any thread may read; writing, truncating and syncing belong to one owner. Besides OSError every call may raise
-    ServerBusyError: no descriptor is available.
+    Any thread may read; only the file's owner writes, truncates and syncs it. Besides OSError, every call may raise
+    ServerBusyError when no descriptor is available.
     """
 
     __slots__ = ("__weakref__", "_cache", "_file", "_is_held", "_is_used", "_unsynced", "_why_gone", "path")
@@ -58,14 +59,15 @@ class CachedFile:
         self._cache = cache
         self._file: File | None = None
         self._is_used = True
-        self._unsynced = False  #: Written or truncated since the last sync.
-        self._is_held = False  #: The hand found it unsynced, and set it aside.
-        #: Why it must not be opened by its name (errno): closed or retired; 0 while it may be.
+        self._unsynced = False  #: Whether the file was written or truncated since its last sync.
+        self._is_held = False  #: Whether the hand found the file unsynced and set it aside.
+        #: The errno that says why the file must not be opened by name (it is closed or retired); 0 while it may be
+        #: opened.
         self._why_gone = 0
 
     @property
     def is_open(self) -> bool:
-        """Whether it has a descriptor now."""
+        """Whether the file has a descriptor now."""
         return self._file is not None
 
     def _descriptor(self) -> File:
@@ -137,8 +139,9 @@ class CachedFile:
 
 
 class DescriptorCache:
-    """See the module. Thread-safe. ``files_max``: lazily opened files with a descriptor at a time, not counting those
-    that must stay open (further unsynced ones, and retired ones in use)."""
+    """A file system that limits the number of open descriptors, as the module's docstring explains. Thread-safe.
+    ``files_max``: limit of the lazily opened files that have a descriptor at the same time. Files that must stay open
+    (further unsynced files, and retired files in use) do not count."""
 
     def __init__(self, fs: FileSystem, files_max: int) -> None:
         if files_max < 1:
@@ -146,10 +149,10 @@ class DescriptorCache:
         self._fs = fs
         self._files_max = files_max
         self._lock = threading.Lock()
-        #: Files with a descriptor, in the order of the hand; also some that are closed or collected.
+        #: Files with a descriptor, in the order of the hand; some entries may be closed or garbage-collected files.
         self._ring: deque[ref[CachedFile]] = deque()
-        self._held: WeakSet[CachedFile] = WeakSet()  #: Set aside until they are synced.
-        #: Directory -> name -> file, of all files in use that are not retired.
+        self._held: WeakSet[CachedFile] = WeakSet()  #: Files that the hand set aside until they are synced.
+        #: For each directory: its files by name, of all files that are in use and not retired.
         self._files: dict[str, dict[str, ref[CachedFile]]] = {}
 
     @property
@@ -160,7 +163,7 @@ class DescriptorCache:
             return len(ring) + sum(1 for file in self._held if file.is_open)
 
     def resize(self, files_max: int) -> None:
-        """Set the limit; closes excess files now."""
+        """Set the limit of open files; closes excess files now."""
         if files_max < 1:
             raise ValueError(f"files_max={files_max}: must be 1 or more")
         with self._lock:
@@ -168,8 +171,8 @@ class DescriptorCache:
             self._keep_to(files_max)
 
     def open_lazily(self, path: str, *, create: bool = False) -> CachedFile:
-        """A file for reading and writing that gets its descriptor at its first use; a missing file raises OSError then.
-        ``create``: create it now if it is missing."""
+        """Return a file for reading and writing that gets its descriptor at its first use; a missing file raises
+        OSError at that use. ``create``: create a missing file now."""
         file = CachedFile(self, path)
         with self._lock:
             directory, name = _split(path)
@@ -229,12 +232,13 @@ class DescriptorCache:
             ) from error
 
     def _keep_to(self, files: int) -> None:
-        """Close files until ``files`` are open; keeps the last one when the excess is unsynced files."""
+        """Close files until only ``files`` files are open; at least one closable file stays open when unsynced files
+        exceed the limit."""
         while len(self._ring) > max(files - len(self._held), 0) and self._turn_hand():
             pass
 
     def _turn_hand(self) -> bool:
-        """Take one entry out of the ring; False when it is empty."""
+        """Remove one entry from the ring; False when the ring is empty."""
         ring = self._ring
         while ring:
             item = ring.popleft()
@@ -259,7 +263,7 @@ class DescriptorCache:
         return False
 
     def _take_back(self, file: CachedFile) -> None:
-        """Return a held file to the ring: it has been synced."""
+        """Return a file that was set aside to the ring, because the file has been synced."""
         with self._lock:
             if file._is_held:
                 file._is_held = False
@@ -268,8 +272,8 @@ class DescriptorCache:
                 self._keep_to(self._files_max)
 
     def _retire(self, file: CachedFile) -> None:
-        """Detach a file from its name, which will be removed or reused. Its readers keep the descriptor; if none is
-        available they get ESTALE, because the deletion must not wait."""
+        """Detach a file from its name, which will be removed or reused. Readers of the file keep its descriptor. If no
+        descriptor is available, the readers get ESTALE, because the deletion must not wait."""
         if file._file is None and not file._why_gone:
             with contextlib.suppress(OSError, ServerBusyError):
                 self._give_descriptor(file)
@@ -367,7 +371,8 @@ class DescriptorCache:
 
 
 def _split(path: str) -> tuple[str, str]:
-    """Directory and name; names are interned, because nearly all logs begin with the same ones."""
+    """Split a path into directory and name; names are interned, because nearly all logs have files of the same
+    names."""
     directory, _, name = path.rpartition("/")
     return directory, sys.intern(name)
 

@@ -1,4 +1,4 @@
-"""A log directory: one disk's worth of partitions, owned by one broker.
+"""A log directory: the partitions that a broker keeps on one disk.
 
     <root>/meta.properties                     the directory's cluster and node
     <root>/.lock                               flock, held while a broker owns it
@@ -10,10 +10,10 @@
     <root>/<topic>-<partition>/                a log, with partition.metadata and leader-epoch-checkpoint
     <root>/<topic>-<partition>.<id>-delete/    a deleted log; deleted files in a log end in .deleted
 
-Synchronous, like the logs: changes belong to the directory's one owner (``DirectoryWriter``).
+All calls are synchronous, like those of the logs. Only the directory's one owner (``DirectoryWriter``) makes changes.
 
-Deleting records makes the new start durable before it drops segments. Opening a log removes segments wholly below a
-durable start, so a crash may leave any of them.
+Deleting records makes the new log start durable before it removes segments. Opening a log removes all segments wholly
+below the durable log start, so a crash may leave any of these segments.
 """
 
 from __future__ import annotations
@@ -70,18 +70,20 @@ from .retention import Expired
 logger = logging.getLogger(__name__)
 
 _DELETED = "-delete"
-#: A partition's directory is called <topic>-<partition>.
+#: Pattern of a partition's directory name: <topic>-<partition>.
 PARTITION_DIRECTORY = re.compile(r"([a-zA-Z0-9._-]{1,249})-(\d{1,10})\Z")
 _NAME_BYTES_MAX = 255
 
-ConfigOf = Callable[[str, uuid.UUID | None], LogConfig]  #: Topic name and id (if known) -> settings.
+#: Returns a topic's settings for its name and its id (None if unknown).
+ConfigOf = Callable[[str, uuid.UUID | None], LogConfig]
 
 
 def format_directory(
     fs: FileSystem, root: str, *, cluster_id: str, node_id: int, directory_id: uuid.UUID | None = None
 ) -> DirectoryMeta:
-    """Format ``root`` as a directory of this node and cluster; a broker starts only on a formatted one. Repeating it
-    changes nothing; InvalidConfigError if it belongs to another cluster or node."""
+    """Format ``root`` as a log directory of this node and cluster; a broker starts only on formatted directories.
+    Formatting a directory again changes nothing. Raises InvalidConfigError if the directory belongs to another cluster
+    or node."""
     root = root.rstrip("/")
     make_directories(fs, root)
     found = read_meta(fs, root)
@@ -98,7 +100,7 @@ def format_directory(
 
 
 class LogDirectory:
-    """A log directory; see the module. Created by ``open``."""
+    """A log directory, as the module's docstring describes; created by ``open``."""
 
     def __init__(
         self,
@@ -115,10 +117,10 @@ class LogDirectory:
         self.fs = fs
         self.root = root
         self.meta = meta
-        #: The broker epoch of the clean shutdown before this start; None when the last stop was not clean.
+        #: Broker epoch recorded by the clean shutdown before this start; None when the last stop was not clean.
         self.clean_shutdown_epoch = None if last_stop is None else last_stop.broker_epoch
         self.logs: dict[TopicPartition, PartitionLog] = {}
-        #: Damaged logs, never served, and their damage.
+        #: Partitions whose logs are damaged and not served, each with a description of the damage.
         self.quarantined: dict[TopicPartition, CorruptLogError] = {}
         self._quarantined_ids: dict[TopicPartition, uuid.UUID | None] = {}
         self._last_stop = last_stop
@@ -130,9 +132,10 @@ class LogDirectory:
         self._log_starts: dict[TopicPartition, int] = {}
         self._knows_log_starts = True
         self._high_watermarks: dict[TopicPartition, int] = {}
-        #: Logs about to be renamed into here, and the offset to which each will be durable.
+        #: Partitions whose logs are about to be renamed into this directory, each with the offset up to which the log
+        #: will be durable.
         self._expected: dict[TopicPartition, int] = {}
-        #: Checkpoints whose files are out of date, because the disk was full.
+        #: Names of the checkpoints whose files are out of date, because the disk was full.
         self._unwritten: set[str] = set()
         self.compaction = CleanerManager(fs, root)
         self.deleted = DeletedFiles(fs)
@@ -151,11 +154,11 @@ class LogDirectory:
         recovery_threads: int = 1,
         on_progress: OnProgress | None = None,
     ) -> LogDirectory:
-        """Lock the directory and open every log in it; damaged ones go to ``quarantined``.
+        """Lock the directory and open every log in it; damaged logs are listed in ``quarantined``.
 
-        After an unclean stop ``recovery_threads`` logs are scanned at a time. ``on_progress`` is called every few
-        seconds, in any of these threads. Raises InvalidConfigError (not formatted, or of another node or cluster),
-        StorageError (another process has it), OSError.
+        After an unclean stop, ``recovery_threads`` logs are scanned at the same time. ``on_progress`` is called every
+        few seconds, in any of the scanning threads. Raises InvalidConfigError (the directory is not formatted, or
+        belongs to another node or cluster), StorageError (another process has locked the directory), OSError.
         """
         root = root.rstrip("/")
         meta = read_meta(fs, root) if fs.is_directory(root) else None
@@ -203,8 +206,8 @@ class LogDirectory:
             elif match := PARTITION_DIRECTORY.match(name):
                 found[TopicPartition(match[1], int(match[2]))] = path
         if log_starts is None and not found:
-            # Write the checkpoint even without logs: from now on a missing one was lost. Else the first epoch of a copy
-            # of a compacted log, which begins at its first record, would count as its start.
+            # Write the log start checkpoint even without logs, so that a missing file means from now on that it was
+            # lost. Without a checkpoint, a log starts at its first epoch, which is wrong for a copy of a compacted log.
             with _full_disk_left_out(self.root):
                 self._write(LOG_STARTS, self._log_starts)
                 self._knows_log_starts = True
@@ -225,7 +228,8 @@ class LogDirectory:
             for partition, path in found.items():
                 self._open_log(partition, path, meter)
             return
-        # A scan mostly waits for the disk: to read, and to force what the page cache has.
+        # Scan in several threads: a scan mostly waits for the disk, to read and to force the contents of the page
+        # cache.
         pool = ThreadPoolExecutor(threads, thread_name_prefix=f"recovery-{self.root.rpartition('/')[2]}")
         try:
             for opening in [pool.submit(self._open_log, partition, path, meter) for partition, path in found.items()]:
@@ -270,28 +274,28 @@ class LogDirectory:
     # ---------------------------------------------------------------- logs come and go
 
     def get(self, partition: TopicPartition) -> PartitionLog | None:
-        """The partition's log, if this directory has it and it is sound."""
+        """Return the partition's log; None if this directory does not have the log or the log is quarantined."""
         return self.logs.get(partition)
 
     def holdings(self) -> list[tuple[TopicPartition, uuid.UUID | None]]:
-        """Every log in here, also quarantined ones, with its topic's id if known."""
+        """Return every log in this directory, also quarantined logs, with its topic's id if known."""
         return [*((partition, log.topic_id) for partition, log in self.logs.items()), *self._quarantined_ids.items()]
 
     def holds(self, partition: TopicPartition) -> bool:
-        """Whether a log of this partition is in here, sound or quarantined."""
+        """Whether this directory has a log of the partition, sound or quarantined."""
         return partition in self.logs or partition in self.quarantined
 
     def create(self, partition: TopicPartition, topic_id: uuid.UUID, config: LogConfig) -> PartitionLog:
-        """The log of a partition, created if it is missing; durable when this returns. Raises InconsistentTopicIdError
-        (a log of another topic with that name), CorruptLogError (quarantined), OSError."""
+        """Return the log of a partition; a missing log is created, durably. Raises InconsistentTopicIdError (the log
+        belongs to another topic of the same name), CorruptLogError (the log is quarantined), OSError."""
         (outcome,) = self.create_all([(partition, topic_id, config)])
         if isinstance(outcome, HeadraceError):
             raise outcome
         return outcome
 
     def create_all(self, wanted: Sequence[NewLog]) -> list[PartitionLog | HeadraceError]:
-        """``create`` many logs with shared forced writes; returns the log or the error of each. After an OSError some
-        of them may exist; it can be called again."""
+        """Create many logs like ``create``, with shared forced writes; returns the log or the error for each partition.
+        After an OSError some of the logs may exist; the call can be repeated."""
         missing: dict[TopicPartition, NewLog] = {}
         for item in wanted:
             if item[0] not in self.quarantined and item[0] not in self.logs:
@@ -307,11 +311,11 @@ class LogDirectory:
         return outcomes
 
     def _create_missing(self, missing: Mapping[TopicPartition, NewLog]) -> None:
-        # A new log must not inherit the checkpoints of an earlier log of this name.
+        # Clear the checkpoints first: a new log must not inherit the offsets of an earlier log of the same name.
         self._forget(missing.__contains__)
         self.compaction.forget(missing)
         self.compaction.write_pending()
-        # Left over by creations or deletions that a full disk stopped.
+        # Remove entries that were left over by creations or deletions that a full disk stopped.
         left = [partition for partition in missing if self.fs.is_directory(self._path(str(partition)))]
         if left:
             self._remove(dict.fromkeys(left, (0, 0)))
@@ -334,8 +338,8 @@ class LogDirectory:
         return log
 
     def quarantine(self, partition: TopicPartition, error: CorruptLogError) -> bool:
-        """Take a damaged log out of service, leave its files, and mark it: no start serves it before the operator
-        removes the marker. False when it is not in service."""
+        """Take a damaged log out of service, keep its files, and mark its directory: no start serves the log before the
+        operator removes the marker. Returns False when the log is not in service."""
         log = self.logs.pop(partition, None)
         if log is None:
             return False
@@ -355,13 +359,13 @@ class LogDirectory:
         return True
 
     def delete(self, partition: TopicPartition) -> bool:
-        """``delete_all`` for one partition; False when it has no log here."""
+        """Delete one partition's log like ``delete_all``; False when the partition has no log here."""
         return bool(self.delete_all([partition]))
 
     def delete_all(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
-        """Delete logs, also quarantined ones: renamed durably, and removed by ``remove_deleted`` after the topic's
-        file.delete.delay.ms. Current readers finish. Returns those that were here. Writes the checkpoints once for
-        all."""
+        """Delete logs, also quarantined logs. Renames their directories, durably; ``remove_deleted`` removes the files
+        after the topic's file.delete.delay.ms. Running reads finish. Returns the partitions that had a log here. Writes
+        the checkpoints once for all logs."""
         found: dict[TopicPartition, tuple[int, int]] = {}
         for partition in dict.fromkeys(partitions):
             if not self.holds(partition):
@@ -391,7 +395,8 @@ class LogDirectory:
         self.fs.sync_directory(self.root)
         for path, size, delay_ms in gone:
             self._remove_later(path, size, delay_ms)
-        # A full disk must not stop a deletion: ``create`` writes the checkpoints before a log of the same name exists.
+        # Ignore a full disk, which must not stop a deletion: ``create`` writes the checkpoints before a log of the same
+        # name exists.
         with _full_disk_left_out(self.root):
             self._write_unwritten()
         with _full_disk_left_out(self.root):
@@ -401,20 +406,21 @@ class LogDirectory:
         self.deleted.add(path, size, due_ms=self._clock.monotonic_ms() + delay_ms)
 
     def remove_deleted(self, *, everything: bool = False) -> Removed:
-        """Remove files of deleted segments and logs whose delay is over; ``everything``: the disk is full. May take
-        long; any thread, because these files belong to no log."""
+        """Remove files of deleted segments and logs whose delay is over. ``everything``: remove all of them now,
+        because the disk is full. The removal may take long and may run in any thread, because no log uses these
+        files."""
         return self.deleted.remove(None if everything else self._clock.monotonic_ms())
 
     def truncate(self, log: PartitionLog, offset: int) -> None:
-        """``PartitionLog.truncate_to``, with the recovery point lowered first. A log that ends below its recovery point
-        counts as corrupt; one that ends at it counts as flushed, although a kill may precede the forced cut, or its
-        flush may fail."""
+        """Truncate a log like ``PartitionLog.truncate_to``, and lower its recovery point first. A log that ends below
+        its recovery point would count as corrupt. A log that ends exactly at its recovery point would count as flushed,
+        although a crash may come before the cut is durable."""
         self._check_held(log)
         end_offset = log.end_after_truncating(offset)
         self.compaction.truncated(log.topic_partition, end_offset)
         lowered = max(end_offset - 1, 0) if end_offset < log.log_end_offset else end_offset
         known = self._recovery_points.get(log.topic_partition, 0)
-        # (The value in memory may be lower than on the disk, if that was full.)
+        # (The recovery point in memory may be lower than on the disk, if the disk was full.)
         if known > lowered or RECOVERY_POINTS in self._unwritten:
             self._recovery_points[log.topic_partition] = min(known, lowered)
             self._write(RECOVERY_POINTS, self._recovery_points)
@@ -424,13 +430,13 @@ class LogDirectory:
             self._write(LOG_STARTS, self._log_starts)
 
     def restart(self, log: PartitionLog, offset: int) -> None:
-        """Empty a log, durably; its next record gets ``offset``, which may be beyond its end: earlier records are kept
-        elsewhere (a snapshot). A crash leaves the log as it was, truncated, empty at its old start, or done; the caller
-        can repeat it."""
+        """Empty a log, durably; its next record gets ``offset``, which may be beyond the log's end because a snapshot
+        holds the earlier records. A crash leaves the log unchanged, truncated, empty at its old start, or empty at
+        ``offset``; the caller can repeat the call."""
         self._check_held(log)
         partition = log.topic_partition
         self.compaction.truncated(partition, log.log_start_offset)
-        # Else the truncated log would count as damaged.
+        # Lower the recovery point first: otherwise the truncated log would count as damaged.
         if self._recovery_points.get(partition, 0) or RECOVERY_POINTS in self._unwritten:
             self._recovery_points[partition] = 0
             self._write(RECOVERY_POINTS, self._recovery_points)
@@ -442,7 +448,7 @@ class LogDirectory:
         log.restart_at(offset, move_start)
 
     def delete_records(self, log: PartitionLog, before_offset: int) -> int:
-        """Advance the log start, durably, and drop whole segments below it; returns the new log start."""
+        """Advance the log start, durably, and remove whole segments below the new start; returns the new log start."""
         self._check_held(log)
         start = log.delete_records(before_offset)
         if self._log_starts.get(log.topic_partition, 0) < start or LOG_STARTS in self._unwritten:
@@ -450,16 +456,16 @@ class LogDirectory:
             self._write(LOG_STARTS, self._log_starts)
         self._drop(log)
         if start > log.segments[0].base_offset:
-            # A second record of a start that no file name shows: without it, a damaged checkpoint of log starts would
-            # bring deleted records back.
+            # Store the log start in the epoch checkpoint too, where no segment's name shows it. Otherwise a damaged
+            # checkpoint of log starts would bring deleted records back.
             log.epochs.restore(log.epochs.entries)
         return start
 
     def expire(self, verdicts: Iterable[tuple[PartitionLog, Expired]]) -> list[tuple[PartitionLog, Expired]]:
-        """Delete what retention found expired; returns the verdicts that were applied. The new log starts are durable
-        (one write for all logs) before the first file is renamed.
+        """Delete the segments that retention found expired; returns the verdicts that were applied. The new log starts
+        are durable (one write for all logs) before the first file is renamed.
 
-        A log that changed since its verdict keeps what is uncertain: a removed or truncated log is left out, and an
+        A log that changed since its verdict keeps uncertain segments: a removed or truncated log is left out, and an
         active segment with newer records stays.
         """
         done: list[tuple[PartitionLog, Expired]] = []
@@ -505,7 +511,7 @@ class LogDirectory:
         high_watermark: int,
         clean_offset: int | None,
     ) -> None:
-        """Record, durably, the checkpoints of a log that is about to be renamed into here."""
+        """Record, durably, the checkpoints of a log that is about to be renamed into this directory."""
         assert not self.holds(partition), f"{self.root} has a log of {partition} already"
         self._expected[partition] = self._recovery_points[partition] = recovery_point
         self._log_starts[partition] = log_start
@@ -515,13 +521,14 @@ class LogDirectory:
         self.compaction.adopt(partition, clean_offset)
 
     def expect_no_more(self, partition: TopicPartition) -> None:
-        """Undo ``expect``: the log does not come."""
+        """Undo ``expect``, because the log's move to this directory failed."""
         if self._expected.pop(partition, None) is not None:
             self._forget(lambda other: other == partition)
             self.compaction.forget([partition])
 
     def adopt(self, partition: TopicPartition, config: LogConfig, *, end_offset: int) -> PartitionLog:
-        """Open the log that was renamed into here, whole and durable up to its end. CorruptLogError, OSError."""
+        """Open a log that was renamed into this directory; the log is complete and durable up to its end.
+        CorruptLogError, OSError."""
         path = self._path(str(partition))
         self._expected.pop(partition, None)
         try:
@@ -544,37 +551,41 @@ class LogDirectory:
         return log
 
     def release(self, log: PartitionLog) -> None:
-        """Hand the log over to another directory. It stays open for its readers until ``remove_released``; later
-        requests for it here are ignored."""
+        """Hand the log over to another directory. The log stays open for its readers until ``remove_released``; later
+        requests for the log in this directory are ignored."""
         self._check_held(log)
         del self.logs[log.topic_partition]
 
     def release_in_doubt(self, log: PartitionLog) -> None:
-        """``release``, but keeps its checkpoints: the log may still be ours at the next start."""
+        """Release a log like ``release``, but keep its checkpoints: the next start may find that the log still belongs
+        to this directory."""
         self.release(log)
         self._expected[log.topic_partition] = log.recovery_point
 
     def remove_released(self, log: PartitionLog) -> None:
-        """Delete a released log's files, as those of a deleted log."""
+        """Delete the files of a released log, like the files of a deleted log."""
         size = log.size_bytes
         log.close(flush=False)
         self._remove({log.topic_partition: (size, 0)})
 
     def _check_held(self, log: PartitionLog) -> None:
-        """Refuse a change of a log that was deleted meanwhile: a log of the same name would inherit its checkpoints."""
+        """Refuse a change of a log that was deleted meanwhile: a new log of the same name would inherit the
+        checkpoints."""
         if self.logs.get(log.topic_partition) is not log:
             raise log.closed_error()
 
     # ---------------------------------------------------------------- checkpoints
 
     def high_watermark(self, partition: TopicPartition) -> int:
-        """The last checkpointed high watermark, at most the log's end; 0 if there is none."""
+        """Return the last checkpointed high watermark, at most the log's end; 0 if no high watermark was
+        checkpointed."""
         offset = self._high_watermarks.get(partition, 0)
         log = self.logs.get(partition)
         return offset if log is None else min(offset, log.log_end_offset)
 
     def write_high_watermarks(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Checkpoint high watermarks; partitions not named keep theirs, those without a log lose theirs."""
+        """Checkpoint the given high watermarks. Partitions that are not given keep their entries; partitions without a
+        log lose theirs."""
         held = {partition: offset for partition, offset in offsets.items() if partition in self.logs}
         merged = {**self._high_watermarks, **held}
         if merged != self._high_watermarks or HIGH_WATERMARKS in self._unwritten:
@@ -582,7 +593,7 @@ class LogDirectory:
             self._write(HIGH_WATERMARKS, merged)
 
     def write_recovery_points(self) -> None:
-        """Checkpoint the flushed end of each log, where recovery begins. Quarantined logs keep theirs."""
+        """Checkpoint the flushed end of each log as its recovery point. Quarantined logs keep their recovery points."""
         points = {partition: log.recovery_point for partition, log in self.logs.items()}
         for partition in self.quarantined:
             if partition in self._recovery_points:
@@ -593,8 +604,8 @@ class LogDirectory:
             self._write(RECOVERY_POINTS, points)
 
     def close(self, *, broker_epoch: int = -1, clean: bool = True) -> None:
-        """Release the directory. ``clean``: flush and close every log and write the clean shutdown marker, so the next
-        start need not scan; else (after a failure) only close the files."""
+        """Close the directory and release its lock. ``clean``: flush and close every log and write the clean shutdown
+        marker, so the next start need not scan. Otherwise (after a failure), only close the files."""
         try:
             if clean:
                 logs = list(self.logs.values())
@@ -608,7 +619,7 @@ class LogDirectory:
             self._lock.release()
 
     def _forget(self, gone: Callable[[TopicPartition], bool]) -> None:
-        """Drop partitions from the checkpoints: a new log of the same name must not inherit their offsets."""
+        """Remove partitions from the checkpoints, because a new log of the same name must not inherit their offsets."""
         self._drop_entries(gone)
         self._write_unwritten()
 
@@ -643,7 +654,7 @@ class LogDirectory:
 
 
 def _is_rolled(log: PartitionLog) -> bool:
-    """Roll a log; False when the disk lacks room for another segment."""
+    """Seal the log's active segment and begin a new one; False when the disk lacks room for another segment."""
     try:
         log.roll()
     except HeadraceError as error:
@@ -658,7 +669,7 @@ def _is_rolled(log: PartitionLog) -> bool:
 
 @contextlib.contextmanager
 def _full_disk_left_out(root: str) -> Iterator[None]:
-    """Ignore a full disk, and a lack of descriptors."""
+    """Ignore a full disk and a lack of file descriptors."""
     try:
         yield
     except ServerBusyError as error:

@@ -1,8 +1,8 @@
 """Read the files of a log without a broker: the functions behind ``headrace log dump PATH [--deep]``.
 
 ``dump`` yields, in order: a ``FileLine`` for each file, a line for each batch, record (``deep``) or index entry, and a
-``Problem`` for each fault, with file, position, offset and reason. It does not raise for damaged bytes and changes
-nothing. The checks are those of Kafka's DumpLogSegments and of our recovery:
+``Problem`` for each fault, with file, position, offset and reason. ``dump`` raises no error for damaged bytes and
+changes no file. The checks are those of Kafka's DumpLogSegments and of this project's recovery:
 
 * segments: sound headers and CRCs, consecutive offsets, whole batches up to the end of the file; ``deep``: every
   record;
@@ -12,8 +12,8 @@ nothing. The checks are those of Kafka's DumpLogSegments and of our recovery:
 * a directory: each segment begins where the one before it ended; ``leader-epoch-checkpoint`` and ``partition.metadata``
   are readable, and the epochs agree with the batches.
 
-Only the cause is reported: after damage in a segment, its indexes and the next segment are not compared. What the next
-start truncates (``judge`` in recovery.py) is a ``Note``.
+Only the cause is reported: after damage in a segment, its indexes and the next segment are not compared. Bytes that the
+next start would truncate (``judge`` in recovery.py) are reported as a ``Note``.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from .segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, BatchMeta
 
 @dataclass(frozen=True, slots=True)
 class FileLine:
-    """Start of a file."""
+    """The line that begins the dump of a file."""
 
     path: str
     size: int
@@ -55,7 +55,7 @@ class BatchLine:
 
 @dataclass(frozen=True, slots=True)
 class RecordLine:
-    """A record of the batch at ``position`` (``deep``)."""
+    """A record of the batch at ``position``; only a ``deep`` dump has records."""
 
     path: str
     position: int
@@ -64,7 +64,7 @@ class RecordLine:
 
 @dataclass(frozen=True, slots=True)
 class OffsetEntryLine:
-    """An entry of an offset index: ``offset`` is the last one of the batch that starts at ``log_position``."""
+    """An entry of an offset index: ``offset`` is the last offset of the batch that starts at ``log_position``."""
 
     path: str
     number: int
@@ -84,7 +84,7 @@ class TimeEntryLine:
 
 @dataclass(frozen=True, slots=True)
 class ProducerLine:
-    """A producer in a snapshot: its last batch (-1: none) and the start of its open transaction (-1: none)."""
+    """A producer in a producer snapshot: its last batch (-1: none) and the start of its open transaction (-1: none)."""
 
     path: str
     number: int
@@ -100,13 +100,14 @@ class ProducerLine:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A fault. ``position``: byte in the file; ``offset``: the record offset concerned; -1: unknown."""
+    """A fault. A fault in a file. ``position``: byte in the file; ``offset``: offset of the record concerned, -1 if
+    unknown."""
 
     path: str
     position: int
     offset: int
     what: str
-    cure: str = ""  #: What the operator can do.
+    cure: str = ""  #: What the operator can do about the problem.
 
     def __str__(self) -> str:
         position = f", position {self.position}" if self.position >= 0 else ""
@@ -116,7 +117,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Note(Problem):
-    """An irregularity that is no damage: a crash leaves it, and the next start repairs it."""
+    """An irregularity that is no damage: a crash leaves it behind, and the next start repairs it."""
 
 
 _PLACE = re.compile(
@@ -126,7 +127,7 @@ _PLACE = re.compile(
 
 
 def problem_of(error: CorruptLogError, *, path: str) -> Problem:
-    """The Problem for a log's error; ``path`` is used if the error names no place."""
+    """Return the Problem for an error of a log; ``path`` is used if the error names no place."""
     match = _PLACE.match(error.message)
     if match is None:
         return Problem(path, -1, -1, error.message)
@@ -173,11 +174,11 @@ def _partitions(fs: FileSystem, path: str) -> list[str]:
 
 
 def is_last_segment(fs: FileSystem, path: str) -> bool:
-    """Whether this segment is its log's active one."""
+    """Whether this segment is the active segment of its log."""
     return segments_in(fs.listdir(os.path.dirname(path) or "."))[-1:] == [_base_offset(path)]
 
 
-#: Cure for a batch that is whole and wrong, where the next start truncates it.
+#: Advice for a complete batch with a wrong CRC that the next start would truncate.
 WOULD_BE_CUT = (
     "it is above the recovery point, so the broker would take it for a torn tail and cut it when it starts: copy the "
     "file first, if its records were acknowledged"
@@ -185,10 +186,11 @@ WOULD_BE_CUT = (
 
 
 def torn_tail(file: File, found: Scan, *, recovery_point: int, is_last: bool) -> Note | Problem | None:
-    """What the next start truncates from the end of a log; None where it would not. A Note for the trace of a crash, a
-    Problem for a batch that is whole and wrong: it may have rotted after it was acknowledged.
+    """Report the bytes that the next start would truncate from the end of a log; None if it would truncate no bytes.
+    The trace of a crash is a Note. A complete batch with a wrong CRC is a Problem: it may have been damaged after it
+    was acknowledged.
 
-    ``found`` is a scan from the file's beginning. What follows a gap in the offsets is not called torn: without
+    ``found`` is a scan from the file's beginning. Bytes after a gap in the offsets are not called torn, because without
     compaction the gap is damage.
     """
     if found.problem is None:
@@ -284,7 +286,8 @@ def _dump_directory(fs: FileSystem, path: str, deep: bool) -> Iterator[Line]:
 def epochs_beside(
     fs: FileSystem, directory: str, names: Sequence[str]
 ) -> Iterator[FileLine | Problem | tuple[EpochStart, ...]]:
-    """The epochs of a partition's checkpoint, if a checksum confirms them (Kafka's files have none)."""
+    """Return the entries of a partition's epoch checkpoint, if a checksum confirms the file (Kafka's files have
+    none)."""
     if LEADER_EPOCH_FILE not in names:
         return
     path = f"{directory}/{LEADER_EPOCH_FILE}"
@@ -429,7 +432,8 @@ def _dump_snapshot(fs: FileSystem, path: str) -> Iterator[Line]:
 
 
 def snapshot_fault(data: bytes, path: str, error: CorruptLogError) -> Problem:
-    """The fault of a producer snapshot. Rolls do not force them: a crash may leave the last one damaged."""
+    """Describe the fault of a producer snapshot. A roll does not force the snapshot to the disk, so a crash may leave
+    the last snapshot damaged."""
     what = error.message.removeprefix(f"{path}: ")
     if is_torn_snapshot(data):
         return Note(path, 0, -1, what, "nothing to do: the next start takes the producers from the log")
@@ -441,7 +445,7 @@ def _whole(data: bytes, entry: struct.Struct) -> int:
 
 
 def check_index(path: str, data: bytes, base_offset: int, batches: Sequence[BatchMeta] | None) -> Iterator[Problem]:
-    """Check an offset index against its segment's batches (None: no segment)."""
+    """Check an offset index against its segment's batches (None: the segment is missing)."""
     last_offsets, position = {}, 0
     for meta in batches or ():
         last_offsets[position] = meta.last_offset
@@ -469,7 +473,8 @@ def check_index(path: str, data: bytes, base_offset: int, batches: Sequence[Batc
 def check_time_index(
     path: str, data: bytes, base_offset: int, batches: Sequence[BatchMeta] | None
 ) -> Iterator[Problem]:
-    """Check a time index against its segment's batches: each entry is the first batch with a timestamp that large."""
+    """Check a time index against its segment's batches: no batch before the batch of an entry has a timestamp as large
+    as the entry's."""
     ends = [meta.last_offset for meta in batches or ()]
     latest = list(accumulate((meta.max_timestamp_ms for meta in batches or ()), max))
     before = (-1, -1)
@@ -508,8 +513,8 @@ def _batches_of(fs: FileSystem, path: str, suffix: str) -> Sequence[BatchMeta] |
         batches = scan(log, _base_offset(path), check_crc=False).batches
         if any(meta.max_timestamp_ms >= 0 for meta in batches):
             return batches
-        # All batches are empty (compaction kept only their headers), and their timestamps were not read. But the time
-        # index has an entry for them, because every sealed segment has one. So read the timestamps from the headers.
+        # Read the timestamps from the headers, because all batches are empty (compaction kept only their headers) and
+        # ``scan`` ignores the time of an empty batch. The time index still has an entry, as in every sealed segment.
         places = [0, *accumulate(meta.size for meta in batches)]
         headers = [read_header(log.pread(HEADER_BYTES, position)) for position in places[:-1]]
         return [

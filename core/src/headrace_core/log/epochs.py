@@ -1,7 +1,8 @@
 """Leader epochs of a log and their start offsets (KIP-101, KIP-320).
 
-Followers and consumers use them to find where their history diverges from the leader's. Stored in
-``leader-epoch-checkpoint`` in Kafka's format; a lost or torn file is rebuilt from the batches, which name their epochs.
+Followers and consumers use the epochs to find the offset where their history diverges from the leader's history. The
+file ``leader-epoch-checkpoint`` stores the epochs in Kafka's format. A lost or torn file is rebuilt from the batches,
+because each batch names its epoch.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ class EpochStart(NamedTuple):
 
 
 class EpochEnd(NamedTuple):
-    """End of an epoch: the largest known epoch not above the requested one, and one past its last offset."""
+    """End of an epoch: the largest known epoch that is not above the requested epoch, and the offset after its last
+    record."""
 
     epoch: int
     end_offset: int
@@ -39,22 +41,25 @@ UNKNOWN_EPOCH_END = EpochEnd(NO_EPOCH, -1)
 
 
 class LeaderEpochs:
-    """Entries ascending in epoch and offset. The tuple is replaced whole, so other threads read a consistent one."""
+    """A log's leader epochs, in ascending order of epoch and start offset. The tuple ``entries`` is replaced as a
+    whole, so other threads always read consistent entries."""
 
     def __init__(self, fs: FileSystem, directory: str) -> None:
         self._fs = fs
         self._path = f"{directory}/{LEADER_EPOCH_FILE}"
         self.entries: tuple[EpochStart, ...] = ()
-        #: Whether the entries are complete, so that each batch must have the epoch that they say. False for a file
-        #: without checksum: Kafka wrote it, and after a crash it may lack an entry. Later entries get no checksum
-        #: either, until all are rebuilt from the batches.
+        #: Whether the entries are complete, so that each batch must have the epoch that the entries name for its
+        #: offset. False for a file without checksum: Kafka wrote that file, and after a crash it may lack an entry. A
+        #: file with later entries gets no checksum either, until all entries are rebuilt from the batches.
         self.is_checksummed = True
-        self._stored: tuple[EpochStart, ...] | None = ()  #: The file's entries; None: unreadable.
-        #: The file still has epochs that were cut off the log: it is written before the next batch is (``catch_up``).
+        self._stored: tuple[EpochStart, ...] | None = ()  #: The entries in the file; None: the file is unreadable.
+        #: Whether the file still has epochs that were cut off the log. ``catch_up`` writes the file before the next
+        #: batch is written.
         self._is_behind = False
 
     def load(self) -> bool:
-        """Read the checkpoint; False (and empty) when it is missing or damaged, and must be rebuilt."""
+        """Read the checkpoint. When the file is missing or damaged, return False without entries: the checkpoint must
+        be rebuilt."""
         found = load_checkpoint(self._fs, self._path)
         self.entries = ()
         self._stored = None if self._fs.exists(self._path) else ()
@@ -71,18 +76,19 @@ class LeaderEpochs:
 
     @property
     def latest_epoch(self) -> int:
-        """Epoch of the last record; -1: none."""
+        """Leader epoch of the last record; -1 without entries."""
         return self.entries[-1].epoch if self.entries else NO_EPOCH
 
     def assign(self, epoch: int, start_offset: int) -> None:
-        """Start ``epoch`` at ``start_offset``; durable when this returns. No effect for a known epoch, unless this
-        start is lower: the batches before it, in the same turn, met a full disk."""
+        """Record that ``epoch`` starts at ``start_offset``; the entry is durable when this returns. No effect for a
+        known epoch, unless ``start_offset`` is lower: then earlier batches of the epoch could not be written to a full
+        disk."""
         latest, start = self.entries[-1] if self.entries else (NO_EPOCH, start_offset)
         if epoch > latest or (epoch == latest and start_offset < start):
             self.replace(with_epoch(self.entries, EpochStart(epoch, start_offset)))
 
     def replace(self, entries: Iterable[EpochStart]) -> None:
-        """Sets all entries, durably."""
+        """Set all entries, durably."""
         entries = tuple(entries)
         if entries != self._stored:
             lines = [f"{entry.epoch} {entry.start_offset}" for entry in entries]
@@ -92,8 +98,8 @@ class LeaderEpochs:
         self._is_behind = False
 
     def restore(self, entries: Iterable[EpochStart]) -> None:
-        """``replace`` while a log is opened: ignores a full disk. The next change writes the file, and an earlier start
-        finds the same entries again."""
+        """Set all entries like ``replace``, but ignore a full disk; used while a log is opened. The next change writes
+        the file; if the log is opened again before that, it finds the same entries again."""
         entries = tuple(entries)
         try:
             self.replace(entries)
@@ -104,13 +110,14 @@ class LeaderEpochs:
             self.entries = entries
 
     def made_anew(self) -> None:
-        """Announce that the next entries come from all batches of the log."""
+        """Declare that the next entries are rebuilt from all batches of the log, so the file may get a checksum."""
         if not self.is_checksummed:
             self.is_checksummed, self._stored = True, None
 
     def truncate_from_end(self, end_offset: int) -> None:
-        """The log now ends at ``end_offset``. Without room or a descriptor for the file, the file follows before the
-        next batch. A crash before that does no harm: opening the log cuts the epochs at its end, too."""
+        """Remove epochs that start at or after ``end_offset``, the log's new end. If the file cannot be written for
+        lack of room or descriptors, it is written before the next batch. A crash before that does no harm, because
+        opening the log also cuts the epochs at the log's end."""
         entries = tuple(entry for entry in self.entries if entry.start_offset < end_offset)
         try:
             self.replace(entries)
@@ -121,13 +128,15 @@ class LeaderEpochs:
             self.entries, self._is_behind = entries, True
 
     def catch_up(self) -> None:
-        """A batch is about to be appended: the file must have lost the epochs that were cut off the log, durably."""
+        """Write a file that is behind. Called before each append: the file must not keep epochs that were cut off the
+        log."""
         if self._is_behind:
             self.replace(self.entries)
 
     def truncate_from_start(self, start_offset: int) -> None:
-        """Cut the entries at ``start_offset``, the new log start: the epoch that holds it is kept, and starts there.
-        The next change writes the file; opening the log repeats this, so retention forces no file."""
+        """Cut the entries at ``start_offset``, the new log start. The epoch that contains ``start_offset`` is kept and
+        starts there. The next change writes the file; opening the log repeats the cut, so retention need not force the
+        file."""
         below = [entry for entry in self.entries if entry.start_offset <= start_offset]
         kept = [entry for entry in self.entries if entry.start_offset > start_offset]
         if below:
@@ -135,12 +144,12 @@ class LeaderEpochs:
         self.entries = tuple(kept)
 
     def epoch_of(self, offset: int) -> int:
-        """The epoch of the record at ``offset``; -1 when unknown."""
+        """Return the leader epoch of the record at ``offset``; -1 when unknown."""
         found = bisect_right(self.entries, offset, key=lambda entry: entry.start_offset) - 1
         return self.entries[found].epoch if found >= 0 else NO_EPOCH
 
     def end_of(self, epoch: int, log_end_offset: int) -> EpochEnd:
-        """End of ``epoch``, as in Kafka's LeaderEpochFileCache."""
+        """Return the end of ``epoch`` by the rules of Kafka's LeaderEpochFileCache."""
         entries = self.entries
         if epoch < 0 or not entries or epoch > entries[-1].epoch:
             return UNKNOWN_EPOCH_END
@@ -152,14 +161,14 @@ class LeaderEpochs:
         return EpochEnd(entries[above - 1].epoch, entries[above].start_offset)
 
     def known_end_of(self, epoch: int, log_end_offset: int) -> EpochEnd:
-        """``end_of``, but UNKNOWN_EPOCH_END for an epoch below the first entry."""
+        """Return ``end_of(epoch)``, but UNKNOWN_EPOCH_END for an epoch below the first entry."""
         if self.entries and epoch < self.entries[0].epoch:
             return UNKNOWN_EPOCH_END
         return self.end_of(epoch, log_end_offset)
 
 
 def parse_epochs(rows: Iterable[Sequence[str]]) -> tuple[EpochStart, ...]:
-    """The entries of a checkpoint of epochs; ValueError names the first that is invalid or out of order."""
+    """Parse the entries of an epoch checkpoint; ValueError names the first entry that is invalid or out of order."""
     entries: list[EpochStart] = []
     for number, row in enumerate(rows):
         try:
@@ -173,5 +182,6 @@ def parse_epochs(rows: Iterable[Sequence[str]]) -> tuple[EpochStart, ...]:
 
 
 def with_epoch(entries: tuple[EpochStart, ...], new: EpochStart) -> tuple[EpochStart, ...]:
-    """``entries`` with one more; removes entries that start at or after it, which never had a record."""
+    """Return ``entries`` with the entry ``new``. Entries that start at or after ``new`` are removed, because they never
+    had a record."""
     return (*(entry for entry in entries if entry.start_offset < new.start_offset and entry.epoch < new.epoch), new)

@@ -1,21 +1,24 @@
-"""Fence writers of a shard: a coordinator may append until another one has a larger epoch (decision 13).
+"""Fence coordinators that write to a shard: a coordinator may append until another coordinator has a larger shard epoch
+(decision 13).
 
-A shard is a partition of ``__consumer_offsets`` or ``__transaction_state``. Each new owner has a larger epoch than all
-before. A paused coordinator may continue to write, and the partition's leader may not know the new owner either. So the
-log itself decides:
+A shard is a partition of ``__consumer_offsets`` or ``__transaction_state``. Each new owner of a shard has a larger
+epoch than all owners before. A paused coordinator may continue to write, and the partition's leader may not know the
+new owner. So the log itself decides:
 
     every batch of a shard carries its writer's epoch        producer id -1, base sequence = epoch
     an append of a smaller one is refused                    FencedShardEpochError, final
     so epochs never fall along the log                       the last batch that carries one has the largest
     so a new leader finds it at the end of the log           no file beside the log that could be lost alone
 
-Readers of Kafka's format ignore a base sequence without a producer id. Compaction keeps that number, and the header of
-the last batch of what it replaces. A truncated claim, which was never committed, fences no writer: its coordinator was
-not confirmed as owner, and claims the shard again.
+Readers of Kafka's format ignore a base sequence without a producer id. Compaction keeps the base sequence, and the
+header of the last batch in each group of segments that it replaces. A claim is the first record of a shard's new owner.
+A claim that was truncated before it was committed fences no coordinator: its coordinator was not confirmed as owner,
+and claims the shard again.
 
-``expected_end`` is the second condition: the append is refused when another one came in between
-(UnexpectedLogEndError): another coordinator's claim, or an own append whose answer was lost. It also holds where the
-log was emptied, and its epochs with it. (KAFKA-4362: the old coordinator still wrote.)
+``expected_end`` is the second condition: UnexpectedLogEndError refuses an append when another append came in between.
+That other append may be another coordinator's claim, or the same coordinator's append whose response was lost. The
+condition also protects a log that was emptied and so lost its shard epochs. (In KAFKA-4362 the old coordinator could
+still write.)
 """
 
 from __future__ import annotations
@@ -28,19 +31,22 @@ from ..records import BatchHeader
 from ..types import TopicPartition
 from .segment import LogSegment
 
-NO_SHARD_EPOCH = -1  #: Epoch of a log whose batches carry none; smaller than all others.
-_WINDOW_BYTES = 64 * 1024  #: Bytes searched at once, from the end of a segment towards its beginning.
+NO_SHARD_EPOCH = -1  #: Shard epoch of a log whose batches carry no shard epoch; smaller than all shard epochs.
+#: Bytes that one step of the backward search reads, from a segment's end towards its beginning.
+_WINDOW_BYTES = 64 * 1024
 
 
 class Fence(NamedTuple):
-    """Append only if the log has no larger shard epoch, and, unless None, only if it ends at ``expected_end``."""
+    """Conditions of an append: the log has no larger shard epoch, and the log ends at ``expected_end`` (None:
+    anywhere)."""
 
     epoch: int
     expected_end: int | None = None
 
 
 class KnownEpoch(NamedTuple):
-    """The largest shard epoch of a log when it ended at ``end`` and had been truncated ``cuts`` times."""
+    """The largest shard epoch of a log, valid while the log ends at ``end`` and its count of truncations is
+    ``cuts``."""
 
     epoch: int
     end: int
@@ -48,12 +54,12 @@ class KnownEpoch(NamedTuple):
 
 
 def epoch_of(header: BatchHeader) -> int:
-    """The shard epoch that a batch carries; NO_SHARD_EPOCH for one of a producer, or of a client."""
+    """Return the shard epoch that a batch carries; NO_SHARD_EPOCH for a batch of a producer."""
     return max(header.base_sequence, NO_SHARD_EPOCH) if header.producer_id < 0 else NO_SHARD_EPOCH
 
 
 def check_stamps(headers: Iterable[BatchHeader], fence: Fence, partition: TopicPartition) -> None:
-    """Raise InvalidRequestError unless every batch carries the fence's epoch, by which the log is searched."""
+    """Raise InvalidRequestError unless every batch carries the fence's epoch: later searches of the log rely on it."""
     if fence.epoch < 0:
         raise InvalidRequestError(f"{partition}: shard_epoch={fence.epoch}: must not be negative")
     for header in headers:
@@ -81,8 +87,8 @@ def check_fence(fence: Fence, largest_epoch: int, end: int, partition: TopicPart
 
 
 def largest_epoch(segments: Sequence[LogSegment]) -> int:
-    """The largest shard epoch in a log: the last one. Reads headers backwards, some KiB of a shard's log.
-    CorruptLogError, OSError."""
+    """Find the largest shard epoch in a log, which is the last one. Reads batch headers from the end backwards, some
+    KiB in a shard's log. CorruptLogError, OSError."""
     for segment in reversed(segments):
         was_loaded = segment.index.is_loaded
         end = segment.size

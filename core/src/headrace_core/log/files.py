@@ -1,15 +1,15 @@
 """The file system as an argument: the interface that the log needs, and the real one.
 
-The log never uses ``os`` itself. Its ``FileSystem`` is the machine's (``RealFileSystem``), or one in memory that can
-crash, lose unsynced bytes, tear writes and fail on demand (``headrace_core.testing.crashing_fs``). So crash tests run
-the production code.
+The log never calls ``os`` itself. Its ``FileSystem`` is the machine's (``RealFileSystem``) or a simulated one
+(``headrace_core.testing.crashing_fs``). The simulated one is in memory and can crash, lose unsynced bytes, tear writes
+and fail on demand, so crash tests run the production code.
 
 Two rules of POSIX shape the interface:
 
 * bytes are durable after ``File.sync`` (fdatasync), not after a write;
 * a *name* (created, renamed, unlinked) is durable after ``sync_directory`` of the directory that holds it.
 
-Failures are OSError with the usual errno; the caller decides what they mean.
+Failed calls raise OSError with the usual errno; the caller decides what the failure means.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ except ImportError:  # not compiled: one after the other
 
 Buffer = bytes | bytearray | memoryview
 
-NO_SPACE = (errno.ENOSPC, errno.EDQUOT)  #: A full disk or quota: the errors that are not final.
-IOV_MAX = 1024  #: Linux takes at most this many buffers in one writev.
+#: Error numbers of a full disk or quota: after these errors the disk is still usable.
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+IOV_MAX = 1024  #: Linux accepts at most this many buffers in one writev.
 _FALLOC_FL_KEEP_SIZE = 1
 _SYNC_FILE_RANGE_WRITE = 2
 _PROBE_STEP_BYTES = 64 * 1024
@@ -39,43 +40,45 @@ _DIRECTORIES_AT_ONCE = 64
 
 
 class File(Protocol):
-    """An open file. Positions are explicit, so readers and the writer share it without seeking."""
+    """An open file. Calls name their positions, so readers and the writer share one open file without seeking."""
 
     @property
     def path(self) -> str:
-        """The path it was opened by."""
+        """The path by which the file was opened."""
 
     def size(self) -> int:
-        """Bytes in the file."""
+        """Size of the file in bytes."""
 
     def pread(self, size: int, position: int) -> bytes:
-        """Up to ``size`` bytes from ``position``; fewer only at the end of the file."""
+        """Read ``size`` bytes from ``position``; fewer only at the end of the file."""
 
     def is_cached(self, size: int, position: int) -> bool:
-        """Whether reading these bytes will (very likely) not wait for the disk. A hint: wrong is only slow."""
+        """Whether reading these bytes will (very likely) not wait for the disk. This is a hint: a wrong answer only
+        costs time."""
 
     def pwritev(self, buffers: Sequence[Buffer], position: int) -> int:
-        """Write all buffers in order at ``position``; returns the number of bytes. On OSError a part may have been
-        written: the caller cleans up."""
+        """Write all buffers in order at ``position``; returns the number of bytes. After an OSError a part may have
+        been written, which the caller removes."""
 
     def truncate(self, size: int) -> None:
-        """Cut (or zero-fill) the file to ``size``, and free what was preallocated beyond it."""
+        """Cut (or zero-fill) the file to ``size``, and free the blocks preallocated beyond ``size``."""
 
     def sync(self) -> None:
-        """fdatasync: every byte written before is durable. A failure is final: never retry it."""
+        """Call fdatasync: all bytes written before are durable when this returns. A failed sync is final and must not
+        be retried."""
 
     def start_writeback(self, position: int, size: int) -> None:
         """Start writing these bytes to the disk, for a ``sync`` that follows soon. A hint."""
 
     def preallocate(self, position: int, size: int) -> None:
-        """Reserve blocks without changing the file's size. No effect where the file system cannot."""
+        """Reserve blocks without changing the file's size. No effect on a file system that cannot reserve blocks."""
 
     def close(self) -> None:
         """Close the descriptor. Idempotent."""
 
 
 class Lock(Protocol):
-    """An exclusive advisory lock, held until released (or the process ends)."""
+    """An exclusive advisory lock, held until ``release`` or the end of the process."""
 
     def release(self) -> None:
         """Release the lock. Idempotent."""
@@ -85,20 +88,20 @@ class FileSystem(Protocol):
     """A tree of directories and files. Paths are strings with '/'."""
 
     def open(self, path: str, *, write: bool = False, create: bool = False) -> File:
-        """Open a file; ``create`` creates a missing one (its name is durable after ``sync_directory``)."""
+        """Open a file; ``create`` creates a missing file, whose name is durable after ``sync_directory``."""
 
     def open_lazily(self, path: str, *, create: bool = False) -> File:
-        """``open`` for reading and writing, but the descriptor may be opened at the first use and closed between uses
-        (``descriptors.DescriptorCache``): for files that are kept for long."""
+        """Open a long-lived file for reading and writing. Its descriptor may be opened at the first use and closed
+        between uses (``descriptors.DescriptorCache``)."""
 
     def file_size(self, path: str) -> int:
-        """Bytes in a file, without opening it; FileNotFoundError when it is missing."""
+        """Return a file's size in bytes without opening the file; FileNotFoundError when the file is missing."""
 
     def modified_ms(self, path: str) -> int:
-        """When a file was last written (wall clock, ms); FileNotFoundError when it is missing."""
+        """Return the time when a file was last written (wall clock, ms); FileNotFoundError when the file is missing."""
 
     def set_modified_ms(self, path: str, time_ms: int) -> None:
-        """Set a file's modification time, for a file made from an older one."""
+        """Set a file's modification time; used for a file that replaces an older file."""
 
     def exists(self, path: str) -> bool:
         """Is there a file or directory of this name?"""
@@ -110,13 +113,13 @@ class FileSystem(Protocol):
         """Names in a directory, sorted."""
 
     def mkdir(self, path: str) -> None:
-        """Create one directory; FileExistsError when it exists."""
+        """Create one directory; FileExistsError when the directory exists."""
 
     def rmdir(self, path: str) -> None:
         """Remove an empty directory."""
 
     def unlink(self, path: str) -> None:
-        """Remove a file's name; open descriptors stay valid."""
+        """Remove a file's name; open descriptors of the file stay valid."""
 
     def rename(self, old: str, new: str) -> None:
         """Rename within one directory, replacing the target; atomic, also in a crash."""
@@ -125,24 +128,26 @@ class FileSystem(Protocol):
         """fsync a directory: makes the names in it durable."""
 
     def sync_directories(self, paths: Sequence[str]) -> None:
-        """``sync_directory`` of several, at the same time where that is faster."""
+        """Sync several directories, at the same time where that is faster."""
 
     def sync_files(self, files: Sequence[File]) -> None:
-        """``File.sync`` several files, at the same time where that is faster; returns when all are durable. One failure
-        is final for all: OSError."""
+        """Sync several files, at the same time where that is faster; returns when all files are durable. OSError after
+        a failure of any file is final for all files."""
 
     def lock(self, path: str) -> Lock:
-        """Create the file if need be and lock it exclusively; BlockingIOError when another process holds it."""
+        """Lock a file exclusively, and create the file if it is missing; BlockingIOError when another process holds the
+        lock."""
 
     def free_bytes(self, path: str) -> int:
-        """Bytes that can still be written on the disk of ``path``."""
+        """Return the bytes that can still be written on the disk of ``path``."""
 
     def total_bytes(self, path: str) -> int:
-        """The size of the disk of ``path``."""
+        """Return the size in bytes of the disk of ``path``."""
 
 
 class RealFile:
-    """A file with a descriptor, which closes with the last reference: readers may keep a deleted file."""
+    """An open file whose descriptor closes with the last reference to this object, so readers can keep a deleted
+    file."""
 
     __slots__ = ("_fd", "path")
 
@@ -216,7 +221,7 @@ class RealFile:
             _sync_file_range(self._fd, position, size, _SYNC_FILE_RANGE_WRITE)
 
     def drop_cache(self, size: int, position: int) -> None:
-        """Drop these bytes from the page cache, after a background read. A hint."""
+        """Drop a range of bytes from the page cache, after a background read. A hint."""
         with contextlib.suppress(OSError):
             os.posix_fadvise(self._fd, position, size, os.POSIX_FADV_DONTNEED)
 
@@ -300,7 +305,7 @@ class RealFileSystem:
             return
         for first in range(0, len(paths), _DIRECTORIES_AT_ONCE):
             some = paths[first : first + _DIRECTORIES_AT_ONCE]
-            # A directory has nothing that fdatasync leaves out: its names are its data.
+            # fdatasync is enough for a directory, because the names are the directory's data.
             self.sync_files(
                 [RealFile(path, os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) for path in some]
             )
@@ -337,7 +342,7 @@ _FileCall = Callable[[int, int, int, int], int]
 
 
 def _libc(name: str, *types: type) -> _FileCall | None:
-    """A function of the C library that Python does not expose; None where it is missing (both are optional)."""
+    """Return a function of the C library that Python does not expose; None where the C library lacks the function."""
     try:
         function = getattr(ctypes.CDLL(None, use_errno=True), name)
     except (OSError, AttributeError):
@@ -347,14 +352,14 @@ def _libc(name: str, *types: type) -> _FileCall | None:
     return cast("_FileCall", function)
 
 
-# posix_fallocate, which Python has, would grow the file, with zeros in its tail.
+# Python's posix_fallocate is not used: it would grow the file, with zeros at the end.
 _fallocate = _libc("fallocate", ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
 _sync_file_range = _libc("sync_file_range", ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
 
 
 @contextlib.contextmanager
 def full_disk_tolerated() -> Iterator[None]:
-    """Ignore a full disk, for writes that can be left out or repeated later."""
+    """Ignore an OSError for a full disk, for writes that can be left out or repeated later."""
     try:
         yield
     except OSError as error:
@@ -371,14 +376,14 @@ def read_file(fs: FileSystem, path: str) -> bytes:
 
 
 def write_file_atomically(fs: FileSystem, path: str, data: bytes) -> None:
-    """Replace a small file so that a crash leaves the old bytes or the new ones: new file, fsync, rename, fsync of the
-    directory. The new bytes are durable when this returns."""
+    """Replace a small file so that a crash leaves either the old bytes or the new bytes: write a new file, fsync,
+    rename, fsync the directory. The new bytes are durable when this returns."""
     write_files_atomically(fs, [(path, data)])
 
 
 def write_files_atomically(fs: FileSystem, files: Sequence[tuple[str, bytes]], *, sync_names: bool = True) -> None:
-    """``write_file_atomically`` for several (path, bytes), forced together. Without ``sync_names`` the caller syncs the
-    directories to make the new names durable."""
+    """Replace several files, given as (path, bytes), like ``write_file_atomically``, and force them together. Without
+    ``sync_names`` the caller must sync the directories to make the new names durable."""
     temporary: list[File] = []
     try:
         for path, data in files:
@@ -410,7 +415,7 @@ def remove_tree(fs: FileSystem, path: str) -> None:
 
 
 def make_directories(fs: FileSystem, path: str) -> None:
-    """mkdir -p, each new name durable when this returns."""
+    """Create a directory and its parents; each new name is durable when this returns."""
     if path in ("", "/", ".") or fs.is_directory(path):
         return
     parent = path.rpartition("/")[0] or ("/" if path.startswith("/") else ".")

@@ -3,7 +3,7 @@
     .index      relative offset u32, position u32     (8 bytes)
     .timeindex  timestamp i64, relative offset u32    (12 bytes)
 
-All big-endian; offsets are relative to the segment's base offset. As Kafka writes them:
+All fields are big-endian; offsets are relative to the segment's base offset. The entries are those that Kafka writes:
 
 * an offset entry is (last offset of a batch, position where that batch starts), one for about every
   ``index.interval.bytes`` of log. ``entry_below(offset)`` gives a place at or before the batch that holds the offset;
@@ -11,10 +11,10 @@ All big-endian; offsets are relative to the segment's base offset. As Kafka writ
   and once more when the segment is sealed, only while the timestamp grows. So a sealed segment's last entry is its
   largest timestamp.
 
-Entries live in compact arrays that only grow while the segment is written, so other threads may search them at any
-time. They are written to the file in groups: an index can be rebuilt from the log, so nothing depends on its
-durability. The file is never padded with zeros (the cause of KAFKA-10207). The arrays of a sealed segment are loaded on
-first use.
+In memory, entries are in compact arrays that only grow while the segment is written, so other threads may search an
+index at any time. Entries are written to the file in groups: an index can be rebuilt from the log, so no record is lost
+with index entries. The file is never padded with zeros (the cause of KAFKA-10207). The arrays of a sealed segment are
+loaded on first use.
 """
 
 from __future__ import annotations
@@ -34,27 +34,29 @@ from .files import File, FileSystem, full_disk_tolerated, read_file
 OFFSET_ENTRY = struct.Struct(">II")
 TIME_ENTRY = struct.Struct(">qI")
 RELATIVE_OFFSET_MAX = 2**31 - 1
-#: Entries pending in memory (the file is opened for each write); a start rebuilds lost ones.
+#: Number of entries collected in memory before a write, because the file is opened for each write. A start rebuilds
+#: lost entries.
 _ENTRIES_PER_WRITE = 256
 
 
 class TimestampOffset(NamedTuple):
-    """A timestamp (-1: none) and the offset that goes with it."""
+    """An entry of a time index: a timestamp (-1: none) and the offset of the batch with this timestamp."""
 
     timestamp_ms: int
     offset: int
 
 
 class IndexEntry(NamedTuple):
-    """An entry of an offset index: a batch's position and its last offset; (0, -1) where none is low enough."""
+    """An entry of an offset index: a batch's position and its last offset. (0, -1) stands for the start of the segment,
+    when no entry is low enough."""
 
     position: int
     last_offset: int
 
 
 class _IndexFile:
-    """The file of an index, written in groups and open only while it is written or synced: an idle partition holds no
-    descriptor for its indexes, and a stop syncs only changed ones."""
+    """The file of an index, to which entries are written in groups. The file is open only during a write or a sync, so
+    an idle partition holds no descriptors for its indexes. A stop syncs only changed index files."""
 
     __slots__ = ("_entry_bytes", "_fs", "_pending", "_size", "_syncing", "_unsynced", "path")
 
@@ -64,7 +66,8 @@ class _IndexFile:
         self._entry_bytes = entry_bytes
         self._size = 0
         self._pending: bytearray | None = None
-        #: Changed since the last sync. An earlier process synced its changes, or the start rebuilds them.
+        #: Whether the file changed since its last sync by this process. Earlier processes synced their changes, or the
+        #: start rebuilds the index.
         self._unsynced = False
         self._syncing: File | None = None
 
@@ -82,7 +85,7 @@ class _IndexFile:
             pending = self._pending = bytearray()
         pending += entry
         if len(pending) >= _ENTRIES_PER_WRITE * self._entry_bytes:
-            # The batch is in the log already: its entry waits for room, or for a descriptor.
+            # Keep the entry pending if the disk is full or no descriptor is free: the batch is in the log already.
             with full_disk_tolerated(), contextlib.suppress(ServerBusyError):
                 self.write()
 
@@ -131,7 +134,7 @@ class _IndexFile:
         self._pending, self._size = None, 0
 
     def sync(self) -> None:
-        """Make all that was ever written to the file durable, also by an earlier process."""
+        """Make all bytes of the file durable, also bytes that an earlier process wrote."""
         file = self.begin_sync()
         if file is None:
             return
@@ -143,8 +146,8 @@ class _IndexFile:
             self.end_sync(durable=durable)
 
     def begin_sync(self) -> File | None:
-        """The file with all entries written, for a caller that syncs several files together and then calls
-        ``end_sync``; None: unchanged since the last sync."""
+        """Write all pending entries and return the file, for a caller that syncs several files together and then calls
+        ``end_sync``. None: the file is unchanged since its last sync."""
         if not self._unsynced and not self._pending:
             return None
         file = self._syncing = self._open()
@@ -160,7 +163,7 @@ class _IndexFile:
             self._unsynced = not durable
 
     def close(self) -> None:
-        """Drop pending entries: the file's name may become another's, and is not used from here on."""
+        """Drop pending entries. The file is not used from here on, because another file may take its name."""
         self._pending = None
 
     def _change(self, change: Callable[[File], None]) -> None:
@@ -179,11 +182,11 @@ _NO_ENTRY = IndexEntry(0, -1)
 
 
 class _SparseIndex:
-    """Base of both indexes: two columns in memory, loaded on first use, and their file."""
+    """Base class of both indexes: two columns in memory, loaded on first use, and the index file."""
 
     _entry: struct.Struct
     _column_types: tuple[str, str]
-    _kept_for_seal = 0  #: Entries that only ``sealing`` may take, as in Kafka.
+    _kept_for_seal = 0  #: Number of entries reserved for ``sealing``, as in Kafka.
 
     def __init__(self, fs: FileSystem, path: str, base_offset: int, size_max_bytes: int) -> None:
         self.base_offset = base_offset
@@ -200,7 +203,7 @@ class _SparseIndex:
         self.file.create()
 
     def begin_empty(self) -> None:
-        """Start with a file known to be empty."""
+        """Start with no entries, for a file that is known to be empty."""
         first, second = self._column_types
         self._entries = (array(first), array(second))
 
@@ -210,14 +213,15 @@ class _SparseIndex:
         self.file.replace(b"")
 
     def loaded(self) -> tuple[array[int], array[int]]:
-        """The columns, read from the file if need be. CorruptLogError for a file that is no index."""
+        """Return the columns; reads the file if they are not loaded. Raises CorruptLogError for a file that is no
+        index."""
         entries = self._entries
         if entries is None:
             entries = self._entries = self._parse(self.file.load(), self.file.path)
         return entries
 
     def unload(self) -> None:
-        """Free the columns of a sealed segment; the next use loads them."""
+        """Free the columns of a sealed segment; the next use of the index loads them."""
         self._entries = None
 
     @property
@@ -233,7 +237,8 @@ class _SparseIndex:
 
 
 class OffsetIndex(_SparseIndex):
-    """Offset -> position, as columns of relative offsets and positions. ``size_max_bytes``: ``segment.index.bytes``."""
+    """Index from offsets to positions, as columns of relative offsets and positions. ``size_max_bytes``:
+    ``segment.index.bytes``."""
 
     _entry = OFFSET_ENTRY
     _column_types = ("I", "I")
@@ -243,15 +248,14 @@ class OffsetIndex(_SparseIndex):
         return parse_offset_entries(data, path)
 
     def keep_in_memory(self, entries: list[tuple[int, int]]) -> None:
-        """Use these (offset, position) entries in place of a damaged file, which stays untouched."""
+        """Use the given (offset, position) entries in place of a damaged index file, which stays unchanged."""
         self._entries = (
             array("I", [offset - self.base_offset for offset, _ in entries]),
             array("I", [position for _, position in entries]),
         )
 
     def append(self, offset: int, position: int) -> None:
-        """Add an entry: ``offset`` (a batch's last) is in the batch at ``position``. No effect when the index is
-        full."""
+        """Add an entry: the batch at ``position`` has the last offset ``offset``. No effect when the index is full."""
         offsets, positions = self.loaded()
         relative = offset - self.base_offset
         if len(offsets) >= self.entries_max:
@@ -269,15 +273,16 @@ class OffsetIndex(_SparseIndex):
         self.file.truncate(keep)
 
     def entry_below(self, offset: int) -> IndexEntry:
-        """The last entry at or below ``offset``, unchecked against the log; (0, -1) if there is none."""
+        """Return the last entry at or below ``offset``, not compared with the log; (0, -1) if no entry is low
+        enough."""
         offsets, positions = self.loaded()
         found = bisect_right(offsets, offset - self.base_offset) - 1 if offset >= self.base_offset else -1
         return IndexEntry(positions[found], self.base_offset + offsets[found]) if found >= 0 else _NO_ENTRY
 
     def entry_before(self, position: int) -> IndexEntry:
-        """The last entry at or below ``position``."""
+        """Return the last entry at or below ``position``."""
         offsets, positions = self.loaded()
-        # The writer publishes a position before its offset: ignore positions without one.
+        # Ignore positions without an offset: the writer publishes a position before its offset.
         found = bisect_right(positions, position, 0, len(offsets)) - 1
         return IndexEntry(positions[found], self.base_offset + offsets[found]) if found >= 0 else _NO_ENTRY
 
@@ -287,7 +292,7 @@ class OffsetIndex(_SparseIndex):
 
 
 class TimeIndex(_SparseIndex):
-    """Timestamp -> offset, as columns of timestamps and relative offsets."""
+    """Index from timestamps to offsets, as columns of timestamps and relative offsets."""
 
     _entry = TIME_ENTRY
     _column_types = ("q", "I")
@@ -298,14 +303,15 @@ class TimeIndex(_SparseIndex):
         return parse_time_entries(data, path)
 
     def keep_in_memory(self, entries: list[TimestampOffset]) -> None:
-        """Use these entries in place of a damaged file, which stays untouched."""
+        """Use the given entries in place of a damaged index file, which stays unchanged."""
         self._entries = (
             array("q", [entry.timestamp_ms for entry in entries]),
             array("I", [entry.offset - self.base_offset for entry in entries]),
         )
 
     def maybe_append(self, timestamp_ms: int, offset: int, *, sealing: bool = False) -> None:
-        """Add an entry if the timestamp is larger than the last one's; when full, only for the sealing."""
+        """Add an entry if its timestamp is larger than that of the last entry. The last free entry is kept for
+        ``sealing``."""
         timestamps, offsets = self.loaded()
         if timestamp_ms < 0 or (timestamps and timestamp_ms <= timestamps[-1]):
             return
@@ -324,7 +330,8 @@ class TimeIndex(_SparseIndex):
         self.file.truncate(keep)
 
     def entries_around(self, timestamp_ms: int) -> tuple[TimestampOffset, TimestampOffset]:
-        """The last entry at or below ``timestamp_ms``, and the one before it; (-1, base offset) for a missing one."""
+        """Return the entry before the last entry at or below ``timestamp_ms``, then that last entry; (-1, base offset)
+        stands for a missing entry."""
         timestamps, offsets = self.loaded()
         found = bisect_right(timestamps, timestamp_ms) - 1
         none = TimestampOffset(-1, self.base_offset)
@@ -334,7 +341,7 @@ class TimeIndex(_SparseIndex):
         return before, TimestampOffset(timestamps[found], self.base_offset + offsets[found])
 
     def last_entry(self) -> TimestampOffset:
-        """The last entry; (-1, base offset) when the index is empty."""
+        """Return the last entry; (-1, base offset) when the index is empty."""
         timestamps, offsets = self.loaded()
         if not timestamps:
             return TimestampOffset(-1, self.base_offset)
@@ -342,7 +349,7 @@ class TimeIndex(_SparseIndex):
 
 
 def parse_offset_entries(data: bytes, path: str) -> tuple[array[int], array[int]]:
-    """(relative offsets, positions) of an index file; CorruptLogError names file and entry."""
+    """Parse an offset index file to (relative offsets, positions); CorruptLogError names the file and the entry."""
     if len(data) % OFFSET_ENTRY.size:
         raise CorruptLogError(f"{path}: {len(data)} bytes are not a whole number of {OFFSET_ENTRY.size}-byte entries")
     flat = array("I", data)
@@ -355,7 +362,7 @@ def parse_offset_entries(data: bytes, path: str) -> tuple[array[int], array[int]
 
 
 def parse_time_entries(data: bytes, path: str) -> tuple[array[int], array[int]]:
-    """(timestamps, relative offsets) of a time index file; CorruptLogError names file and entry."""
+    """Parse a time index file to (timestamps, relative offsets); CorruptLogError names the file and the entry."""
     if len(data) % TIME_ENTRY.size:
         raise CorruptLogError(f"{path}: {len(data)} bytes are not a whole number of {TIME_ENTRY.size}-byte entries")
     timestamps, offsets = array("q"), array("I")

@@ -9,8 +9,8 @@
 
 Two disks cannot change at once, so a start after a crash must find out which of two directories is the log, even with
 only one of them present. The marker names the target directory and the future's name, and is durable before the rename.
-A log *without* a marker is the log (a future beside it is an unfinished copy). For a log *with* a marker, the target
-decides:
+A log directory's log *without* a marker is the partition's log; a future in the target is then an unfinished copy. For
+a log *with* a marker, the target directory decides:
 
     the target has               then the marked one is
     -------------------------    --------------------------------------------------------------------
@@ -22,9 +22,9 @@ decides:
 
 To undo a move, remove the marker, durably, before the future.
 
-Synchronous. ``LogCopy.begin`` and ``catch_up`` belong on a thread of their own; ``finish`` and ``commit`` are one
-action of the source's ``DirectoryWriter``. OSError: the source directory's disk failed. TargetFailedError: the target
-directory's disk failed.
+Synchronous. All calls are blocking. ``LogCopy.begin`` and ``catch_up`` run on a separate thread; ``finish`` and
+``commit`` together are one action of the source's ``DirectoryWriter``. OSError means that the source directory's disk
+failed, TargetFailedError that the target directory's disk failed.
 """
 
 from __future__ import annotations
@@ -55,53 +55,55 @@ MARKER = "moved-to"
 FUTURE_SUFFIX = "-future"
 CHUNK_BYTES = 1024 * 1024
 _NAME_BYTES_MAX = 255
-_RECONSIDER_S = 0.5  #: Interval at which a waiting copy checks for a new rate.
+_RECONSIDER_S = 0.5  #: Interval at which a copy that waits for its rate limit checks for a new limit.
 _FUTURE = re.compile(r"(.+)-(\d{1,10})\.[0-9a-f]{32}-future\Z")
 _SEGMENT_FILE = re.compile(r"\d{20}\.(log|index|timeindex|snapshot)\Z")
-#: Copied beside a sealed segment; the target rebuilds missing ones from the log.
+#: Suffixes of the files copied together with a sealed segment; the target rebuilds missing files from the log.
 _BESIDE = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, SNAPSHOT_SUFFIX)
-_PASSING = (".tmp", ".deleted", ".cleaned", ".swap", MARKER)  #: Temporary or deleted files.
-_NOT_DONE = (*NO_SPACE, errno.EROFS)  #: Errors of a rename that surely changed nothing.
+#: Suffixes of temporary or deleted files, which are not copied.
+_PASSING = (".tmp", ".deleted", ".cleaned", ".swap", MARKER)
+_NOT_DONE = (*NO_SPACE, errno.EROFS)  #: Error numbers of a failed rename that certainly changed nothing.
 
 
 class MoveError(Exception):
-    """Why a log was not moved. Internal: moves have no response; the description of directories shows them."""
+    """Base of the errors of a move. No response carries these errors; the description of log directories shows them."""
 
 
 class TargetFailedError(MoveError):
-    """The target directory has failed; ``__cause__`` is the OSError. The log stays."""
+    """The target directory has failed; ``__cause__`` is the OSError. The log stays in the source directory."""
 
 
 class MoveInDoubtError(MoveError):
-    """The committing rename may have happened or not: the next start reads it from the disk. ``__cause__`` is the
-    target's OSError, or a HeadraceError that says nothing about the target's disk."""
+    """It is unknown whether the rename that commits the move happened; the next start finds out from the disk.
+    ``__cause__`` is the target's OSError, or a HeadraceError that does not concern the target's disk."""
 
 
 class MarkerStaysError(MoveError):
-    """The move failed, but its marker may remain in the source: the future, which disproves it, stays until a start."""
+    """The move failed, but its marker may remain in the source. The future stays until a start, because it proves that
+    the move did not happen."""
 
 
 class MoveCancelledError(MoveError):
-    """The move was cancelled: the log stays."""
+    """The move was cancelled; the log stays in its directory."""
 
 
 class LogWasCutError(MoveError):
-    """The log was truncated during the copy, which has to start again."""
+    """The log was truncated during the copy, so the copy must start again."""
 
 
 def future_name(partition: TopicPartition, move_id: uuid.UUID) -> str:
-    """Kafka's name for a future log of the partition."""
+    """Return Kafka's name for the directory of a partition's future log."""
     suffix = f".{move_id.hex}{FUTURE_SUFFIX}"
     return str(partition)[: _NAME_BYTES_MAX - len(suffix)] + suffix
 
 
 class Pace:
-    """Limits the rate of a copy (changeable meanwhile), and cancels it."""
+    """Limits the rate of a copy and cancels the copy. The rate can change while the copy runs."""
 
     def __init__(self, clock: Clock, bytes_per_second: float) -> None:
         self._clock = clock
         self._bytes_per_second = bytes_per_second
-        self.has_waited = False  #: Whether the copy has waited for its rate since this was set to False.
+        self.has_waited = False  #: Whether the copy has waited for its rate limit since this field was set to False.
         self._cancelled = threading.Event()
         self._is_hurried = False
         self._owed_bytes = 0.0
@@ -116,16 +118,16 @@ class Pace:
         self._bytes_per_second = bytes_per_second
 
     def hurry(self) -> None:
-        """Lift the rate: appends wait for the rest of the copy."""
+        """Remove the rate limit, because appends wait for the rest of the copy."""
         self._is_hurried = True
 
     def check(self) -> None:
-        """Raise MoveCancelledError if cancelled."""
+        """Raise MoveCancelledError if the move was cancelled."""
         if self._cancelled.is_set():
             raise MoveCancelledError("the move was cancelled; the log stays in its directory")
 
     def wait(self, size: int) -> None:
-        """Wait until the copy may continue after ``size`` bytes. Raises MoveCancelledError."""
+        """Wait until the rate allows the copy to continue after ``size`` bytes. Raises MoveCancelledError."""
         self._owed_bytes += size
         while not self._is_hurried and (rate := self._bytes_per_second) < math.inf:
             now_ms = self._clock.monotonic_ms()
@@ -158,11 +160,12 @@ class _SegmentCopy:
     def __init__(self, segment: LogSegment, file: File) -> None:
         self.segment = segment
         self.size = 0
-        self.file: File | None = file  #: None: complete and durable.
+        self.file: File | None = file  #: The open file of the copy; None when the copy is complete and durable.
 
 
 class LogCopy:
-    """Copy of one log. ``room``: returns DiskFullError if the target lacks so many bytes, else None."""
+    """Copies one log to another directory. ``room``: returns DiskFullError if the target lacks room for that many
+    bytes, else None."""
 
     def __init__(
         self,
@@ -178,7 +181,7 @@ class LogCopy:
         self.name = future_name(log.topic_partition, move_id)
         self.path = f"{target_root}/{self.name}"
         self.copied_bytes = 0
-        self.end_offset = log.log_start_offset  #: About the end of the copy.
+        self.end_offset = log.log_start_offset  #: Approximate end offset of the copy.
         self._fs = fs
         self._target_root = target_root
         self._pace = pace
@@ -193,9 +196,9 @@ class LogCopy:
             self._fs.sync_directory(self._target_root)
 
     def catch_up(self) -> int:
-        """Copy what is missing; returns the bytes that arrived meanwhile. All copied bytes are durable in both
-        directories when this returns, so ``finish`` forces little while all appends to the source wait. Raises
-        DiskFullError, TargetFailedError, MoveCancelledError, LogWasCutError, and OSError of the source."""
+        """Copy the bytes that the copy lacks; returns how many bytes were appended meanwhile. All copied bytes are
+        durable in both directories when this returns, so ``finish`` forces few bytes while all appends to the source
+        wait. Raises DiskFullError, TargetFailedError, MoveCancelledError, LogWasCutError, and OSError of the source."""
         self._copy_all()
         self._force_active()
         return max(self.log.size_bytes - self.copied_bytes, 0)
@@ -219,7 +222,7 @@ class LogCopy:
         for copy in self._copies.values():
             if copy.file is None:
                 continue
-            # Through a separate descriptor: the owner's must keep its unsynced mark.
+            # Sync through a separate descriptor: the owner's file must keep its mark as unsynced.
             with contextlib.suppress(FileNotFoundError):
                 source = self._fs.open(copy.segment.path, write=True)
                 try:
@@ -234,7 +237,7 @@ class LogCopy:
             raise LogWasCutError(f"{self.log.directory} was truncated while it was copied")
 
     def _drop_all_but(self, segments: Sequence[LogSegment]) -> None:
-        """Drop copied segments that retention or compaction has removed from the log."""
+        """Remove copied segments that retention or compaction has removed from the log."""
         present = set(segments)
         for base, copy in list(self._copies.items()):
             if copy.segment in present:
@@ -304,7 +307,7 @@ class LogCopy:
             file.close()
 
     def abandon(self) -> None:
-        """Remove the copy. OSError: the target directory's disk failed."""
+        """Remove the copy. OSError means that the target directory's disk failed."""
         for copy in self._copies.values():
             if copy.file is not None:
                 copy.file.close()
@@ -313,8 +316,8 @@ class LogCopy:
             self._fs.sync_directory(self._target_root)
 
     def finish(self) -> None:
-        """Seal the source's active segment, and make the copy complete and durable; no appends after. Raises as
-        ``catch_up``."""
+        """Seal the source's active segment, and make the copy complete and durable. No append may follow. Raises the
+        errors of ``catch_up``."""
         self._check_not_cut()
         self.log.roll()
         self._copy_all()
@@ -331,8 +334,9 @@ class LogCopy:
             self._fs.sync_directory(self.path)
 
     def commit(self, target_id: uuid.UUID) -> None:
-        """Make the copy the log. MoveInDoubtError: unknown. MarkerStaysError, TargetFailedError, other HeadraceError:
-        the move did not happen. OSError: the source directory's disk failed."""
+        """Make the copy the partition's log. After MoveInDoubtError it is unknown whether the move happened. After
+        MarkerStaysError, TargetFailedError and other HeadraceErrors the move did not happen. OSError means that the
+        source directory's disk failed."""
         source, target = self.log.directory, f"{self._target_root}/{self.log.topic_partition}"
         try:
             write_file_atomically(self._fs, f"{source}/{MARKER}", MoveMarker(target_id, self.name).encode())
@@ -353,8 +357,8 @@ class LogCopy:
             raise self._in_doubt(error) from error
 
     def _take_marker_back(self, source: str) -> None:
-        """Remove the marker before the future: a marked log without its future cannot be trusted. Raises
-        MarkerStaysError, and OSError (never for lack of space) of the source."""
+        """Remove the marker before the future is removed, because the next start cannot trust a marked log without its
+        future. Raises MarkerStaysError, and OSError (never for lack of space) of the source directory."""
         try:
             if self._fs.exists(f"{source}/{MARKER}"):
                 remove_marker(self._fs, source)
@@ -373,7 +377,7 @@ class LogCopy:
 
 @dataclass(frozen=True, slots=True)
 class MoveMarker:
-    """Marker in a log that may have been moved: the target, and the copy's former name."""
+    """Marker in a log that may have been moved: the target directory, and the name of the copy before the rename."""
 
     directory_id: uuid.UUID
     future: str
@@ -383,7 +387,7 @@ class MoveMarker:
 
 
 def read_marker(fs: FileSystem, log_directory: str) -> MoveMarker | None:
-    """None when it is missing. ValueError when it is damaged."""
+    """Read the marker of a log; None when the log has no marker, ValueError when the marker is damaged."""
     path = f"{log_directory}/{MARKER}"
     if not fs.exists(path):
         return None
@@ -395,22 +399,23 @@ def read_marker(fs: FileSystem, log_directory: str) -> MoveMarker | None:
 
 
 def remove_marker(fs: FileSystem, log_directory: str) -> None:
-    """Remove the marker, durably: this directory holds the log."""
+    """Remove the marker, durably, because ``log_directory`` is the partition's log."""
     fs.unlink(f"{log_directory}/{MARKER}")
     fs.sync_directory(log_directory)
 
 
 class Leftovers(NamedTuple):
-    """Traces of moves in a directory."""
+    """Traces of moves in a log directory."""
 
-    #: Name of each unfinished copy, and its partition as far as the name shows.
+    #: The partition of each unfinished copy, by the copy's name; None where the name is too short to show the
+    #: partition.
     futures: dict[str, TopicPartition | None]
     markers: dict[TopicPartition, MoveMarker]
-    damaged: dict[TopicPartition, str]  #: Unreadable markers, and why.
+    damaged: dict[TopicPartition, str]  #: Partitions with an unreadable marker, and why the marker is unreadable.
 
 
 def find_leftovers(directory: LogDirectory) -> Leftovers:
-    """Find the traces in an opened directory. One lookup for each log."""
+    """Find the traces of moves in an opened directory, with one lookup for each log."""
     found = Leftovers({}, {}, {})
     for name in directory.fs.listdir(directory.root):
         if name.endswith(FUTURE_SUFFIX):
@@ -428,7 +433,7 @@ def find_leftovers(directory: LogDirectory) -> Leftovers:
 
 
 class Marked(enum.Enum):
-    """Verdict on a marked log; see the module's table."""
+    """Verdict on a log with a marker; see the table in the module's docstring."""
 
     LOG = "kept: the move was not committed"
     STALE = "removed: the log is in the other directory"
@@ -438,8 +443,8 @@ class Marked(enum.Enum):
 def judge_marked(
     found: Mapping[uuid.UUID, Leftovers], holdings: Mapping[uuid.UUID, Collection[TopicPartition]]
 ) -> dict[tuple[uuid.UUID, TopicPartition], Marked]:
-    """Judge each marked log by the module's table. ``found`` and ``holdings``: of the online directories, by id;
-    ``holdings`` includes the marked logs."""
+    """Judge each log with a marker by the table in the module's docstring. ``found`` and ``holdings``: the traces and
+    the partitions of each online directory, by directory id; ``holdings`` includes the marked logs."""
     verdicts: dict[tuple[uuid.UUID, TopicPartition], Marked] = {}
     for directory_id, left in found.items():
         for partition, marker in left.markers.items():

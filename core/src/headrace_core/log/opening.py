@@ -1,13 +1,14 @@
-"""Open a log: find its segments, decide which are sound, and where the log starts and ends.
+"""Open a log: find its segments, decide which segments are sound, and where the log starts and ends.
 
 All checks come before the first change; CorruptLogError leaves the files as they were.
 
-**The page cache proves nothing.** After a failed fdatasync Linux marks the pages clean although the disk does not have
-them. The next process reads sound batches from the cache, and its fdatasync writes nothing and succeeds. So an unclean
-start rewrites every accepted batch beyond the recovery point in place, and forces it, before it counts as flushed. The
-scan passes on the very bytes that it checked: the cache may drop a page at any time, and the disk's older bytes
-reappear. (Dropping the pages first would lose what only the cache has, and POSIX_FADV_DONTNEED is advice.) A crash in
-the middle changes nothing, for the bytes are the same. A clean start rewrites nothing.
+**Sound bytes in the page cache do not prove that the disk has them.** After a failed fdatasync Linux marks the pages
+clean although the disk does not have them. The next process reads sound batches from the cache, and its fdatasync
+writes nothing and succeeds. So an unclean start rewrites every accepted batch beyond the recovery point in place and
+forces it to the disk; only then the batch counts as flushed. The scan rewrites exactly the bytes that it checked,
+because the cache may drop a page at any time, after which a read returns the disk's older bytes. (Dropping the pages
+first would lose what only the cache has, and POSIX_FADV_DONTNEED is advice.) A crash in the middle changes nothing, for
+the bytes are the same. A clean start rewrites nothing.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class Opened:
     epochs: LeaderEpochs
     log_start_offset: int
     log_end_offset: int
-    notes: list[str]  #: What recovery did, for the process's log; empty after a clean stop.
+    notes: list[str]  #: Messages for the process's log about what recovery did; empty after a clean stop.
 
 
 class _Opening:
@@ -68,7 +69,7 @@ class _Opening:
         self.leftovers: list[str] = []
 
     def list_after_swaps(self) -> list[str]:
-        """Names in the directory, after interrupted compactions are resolved."""
+        """Finish interrupted compactions, then list the names in the directory."""
         names = self.fs.listdir(self.directory)
         if not any(name.endswith(SWAP) for name in names):
             return names
@@ -102,9 +103,9 @@ class _Opening:
         ]
 
     def leave_out_what_never_began(self, segments: list[LogSegment]) -> None:
-        """Drop an empty last segment whose base offset the segment before has: a roll failed (no space, no descriptor),
-        the log continued in the old segment, and a crash brought the new name back. Kept, it would hide records
-        acknowledged since."""
+        """Drop an empty last segment if the segment before it has records at or above the empty segment's base offset.
+        Then a roll failed (no space, no descriptor), the log continued in the old segment, and a crash brought the new
+        file's name back. Such a segment would hide records that were acknowledged since."""
         while len(segments) > 1 and segments[-1].size == 0 and self.reaches(segments[-2], segments[-1].base_offset):
             empty = segments.pop()
             self.notes.append(f"{empty.path}: empty, and the segment before it continues beyond its offset: removed")
@@ -115,8 +116,8 @@ class _Opening:
                     self.leftovers.append(name)
 
     def reaches(self, segment: LogSegment, offset: int) -> bool:
-        """Whether the segment has batches from ``offset`` on, by the headers behind its last index entry. Without a
-        gap, for it was the active one; other checks judge unreadable bytes."""
+        """Whether the segment has batches at or above ``offset``, by the headers after its last index entry. The
+        offsets must have no gap, because the segment was the active one. Other checks judge unreadable bytes."""
         try:
             position = segment.index.last_position() if segment.indexes_fit() else 0
             position = position if position < segment.size else 0
@@ -142,7 +143,8 @@ class _Opening:
     # ---------------------------------------------------------------- believing
 
     def is_cleanly_closed(self, active: LogSegment, log_end_offset: int) -> bool:
-        """Whether the last segment ends where the clean shutdown said, with indexes that fit."""
+        """Whether the last segment ends at the offset that the clean shutdown recorded, and its indexes match the
+        log."""
         if active.size == 0:
             return active.base_offset == log_end_offset and active.begin_empty()
         try:
@@ -158,8 +160,9 @@ class _Opening:
         return found.problem is None and found.next_offset == log_end_offset
 
     def is_flushed_whole(self, segment: LogSegment, found: Scan) -> bool:
-        """Whether all of the segment is on the disk and sound. True for idle partitions, so after an unclean stop of a
-        broker with thousands of them, none is forced. (For an empty one even the name may be missing on the disk.)"""
+        """Whether all of the segment is on the disk and sound. This is true for idle partitions, so a broker with
+        thousands of idle partitions forces no file for them after an unclean stop. (Of an empty segment, even the name
+        may be missing on the disk.)"""
         return (
             0 < found.end == segment.size
             and found.next_offset <= self.recovery_point
@@ -168,7 +171,8 @@ class _Opening:
         )
 
     def scan_and_rewrite(self, segment: LogSegment, *, contiguous: bool, epochs: Sequence[EpochStart] | None) -> Scan:
-        """Scan a segment, and dirty the pages of what is sound beyond the recovery point; see the module."""
+        """Scan a segment, and rewrite its sound batches beyond the recovery point in place, as the module's docstring
+        explains."""
         log = segment.log
 
         def rewrite(data: memoryview, position: int) -> None:
@@ -186,14 +190,14 @@ class _Opening:
         )
 
     def first_epoch(self, segment: LogSegment) -> int:
-        """Leader epoch of a segment's first batch; -1 when there is none, or it is unreadable."""
+        """Return the leader epoch of a segment's first batch; -1 when the segment has no readable batch."""
         try:
             return segment.header_at(0).leader_epoch if segment.size else NO_EPOCH
         except CorruptLogError:
             return NO_EPOCH
 
     def sizes_fit(self, segment: LogSegment) -> bool:
-        """Compare a sealed segment's index sizes, without reading them."""
+        """Whether the sizes of a sealed segment's index files are possible; the files are not read."""
         for path, entry_bytes, needed in ((INDEX_SUFFIX, 8, False), (TIME_INDEX_SUFFIX, 12, segment.size > 0)):
             try:
                 size = self.fs.file_size(segment.path.removesuffix(LOG_SUFFIX) + path)
@@ -278,7 +282,7 @@ def open_segments(
 
     log_start_offset = max(log_start_offset, segments[0].base_offset)
     if epochs_known and epochs.entries and epochs.entries[0].start_offset > log_start_offset:
-        # The first epoch starts at the log start once records were deleted: a second record of it.
+        # Once records were deleted, the start of the first epoch is a second copy of the log start.
         if not start_is_known and opening.first_epoch(segments[0]) >= 0:
             log_start_offset = epochs.entries[0].start_offset
             opening.notes.append(
@@ -301,13 +305,14 @@ def open_segments(
 def _scan_unflushed(
     opening: _Opening, segments: list[LogSegment], recovery_point: int, epochs: Sequence[EpochStart] | None
 ) -> dict[int, Scan]:
-    """Scan every segment that reaches beyond the recovery point; CorruptLogError on anything but a torn tail."""
+    """Scan every segment that reaches beyond the recovery point. Raises CorruptLogError for any damage that is not a
+    torn tail."""
     scans = {}
     last = len(segments) - 1
     for number, segment in enumerate(segments):
         if number < last and segments[number + 1].base_offset <= recovery_point:
             continue
-        # The active segment is never compacted, but truncation may make a compacted one active.
+        # The active segment is never compacted, but truncation may make a compacted segment the active one.
         contiguous = number == last and not opening.config.cleanup_compact
         found = scans[number] = opening.scan_and_rewrite(segment, contiguous=contiguous, epochs=epochs)
         judgement = judge(segment.log, found, recovery_point=recovery_point, is_last=number == last)
@@ -359,7 +364,8 @@ def _restore_epochs(
     scans: dict[int, Scan],
     log_end_offset: int,
 ) -> None:
-    """Rebuild the epoch checkpoint: cut at the log's end, completed by scanned batches (by all, if it is lost)."""
+    """Restore the epoch checkpoint: cut the entries at the log's end, and add the epochs of the scanned batches. A lost
+    checkpoint is rebuilt from all batches."""
     if not known:
         epochs.made_anew()
     entries = tuple(entry for entry in epochs.entries if known and entry.start_offset < log_end_offset)
@@ -375,7 +381,8 @@ def _restore_epochs(
 
 def _remove(opening: _Opening, first_offset: int) -> None:
     if any(name.endswith(LOG_SUFFIX) for name in opening.leftovers):
-        # A deletion may have stopped before it forced the snapshots, now the only record of some producers.
+        # Force the producer snapshots first: an interrupted deletion may not have forced them, and only the snapshots
+        # know some producers.
         snapshots_in(opening.fs, opening.directory).force(first_offset)
     for name in opening.leftovers:
         opening.fs.unlink(f"{opening.directory}/{name}")

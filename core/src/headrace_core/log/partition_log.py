@@ -6,12 +6,13 @@
 
     log_start_offset <= recovery point <= flushed_end <= log_end_offset
 
-Synchronous, without threads or locks. One owner (``DirectoryWriter``) makes all changes, one after the other. Readers
-in any thread may read offsets below an end that the owner has published: batches, index entries and the list of
-segments become visible only when complete. A reader that holds a segment keeps its file open after its deletion.
+The class uses no threads and no locks. One owner (``DirectoryWriter``) makes all changes, one after another. Readers in
+any thread may read offsets below an end offset that the owner has published: batches, index entries and the list of
+segments become visible only when complete. A reader that holds a segment keeps the segment's file open after its
+deletion.
 
-Appends to the same segment become one write (``Write``). Each is appended whole or not at all; a refused one does not
-stop the others.
+Appends to the same segment become one write (``Write``). Each append succeeds as a whole or is refused; a refused
+append does not stop the others.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ from .swap import TXN_INDEX_SUFFIX
 
 logger = logging.getLogger(__name__)
 
-_CLOSED_AT_ONCE = 64  #: Logs that are closed at the same time: each holds two descriptors meanwhile.
+_CLOSED_AT_ONCE = 64  #: Number of logs closed at the same time, because each log holds two descriptors meanwhile.
 
 DELETED_SUFFIX = ".deleted"  #: Suffix of files that will be removed.
 
@@ -76,7 +77,8 @@ class DeletedFile(NamedTuple):
 
 
 class PartitionLog(LogReader):
-    """One partition's log (see the module); created by ``open``. Offsets are exclusive ends unless stated otherwise."""
+    """One partition's log (see the module's docstring); created by ``open``. End offsets are exclusive unless stated
+    otherwise."""
 
     def __init__(
         self,
@@ -100,10 +102,10 @@ class PartitionLog(LogReader):
         self.epochs = epochs
         #: State of each producer that wrote to this log; only the owner changes it.
         self.producers = producers or ProducerTable(next_offset=log_end_offset)
-        #: Records appended since the last flush, and when the first of them was; None: no such records.
+        #: Time (monotonic) of the first append since the last flush; None when all records are flushed.
         self.unflushed_since_ms: float | None = None
-        #: The log's largest shard epoch, if a coordinator shard writes to it. Looked up in the log on demand, and again
-        #: when it may have changed.
+        #: The log's largest shard epoch, if a coordinator shard writes to this log. The epoch is looked up in the log
+        #: on demand, and again when it may have changed.
         self._shard_epoch: KnownEpoch | None = None
         self._snapshots = snapshots or ProducerSnapshots(fs, directory)
         self._fs = fs
@@ -111,8 +113,8 @@ class PartitionLog(LogReader):
         self._rng = rng
         self._roll_jitter_ms = self._draw_jitter()
         self.topic_id = topic_id
-        self.flushed_end = log_end_offset  #: Everything below is durable.
-        self._rolled_ms = -1  #: Time of the last roll; -1: no roll since it was opened.
+        self.flushed_end = log_end_offset  #: All records below this offset are durable.
+        self._rolled_ms = -1  #: Time of the log's last roll; -1: no roll since the log was opened.
 
     @classmethod
     def open(
@@ -132,10 +134,10 @@ class PartitionLog(LogReader):
     ) -> PartitionLog:
         """Open the log in ``directory`` (which exists); create its first segment if it has none.
 
-        ``clean``: the last owner closed it and ``recovery_point`` is its end; else what lies beyond the recovery point
-        is scanned, a torn tail is cut and indexes are rebuilt. ``log_start_offset=None``: its checkpoint is lost, and
-        the epoch checkpoint gives the start. ``meter`` counts scanned bytes. Raises CorruptLogError (nothing is changed
-        then), OSError.
+        ``clean``: the last owner closed the log, and ``recovery_point`` is the log's end. Otherwise the segments beyond
+        the recovery point are scanned, a torn tail is cut and indexes are rebuilt. ``log_start_offset=None``: the
+        checkpoint of log starts is lost, and the epoch checkpoint gives the start. ``meter`` counts scanned bytes.
+        Raises CorruptLogError (without a change of the files), OSError.
         """
         opened = open_segments(
             fs,
@@ -169,7 +171,7 @@ class PartitionLog(LogReader):
 
     @property
     def active(self) -> LogSegment:
-        """The segment that is appended to."""
+        """The last segment, to which batches are appended."""
         if not self._segments:
             raise self.closed_error()
         return self._segments[-1]
@@ -180,18 +182,19 @@ class PartitionLog(LogReader):
 
     @property
     def recovery_point(self) -> int:
-        """The offset to persist as the recovery point: everything below it is durable. (An empty log has nothing to
-        recover, and a replica's first batch may begin below its end.)"""
+        """The offset to persist as the recovery point: all records below it are durable. (0 for an empty log, which has
+        no records to recover; a replica's first batch may begin below the end of the empty log.)"""
         return 0 if len(self._segments) == 1 and self._segments[0].size == 0 else self.flushed_end
 
     @property
     def durable_end(self) -> int:
-        """Records below it are as durable as ``log.flush`` asks: they may be acknowledged, and count in the high
-        watermark."""
+        """Records below this offset are as durable as ``log.flush`` demands: they may be acknowledged, and count for
+        the high watermark."""
         return self.flushed_end if self.config.flush is FlushPolicy.COMMIT else self.log_end_offset
 
     def known_epochs(self) -> tuple[EpochStart, ...] | None:
-        # No entry at all: the log was cut at its start, and the epochs of batches below it are unknown now.
+        # Without any entry epochs are not checked: the log was cut at its start, and the epochs of the batches below
+        # the start are unknown.
         return (self.epochs.entries or None) if self.epochs.is_checksummed else None
 
     def may_have_gaps(self) -> bool:
@@ -199,39 +202,40 @@ class PartitionLog(LogReader):
 
     @property
     def size_bytes(self) -> int:
-        """Bytes in all segments."""
+        """Size of all segments in bytes."""
         return sum(segment.size for segment in self._segments)
 
     def reconfigure(self, config: LogConfig) -> None:
-        """Set the configuration; it applies from the next append or roll."""
+        """Set the configuration, which applies from the next append or roll on."""
         self.config = config
         for segment in self._segments[-1:]:
             segment.interval_bytes = config.index_interval_bytes
         self._roll_jitter_ms = self._draw_jitter()
 
     def append(self, data: Buffer, leader_epoch: int) -> AppendInfo:
-        """Validate and append whole batches as their leader: assigns offsets and the epoch. Not durable before
-        ``flush``. Raises the errors that ``append_many`` returns."""
+        """Validate whole batches, assign offsets and the leader epoch, and append the batches. The batches are not
+        durable before ``flush``. Raises the errors that ``append_many`` returns."""
         (outcome,) = self.append_many([Append(data=data, leader_epoch=leader_epoch)])
         if isinstance(outcome, HeadraceError):
             raise outcome
         return outcome
 
     def append_many(self, appends: Sequence[Append], *, start_writeback: bool = False) -> list[AppendOutcome]:
-        """Append several requests in order, each whole or not at all; one writev for all that go into the same segment.
+        """Append the batches of several requests in order, each request whole or not at all; one writev for all batches
+        of the same segment.
 
-        The outcome of a refused append is its error; the others are appended all the same:
+        The outcome of a refused append is its error, and the other appends still succeed. The errors are:
 
         * CorruptMessageError, InvalidRecordError, InvalidTimestampError, RecordTooLargeError, RecordListTooLargeError,
           OutOfOrderSequenceNumberError, InvalidProducerEpochError
-        * DiskFullError: what was written of it is removed again (of a replicated append larger than a segment, the
+        * DiskFullError: the bytes already written are removed again (of a replicated append larger than a segment, the
           first batches may stay)
         * with a fence: FencedShardEpochError, UnexpectedLogEndError
         * replicated: UnexpectedOffsetError, UnexpectedEpochError
 
-        Raises OSError when the disk fails in another way: the state of the file is unknown, and the log must not be
-        used. ``start_writeback``: the disk may begin at once, for when other files are written before this one is
-        flushed.
+        Raises OSError when the disk fails in another way: the state of the file is then unknown, and the log must not
+        be used. ``start_writeback``: let the disk begin to write at once, because other files are written before this
+        log is flushed.
         """
         if self.is_closed:
             return [self.closed_error() for _ in appends]
@@ -263,7 +267,8 @@ class PartitionLog(LogReader):
         return outcomes + self._write(group)
 
     def _add(self, append: Append, group: Write, outcomes: list[AppendOutcome], now_ms: int) -> AppendOutcome | None:
-        """Add a producer's batches to the group, or return their outcome instead."""
+        """Add a producer's batches to the group of the next write. Returns an outcome instead for a duplicate
+        append."""
         if append.fence is not None:
             self._check_fence(append.fence, group)
         prepared = self._prepare(append, group, now_ms)
@@ -298,7 +303,7 @@ class PartitionLog(LogReader):
         check_fence(fence, self._largest_shard_epoch(end), end, self.topic_partition)
 
     def _largest_shard_epoch(self, end: int) -> int:
-        """The largest shard epoch of the log and of the group behind it, which ends at ``end``."""
+        """Return the largest shard epoch of the log and of the group to be written next, which ends at ``end``."""
         known = self._shard_epoch
         if known is not None and known.cuts == self.cuts:
             if known.end == end:
@@ -323,7 +328,7 @@ class PartitionLog(LogReader):
         )
 
     def _end_with(self, group: Write) -> int:
-        """The log's end once the group is written."""
+        """The log end offset once the group is written."""
         return group.next_offset if group.metas else self.log_end_offset
 
     def _check_epoch(self, epoch: int) -> None:
@@ -407,8 +412,9 @@ class PartitionLog(LogReader):
         group.add(part, self.log_start_offset)
 
     def _admit(self, prepared: Write, group: Write, now_ms: int) -> AppendInfo | None:
-        """Check the batches of idempotent producers and add them to the producer table; for batches that were appended
-        before, return where. Raises OutOfOrderSequenceNumberError, InvalidProducerEpochError."""
+        """Check the batches of idempotent producers and add them to the producer table. For batches that the log
+        already has, return the AppendInfo of the first append. Raises OutOfOrderSequenceNumberError,
+        InvalidProducerEpochError."""
         table = self.producers
         at_first = len(group.remembered)
         duplicates: list[Checked] = []
@@ -465,13 +471,13 @@ class PartitionLog(LogReader):
         return checked
 
     def _take_back(self, group: Write, at_first: int = 0) -> None:
-        """Remove these batches from the producer table: they are not written."""
+        """Remove the group's batches from the producer table, because they are not written."""
         remembered = group.remembered[at_first:]
         del group.remembered[at_first:]
         self.producers.take_back(reversed(remembered), self._end_with(group))
 
     def _write(self, group: Write) -> list[AppendOutcome]:
-        """Write, publish and empty the group; the outcome of each append."""
+        """Write, publish and empty the group; returns the outcome of each append."""
         if not group.metas:
             return []
         write, segment = group.empty(), self.active
@@ -495,7 +501,7 @@ class PartitionLog(LogReader):
 
     def _published(self, segment: LogSegment, metas: Sequence[BatchMeta]) -> None:
         base_offset, next_offset = metas[0].base_offset, metas[-1].last_offset + 1
-        # (A replica's batches may leave a gap; its first one may begin below the log's start.)
+        # (A follower's batches may leave a gap, and its first batch may begin below the log's start.)
         assert next_offset > self.log_end_offset, f"{self.directory}: {next_offset} is not behind the end of the log"
         self._places.put(base_offset, segment, segment.size)
         segment.publish(metas)
@@ -511,7 +517,8 @@ class PartitionLog(LogReader):
         )
 
     def _should_roll(self, group: Write, prepared: Write, now_ms: int) -> bool:
-        """Kafka's LogSegment.shouldRoll, for what would come behind ``group``."""
+        """Whether to begin a new segment before ``prepared`` is appended behind ``group``, by the rules of Kafka's
+        LogSegment.shouldRoll."""
         segment = self.active
         size = segment.size + group.size
         if size == 0:
@@ -532,12 +539,13 @@ class PartitionLog(LogReader):
         return self._rng.randrange(jitter_ms + 1) if jitter_ms else 0
 
     def roll(self) -> LogSegment:
-        """Seal the active segment and begin a new one at the log's end. The old segment, then the directory, are
-        durable before the new one is written. No effect when the active segment is empty."""
+        """Seal the active segment and begin a new segment at the log's end. The old segment is durable before the new
+        segment exists, and the new segment's name before its first write. No effect when the active segment is
+        empty."""
         old = self.active
         if old.size == 0:
             return old
-        # A full disk shows here, before a segment is sealed.
+        # Write the producer snapshot first, so that a full disk fails the roll before a segment is sealed.
         self._snapshots.take(self.producers, self.log_end_offset, [segment.base_offset for segment in self._segments])
         old.write_last_entries()
         with _final_failures():
@@ -552,8 +560,8 @@ class PartitionLog(LogReader):
         return new
 
     def replace_segments(self, old: Sequence[LogSegment], new: LogSegment) -> None:
-        """Replace ``old``, sealed neighbours, by ``new`` (compaction; the files were swapped already). Current readers
-        of the old ones finish on them."""
+        """Replace the neighbouring sealed segments ``old`` by ``new`` after a compaction has swapped the files. Readers
+        of the old segments finish on the old files."""
         at = self._segments.index(old[0])
         after = at + len(old)
         assert self._segments[at:after] == tuple(old), f"{self.directory}: not the log's neighbouring segments"
@@ -562,7 +570,8 @@ class PartitionLog(LogReader):
         self._forget_places()
 
     def _create_segment(self, base_offset: int, file: str | None = None) -> LogSegment:
-        """A new segment; ``file``: from ``_next_segment_file``, once the segments before it are gone."""
+        """Create a segment. ``file``: the path that ``_next_segment_file`` returned before other segments were
+        deleted."""
         segment = LogSegment.create(
             self._fs,
             self.directory,
@@ -584,33 +593,35 @@ class PartitionLog(LogReader):
         return segment
 
     def _next_segment_file(self) -> str:
-        """Make the empty file of a segment that is about to take the place of others, and return its path. This comes
-        first: when the disk is full, the log keeps the segments that it has."""
+        """Create the empty file of a segment that will replace other segments; returns the file's path. The file is
+        created before the others are deleted, so that on a full disk the log keeps its segments."""
         path = f"{self.directory}/next{LOG_SUFFIX}.tmp"
         self._fs.open(path, write=True, create=True).close()
         return path
 
     def flush(self) -> int:
-        """Force everything appended so far to the disk; returns the flushed offset. A failure (OSError) is final."""
+        """Force all records appended so far to the disk; returns the flushed end. A failure (OSError) is final."""
         flush_together(self._fs, (self,))
         return self.flushed_end
 
     def flushed_to(self, end: int) -> None:
-        """Record that everything below ``end`` is durable."""
+        """Record that all records below ``end`` are durable."""
         self.flushed_end = end
         self.unflushed_since_ms = None
 
     def truncate_to(self, offset: int) -> None:
-        """Remove records at and above ``offset``, durably; a batch that straddles it goes as a whole. If the log ends
-        there or earlier, remove only epochs that begin there: they have no records. Lower a higher persisted recovery
-        point first (``LogDirectory.truncate`` does).
+        """Remove records at and above ``offset``, durably; a batch that contains ``offset`` is removed as a whole. If
+        the log ends at or below ``offset``, only epochs that begin at or after ``offset`` are removed, because they
+        have no records. The caller must lower a higher persisted recovery point first, as ``LogDirectory.truncate``
+        does.
 
-        The log then ends where its last batch does, for a crash would find the same end. So a cut into a gap that
-        compaction left (only an unclean election cuts compacted records) ends the log where the gap begins. Records
-        that are cut now superseded the missing ones, so the leader must send them again. A log whose start lies behind
-        that end, but not behind the cut, is empty at its start: nothing deleted comes back.
+        After the cut, the log ends at the end of its last batch, as a start after a crash would find. So a cut inside a
+        gap that compaction left ends the log at the beginning of the gap. (Only an unclean election cuts compacted
+        records.) The records removed by this cut replaced the compacted ones, so the leader must send these records
+        again. A log whose start is above that end and at or below ``offset`` becomes empty at its start, so no deleted
+        record comes back.
 
-        Raises CorruptLogError when the log around the cut is damaged; nothing is cut then.
+        Raises CorruptLogError, without a cut, when the log around ``offset`` is damaged.
         """
         if offset >= self.log_end_offset:
             if self.log_start_offset < self.log_end_offset:  # else it is the epoch of deleted records
@@ -653,9 +664,8 @@ class PartitionLog(LogReader):
             self.producers.loaded(self._clock.monotonic_ms())
 
     def end_after_truncating(self, offset: int) -> int:
-        """The end of the last batch after ``truncate_to(offset)``: below ``offset`` if that lies inside a batch or in a
-        gap. The log's start, if that is behind the batch and the cut is not. CorruptLogError if the log around the cut
-        is damaged."""
+        """Return the end of the last batch that ``truncate_to(offset)`` would keep. The end is below ``offset`` if
+        ``offset`` is inside a batch or in a gap. Raises CorruptLogError if the log around the cut is damaged."""
         if offset >= self.log_end_offset:
             return self.log_end_offset
         if offset <= self._segments[0].base_offset:
@@ -664,7 +674,7 @@ class PartitionLog(LogReader):
         return segment.where_to_cut(offset, self._offset_behind(segment)).end_offset
 
     def _offset_behind(self, segment: LogSegment) -> int:
-        """Where the next segment begins, or will."""
+        """Return the base offset of the next segment; the log end offset if ``segment`` is the last one."""
         later = (each.base_offset for each in self._segments if each.base_offset > segment.base_offset)
         return next(later, self.log_end_offset)
 
@@ -683,7 +693,7 @@ class PartitionLog(LogReader):
         self.epochs.truncate_from_end(0)
 
     def _delete_from(self, first: int) -> None:
-        """Delete the segments from the one with this index on, newest first: a crash leaves a log without a gap."""
+        """Delete the segments from index ``first`` on, newest first, so that a crash leaves a log without a gap."""
         gone, self._segments = self._segments[first:], self._segments[:first]
         for segment in reversed(gone):
             segment.delete_files()
@@ -697,17 +707,18 @@ class PartitionLog(LogReader):
             self._segments = (self._create_segment(offset, file),)
 
     def _begin_again_at(self, base_offset: int) -> None:
-        """Put an empty segment with this base offset in the place of the active one, which is empty."""
+        """Replace the active segment, which is empty, by an empty segment with another base offset."""
         file = self._next_segment_file()
         self._forget_places()
         with _half_done():
-            # The old one goes first: of two empty ones, the first would seem to lack records.
+            # Delete the old empty segment first: if a crash left both, the first of the two would seem to lack records.
             self._delete_from(len(self._segments) - 1)
             self._segments = (*self._segments, self._create_segment(base_offset, file))
 
     def restart_at(self, offset: int, before_it_begins: Callable[[], None]) -> None:
-        """Empty the log, durably; its next record gets ``offset``, above or below its end. Used by
-        ``LogDirectory.restart``: between the two steps, ``before_it_begins`` persists the new start."""
+        """Empty the log, durably; its next record gets ``offset``, which may be above or below the log's end.
+        ``LogDirectory.restart`` calls this. ``before_it_begins`` persists the new log start after the old segments are
+        deleted and before the new one exists."""
         file, start = self._next_segment_file(), self.log_start_offset
         self.cuts += 1
         try:
@@ -721,8 +732,8 @@ class PartitionLog(LogReader):
             self.cuts += 1
 
     def delete_records(self, before_offset: int) -> int:
-        """Advance the log start to ``before_offset`` and drop the segments wholly below it; returns the new log start.
-        ``LogDirectory`` makes the start durable. OffsetOutOfRangeError above the log's end."""
+        """Advance the log start to ``before_offset``; returns the new log start. ``LogDirectory`` makes the start
+        durable and then drops segments. Raises OffsetOutOfRangeError for an offset above the log's end."""
         if before_offset > self.log_end_offset:
             raise OffsetOutOfRangeError(
                 f"{self.topic_partition}: cannot delete records before {before_offset}, the log ends at "
@@ -733,12 +744,12 @@ class PartitionLog(LogReader):
         return self.log_start_offset
 
     def drop_segments_below_start(self, *, one_by_one: bool = False) -> list[DeletedFile]:
-        """Take segments below the log start, and the epochs that ended there, out of the log. Renames their files to
-        .deleted, durably; the caller removes them. Current readers of them finish.
+        """Take segments below the log start, and the epochs that ended there, out of the log. Renames the segments'
+        files to .deleted, durably; the caller removes these files. Readers of the segments finish normally.
 
-        Call once the start is durable: then a crash may leave any of them. ``one_by_one``: the start could not be made
-        durable (full disk) and is where a segment begins. Each segment goes before the next, so a crash leaves a log
-        without a gap that starts with its first segment.
+        Call this once the log start is durable: then a crash may leave any of the segments. ``one_by_one``: a full disk
+        prevented that the start became durable, and a segment begins at the start. Each rename is then durable before
+        the next, so a crash leaves a log without a gap.
         """
         self.epochs.truncate_from_start(self.log_start_offset)
         segments = self._segments
@@ -781,8 +792,8 @@ class PartitionLog(LogReader):
         return deleted
 
     def expired(self, high_watermark: int) -> Expired | None:
-        """What retention deletes now, for ``LogDirectory.expire``; None: nothing. Changes nothing. Any thread, but it
-        may read from the disk. Raises OSError, CorruptLogError."""
+        """Find the segments that retention would delete now, for ``LogDirectory.expire``; None: no segments. Changes no
+        state. May run in any thread and may read from the disk. Raises OSError, CorruptLogError."""
         cuts, config, segments, log_end_offset = self.cuts, self.config, self._segments, self.log_end_offset
         if not segments:
             return None
@@ -809,8 +820,8 @@ class PartitionLog(LogReader):
         return verdict and replace(verdict, cuts=cuts)
 
     def waits_for_compaction(self) -> bool:
-        """Whether to roll the idle active segment because one of its records has waited too long for compaction. Any
-        thread, but it may read from the disk."""
+        """Whether to roll the idle active segment because one of its records has waited too long for compaction. May
+        run in any thread and may read from the disk."""
         segments = self._segments
         if not segments or not self.config.cleanup_compact:
             return False
@@ -820,11 +831,12 @@ class PartitionLog(LogReader):
         return is_waiting_for_compaction(self.config, first_ms, self._clock.now_ms())
 
     def epoch_end_offset(self, epoch: int) -> EpochEnd:
-        """Where a leader epoch ended (KIP-101, KIP-320)."""
+        """Return the end offset of a leader epoch (KIP-101, KIP-320)."""
         return self.epochs.end_of(epoch, self.log_end_offset)
 
     def closing_snapshot(self) -> list[tuple[str, bytes]]:
-        """(path, bytes) of the producer snapshot for a clean stop; empty when it exists or is not needed."""
+        """Return (path, bytes) of the producer snapshot for a clean stop; an empty list when the snapshot exists or is
+        not needed."""
         end = self.log_end_offset
         if not self._segments or not self._snapshots.is_wanted(self.producers, end):
             return []
@@ -836,13 +848,13 @@ class PartitionLog(LogReader):
             self._snapshots.written(self.log_end_offset)
 
     def expire_producers(self, expiration_ms: int, candidates: Iterable[int]) -> int:
-        """Remove those of the ``candidates`` (of ``producers.expired``) that have not written since; returns how
-        many."""
+        """Remove the expired producers among ``candidates`` (from ``producers.expired``) that have not written since;
+        returns how many were removed."""
         return len(self.producers.expire(self._clock.monotonic_ms(), expiration_ms, candidates))
 
     def close(self, *, flush: bool = True) -> None:
-        """Flush, complete the indexes and close the files; current readers finish on their own references.
-        ``flush=False``: write nothing, for a log that is being deleted (the disk may be full)."""
+        """Flush, complete the indexes and close the files; running reads finish because readers hold references to the
+        files. ``flush=False``: write no bytes, for a log that is being deleted while the disk may be full."""
         if not self._segments:
             return
         if flush:
@@ -859,7 +871,7 @@ class PartitionLog(LogReader):
 
 
 def flush_together(fs: FileSystem, logs: Sequence[PartitionLog]) -> None:
-    """``flush`` several logs of one file system at the same time. A failure (OSError) is final for all of them."""
+    """Flush several logs of one file system at the same time. A failure (OSError) is final for all of them."""
     unflushed = [(log, log.log_end_offset) for log in logs if log.log_end_offset > log.flushed_end]
     with _final_failures():
         fs.sync_files([log.active.log for log, _ in unflushed])  # older segments were flushed when they were rolled
@@ -868,7 +880,7 @@ def flush_together(fs: FileSystem, logs: Sequence[PartitionLog]) -> None:
 
 
 def close_together(fs: FileSystem, logs: Iterable[PartitionLog]) -> None:
-    """``close`` several flushed logs of one file system, forcing their indexes at the same time."""
+    """Close several flushed logs of one file system, and force their indexes at the same time."""
     rest = iter([log for log in logs if not log.is_closed])
     while some := list(islice(rest, _CLOSED_AT_ONCE)):
         write_files_atomically(fs, [item for log in some for item in log.closing_snapshot()])
@@ -887,7 +899,7 @@ def close_together(fs: FileSystem, logs: Iterable[PartitionLog]) -> None:
 
 @contextlib.contextmanager
 def _final_failures() -> Iterator[None]:
-    """Make a failed flush final, even for ENOSPC: the state of its bytes is unknown."""
+    """Make a failed flush final, even for ENOSPC, because the state of the flushed bytes is unknown."""
     try:
         yield
     except OSError as error:
@@ -898,7 +910,8 @@ def _final_failures() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _half_done() -> Iterator[None]:
-    """A log that is half cut is neither the old one nor the new one: a failure is final, a lack of descriptors, too."""
+    """Make every failure final while a log is half cut, also a lack of descriptors: the log is neither in its old state
+    nor in its new state."""
     with _final_failures():
         try:
             yield

@@ -1,8 +1,9 @@
-"""Producer snapshots of one log: when to write them, which are sound, and the table that follows.
+"""Producer snapshots of one log: when to write snapshots, which are sound, and how to load the producer table from
+them.
 
-``<offset>.snapshot`` holds the table before that offset. As in Kafka, each roll writes one for the new segment's base
-offset, and a clean close writes one for the log's end. So opening a log replays at most the headers of the active
-segment; after a clean stop, none.
+``<offset>.snapshot`` holds the producer table for the records before that offset. As in Kafka, each roll writes a
+snapshot for the new segment's base offset, and a clean close writes a snapshot for the log's end. So opening a log
+replays at most the headers of the active segment, and no headers after a clean stop.
 
     found at the start                          the table
     ----------------------------------------    ---------------------------------------------------------------
@@ -11,13 +12,14 @@ segment; after a clean stop, none.
     none at all, the last stop was clean        empty: a log with producers leaves a snapshot when it is closed
     none at all, else                           the active segment: no producer was known when it was begun
 
-A log without producers never has snapshots; so "none at all" is proof. Rolls do not force snapshots: each has a
-checksum, and a torn one only leads to the one before it. Those above the log's end must be removed durably before the
-log can grow over their offsets again. Before batches are deleted, the snapshot that replaces them is forced.
+A log without producers never has snapshots, so a log without any snapshot had no producers. Rolls do not force
+snapshots: each snapshot has a checksum, and a torn snapshot only means that the snapshot before it is used. Snapshots
+above the log's end must be removed durably before the log can grow over their offsets again. Before batches are
+deleted, the snapshot that replaces these batches is forced.
 
-A control batch with a correct CRC and unreadable records is as its writer made it: no damage, and the other replicas
-have the same one. A leader refuses it; in a log it ends no transaction, and a note reports it. (Refusing the log would
-lose the partition on all replicas, after its torn tail was cut.)
+A control batch with a correct CRC and unreadable records is no damage: the batch is as its writer made it, and the
+other replicas have the same batch. A leader refuses such a batch. In a log such a batch ends no transaction, and a note
+reports it. (Refusing the log would lose the partition on all replicas, after its torn tail was cut.)
 """
 
 from __future__ import annotations
@@ -37,35 +39,38 @@ from .segment import LogSegment, segment_name
 _SNAPSHOT = re.compile(r"(\d{20})\.snapshot\Z")
 _INT16 = struct.Struct(">h")
 _TYPE_AT = 2
-_MARKER = struct.Struct(">hi")  #: A marker's value: version int16, coordinator epoch int32.
-_LOOK_BACK_BYTES = 16 * 1024 * 1024  #: How far back a producer's batches before its snapshot are looked up.
+_MARKER = struct.Struct(">hi")  #: Layout of a transaction marker's value: version int16, coordinator epoch int32.
+#: Limit of the bytes before a snapshot in which earlier batches of a producer are looked up.
+_LOOK_BACK_BYTES = 16 * 1024 * 1024
 
 
 class ProducerSnapshots:
-    """The snapshot files of one log. Belongs to the log's owner."""
+    """The snapshot files of one log. Only the log's owner calls this class."""
 
     def __init__(self, fs: FileSystem, directory: str, offsets: Iterable[int] = ()) -> None:
         self._fs = fs
         self._directory = directory
         self._offsets = set(offsets)
-        #: Written by an earlier process: its flush may have failed, and another flush would write nothing.
+        #: Offsets of snapshots that an earlier process wrote. The earlier flush may have failed, and another flush
+        #: would not write these pages again.
         self._inherited = set(self._offsets)
 
     @property
     def offsets(self) -> list[int]:
-        """Ascending; some may have been removed with their segments."""
+        """Offsets of the snapshots, ascending; some of the files may have been removed with their segments."""
         return sorted(self._offsets)
 
     def path(self, offset: int) -> str:
         return f"{self._directory}/{segment_name(offset)}{SNAPSHOT_SUFFIX}"
 
     def is_wanted(self, table: ProducerTable, offset: int) -> bool:
-        """Whether the table before ``offset`` must be written."""
+        """Whether a snapshot for ``offset`` must be written."""
         return offset not in self._offsets and bool(len(table) or self._offsets)
 
     def take(self, table: ProducerTable, offset: int, bases: Iterable[int]) -> None:
-        """Write the table before ``offset``, not durably, and remove those that are neither the newest nor of a segment
-        (``bases``). Raises OSError (a full disk), ServerBusyError: nothing remains of it then."""
+        """Write a snapshot for ``offset``, not durably. Remove older snapshots that do not belong to a segment
+        (``bases``: the segments' base offsets). Raises OSError (a full disk) or ServerBusyError, and then leaves no
+        part of the snapshot."""
         if not self.is_wanted(table, offset):
             return
         path = self.path(offset)
@@ -87,12 +92,12 @@ class ProducerSnapshots:
             self._remove(stray)
 
     def written(self, offset: int) -> None:
-        """Record one more snapshot."""
+        """Record that the snapshot for ``offset`` was written."""
         self._offsets.add(offset)
         self._inherited.discard(offset)
 
     def drop_above(self, offset: int) -> None:
-        """Remove, durably, all snapshots above ``offset``, where the log is about to be cut."""
+        """Remove, durably, all snapshots above ``offset``, because the log is about to be cut at ``offset``."""
         above = [found for found in self.offsets if found > offset]
         for found in reversed(above):
             self._remove(found)
@@ -100,8 +105,9 @@ class ProducerSnapshots:
             self._fs.sync_directory(self._directory)
 
     def force(self, offset: int) -> None:
-        """Make the snapshot durable that replaces the batches before ``offset``, for readers of the newest snapshot and
-        for truncation. Skipped when the disk or the descriptors are used up: what makes room must not wait."""
+        """Make two snapshots durable: the one for ``offset``, which replaces the batches before ``offset``, and the
+        newest one. Skipped when the disk is full or no descriptor is free, because a deletion that makes room must not
+        wait."""
         files: list[File] = []
         try:
             for found in sorted({offset, *self.offsets[-1:]} & self._offsets):
@@ -118,7 +124,7 @@ class ProducerSnapshots:
                 file.close()
 
     def forget(self, offsets: Iterable[int]) -> None:
-        """Drop snapshots removed with their segments."""
+        """Forget snapshots whose files were removed with their segments."""
         self._offsets.difference_update(offsets)
 
     def _remove(self, offset: int) -> None:
@@ -135,8 +141,9 @@ def snapshots_in(fs: FileSystem, directory: str) -> ProducerSnapshots:
 def load_producers(
     fs: FileSystem, directory: str, segments: Sequence[LogSegment], log_end_offset: int, *, clean: bool
 ) -> tuple[ProducerTable, ProducerSnapshots, list[str]]:
-    """The table of an opened log (see the module); its snapshots; notes on faulty ones. ``clean``: it was closed
-    cleanly. CorruptLogError: a batch that had to be read is damaged."""
+    """Load the producer table of an opened log (see the module's docstring); returns the table, the snapshots, and
+    notes on faulty snapshots. ``clean``: the log was closed cleanly. Raises CorruptLogError when a batch that must be
+    read is damaged."""
     snapshots = snapshots_in(fs, directory)
     snapshots.drop_above(log_end_offset)
     return (*_believed(fs, snapshots, segments, log_end_offset, clean=clean),)
@@ -145,7 +152,8 @@ def load_producers(
 def reload_producers(
     fs: FileSystem, snapshots: ProducerSnapshots, segments: Sequence[LogSegment], log_end_offset: int
 ) -> ProducerTable:
-    """The table of a log that is about to be cut at ``log_end_offset``, of which ``segments`` stay. CorruptLogError."""
+    """Load the producer table of a log that is about to be cut at ``log_end_offset``; ``segments`` are the segments
+    that stay. Raises CorruptLogError."""
     table, _, _ = _believed(fs, snapshots, segments, log_end_offset, clean=False)
     return table
 
@@ -179,8 +187,8 @@ def _believed(
 
 
 def _begin_of_active(segments: Sequence[LogSegment]) -> int:
-    """Base offset of the active segment, or of the one before while it is empty: a crash may keep its name, and lose
-    that of the snapshot beside it."""
+    """Return the base offset of the last segment that is not empty. An empty active segment does not count, because a
+    crash may keep its name and lose the name of its snapshot."""
     at = len(segments) - 1
     while at and segments[at].size == 0:
         at -= 1
@@ -190,9 +198,9 @@ def _begin_of_active(segments: Sequence[LogSegment]) -> int:
 def _replace(
     fs: FileSystem, snapshots: ProducerSnapshots, table: ProducerTable, unsound: int, notes: list[str]
 ) -> None:
-    """Replace an unsound snapshot by a sound one. The unsound one proves that producers existed, so it stays until the
-    new one is durable. Each gets its own: with only one at the log's end, a cut below it would leave none, which would
-    mean "no producers"."""
+    """Replace an unsound snapshot by a sound one. The unsound snapshot proves that producers existed, so it stays until
+    the new snapshot is durable. Each unsound snapshot gets a replacement. With a single new snapshot at the log's end,
+    a cut below it would leave no snapshot, which would mean "no producers"."""
     try:
         write_file_atomically(fs, snapshots.path(table.next_offset), table.snapshot())
     except OSError as error:
@@ -206,8 +214,8 @@ def _replace(
 
 
 def replay(table: ProducerTable, segments: Sequence[LogSegment], end_offset: int, notes: list[str]) -> None:
-    """Feed the table with all batches from its offset up to ``end_offset``; unreadable ones go to ``notes``. Reads
-    headers and markers. CorruptLogError."""
+    """Feed the table with all batches from the table's offset up to ``end_offset``; unreadable markers are reported in
+    ``notes``. Reads only headers and markers. Raises CorruptLogError."""
     start = table.next_offset
     bases = [segment.base_offset for segment in segments]
     for segment in segments[max(bisect_right(bases, start) - 1, 0) : bisect_left(bases, end_offset)]:
@@ -227,7 +235,7 @@ def replay(table: ProducerTable, segments: Sequence[LogSegment], end_offset: int
 
 
 def tell(table: ProducerTable, header: BatchHeader, segment: LogSegment, position: int, notes: list[str]) -> None:
-    """Feed the table with one batch of the log. CorruptLogError: a damaged marker."""
+    """Feed the table with one batch of the log. Raises CorruptLogError for a damaged marker."""
     if not header.is_control:
         table.appended(header)
         return
@@ -241,8 +249,9 @@ def tell(table: ProducerTable, header: BatchHeader, segment: LogSegment, positio
 
 
 def tell_kept_marker(table: ProducerTable, header: BatchHeader, batch: bytes | memoryview) -> str | None:
-    """Feed the table with a control batch of this log or of its leader. Returns why it was ignored, if its records are
-    unreadable; see the module. CorruptMessageError: its CRC is wrong."""
+    """Feed the table with a control batch of this log or of its leader. If the batch's records are unreadable, the
+    batch is ignored and the reason returned (see the module's docstring). Raises CorruptMessageError when the CRC is
+    wrong."""
     try:
         tell_marker(table, header, batch)
     except InvalidRecordError as error:
@@ -251,9 +260,9 @@ def tell_kept_marker(table: ProducerTable, header: BatchHeader, batch: bytes | m
 
 
 def tell_marker(table: ProducerTable, header: BatchHeader, batch: bytes | memoryview) -> None:
-    """Feed the table with a control batch; only the end of a transaction counts. CorruptMessageError,
-    InvalidRecordError: the table is unchanged. Compaction leaves a marker without records, to keep its epoch; its
-    coordinator is unknown."""
+    """Feed the table with a control batch; only the end of a transaction changes the table. After CorruptMessageError
+    or InvalidRecordError the table is unchanged. A marker without records is left by compaction to keep the producer's
+    epoch; the marker's coordinator epoch is unknown."""
     if header.record_count == 0:
         table.marker_appended(header, None)
     for record in decode_batch(batch):
@@ -265,8 +274,9 @@ def tell_marker(table: ProducerTable, header: BatchHeader, batch: bytes | memory
 
 
 def complete_window(entry: ProducerEntry, segments: Sequence[LogSegment]) -> None:
-    """Look up in the log a producer's batches before those of its snapshot, to recognise a repeated one. Once for each
-    producer after a start, when a batch is out of order. Reads headers, at most some MiB back. CorruptLogError."""
+    """Look up in the log the batches that a producer wrote before its last batch in the snapshot, to recognise a
+    repeated batch. This happens at most once for each producer after a start, when a batch is out of order. Reads
+    headers, at most some MiB back. CorruptLogError."""
     entry.is_cut_short = False
     known = entry.batches
     if not known:

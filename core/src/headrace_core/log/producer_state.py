@@ -1,12 +1,13 @@
 """State of a partition's producers: epoch, last sequences, open transaction; Kafka's .snapshot file.
 
-Pure: values in, verdicts out. The partition's owner calls ``check`` before it appends a batch with a producer id, then
-``appended`` or ``marker_appended``. Opening a log replays what lies behind the last snapshot in the same way, so a
-rebuilt table equals the lost one (KIP-98; ProducerStateManager).
+This module reads and writes no files. The partition's owner calls ``check`` before it appends a batch with a producer
+id, then ``appended`` or ``marker_appended``. Opening a log feeds the table with the batches after the last snapshot in
+the same way, so a rebuilt table equals the lost table (KIP-98; Kafka's ProducerStateManager).
 
 A producer expires (KIP-854) by the local time of its last append on this replica, on a monotonic clock. Kafka compares
 the record's timestamp with the wall clock, so it forgets a producer of old events while it writes, and appends its
-retry twice. The time is not in the file, whose bytes are Kafka's; after a load it counts from the load.
+retry twice. The snapshot file, whose bytes are Kafka's, does not hold the local time; after a load, the time counts
+from the load.
 
 ``<offset>.snapshot`` holds the state of all producers before that offset, in Kafka's bytes (version 1), big-endian:
 
@@ -17,10 +18,12 @@ retry twice. The time is not in the file, whose bytes are Kafka's; after a load 
         int64 last offset (-1)  int32 offset delta (of the last batch: last sequence - first one)
         int64 timestamp, ms     int32 coordinator epoch     int64 first offset of its open transaction (-1: none)
 
-A snapshot holds each producer's last batch only. When its next batch does not fit, the batches before are looked up
-once in the log, by headers (``complete_window``), so a producer may resend its five batches after a restart.
+A snapshot holds each producer's last batch only. When a producer's next batch is out of order, the producer's earlier
+batches are looked up once in the log, by headers (``complete_window``). So a producer may resend its last five batches
+after a restart of the broker.
 
-The table learns of a batch before the write, so the next one in the same turn can follow; a failed write is undone.
+A batch enters the table before it is written, so that the next batch in the same group commit can follow it. A failed
+write is undone in the table.
 """
 
 from __future__ import annotations
@@ -38,7 +41,8 @@ from ..records import BatchHeader, Buffer
 
 SNAPSHOT_SUFFIX = ".snapshot"
 SNAPSHOT_VERSION = 1
-#: Last batches of a producer, by which a repeated one is recognised (Kafka's number: at most 5 in flight).
+#: Number of last batches kept for each producer, to recognise a repeated batch (Kafka's number: at most 5 requests in
+#: flight).
 BATCHES_KEPT = 5
 SEQUENCE_MAX = 2**31 - 1
 NO_PRODUCER_EPOCH = -1
@@ -50,12 +54,12 @@ _ENTRY = struct.Struct(">qhiqiqiq")
 
 
 def sequence_after(sequence: int, count: int = 1) -> int:
-    """Sequences go from 0 to 2^31 - 1 and wrap."""
+    """Return the sequence ``count`` steps after ``sequence``; sequences wrap after 2^31 - 1."""
     return (sequence + count) & SEQUENCE_MAX
 
 
 class LastRecord(NamedTuple):
-    """An active producer's epoch and last data offset (None: only a marker is left)."""
+    """An active producer's epoch, and the offset of its last data record (None: the log has only its marker)."""
 
     last_data_offset: int | None
     producer_epoch: int
@@ -79,16 +83,18 @@ class ProducerBatch(NamedTuple):
 
 
 class Check(enum.Enum):
-    """Verdict on a producer's batch."""
+    """Result of the check of a producer's batch."""
 
     NEXT = "next"  #: Append it.
-    DUPLICATE = "duplicate"  #: Appended before: answer with that batch's offset, append nothing.
-    OUT_OF_ORDER = "out of order"  #: A batch before it is missing.
-    FENCED = "fenced"  #: A newer producer has this id.
+    #: The log already has this batch: respond with the offset of that batch, and append no records.
+    DUPLICATE = "duplicate"
+    OUT_OF_ORDER = "out of order"  #: A batch before this one is missing.
+    FENCED = "fenced"  #: A producer with the same id and a newer epoch exists.
 
 
 class Checked(NamedTuple):
-    """``batch``: for a duplicate, the appended one. ``why``: a sentence for an error, or empty."""
+    """A Check with details. ``batch``: for a duplicate, the batch that the log has. ``why``: a sentence for an error,
+    or empty."""
 
     check: Check
     batch: ProducerBatch | None = None
@@ -100,20 +106,24 @@ _NEXT = Checked(Check.NEXT)
 
 @dataclass(slots=True)
 class ProducerEntry:
-    """One producer. ``batches``: its last ones with this epoch, oldest first; replaced whole, for other threads."""
+    """State of one producer. ``batches``: the producer's last batches with this epoch, oldest first. The tuple is
+    replaced as a whole, so other threads may read it."""
 
     producer_id: int
     epoch: int
     batches: tuple[ProducerBatch, ...] = ()
     coordinator_epoch: int = -1
-    last_timestamp_ms: int = -1  #: Time of its last batch or marker.
-    transaction_first_offset: int | None = None  #: Start of its open transaction; None: none is open.
-    #: Its bytes in a snapshot; None: changed since the last one. A table of a million producers is written at each
-    #: roll, and few of them have changed.
+    last_timestamp_ms: int = -1  #: Timestamp of the producer's last batch or marker.
+    #: Start of the producer's open transaction; None when no transaction is open.
+    transaction_first_offset: int | None = None
+    #: The entry's bytes in the last snapshot; None if the entry changed since then. Each roll writes the whole table,
+    #: of which few entries have changed, even with a million producers.
     packed: bytes | None = field(default=None, compare=False, repr=False)
-    #: Whether the log holds batches of its window that are not here: a snapshot has only the last one.
+    #: Whether the log has recent batches of the producer that ``batches`` lacks, because a snapshot holds only the last
+    #: batch.
     is_cut_short: bool = field(default=False, compare=False)
-    #: When this replica appended its last batch or marker, or loaded the table; see ``ProducerTable.local_ms``.
+    #: Time when this replica appended the producer's last batch or marker, or loaded the table; see
+    #: ``ProducerTable.local_ms``.
     appended_ms: float = field(default=0.0, compare=False, repr=False)
 
     @property
@@ -146,7 +156,7 @@ class ProducerEntry:
 
 
 class Remembered(NamedTuple):
-    """A producer's entry before an append that may fail; ``epoch`` None: there was none."""
+    """A producer's entry before an append that may fail; ``epoch`` is None if the producer had no entry."""
 
     producer_id: int
     epoch: int | None = None
@@ -157,12 +167,12 @@ class Remembered(NamedTuple):
 
 
 class ProducerTable:
-    """All producers of one partition. Belongs to the partition's owner."""
+    """The state of all producers of one partition. Only the partition's owner changes the table."""
 
     def __init__(self, entries: Iterable[ProducerEntry] = (), *, next_offset: int = 0) -> None:
         self._entries = {entry.producer_id: entry for entry in entries}
-        self.next_offset = next_offset  #: The state is that before this offset.
-        self.local_ms = 0.0  #: Local time of the next updates, in milliseconds of a monotonic clock.
+        self.next_offset = next_offset  #: The table holds the state for all records before this offset.
+        self.local_ms = 0.0  #: Local time that the next updates record, in milliseconds of a monotonic clock.
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -174,10 +184,10 @@ class ProducerTable:
         return self._entries.get(producer_id)
 
     def check(self, header: BatchHeader) -> Checked:
-        """Decide whether this batch (of data, with a producer id) may be appended. Changes nothing.
+        """Decide whether a data batch with a producer id may be appended. Changes no state.
 
-        An unknown producer may begin with any sequence: its state may have been deleted with its records. A known one
-        with a new epoch begins with 0.
+        An unknown producer may begin with any sequence, because its state may have been deleted with its records. A
+        known producer with a new epoch must begin with sequence 0.
         """
         entry = self._entries.get(header.producer_id)
         if entry is None:
@@ -219,7 +229,8 @@ class ProducerTable:
     def appended(
         self, header: BatchHeader, *, base_offset: int | None = None, max_timestamp_ms: int | None = None
     ) -> None:
-        """Record an appended batch of data, with the offsets and time of ``header``, or with these."""
+        """Record an appended data batch, with the offset and time of ``header`` or, where given, of the other
+        arguments."""
         if base_offset is None:
             base_offset = header.base_offset
         last_offset = base_offset + header.last_offset_delta
@@ -240,8 +251,8 @@ class ProducerTable:
             entry.transaction_first_offset = base_offset
 
     def marker_appended(self, header: BatchHeader, coordinator_epoch: int | None) -> int | None:
-        """Record an appended COMMIT or ABORT marker; returns the start of the transaction that it ends, None when that
-        was empty. ``coordinator_epoch`` None: unknown."""
+        """Record an appended COMMIT or ABORT marker; returns the start of the transaction that the marker ends, None
+        when that transaction was empty. ``coordinator_epoch`` is None if unknown."""
         self.next_offset = max(self.next_offset, header.next_offset)
         entry = self._entry(header, header.max_timestamp_ms)
         if coordinator_epoch is not None:
@@ -260,13 +271,14 @@ class ProducerTable:
         return entry
 
     def loaded(self, local_ms: float) -> None:
-        """Set every producer's time to ``local_ms``: the table comes from a snapshot or the log."""
+        """Set every producer's time to ``local_ms``, after the table was loaded from a snapshot or the log."""
         self.local_ms = local_ms
         for entry in self._entries.values():
             entry.appended_ms = local_ms
 
     def remember(self, producer_id: int) -> Remembered:
-        """The state for ``take_back``, before ``appended`` of a batch whose write may fail."""
+        """Return a producer's state for ``take_back``. Call this before ``appended`` for a batch whose write may
+        fail."""
         entry = self._entries.get(producer_id)
         if entry is None:
             return Remembered(producer_id)
@@ -280,7 +292,8 @@ class ProducerTable:
         )
 
     def take_back(self, remembered: Iterable[Remembered], next_offset: int) -> None:
-        """Undo failed appends. ``remembered``: the latest first; ``next_offset``: the log's end."""
+        """Undo failed appends. ``remembered``: the producers' states before these appends, latest first;
+        ``next_offset``: the log's end."""
         self.next_offset = next_offset
         for old in remembered:
             entry = self._entries.get(old.producer_id)
@@ -298,14 +311,16 @@ class ProducerTable:
 
     @property
     def first_unstable_offset(self) -> int | None:
-        """Start of the first open transaction, which bounds the last stable offset; None: none is open."""
+        """Start of the first open transaction, which bounds the last stable offset; None when no transaction is
+        open."""
         return min(
             (entry.transaction_first_offset for entry in self if entry.transaction_first_offset is not None),
             default=None,
         )
 
     def last_records(self) -> dict[int, LastRecord]:
-        """What compaction must keep of each producer, so that the log rebuilds this table. Any thread."""
+        """Return, for each producer, what compaction must keep so that the log can rebuild this table. Any thread may
+        call this."""
         found: dict[int, LastRecord] = {}
         for entry in list(self._entries.values()):
             batches = entry.batches
@@ -313,8 +328,8 @@ class ProducerTable:
         return found
 
     def expired(self, now_ms: float, expiration_ms: int) -> list[int]:
-        """Producers without an open transaction that wrote nothing for ``producer.id.expiration.ms``; ``now_ms`` is of
-        the clock of ``local_ms``. Any thread."""
+        """Producers without an open transaction that wrote nothing for ``producer.id.expiration.ms``; ``now_ms`` is a
+        time on the clock of ``local_ms``. Any thread."""
         latest_ms = now_ms - expiration_ms
         return [
             entry.producer_id
@@ -323,7 +338,7 @@ class ProducerTable:
         ]
 
     def expire(self, now_ms: float, expiration_ms: int, candidates: Iterable[int] | None = None) -> list[int]:
-        """Remove ``expired`` producers; ``candidates``: only these."""
+        """Remove expired producers; with ``candidates``, only producers among the candidates."""
         gone = []
         for producer_id in self.expired(now_ms, expiration_ms) if candidates is None else candidates:
             entry = self._entries.get(producer_id)
@@ -342,8 +357,8 @@ class ProducerTable:
 
     @classmethod
     def from_snapshot(cls, data: Buffer, path: str, next_offset: int) -> ProducerTable:
-        """Inverse of ``snapshot``: each producer's last batch only, as in Kafka. CorruptLogError names the file: the
-        state can be rebuilt from an older snapshot and the log."""
+        """Parse the bytes of ``snapshot``, which hold only each producer's last batch, as in Kafka. Raises
+        CorruptLogError, which names the file; the state can be rebuilt from an older snapshot and the log."""
         view = memoryview(data)
         if len(view) < _HEAD.size + _COUNT.size:
             raise CorruptLogError(f"{path}: {len(view)} bytes are too few for a producer snapshot")
@@ -367,7 +382,8 @@ class ProducerTable:
 
 
 def is_torn_snapshot(data: Buffer) -> bool:
-    """Whether an unsound snapshot looks like the trace of a crash: too short, or with a block of zeros."""
+    """Whether an unsound snapshot looks like the trace of a crash: the snapshot is too short, or has a block of
+    zeros."""
     view = memoryview(data)
     if len(view) < _HEAD.size + _COUNT.size:
         return True

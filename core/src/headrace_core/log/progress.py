@@ -15,7 +15,8 @@ INTERVAL_MS = 2000.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpeningProgress:
-    """``logs_opened`` of ``logs`` are open after ``seconds``; recovery has read ``scanned_bytes`` so far."""
+    """Progress after ``seconds``: ``logs_opened`` of ``logs`` logs are open, and recovery has read
+    ``scanned_bytes``."""
 
     path: str
     logs_opened: int
@@ -28,8 +29,8 @@ OnProgress = Callable[[OpeningProgress], None]
 
 
 class OpeningMeter:
-    """Counts opened logs and bytes, and calls ``on_progress`` at most every ``interval_ms`` (no timer: each count
-    checks the clock). Thread-safe."""
+    """Counts opened logs and bytes, and calls ``on_progress`` at most every ``interval_ms`` (each count checks the
+    clock; there is no timer). Thread-safe."""
 
     def __init__(self, path: str, clock: Clock, on_progress: OnProgress | None) -> None:
         self.logs = 0
@@ -41,7 +42,7 @@ class OpeningMeter:
         self._began_ms = self._reported_ms = clock.monotonic_ms()
 
     def log_opened(self) -> None:
-        """Count a log that is open, or known to be damaged."""
+        """Count a log that was opened or found to be damaged."""
         self._count(1, 0)
 
     def scanned(self, size: int) -> None:

@@ -1,15 +1,16 @@
-"""Read a log by offset or by time. Everything here may run in any thread while the owner appends.
+"""Read a log by offset or by time. All reads may run in any thread while the log's owner appends.
 
-A read is one pread of exactly the bytes that go out: the offset index and a short walk over headers find the end of the
-last whole batch first, so nothing is copied and then cut. Sequential readers and consumers at the tail need no lookup:
-the places of their last reads and of the last appends are remembered.
+A read is one pread of exactly the bytes to return. First the offset index and a short walk over headers find the end of
+the last whole batch, so no byte is read and then thrown away. Sequential readers and consumers at the log's end need no
+lookup, because the log remembers the positions of the last reads and appends.
 
-No damaged batch is returned. ``check_slice`` checks the CRC of each batch, and by its neighbours what the CRC does not
-cover. A slice must run without a gap up to the offset that comes next by other evidence (the next batch's header, the
-next segment's name, the high watermark), else the batch before it is checked too. Leader epochs must match the epoch
-checkpoint. So where compaction removed nothing, no batch can claim other offsets than its own. (Beside a compaction
-gap, a batch could shift into the gap unseen.) Searches by time check what they pass over. What fails is read a second
-time, and is then CorruptLogError, with file, position and offset.
+A read never returns a damaged batch. ``check_slice`` checks the CRC of each batch, and compares fields that the CRC
+does not cover with the neighbouring batches. The offsets of a slice must reach, without a gap, the next offset known
+from elsewhere: the next batch's header, the next segment's name or the high watermark. If there is a gap, the batch
+before the slice is checked too. Leader epochs must match the epoch checkpoint. So where compaction removed no records,
+a batch with wrong offsets is always detected. (Next to a compaction gap, a batch with an offset inside the gap would
+not be detected.) Searches by time check every batch that they pass. Bytes that fail a check are read a second time; if
+the check fails again, CorruptLogError names file, position and offset.
 """
 
 from __future__ import annotations
@@ -48,17 +49,18 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _PLACES_MAX = 128
-_READS_MAX = 4  #: Two for a log that may be damaged, and two for the indexes of two segments.
-_WARM_SEGMENTS = 4  #: Sealed segments that keep their indexes in memory.
+#: Number of attempts of one read: two for a log that may be damaged, and two for the indexes of two segments.
+_READS_MAX = 4
+_WARM_SEGMENTS = 4  #: Number of sealed segments per log whose indexes stay in memory.
 
 
 class MissingRecordsError(CorruptLogError):
-    """A segment ends below the offset that the next one begins with."""
+    """A segment ends below the base offset of the next segment, so records are missing."""
 
 
 class ReadResult(NamedTuple):
-    records: bytes  #: Whole batches as they stand in the log; the first may begin below the offset asked for.
-    next_offset: int  #: Offset of the next read.
+    records: bytes  #: Whole batches with the log's bytes; the first batch may begin below the requested offset.
+    next_offset: int  #: Offset from which the next read continues.
 
 
 class FoundTimestamp(NamedTuple):
@@ -68,8 +70,8 @@ class FoundTimestamp(NamedTuple):
 
 
 class _Places:
-    """Positions of batches by base offset: those last read or appended. It is replaced, never cleared, so a concurrent
-    reader writes into the old one."""
+    """Positions of the last read or appended batches, by base offset. To discard them, the log replaces this object, so
+    a concurrent reader writes into the discarded object."""
 
     __slots__ = ("_before", "_now")
 
@@ -88,7 +90,7 @@ class _Places:
 
 
 class LogReader:
-    """The reading half of a partition's log."""
+    """The read methods of a partition's log."""
 
     def __init__(
         self,
@@ -99,46 +101,47 @@ class LogReader:
     ) -> None:
         self.topic_partition = topic_partition
         self.log_start_offset = log_start_offset
-        self.log_end_offset = log_end_offset  #: One past the last written record.
-        self.cuts = 0  #: Incremented when a truncation begins, and when it ends.
+        self.log_end_offset = log_end_offset  #: The offset after the last written record.
+        self.cuts = 0  #: Count that grows by one when a truncation begins and by one when the truncation ends.
         self._segments = segments
         self._places = _Places()
         self._warm: tuple[LogSegment, ...] = ()
-        self._was_compacted = False  #: Whether a compaction gap was found in it.
+        self._was_compacted = False  #: Whether a compaction gap was found in this log.
 
     def closed_error(self) -> UnknownTopicOrPartitionError:
-        """The error of a call to a closed or deleted log."""
+        """Return the error for a call to a closed or deleted log."""
         return UnknownTopicOrPartitionError(
             f"the log of {self.topic_partition} is closed: it was deleted, or the broker is stopping"
         )
 
     @property
     def segments(self) -> tuple[LogSegment, ...]:
-        """Oldest first; the last one is the active one."""
+        """The log's segments, oldest first; the last segment is the active one."""
         return self._segments
 
     def known_epochs(self) -> tuple[EpochStart, ...] | None:
-        """The epoch checkpoint's entries; None: unknown, so epochs are not checked."""
+        """Return the epoch checkpoint's entries; None if they are unknown, so that epochs are not checked."""
         return None
 
     def may_have_gaps(self) -> bool:
-        """Whether segments may end below the next one's base offset."""
+        """Whether a segment may end below the base offset of the next segment."""
         return True
 
     def was_compacted(self) -> bool:
-        """Whether any sealed segment has a gap. May read all headers; call it before reporting missing records.
-        CorruptLogError."""
+        """Whether any sealed segment has a gap. May read all headers; called before missing records are reported.
+        Raises CorruptLogError."""
         self._was_compacted = self._was_compacted or show_compaction(self._segments[:-1])
         return self._was_compacted
 
     # ---------------------------------------------------------------- by offset
 
     def read(self, offset: int, max_bytes: int, up_to: int | None = None, *, wait: bool = True) -> ReadResult | None:
-        """Read whole batches from the one that holds ``offset``: at most ``max_bytes``, but the first one whole even if
-        it is larger; none that reaches to ``up_to`` (default: the log's end).
+        """Read whole batches, beginning with the batch that contains ``offset``. Returns at most ``max_bytes``, but
+        always a whole first batch. No returned batch reaches to ``up_to`` (default: the log's end).
 
-        ``wait=False`` returns None when the bytes are not in the page cache or are damaged: read again in a thread that
-        may block. Raises OffsetOutOfRangeError (below the log start or above the log end), CorruptLogError.
+        ``wait=False`` returns None when the bytes are not in the page cache or are damaged; the caller then reads again
+        in a thread that may block. Raises OffsetOutOfRangeError (below the log start or above the log end),
+        CorruptLogError.
         """
         if not wait:
             try:
@@ -148,8 +151,8 @@ class LogReader:
         return self._twice(lambda: self._read(offset, max_bytes, up_to, wait=True))
 
     def _twice(self, read: Callable[[], T]) -> T:
-        """Run ``read()``, and once more if it finds damage: a truncation or compaction may have changed the files, or a
-        disk read may fail once. A doubtful index is rebuilt in between."""
+        """Run ``read()``, and run it again if it finds damage: a truncation or compaction may have changed the files,
+        or a disk read may have failed once. An index that contradicts its log is rebuilt in between."""
         cuts, is_second = self.cuts, False
         for _ in range(_READS_MAX - 1):
             try:
@@ -183,7 +186,7 @@ class LogReader:
                     raise self._unless_cut(error, cuts) from error
 
     def _unless_cut(self, error: CorruptLogError, cuts: int) -> CorruptLogError | OffsetNotAvailableError:
-        """``error``, unless the log was truncated after ``cuts`` was read."""
+        """Return ``error``, or OffsetNotAvailableError if the log was truncated after ``cuts`` was read."""
         if cuts % 2 == 0 and self.cuts == cuts:
             return error
         return self._cut_error()
@@ -225,7 +228,8 @@ class LogReader:
         return ReadResult(b"", up_to)  # the log was cut in a gap: it ends above its last batch
 
     def _position_of(self, offset: int, segment: LogSegment, places: _Places) -> int | None:
-        """Position of the batch that holds ``offset``; None when every batch of the segment ends below it."""
+        """Return the position of the batch that contains ``offset``; None when every batch of the segment ends below
+        ``offset``."""
         position = places.get(offset, segment)
         if position is not None:
             return position
@@ -233,7 +237,8 @@ class LogReader:
         return None if place is None else place.position
 
     def _end_of(self, up_to: int, segment: LogSegment, following: int | None, places: _Places) -> int:
-        """Position up to which all bytes lie below ``up_to``. ``following``: the next segment's base offset."""
+        """Return the position where the first batch begins that reaches to ``up_to``. ``following``: the next segment's
+        base offset."""
         size = segment.size  # before the search: a batch appended meanwhile must not count
         if following is not None and up_to >= following:
             return size
@@ -272,7 +277,7 @@ class LogReader:
         data_end = end = self._end_of(up_to, segment, following, places)
         next_offset = up_to if following is None else min(up_to, following)
         if end <= position:
-            # Either a batch reaches to ``up_to``, or all from the offset on was compacted away just now.
+            # Either a batch reaches to ``up_to``, or a compaction has just removed all records from ``offset`` on.
             is_gap = end < segment.size and segment.header_at(end).base_offset >= up_to
             return ReadResult(b"", up_to if is_gap else offset)
         if end - position > max_bytes:
@@ -301,9 +306,10 @@ class LogReader:
         offset: int,
         next_offset: int,
     ) -> bool:
-        """Raise CorruptLogError unless ``records``, from ``position`` on, are sound batches, the first reaches to
-        ``offset``, and what follows them begins with ``next_offset``. False when there is a gap before that."""
-        # After the bytes were read: an epoch that began before they were written is known by now.
+        """Raise CorruptLogError unless ``records``, read at ``position``, are sound batches, the first batch reaches to
+        ``offset``, and all batches end below ``next_offset``. Returns False when there is a gap before
+        ``next_offset``."""
+        # Look up the epochs after the read of the bytes, so that the epoch of each batch is known.
         entries = self.known_epochs()
         verdict = check_slice(records, offset, next_offset, entries)
         if verdict == SLICE_EXACT:
@@ -312,7 +318,7 @@ class LogReader:
             expected = _end_offset(memoryview(records)[:verdict]) if verdict else offset
             what = slice_fault(records, verdict, expected, next_offset, entries)
             raise CorruptLogError(f"{segment.path}, position {position + verdict}, offset {expected}: {what}")
-        # With a gap in or behind it: the first batch's base offset may be damaged to a smaller one.
+        # There is a gap in or after the slice, so damage may have lowered the first batch's base offset unnoticed.
         before, first = segment.offset_before(position), read_header(records)
         if first.base_offset < before:
             raise CorruptLogError(
@@ -324,8 +330,9 @@ class LogReader:
         return False
 
     def _check_end(self, segment: LogSegment, following: int) -> None:
-        """Raise if the segment ends below the next one's base offset: part of the file is missing, unless a compaction
-        (Kafka's; ours keeps the last batch) left a gap."""
+        """Raise MissingRecordsError if the segment ends below the base offset of the next segment: part of the file is
+        missing. Only Kafka's compaction may leave such a gap; Headrace's compaction keeps the last batch of a
+        segment."""
         if self.may_have_gaps():
             return
         next_offset = segment.end_offset
@@ -338,11 +345,13 @@ class LogReader:
     # ---------------------------------------------------------------- by time
 
     def offset_for_timestamp(self, timestamp_ms: int, up_to: int | None = None) -> FoundTimestamp | None:
-        """The first record with a timestamp at or after ``timestamp_ms``, below ``up_to``; None when there is none."""
+        """Find the first record below ``up_to`` with a timestamp at or after ``timestamp_ms``; None when no record has
+        one."""
         return self._twice(lambda: self._offset_for_timestamp(timestamp_ms, up_to))
 
     def _offset_for_timestamp(self, timestamp_ms: int, up_to: int | None) -> FoundTimestamp | None:
-        # First, as in _read: what is remembered of a log that is cut meanwhile goes into the discarded places.
+        # Take the places first, as in _read: after a cut during this search, positions are stored in the discarded
+        # places.
         places, end_offset = self._places, self.log_end_offset
         up_to = end_offset if up_to is None else min(up_to, end_offset)
         segments = self._segments
@@ -368,16 +377,19 @@ class LogReader:
         return None
 
     def offset_of_max_timestamp(self, up_to: int | None = None) -> FoundTimestamp | None:
-        """The first record that has the largest timestamp of all below ``up_to`` (KIP-734); None for an empty log."""
+        """Find the first record with the largest timestamp of all records below ``up_to`` (KIP-734); None for an empty
+        log."""
         return self._twice(lambda: self._offset_of_max_timestamp(up_to))
 
     def _offset_of_max_timestamp(self, up_to: int | None) -> FoundTimestamp | None:
-        # First, as in _read: what is remembered of a log that is cut meanwhile goes into the discarded places.
+        # Take the places first, as in _read: after a cut during this search, positions are stored in the discarded
+        # places.
         places, end_offset = self._places, self.log_end_offset
         up_to = end_offset if up_to is None else min(up_to, end_offset)
         segments = self._segments
         followings = [segment.base_offset for segment in segments[1:]] + [None]
-        #: Latest first: (-timestamp, number of the segment, offset, was every batch looked at?)
+        #: Heap of candidates, latest timestamp first: (-timestamp, index of the segment, offset, whether every batch
+        #: was read).
         candidates: list[tuple[int, int, int, bool]] = []
 
         def look_at_all(number: int) -> TimestampOffset:
@@ -403,13 +415,14 @@ class LogReader:
             found = self._first_record(segment, following, segment.find(offset), -negative_ms)
             if found is not None:
                 return found
-            # Compaction may leave only a batch's header, with the time of removed records.
+            # No record has the timestamp: compaction may leave only a batch's header, which keeps the time of removed
+            # records.
             if not is_exact and (largest := look_at_all(number)).timestamp_ms >= 0:
                 heapq.heappush(candidates, (-largest.timestamp_ms, number, largest.offset, True))
         return None
 
     def _largest_within(self, segment: LogSegment, end: int) -> TimestampOffset:
-        """The segment's largest timestamp among records from the log start to position ``end``."""
+        """Return the segment's largest timestamp among records from the log start to position ``end``."""
         start = self.log_start_offset
         largest = TimestampOffset(-1, segment.base_offset)
         first = segment.find_or_end(start)
@@ -447,7 +460,7 @@ class LogReader:
         return None
 
     def _records(self, segment: LogSegment, place: Place, batch: bytes) -> list[Record]:
-        """A batch's records from the log start on."""
+        """Decode a batch's records from the log start on."""
         try:
             return decode_batch(batch, start_offset=self.log_start_offset)
         except CorruptMessageError as error:
@@ -467,7 +480,7 @@ class LogReader:
                 segment.unload_indexes()
 
     def _keep_warm(self, segment: LogSegment, *, is_active: bool) -> None:
-        """Keep the indexes of the last few sealed segments that were read in memory."""
+        """Keep the indexes of a sealed segment in memory while it is one of the last few segments that were read."""
         if is_active or segment in self._warm:
             return
         segment.load_indexes()

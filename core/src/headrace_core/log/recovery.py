@@ -1,8 +1,8 @@
 """Recovery of a log that was not closed cleanly.
 
-Nothing after the recovery point (the offset up to which all was flushed, persisted now and then) is trusted: segments
-that reach beyond it are read whole and every CRC is checked. A scan ends at the end of the file, or at the first bytes
-that are no sound batch. Then:
+The recovery point is the offset up to which all records were flushed; it is persisted from time to time. Recovery
+trusts no bytes after the recovery point: it reads every segment that reaches beyond the recovery point and checks every
+CRC. A scan ends at the end of the file, or at the first bytes that are no sound batch. The verdict is then:
 
     the bad bytes are            and                                     verdict
     -------------------------    -------------------------------------   ---------------------------------------------
@@ -14,14 +14,15 @@ that are no sound batch. Then:
                                  bytes have a hole
 
 A *hole* is an aligned 4-KiB block of zeros inside the bad batch, or the part of such a block that belongs to the batch:
-the end of its first block, or, at the end of the file, the beginning of its last one. One turn of the writer may write
-many blocks, and a power loss may persist any of them: a file that only grew shows the lost ones as zeros. Batches of
-that turn behind the hole can be sound, and were never acknowledged. Bit rot in acknowledged bytes looks different.
-(Without this rule a power loss could make a partition with one replica refuse to start.) A few zeros are evidence only
-where a sound batch would have something else.
+the end of its first block, or, at the end of the file, the beginning of its last one. One group commit may write many
+blocks, and a power loss may persist any of these blocks: a file that only grew shows the lost blocks as zeros. Batches
+of the same group commit after the hole can be sound, and were never acknowledged. Bit rot in acknowledged bytes looks
+different. (Without this rule a power loss could make a partition with one replica refuse to start.) A few zeros prove a
+hole only where a sound batch would have other bytes.
 
-A log that ends below its recovery point has lost flushed bytes: corruption as well. Corruption is never repaired here:
-the files stay as they are, the log is not served, and its owner fetches a new copy or asks a human.
+A log that ends below its recovery point has lost flushed bytes, which is corruption too. Recovery never repairs
+corruption: the files stay unchanged, the log is not served, and the broker fetches a new copy from another replica or
+waits for the operator.
 """
 
 from __future__ import annotations
@@ -41,24 +42,26 @@ from .segment import BatchMeta
 
 _WINDOW_BYTES = 4 * 1024 * 1024
 _BLOCK_BYTES = 4096
-#: Zeros needed in the last block: a record without headers ends with their number, one zero.
+#: Fewest zeros in the last block that count as a hole; one zero is no evidence, because a record without headers ends
+#: with the header count 0.
 _MIN_HOLE_BYTES_AT_END = 2
 _ZERO_BLOCK = bytes(_BLOCK_BYTES)
-_ZEROS = 8  #: Zeros at the end of a tail that was never written.
+_ZEROS = 8  #: Number of zeros at the end of a file that show a tail that was never written.
 _MAGIC_AT = 16
 _BASE_OFFSET = struct.Struct(">q")
 
 
 @dataclass(slots=True)
 class Scan:
-    """Result of a scan of a segment."""
+    """Result of scanning a segment."""
 
     batches: list[BatchMeta] = field(default_factory=list)
     epochs: list[EpochStart] = field(default_factory=list)
-    end: int = 0  #: End of the sound batches, and the offset after the last of them.
+    end: int = 0  #: Position where the sound batches end; ``next_offset`` is the offset after the last sound batch.
     next_offset: int = 0
     file_size: int = 0
-    problem: str | None = None  #: Why the bytes at ``end`` are no sound batch; None when the file ends there.
+    #: Why the bytes at position ``end`` are no sound batch; None when the file ends at ``end``.
+    problem: str | None = None
 
 
 class Verdict(enum.Enum):
@@ -69,7 +72,7 @@ class Verdict(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """A verdict, with the sentence that explains it."""
+    """A verdict on the end of a log, with a sentence that explains the verdict."""
 
     verdict: Verdict
     why: str = ""
@@ -87,13 +90,13 @@ def scan(
     accept: Callable[[memoryview, int], object] | None = None,
     accept_from: int = 0,
 ) -> Scan:
-    """Read batches from ``position`` (a batch's start) until the end of the file, or the first that is not sound: cut
-    short, impossible, wrong CRC, or with an offset or leader epoch that cannot follow the one before it. (The CRC
-    covers neither of these two.)
+    """Read batches from ``position`` (where a batch begins) until the end of the file or the first batch that is not
+    sound. An unsound batch is cut short, has an impossible header or a wrong CRC, or has an offset or leader epoch that
+    cannot follow the batch before it. (The CRC covers neither offset nor epoch.)
 
-    * ``contiguous``: offsets must follow without a gap, as always where nothing was compacted.
-    * ``epochs``: the epoch checkpoint, durable before the first batch of an epoch is written; another epoch is damage.
-      None: unchecked.
+    * ``contiguous``: offsets must have no gap, as in every log that was never compacted.
+    * ``epochs``: the epoch checkpoint, which is durable before the first batch of an epoch is written, so a batch with
+      another epoch is damaged. None: epochs are not checked.
     * ``accept`` gets the checked bytes of sound batches and their position, some MiB at a time and without a gap, from
       the first batch that has ``accept_from`` or a later offset.
     """
@@ -101,7 +104,7 @@ def scan(
     found = Scan(end=position, next_offset=base_offset, file_size=size)
     window = b""
     window_at = position
-    accepted: int | None = None  # ``accept`` has the bytes up to this position; None: none yet
+    accepted: int | None = None  # position up to which ``accept`` got the bytes; None: no bytes yet
 
     def tell_accepted() -> None:
         nonlocal accepted
@@ -156,7 +159,7 @@ def scan(
 
 
 def judge(file: File, found: Scan, *, recovery_point: int, is_last: bool) -> Judgement:
-    """Distinguish a torn tail from corruption; see the table above."""
+    """Distinguish a torn tail from corruption by the table in the module's docstring."""
     if found.problem is None:
         if is_last and found.next_offset < recovery_point:
             return Judgement(
@@ -177,8 +180,9 @@ def judge(file: File, found: Scan, *, recovery_point: int, is_last: bool) -> Jud
 
 
 def find_sound_batch(file: File, position: int, end: int, offset_min: int) -> int | None:
-    """Position of the first sound batch with an offset of at least ``offset_min``, at or after ``position``. Every byte
-    is a candidate: magic byte, offset range and length exclude nearly all before a CRC is computed."""
+    """Return the position of the first sound batch at or after ``position`` with an offset of at least ``offset_min``.
+    Every position is a candidate; magic byte, offset range and length exclude nearly all positions before a CRC is
+    computed."""
     start = position
     while start + HEADER_BYTES <= end:
         window = file.pread(min(_WINDOW_BYTES, end - start), start)
@@ -209,15 +213,17 @@ def _is_sound(file: File, window: bytes, at: int, window_at: int, end: int, offs
 
 
 def has_hole(file: File, start: int, end: int, next_offset: int) -> bool:
-    """Whether one of the bad batch's blocks between ``start`` and ``end`` is all zeros. Of the first block only the
-    batch's part counts, and of the last one if the file ends there. ``next_offset``: the least possible offset of the
-    batch."""
+    """Whether one of the blocks of the bad batch between ``start`` and ``end`` is all zeros. Of the first block, only
+    the batch's part counts; of the last block likewise, if the file ends at ``end``. ``next_offset``: the lowest
+    possible offset of the batch."""
     boundary = -(-start // _BLOCK_BYTES) * _BLOCK_BYTES
     rest = file.pread(min(boundary, end) - start, start)
-    # (A batch begins with its offset, whose upper bytes are zeros anyway.)
+    # Zeros count only where the batch's offset would have other bytes: a batch begins with its offset, whose upper
+    # bytes are zeros.
     if any(_BASE_OFFSET.pack(next_offset)[: len(rest)]) and not any(rest):
         return True
-    # (Of a sound batch behind it the last of these blocks may have a few bytes too: the first ones of its offset.)
+    # The last block is checked as a whole, although it may contain the first bytes of the offset of a sound batch that
+    # follows.
     blocks_end = min(-(-end // _BLOCK_BYTES) * _BLOCK_BYTES, file.size())
     for at in range(boundary, blocks_end, _WINDOW_BYTES):
         window = file.pread(min(_WINDOW_BYTES, blocks_end - at), at)
@@ -230,7 +236,7 @@ def has_hole(file: File, start: int, end: int, next_offset: int) -> bool:
 
 
 def is_cut_short(file: File, found: Scan) -> bool:
-    """Whether the end of the file looks like the trace of a crash: a batch without its end, or zeros in place of blocks
+    """Whether the end of the file looks like the trace of a crash: an incomplete batch, or zeros in place of blocks
     that never reached the disk."""
     rest = file.pread(found.file_size - found.end, found.end)
     if len(rest) < HEADER_BYTES or not any(rest[-_ZEROS:]):

@@ -1,8 +1,8 @@
-"""Checks of a follower on batches from its leader, before they enter its log. Pure.
+"""A follower's checks of batches from its leader, before the follower appends the batches. Pure.
 
 Batches keep their offsets and leader epochs. The follower checks each batch's CRC again. The CRC does not cover base
-offset, length and leader epoch, so these are compared with the end of the follower's log. The records inside were
-checked by the leader, as in Kafka.
+offset, length and leader epoch, so these three fields are compared with the end of the follower's log. The leader
+checked the records inside, as in Kafka.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .segment import BatchMeta
 
 
 class ReplicatedAppendError(HeadraceError):
-    """The leader's batches cannot follow this log. Nothing was appended: join again."""
+    """The leader's batches cannot follow this log. No batch was appended: the follower must join the leader again."""
 
 
 class UnexpectedOffsetError(ReplicatedAppendError):
@@ -28,17 +28,17 @@ class UnexpectedOffsetError(ReplicatedAppendError):
 
 
 class UnexpectedEpochError(ReplicatedAppendError):
-    """A batch has a leader epoch below that of the batch before it, or above the leader's own."""
+    """A batch has a leader epoch below the epoch of the batch before it, or above the leader's current epoch."""
 
 
 def check_replicated(
     data: Buffer, *, log_end_offset: int, leader_epoch: int, latest_epoch: int = NO_EPOCH, is_empty: bool = False
 ) -> list[BatchHeader]:
     """Check batches from a leader of ``leader_epoch`` against a log that ends at ``log_end_offset`` with a batch of
-    ``latest_epoch``; returns their headers, for ``Append``. Costs a pass over the bytes; any thread.
+    ``latest_epoch``; returns their headers, for ``Append``. Reads all bytes once; any thread may call this.
 
-    Offsets rise, with gaps from compaction. ``is_empty``: the log has no batch; then the first one may begin below the
-    end and reach beyond it (the leader's log starts in the middle of it).
+    Offsets must rise; compaction may leave gaps. ``is_empty``: the log has no batch. Then the first batch may begin
+    below the log's end and reach beyond it, because the leader's log may start inside a batch.
 
     Raises CorruptMessageError (framing, CRC), UnexpectedOffsetError, UnexpectedEpochError.
     """
@@ -80,8 +80,9 @@ def check_order(
 
 
 def prepare_replicated(data: Buffer, headers: Sequence[BatchHeader], segment_bytes: int) -> Iterator[Write]:
-    """The batches unchanged, in parts that fit into a segment each: more than one only where this broker's segments are
-    smaller than a leader's message. CorruptMessageError: the headers are not those of the data."""
+    """Split unchanged batches into parts that each fit into a segment. There are several parts only where this broker's
+    segments are smaller than a message of the leader. Raises CorruptMessageError when the headers do not belong to the
+    data."""
     if sum(header.size for header in headers) != len(data):
         raise CorruptMessageError(f"{len(data)} bytes of records, but their batches add up to another number")
     view = memoryview(data)

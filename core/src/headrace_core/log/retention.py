@@ -1,22 +1,22 @@
-"""Decide which of a log's oldest segments retention removes. Pure: facts about the segments in, a verdict out.
+"""Decide which of a log's oldest segments retention removes. Pure functions: from facts about segments to a verdict.
 
     [ segment ][ segment ][ segment ][ active ]        the oldest first, never a gap
       goes        goes      stays -> so do all behind it
 
-Kafka's rules (UnifiedLog.deleteOldSegments), each on what the one before it left:
+Kafka's rules (UnifiedLog.deleteOldSegments) apply in this order, each to the segments that the rules before it left:
 
-1. *Log start.* A segment that lies wholly below the log start.
-2. *Size* (``retention.bytes``). As long as what stays is not smaller than the limit.
-3. *Time* (``retention.ms``). A segment whose latest record is older.
+1. *Log start.* Remove a segment that lies wholly below the log start.
+2. *Size* (``retention.bytes``). Remove segments as long as the remaining ones are not smaller than the limit.
+3. *Time* (``retention.ms``). Remove a segment whose latest record is older than the limit.
 
-2 and 3 apply where ``cleanup.policy`` includes ``delete``. A segment that reaches above the high watermark stays. When
-all segments would go, the active one is among them: it is rolled first, and the log continues, empty, at its end.
+Rules 2 and 3 apply where ``cleanup.policy`` includes ``delete``. A segment that reaches above the high watermark stays.
+When all segments expire, the active segment is rolled before it is removed, and the log continues, empty, at its end.
 
-A segment is as old as its latest timestamp, or, where no record has one, as its file's last write. In Kafka a record
-from a clock years ahead therefore keeps its segment, and all later ones, for years. Here a timestamp that
-``message.timestamp.after.max.ms`` (an hour by default) would refuse now does not count: the segment is as old as its
-file. Such records arrived while the topic allowed more, or with a copied log. A topic that allows any future (the
-largest number) gets Kafka's rule.
+A segment's age is that of its latest timestamp or, where no record has a timestamp, of the last write to its file. In
+Kafka a record from a clock years ahead therefore keeps its segment, and all later ones, for years. Headrace ignores a
+timestamp that ``message.timestamp.after.max.ms`` (an hour by default) would refuse now, and uses the age of the file
+instead. Records with such timestamps arrived while the topic allowed later timestamps, or with a copied log. A topic
+that allows every future timestamp (the largest number) gets Kafka's rule.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from .config import LogConfig
 
 
 class Why(Enum):
-    """Rule by which segments expired."""
+    """The rule by which segments expired."""
 
     LOG_START = "log start"
     SIZE = "retention.bytes"
@@ -39,7 +39,7 @@ class Why(Enum):
 
 
 class SegmentFacts(NamedTuple):
-    """Facts about a segment that the rules need, besides its time."""
+    """Facts about a segment that the retention rules need, besides its time."""
 
     base_offset: int
     size: int
@@ -60,13 +60,13 @@ class Expired:
     segments: int
     log_start_offset: int
     shares: tuple[Share, ...]
-    roll_first: bool  #: The active segment is among them: roll it first.
-    #: ``cuts`` of the log at the verdict: a segment that was truncated and filled again is younger.
+    roll_first: bool  #: Whether the active segment is among the expired segments, so that it must be rolled first.
+    #: The log's ``cuts`` at the time of the verdict, because a segment that was truncated and filled again is younger.
     cuts: int = 0
 
     def without_active(self, base_offset: int, size: int) -> Expired | None:
-        """The verdict without the active segment (which begins at ``base_offset``, and had ``size`` bytes); None if
-        that leaves nothing to remove."""
+        """Return the verdict without the active segment, which begins at ``base_offset`` and had ``size`` bytes; None
+        if no other segment expired."""
         if self.segments == 1:
             return None
         *shares, last = self.shares
@@ -76,7 +76,8 @@ class Expired:
 
 
 def time_of_segment(largest_timestamp_ms: int, written_ms: Callable[[], int], *, config: LogConfig, now_ms: int) -> int:
-    """The time that a segment counts as having. ``written_ms``: when its file was last written; called if needed."""
+    """Return the time that decides about a segment's age. ``written_ms``: returns the time of the last write to the
+    segment's file; called only if needed."""
     if largest_timestamp_ms < 0:
         return written_ms()
     if largest_timestamp_ms > now_ms and largest_timestamp_ms - now_ms > config.timestamp_after_max_ms:
@@ -94,9 +95,11 @@ def expired(
     now_ms: int,
     time_of: Callable[[int], int],
 ) -> Expired | None:
-    """The segments to remove now; None: none. ``segments``: all of them, oldest first, the last one active.
+    """Decide which segments to remove now; None: no segments. ``segments``: all segments, oldest first; the last
+    segment is active.
 
-    ``time_of(place)``: the ``time_of_segment`` of a segment; called from the oldest on, up to the first that stays.
+    ``time_of(place)``: returns the ``time_of_segment`` of a segment. It is called from the oldest segment on, up to the
+    first segment that stays.
     """
     last = len(segments) - 1
 
@@ -136,10 +139,10 @@ def expired(
 
 
 def is_waiting_for_compaction(config: LogConfig, first_timestamp_ms: int | None, now_ms: int) -> bool:
-    """Whether to seal an idle active segment: only sealed segments are compacted, and one of its records is older than
-    ``max.compaction.lag.ms`` (KIP-354; Kafka checks at the next append only).
+    """Whether to seal an idle active segment because one of its records is older than ``max.compaction.lag.ms`` and
+    only sealed segments are compacted (KIP-354; Kafka checks only at the next append).
 
-    ``first_timestamp_ms``: of its first batch; None when it is empty.
+    ``first_timestamp_ms``: max timestamp of the segment's first batch; None when the segment is empty.
     """
     if not config.cleanup_compact or config.max_compaction_lag_ms == LONG_MAX:
         return False

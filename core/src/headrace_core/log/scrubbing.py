@@ -1,8 +1,8 @@
-"""Read a segment through for damage while its log is served: the part of scrubbing that knows the bytes.
+"""Check a whole segment for damage while its log is served: the part of scrubbing that reads the files.
 
-``scrub_segment`` checks a whole segment as a read checks a slice (framing, CRC, consecutive offsets, leader epochs),
-window by window, and compares the index files of a sealed one entry by entry. It changes nothing, keeps at most a
-window in memory, and drops from the page cache what it fetched from the disk.
+``scrub_segment`` checks a whole segment, window by window, with the checks of a read (framing, CRC, consecutive
+offsets, leader epochs). It also compares each entry of a sealed segment's index files. The function changes no file,
+keeps at most one window in memory, and drops the bytes that it fetched from the disk from the page cache again.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _OFFSET_MAX = 2**63 - 1
 
 
 class Scrubbed(NamedTuple):
-    """Bytes read of a segment, and the fault of its indexes; None: sound."""
+    """Bytes read of a segment, and the fault of its indexes (None: the indexes are sound)."""
 
     size: int
     index_fault: str | None
@@ -36,8 +36,8 @@ def scrub_segment(
     spend: Callable[[int], None],
     should_stop: Callable[[], bool],
 ) -> Scrubbed:
-    """Read all written bytes of ``segment``, waiting in ``spend(bytes)`` for the pace. Raises OSError, and
-    CorruptLogError when it is damaged at a second look and still a segment of the log (not replaced or cut
+    """Read all written bytes of ``segment``; ``spend(bytes)`` waits to limit the rate. Raises OSError. Raises
+    CorruptLogError when a second read shows the damage again and the segment is still in the log (not replaced or cut
     meanwhile)."""
     cuts = log.cuts  # before reading anything that a truncation changes
     segments = log.segments
@@ -74,7 +74,7 @@ def scrub_segment(
 
 
 def _window(log: PartitionLog, segment: LogSegment, position: int, size: int, next_offset: int) -> memoryview:
-    """Whole sound batches from ``position`` on; CorruptLogError."""
+    """Read whole batches from ``position`` on, up to one window; raises CorruptLogError for damaged batches."""
     wanted = min(WINDOW_BYTES, size - position)
     was_cached = segment.log.is_cached(wanted, position)
     try:
@@ -153,7 +153,7 @@ class _IndexesBeside:
             self._latest_ms = max(self._latest_ms, header.max_timestamp_ms)
 
     def ended(self) -> str | None:
-        """Finish; the fault, or None."""
+        """Finish the comparison; returns the fault of the index files, or None."""
         if self._next_offset_entry is not None or self._next_time_entry is not None:
             self._blame(f"{self._path}: this index, or the time index beside it, has entries beyond the log's end")
         elif self._last_entry_ms < self._latest_ms:
@@ -165,8 +165,8 @@ class _IndexesBeside:
 
 
 def index_files(segment: LogSegment) -> tuple[bytes, bytes]:
-    """The right contents of a sealed segment's index files: an entry for every ``interval_bytes`` of its log, as an
-    appender writes them. Reads every batch: CorruptLogError."""
+    """Return the correct contents of a sealed segment's index files: an entry for every ``interval_bytes`` of its log,
+    as an append writes them. Reads every batch and raises CorruptLogError for a damaged one."""
     offsets, times = bytearray(), bytearray()
     latest_ms, latest_offset, indexed_ms, since = -1, segment.base_offset, -1, 0
     for place in segment.sound_batches(0, segment.size):

@@ -1,15 +1,15 @@
 """One segment: a ``.log`` file of record batches, back to back, and its two indexes.
 
-The writer appends; readers in any thread look up and read, always below an end that the partition's owner published.
-The writer publishes bytes first, then ``size``, then index entries. So an entry is never visible before its batch, and
-no lock is needed.
+The writer appends. Readers in any thread look up and read batches, always below an end offset that the partition's
+owner published. The writer publishes bytes first, then ``size``, then index entries. So an entry is never visible
+before its batch, and no lock is needed.
 
-An index entry is used only after a comparison with its batch. Where the two differ, the index or the log is damaged. So
-the whole log is read, with CRCs. Either the log is damaged (CorruptLogError), or the indexes are rebuilt from it, in
-memory.
+An index entry is used only after a comparison with its batch. If entry and batch differ, the index or the log is
+damaged. Then the whole segment is read and every CRC checked: either the log is damaged (CorruptLogError), or the
+indexes are rebuilt from the log, in memory.
 
-An index entry is (last offset of a batch, position where it starts): reading at the offset after a batch finds that
-batch first, and skips it.
+An index entry is (last offset of a batch, position where the batch starts). A lookup of the offset after a batch finds
+that batch first, and skips it.
 """
 
 from __future__ import annotations
@@ -29,42 +29,43 @@ LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX = ".log", ".index", ".timeindex"
 
 logger = logging.getLogger(__name__)
 
-#: A segment whose files were replaced has its indexes in memory only: no files have these names.
+#: Suffix for the index names of a segment whose files were replaced; no such files exist, because the segment's indexes
+#: are only in memory.
 RETIRED_SUFFIX = ".retired"
-_WALK_BYTES = 8192  #: Bytes per read of a walk over headers: a whole index interval and more.
-_WINDOW_BYTES = 1024 * 1024  #: Bytes per read of a walk over whole batches.
-#: Limit of the bytes reserved ahead of a growing segment; below it, as many bytes as the segment has.
+_WALK_BYTES = 8192  #: Bytes that a walk over headers reads at once: more than an index interval.
+_WINDOW_BYTES = 1024 * 1024  #: Bytes that a walk over whole batches reads at once.
+#: Limit of the bytes reserved ahead of a growing segment; a smaller segment reserves as many bytes as it has.
 _AHEAD_BYTES_MAX = 64 * 1024 * 1024
 AHEAD_FROM_BYTES = 4 * 1024 * 1024
-#: Held briefly while a reader stores what it found (a largest timestamp, rebuilt indexes), and while a truncation
-#: discards that; one lock for all segments.
+#: Lock for values that a reader found and stores in a segment (a largest timestamp, rebuilt indexes), and for a
+#: truncation that discards such values. All segments share this lock, which is held briefly.
 _NOTING = threading.Lock()
 
 
 def segment_name(base_offset: int) -> str:
-    """Twenty digits, as in Kafka."""
+    """Return the file name of a segment without suffix: the base offset as twenty digits, as in Kafka."""
     return f"{base_offset:020d}"
 
 
 class BatchMeta(NamedTuple):
-    """What a segment needs to know of an appended batch."""
+    """The facts about an appended batch that a segment needs."""
 
     size: int
     base_offset: int
     last_offset: int
-    #: Largest timestamp of the batch's records; -1 when compaction has left no record, although the header keeps a
-    #: time.
+    #: Largest timestamp of the batch's records; -1 when compaction has removed all records, although the header keeps a
+    #: timestamp.
     max_timestamp_ms: int
 
     @classmethod
     def of(cls, header: BatchHeader) -> BatchMeta:
-        """From the header of a batch in a log, here or on the leader."""
+        """Make a BatchMeta from the header of a batch in a log, on this broker or on the leader."""
         latest_ms = header.max_timestamp_ms if header.record_count else -1
         return cls(header.size, header.base_offset, header.last_offset, latest_ms)
 
 
 class Place(NamedTuple):
-    """A batch found in a segment."""
+    """Position and header of a batch in a segment."""
 
     position: int
     header: BatchHeader
@@ -75,16 +76,16 @@ class IndexMismatchError(CorruptLogError):
 
 
 class Cut(NamedTuple):
-    """Where to cut a segment: before the batch at ``place`` (None: not at all), so that it ends with ``end_offset``.
-    ``end_offset`` is below the requested offset if a batch straddles that offset, or if it lies in a gap from
-    compaction."""
+    """Where to cut a segment: before the batch at ``place`` (None: keep all batches), so that the segment ends at
+    ``end_offset``. ``end_offset`` is below the requested offset if that offset is inside a batch or in a compaction
+    gap."""
 
     place: Place | None
     end_offset: int
 
 
 class LogSegment:
-    """Files of one segment. Created by ``create`` (new, empty) or ``attach`` (found on the disk)."""
+    """The files of one segment. ``create`` makes a new, empty segment; ``attach`` opens a segment found on the disk."""
 
     def __init__(
         self, fs: FileSystem, directory: str, base_offset: int, *, index_bytes_max: int, interval_bytes: int, log: File
@@ -96,17 +97,18 @@ class LogSegment:
         self.index = OffsetIndex(fs, path + INDEX_SUFFIX, base_offset, index_bytes_max)
         self.time_index = TimeIndex(fs, path + TIME_INDEX_SUFFIX, base_offset, index_bytes_max)
         self.interval_bytes = interval_bytes
-        self.size = 0  #: Published bytes.
-        #: Largest timestamp, and the last offset of its batch; None: unknown (a sealed segment).
+        self.size = 0  #: Size of the published bytes.
+        #: The segment's largest timestamp, and the last offset of the batch that has it; None: not looked up yet.
         self._largest: TimestampOffset | None = TimestampOffset(-1, base_offset)
-        #: Max timestamp of the first batch, as in Kafka, for segment.ms; None while empty or not looked up.
+        #: Max timestamp of the segment's first batch, for segment.ms as in Kafka; None while the segment is empty or
+        #: the timestamp not looked up.
         self.first_timestamp_ms: int | None = None
         self.created_ms = 0
-        #: Fault of the index files; None: none found, or they were rebuilt.
+        #: Fault of the index files; None if no fault was found or the files were rebuilt.
         self.index_fault: str | None = None
-        #: (size, offset after the last batch at this size); None: not looked up.
+        #: (segment's size, offset after its last batch at this size); None: not looked up.
         self._end: tuple[int, int] | None = None
-        #: Whether the time index matches the log. A time index that was not loaded from its file does.
+        #: Whether the time index is known to match the log; always true unless the index was loaded from its file.
         self._times_checked = True
         #: Whether the segment was written or truncated since it was opened, or since its indexes were last completed.
         self._is_changed = False
@@ -129,9 +131,10 @@ class LogSegment:
         reserve_bytes: int = 0,
         file: str | None = None,
     ) -> LogSegment:
-        """Create an empty segment; the names are durable once the caller synced the directory. After an OSError no file
-        of the segment is left. ``file``: an empty file to rename, for a segment that the log needs. A lack of room or
-        of descriptors for the index files is then ignored, and the next start makes these files."""
+        """Create an empty segment; the file names are durable once the caller has synced the directory. After an
+        OSError no file of the segment is left. ``file``: path of an existing empty file that is renamed to the
+        segment's log file, for a log that must get this segment. A lack of room or of descriptors for the index files
+        is then ignored, and the next start creates the index files."""
         if file is not None:
             fs.rename(file, f"{directory}/{segment_name(base_offset)}{LOG_SUFFIX}")
         log = fs.open_lazily(f"{directory}/{segment_name(base_offset)}{LOG_SUFFIX}", create=True)
@@ -144,8 +147,8 @@ class LogSegment:
                 with _shortages_tolerated() if file is not None else contextlib.nullcontext():
                     index.create()
         except (OSError, ServerBusyError):
-            # The owner may continue in the previous segment: a file that claims that segment's next offset must not
-            # stay.
+            # Remove the files: the owner may continue in the previous segment, and no other file may claim that
+            # segment's next offset.
             with contextlib.suppress(OSError, ServerBusyError):
                 segment.delete_files()
             raise
@@ -159,7 +162,7 @@ class LogSegment:
     def attach(
         cls, fs: FileSystem, directory: str, base_offset: int, *, index_bytes_max: int, interval_bytes: int, now_ms: int
     ) -> LogSegment:
-        """A segment found on the disk, assumed as long as its file."""
+        """Open a segment found on the disk; its size is assumed to be that of its file."""
         path = f"{directory}/{segment_name(base_offset)}{LOG_SUFFIX}"
         size = fs.file_size(path)
         log = fs.open_lazily(path)
@@ -175,24 +178,24 @@ class LogSegment:
     # ---------------------------------------------------------------- writing (one owner)
 
     def fits(self, last_offset: int) -> bool:
-        """Whether this offset fits into 31 bits relative to the base offset."""
+        """Whether ``last_offset`` fits into 31 bits relative to the segment's base offset."""
         return last_offset - self.base_offset <= RELATIVE_OFFSET_MAX
 
     def write(self, buffers: Sequence[Buffer], size: int) -> None:
-        """Write bytes behind the published end, invisible before ``publish``. After an OSError a part of the bytes may
-        be written; after other errors nothing is."""
+        """Write bytes after the published end; readers see the bytes only after ``publish``. After an OSError a part of
+        the bytes may be written; after other errors no byte is written."""
         _ = self.largest_timestamp  # needed by ``publish``: a damaged log raises before a byte is written to it
         end = self.size + size
         if end > self._reserved_end and end > AHEAD_FROM_BYTES and self.reserves_ahead:
-            # Growing by whole extents saves the file system an allocation in every flush.
+            # Reserve large blocks ahead, because a file system that must allocate space in every flush is slower.
             ahead = max(min(_AHEAD_BYTES_MAX, self.size), size)
             self.log.preallocate(self.size, ahead)
             self._reserved_end = self.size + ahead
         self.log.pwritev(buffers, self.size)
 
     def publish(self, batches: Sequence[BatchMeta]) -> None:
-        """Make the written batches visible: the size, then the indexes, with the entries of Kafka's
-        LogSegment.append."""
+        """Make the written batches visible to readers: first the size, then the index entries that Kafka's
+        LogSegment.append would write."""
         self._is_changed = True
         position = self.size
         largest = self.largest_timestamp
@@ -215,7 +218,7 @@ class LogSegment:
             self.time_index.maybe_append(latest.timestamp_ms, latest.offset)
 
     def undo_write(self) -> None:
-        """Remove bytes that ``write`` left behind the published end."""
+        """Remove bytes that a failed ``write`` left after the published end."""
         self.log.truncate(self.size)
         self._reserved_end = 0
 
@@ -230,12 +233,13 @@ class LogSegment:
         self.write_indexes()
 
     def seal(self) -> None:
-        """End appends: write the last time entry, free unused blocks, make everything durable."""
+        """End the appends to this segment: write the last time index entry, free unused blocks, make log and indexes
+        durable."""
         self._complete(sealing=True)
         self._sync([self.log, *self.begin_close()])
 
     def truncate_to(self, place: Place | None) -> None:
-        """Cut the log before ``place`` (None: keep all), and the indexes with it."""
+        """Cut the segment's log and indexes before ``place`` (None: keep all batches)."""
         if place is None:
             return
         self._is_changed = True
@@ -253,7 +257,7 @@ class LogSegment:
         self._bytes_since_index = place.position - self.index.last_position()
 
     def rebuild_indexes(self, batches: Sequence[BatchMeta]) -> None:
-        """Rebuild both indexes from all the batches in the segment, as an appender would have written them."""
+        """Rebuild both indexes from all batches of the segment, with the entries that appends would have written."""
         self.index.start_empty()
         self.time_index.start_empty()
         self.size = 0
@@ -272,8 +276,8 @@ class LogSegment:
         self.time_index.file.write()
 
     def begin_empty(self) -> bool:
-        """Prepare an attached, empty segment for appends without opening its files; False (and no change) when its
-        indexes are not empty."""
+        """Prepare an attached, empty segment for appends without opening its files; returns False, without a change,
+        when the index files are not empty."""
         for index in (self.index, self.time_index):
             with contextlib.suppress(FileNotFoundError):
                 if self._fs.file_size(index.file.path):
@@ -289,12 +293,13 @@ class LogSegment:
         self._bytes_since_index = self.size - self.index.last_position()
 
     def close(self) -> None:
-        """Complete the indexes; descriptors close with the last reader. No effect if nothing was changed."""
+        """Complete and sync the indexes; descriptors close with the last reader. No effect on a segment without
+        changes."""
         self._sync(self.begin_close())
 
     def begin_close(self) -> list[File]:
-        """``close`` for several at a time: returns the files to sync before ``end_close``. After a clean stop the next
-        start trusts the indexes."""
+        """First half of ``close``, for callers that close several segments together: returns the files to sync before
+        ``end_close``. After a clean stop the next start trusts the synced indexes."""
         if self._is_changed or self._reserved_end > self.size:
             self._complete()
         return [file for index in (self.index, self.time_index) if (file := index.file.begin_sync()) is not None]
@@ -307,7 +312,7 @@ class LogSegment:
     def _complete(self, *, sealing: bool = False) -> None:
         largest = self.largest_timestamp
         if sealing and largest.timestamp_ms < 0 and self.size and not self.header_at(0).record_count:
-            # Compaction has left only headers, but every sealed segment needs a time entry.
+            # Compaction has left only headers, but every sealed segment needs an entry in its time index.
             for place in self.places(0, self.size):
                 self.time_index.maybe_append(place.header.max_timestamp_ms, place.header.last_offset, sealing=True)
         self.time_index.maybe_append(largest.timestamp_ms, largest.offset, sealing=True)
@@ -325,7 +330,8 @@ class LogSegment:
             self.end_close(durable=durable)
 
     def delete_files(self) -> None:
-        """Unlink the files, without writing to them: the disk may be full. Readers keep them open."""
+        """Unlink the segment's files without writing to them, because the disk may be full. Readers keep the files
+        open."""
         self.index.file.close()
         self.time_index.file.close()
         for path in (self.index.file.path, self.time_index.file.path, self.path):
@@ -335,7 +341,8 @@ class LogSegment:
     # ---------------------------------------------------------------- reading (any thread)
 
     def indexes_fit(self) -> bool:
-        """Whether the index files can belong to this log: compares their last offset entry with it."""
+        """Whether the index files can belong to this segment's log: compares the last offset index entry with its
+        batch."""
         return self._what_does_not_fit() is None
 
     def _what_does_not_fit(self) -> str | None:
@@ -363,7 +370,7 @@ class LogSegment:
             last = self.time_index.last_entry()
             start = self._time_place(*self.time_index.entries_around(last.timestamp_ms))
             for position, header in self.places(start, size):
-                # An empty batch, which compaction has left, keeps its time but gets no entry.
+                # A batch that compaction has emptied keeps its max timestamp but gets no time index entry.
                 if header.max_timestamp_ms > last.timestamp_ms and header.record_count:
                     raise IndexMismatchError(
                         f"{self.time_index.file.path} ends with timestamp {last.timestamp_ms}, but the batch at "
@@ -374,8 +381,8 @@ class LogSegment:
         self._times_checked = True
 
     def load_indexes(self) -> None:
-        """Load a sealed segment's indexes; rebuild them in memory if they do not fit the log (the files stay: a reader
-        changes nothing). CorruptLogError when the log is damaged."""
+        """Load a sealed segment's indexes. If the indexes contradict the log, they are rebuilt in memory; a reader
+        never changes the files. Raises CorruptLogError when the log is damaged."""
         if self.index.is_loaded and self.time_index.is_loaded:
             return
         self._times_checked = False
@@ -384,8 +391,8 @@ class LogSegment:
             self.distrust_indexes(fault)
 
     def distrust_indexes(self, why: str) -> None:
-        """Decide whether log or indexes are damaged, by reading every batch: CorruptLogError if the log is damaged;
-        otherwise both indexes are rebuilt in memory."""
+        """Read every batch to decide whether the log or the indexes are damaged. Raises CorruptLogError if the log is
+        damaged; otherwise both indexes are rebuilt in memory."""
         offsets: list[tuple[int, int]] = []
         times: list[TimestampOffset] = []
         largest = TimestampOffset(-1, self.base_offset)
@@ -407,7 +414,8 @@ class LogSegment:
 
     @property
     def largest_timestamp(self) -> TimestampOffset:
-        """The largest timestamp, and the last offset of its batch; (-1, base offset) when empty."""
+        """The segment's largest timestamp, and the last offset of the batch that has it; (-1, base offset) when the
+        segment is empty."""
         found = self._largest
         if found is None:
             looked_up = self._find_largest_timestamp()
@@ -418,7 +426,7 @@ class LogSegment:
         return found
 
     def _find_largest_timestamp(self) -> TimestampOffset:
-        # The last time entry of a segment that was sealed or closed is its largest timestamp.
+        # In a sealed or closed segment, the last time index entry has the largest timestamp.
         was_loaded = self.index.is_loaded
         self._check_times()
         largest = self.time_index.last_entry()
@@ -432,14 +440,15 @@ class LogSegment:
 
     @property
     def end_offset(self) -> int:
-        """The offset after the last batch of a segment without appends."""
+        """The offset after the last batch, for a segment that gets no more appends."""
         found, size = self._end, self.size
         if found is None or found[0] != size:
             found = self._end = size, self.offset_before(size)
         return found[1]
 
     def _walk_for_largest(self, largest: TimestampOffset) -> TimestampOffset:
-        """Walk from the last time entry to the end: later batches may have larger timestamps."""
+        """Find the largest timestamp: walk over headers from the last time index entry to the end, because later
+        batches may have larger timestamps."""
         if self.size == 0:
             return TimestampOffset(-1, self.base_offset)
         position = self.find(largest.offset).position if largest.timestamp_ms >= 0 else 0
@@ -449,27 +458,28 @@ class LogSegment:
         return largest
 
     def first_batch_timestamp(self) -> int | None:
-        """The first batch's max timestamp; None while the segment is empty."""
+        """Return the max timestamp of the first batch; None while the segment is empty."""
         if self.first_timestamp_ms is None and self.size >= HEADER_BYTES:
             self.first_timestamp_ms = self.header_at(0).max_timestamp_ms
         return self.first_timestamp_ms
 
     def header_at(self, position: int) -> BatchHeader:
-        """The header at ``position``; CorruptLogError when no batch starts there."""
+        """Read the batch header at ``position``; CorruptLogError when no batch starts there."""
         try:
             return read_header(self.log.pread(HEADER_BYTES, position))
         except CorruptMessageError as error:
             raise CorruptLogError(f"{self.path}, position {position}: {without_position(error.message)}") from error
 
     def find(self, offset: int) -> Place:
-        """The first batch whose last offset is ``offset`` or more; ``offset`` must lie below the segment's end."""
+        """Find the first batch whose last offset is ``offset`` or more; ``offset`` must be below the segment's end
+        offset."""
         place = self.find_or_end(offset)
         if place is None:
             raise CorruptLogError(f"{self.path}: no batch holds offset {offset}, or one above it")
         return place
 
     def find_or_end(self, offset: int) -> Place | None:
-        """``find``, but None when every batch ends below ``offset``."""
+        """Find a batch like ``find``, but return None when every batch ends below ``offset``."""
         self.load_indexes()
         try:
             return self.find_by_index(offset)
@@ -478,10 +488,10 @@ class LogSegment:
             return self.find_by_index(offset)
 
     def where_to_cut(self, offset: int, next_offset: int) -> Cut:
-        """How this segment ends without the records at and above ``offset``; ``next_offset``: the offset at which the
-        next segment begins, or will. A cut cannot be undone, so the headers are checked first: the CRCs of the last
-        kept and of the first removed batch, and their base offsets (which no CRC covers) against their neighbours.
-        CorruptLogError if a check fails."""
+        """Return where to cut this segment so that no record at or above ``offset`` stays. ``next_offset``: the base
+        offset of the next segment, or the log end offset. A cut cannot be undone, so the last kept and the first
+        removed batch are checked first: their CRCs, and their base offsets (which no CRC covers) against the
+        neighbouring batches. Raises CorruptLogError if a check fails."""
         self._check_times()  # the cut needs the indexes, and must not fail halfway
         try:
             return self._cut_by_index(offset, next_offset)
@@ -522,14 +532,15 @@ class LogSegment:
             ) from error
 
     def find_by_index(self, offset: int) -> Place | None:
-        """``find_or_end``, but IndexMismatchError where the index is in doubt: resolving that takes long."""
+        """Find a batch like ``find_or_end``, but raise IndexMismatchError when the index contradicts the log, because
+        rebuilding the index takes long."""
         for place in self._walk_from(self.index.entry_below(offset), self.size):
             if place.header.last_offset >= offset:
                 return place
         return None
 
     def floor(self, timestamp_ms: int) -> int:
-        """A position before which no record has this timestamp or a later one."""
+        """Return a position such that no record before the position has a timestamp of ``timestamp_ms`` or later."""
         self._check_times()
         try:
             return self._time_place(*self.time_index.entries_around(timestamp_ms))
@@ -538,8 +549,8 @@ class LogSegment:
             return self._time_place(*self.time_index.entries_around(timestamp_ms))
 
     def _time_place(self, before: TimestampOffset, entry: TimestampOffset) -> int:
-        """Position of the batch that a time entry names: the first batch with that timestamp; all earlier batches have
-        earlier timestamps. Checks all batches from the entry ``before`` on."""
+        """Return the position of the batch that a time index entry names: the first batch with that timestamp, after
+        batches with earlier timestamps only. Checks all batches from the entry ``before`` on."""
         if entry.timestamp_ms < 0:
             return 0
         path = self.time_index.file.path
@@ -557,7 +568,7 @@ class LogSegment:
         raise IndexMismatchError(f"{path}: no batch with offset {entry.offset} has timestamp {entry.timestamp_ms}")
 
     def offset_before(self, position: int) -> int:
-        """The offset after the batch that ends at ``position``; the segment's base offset for position 0."""
+        """Return the offset after the batch that ends at ``position``; the segment's base offset for position 0."""
         if position == 0:
             return self.base_offset
         self.load_indexes()
@@ -574,9 +585,9 @@ class LogSegment:
         return next_offset
 
     def cut(self, place: Place, limit: int, end: int, end_offset: int) -> tuple[int, int]:
-        """Where the last whole batch before position ``limit`` ends, and the base offset of the next batch. The batches
-        end at position ``end``, beyond the limit, and what follows begins with ``end_offset``. ``place``, a batch at or
-        before the limit, is kept whole even if it alone exceeds it."""
+        """Find the position where the last whole batch before position ``limit`` ends, and the base offset of the next
+        batch. The available batches end at position ``end``, beyond the limit, and the batch after ``end`` begins with
+        ``end_offset``. The batch at ``place`` is kept whole even if this batch alone exceeds the limit."""
         position, header = place
         after = position + header.size
         if after > end:
@@ -596,7 +607,8 @@ class LogSegment:
         return (after, self.header_at(after).base_offset) if after < end else (end, end_offset)
 
     def sound_batches(self, position: int, end: int) -> Iterator[Place]:
-        """Batches from ``position`` on that start before ``end``, each with the right CRC; else CorruptLogError."""
+        """Iterate over the batches that start between ``position`` and ``end``, and check each CRC; raises
+        CorruptLogError for a damaged batch."""
         next_offset = self.base_offset
         window, window_at = b"", position
         while position < end:
@@ -627,19 +639,20 @@ class LogSegment:
         return BatchWalk(self, entry.position, end, indexed_offset=entry.last_offset)
 
     def places(self, position: int, end: int) -> BatchWalk:
-        """Batches that start from ``position`` (of a batch) to before ``end``; headers only."""
+        """Iterate over the headers of the batches that start between ``position`` (where a batch begins) and
+        ``end``."""
         return BatchWalk(self, position, end)
 
     def unload_indexes(self) -> None:
-        """Frees the memory of a sealed segment's indexes."""
+        """Free the memory of a sealed segment's indexes."""
         self.index.unload()
         self.time_index.unload()
 
 
 class BatchWalk:
-    """Iterates over headers, several for each read while batches are small. CorruptLogError where batches are out of
-    order. IndexMismatchError where the first batch ends above ``indexed_offset`` (-1: unknown), or no later batch ends
-    with it."""
+    """Iterates over batch headers; one read gets several headers while batches are small. Raises CorruptLogError where
+    batches are out of order. Raises IndexMismatchError where the first batch ends above ``indexed_offset`` (-1:
+    unknown), or no batch has ``indexed_offset`` as its last offset."""
 
     __slots__ = ("_chunk", "_chunk_at", "_end", "_indexed_offset", "_next_offset", "_position", "_segment")
 
@@ -677,9 +690,9 @@ class BatchWalk:
         if self._indexed_offset >= 0:
             if header.last_offset > self._indexed_offset:
                 raise self._mismatch(f"the batch there has offsets {header.base_offset} to {header.last_offset}")
-            # A batch may end below it: Kafka up to 3.9 writes one entry for several batches that it appends together
-            # (on followers, and when it compacts). The entry has the position of the first of them, and the last offset
-            # of the last.
+            # A batch may end below the indexed offset: Kafka up to 3.9 writes one entry for several batches that it
+            # appends together (on followers, and in compaction). Such an entry has the position of the first batch and
+            # the last offset of the last batch.
             if header.last_offset == self._indexed_offset:
                 self._indexed_offset = -1
         if header.base_offset < self._next_offset or not self._segment.fits(header.last_offset):
@@ -708,7 +721,7 @@ def _shortages_tolerated() -> Iterator[None]:
 
 
 def _cannot_follow(path: str, position: int, header: BatchHeader, next_offset: int) -> CorruptLogError:
-    """The error for a batch out of order."""
+    """Return the error for a batch out of order."""
     return CorruptLogError(
         f"{path}, position {position}, offset {next_offset}: a batch with offsets {header.base_offset} to "
         f"{header.last_offset} cannot follow offset {next_offset - 1}"
@@ -716,7 +729,7 @@ def _cannot_follow(path: str, position: int, header: BatchHeader, next_offset: i
 
 
 def show_compaction(segments: Iterable[LogSegment]) -> bool:
-    """Whether compaction left a gap between batches, or within one. Walks over headers up to the first gap.
+    """Whether compaction left a gap between or inside batches of the segments. Walks over headers up to the first gap.
     Raises CorruptLogError. (A topic may have been compacted before its policy changed, or before its files were copied
     here.)"""
     for segment in segments:

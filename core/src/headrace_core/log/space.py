@@ -1,19 +1,20 @@
-"""Free space of a log directory, and when it refuses appends.
+"""Measure the free space of a log directory, and decide when the directory refuses appends.
 
     0          reserve                                            size of the disk
     |-------------|------------- free bytes --------------------------|
       kept for deletes, checkpoints, indexes and compaction
 
 An append that would reduce the free bytes below the reserve is refused before any write (``log.dir.reserve.bytes``, at
-most 5 % of the disk). So the broker keeps room for what frees space.
+most 5 % of the disk). So the broker keeps room for the actions that free space.
 
-Measuring is a statvfs (a few microseconds), and rare: with much room, once per so many written bytes; near the reserve,
-at most once in 100 ms. In between, our own bytes are subtracted. Without a timer: a full directory measures again at
-the next append, or at the broker's housekeeping.
+A measurement is a statvfs (a few microseconds) and is rare. With much room, the disk is measured after a certain number
+of written bytes; near the reserve, at most once in 100 ms. Between measurements, the bytes that this directory writes
+are subtracted. There is no timer: a full directory is measured again at the next append, or in the broker's
+housekeeping.
 
-A *shortage* begins with the first refusal and outlasts it: until ``RESUME_BYTES`` above the reserve are free, and at
-least for some seconds. While it lasts, replicas here should not lead, and followers here are out of sync; so a disk at
-the threshold does not move leaders back and forth.
+A *shortage* begins with the first refused append. The shortage ends when ``RESUME_BYTES`` above the reserve are free,
+and lasts at least some seconds. During a shortage, replicas in this directory should not lead, and followers in this
+directory are out of sync. So leadership does not change back and forth while the disk is at the threshold.
 """
 
 from __future__ import annotations
@@ -22,21 +23,23 @@ from ..clock import Clock
 from ..errors import DiskFullError
 from .files import FileSystem
 
-#: With less than this above the reserve, the disk is measured often, and no blocks are reserved ahead.
+#: While fewer bytes than this are free above the reserve, the disk is measured often, and no blocks are reserved ahead.
 NEAR_BYTES = 256 * 1024 * 1024
 RESERVE_PART_MAX = 20  #: The reserve is at most the disk's size divided by this.
-#: Free bytes above the reserve that end a shortage; at most the same part of the disk.
+#: Free bytes above the reserve that end a shortage; at most the part of the disk that RESERVE_PART_MAX gives.
 RESUME_BYTES = 64 * 1024 * 1024
-#: Minimal duration of a shortage, in ms: of the first one, and the upper limit. When a shortage begins soon after the
-#: last one ended (within twice its minimal duration), its own minimal duration is twice as long.
+#: Minimal duration of the first shortage in ms, and the upper limit of this duration. A shortage that begins soon after
+#: the last shortage ended (within twice that shortage's minimal duration) has twice the minimal duration.
 SHORTAGE_FIRST_MS, SHORTAGE_MOST_MS = 5_000.0, 60_000.0
 _MEASURE_INTERVAL_MS = 100.0
-#: Others write to the disk too: with much room, a part of it may be written before the next measurement.
+#: The inverse share of the free room that may be written before the next measurement; other programs write to the disk,
+#: too.
 _PART_WRITTEN = 8
 
 
 class SpaceGauge:
-    """Free space of one directory. The directory's writer updates it in its turns; any thread may read it."""
+    """Free space of one directory. The directory's writer updates these values when it writes; any thread may read
+    them."""
 
     __slots__ = (
         "_clock",
@@ -70,30 +73,30 @@ class SpaceGauge:
         self._root = root
         self._clock = clock
         self.wanted_reserve_bytes = reserve_bytes
-        self.reserve_bytes = 0  #: ``wanted_reserve_bytes``, but at most 5 % of the disk.
-        self.free_bytes = 0  #: At the last measurement.
+        self.reserve_bytes = 0  #: The effective reserve: ``wanted_reserve_bytes``, but at most 5 % of the disk.
+        self.free_bytes = 0  #: Free bytes of the disk at the last measurement.
         self.total_bytes = 0
         self._headroom = 0  # above the reserve, by the last measurement and what was written since
         self._remeasure_below = 0
         self._measured_ms = -_MEASURE_INTERVAL_MS
         self._was_refused = False
-        self.is_short = False  #: A shortage lasts; see the module.
+        self.is_short = False  #: Whether a shortage lasts; see the module's docstring.
         self._shortage_first_ms = self._shortage_ms = shortage_first_ms
         self._shortage_until_ms = 0.0
         self._shortage_ended_ms = float("-inf")
 
     @property
     def is_full(self) -> bool:
-        """At the last measurement: below the reserve, or an append was refused."""
+        """Whether free space was below the reserve at the last measurement, or an append was refused since."""
         return self._headroom < 0 or self._was_refused
 
     @property
     def is_near(self) -> bool:
-        """Too little room to reserve blocks ahead."""
+        """Whether there is too little room to reserve blocks ahead."""
         return self._headroom < NEAR_BYTES
 
     def measure(self) -> None:
-        """Ask the file system. OSError when the disk fails."""
+        """Ask the file system for its free space. Raises OSError when the disk fails."""
         self.free_bytes = self._fs.free_bytes(self._root)
         self.total_bytes = self._fs.total_bytes(self._root)
         self.reserve_bytes = min(self.wanted_reserve_bytes, self.total_bytes // RESERVE_PART_MAX)
@@ -112,8 +115,8 @@ class SpaceGauge:
             self._shortage_ended_ms = now_ms
 
     def refusal(self, size: int) -> DiskFullError | None:
-        """The error if ``size`` more bytes are refused; None: accepted, they count as written. OSError as
-        ``measure``."""
+        """Return the error if ``size`` more bytes must be refused. None: the bytes are accepted, and count as written.
+        Raises OSError as ``measure`` does."""
         if self._headroom - size < self._remeasure_below and (
             self._clock.monotonic_ms() - self._measured_ms >= _MEASURE_INTERVAL_MS
         ):
@@ -126,7 +129,8 @@ class SpaceGauge:
         return None
 
     def ran_out(self) -> None:
-        """Record that a write met an unmeasured end of the disk or of a quota."""
+        """Record that a write failed because the disk or a quota was full, although the last measurement showed
+        room."""
         self._was_refused = True
         self._measured_ms = self._clock.monotonic_ms()
         self._ran_short()
@@ -141,7 +145,7 @@ class SpaceGauge:
         self._shortage_until_ms = now_ms + self._shortage_ms
 
     def full_error(self) -> DiskFullError:
-        """The error of refused appends and creations."""
+        """Return the error for refused appends and creations of logs."""
         return DiskFullError(
             f"log directory {self._root} is full: {self.free_bytes} bytes are free, {self.reserve_bytes} of them "
             "are reserved (log.dir.reserve.bytes). The broker refuses writes until there is space; reads and "

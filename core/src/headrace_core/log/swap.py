@@ -1,4 +1,5 @@
-"""Replace segments by the cleaned one made from them, so that a crash leaves the old or the new.
+"""Replace segments by the cleaned segment made from them, so that a crash leaves either the old segments or the new
+one.
 
 Kafka's names, in an order that closes Kafka's holes (KAFKA-12520):
 
@@ -8,10 +9,11 @@ Kafka's names, in an order that closes Kafka's holes (KAFKA-12520):
     4  the other old segments are unlinked, the indexes take their names; directory forced
     5  <base>.log.swap -> <base>.log; directory forced
 
-After a crash before 3 is durable, .cleaned and .swap files are removed; the old segments were never touched. After a
-later one ``finish_swaps`` repeats 4 and 5 before the log is opened. It needs no list of old segments: a cleaned segment
-keeps the last batch of its sources, if only its header, so every segment that begins before its end is one. The log
-takes its name last, so a new index never lies beside an old log without a .swap file.
+After a crash before step 3 is durable, .cleaned and .swap files are removed; the old segments were never changed. After
+a later crash, ``finish_swaps`` repeats steps 4 and 5 before the log is opened. ``finish_swaps`` needs no list of old
+segments. A cleaned segment keeps the last batch of its sources (at least that batch's header), so every segment that
+begins before the cleaned segment's end is a source. The .log file is renamed last, so a new index is never next to an
+old .log file without a .swap file.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ _INDEX_SWAP = re.compile(r"\d{20}\.(index|timeindex|txnindex)\.swap\Z")
 
 
 def commit_swap(fs: FileSystem, directory: str, base_offset: int) -> None:
-    """Steps 2 and 3: when this returns, the cleaned segment counts, also after a crash."""
+    """Perform steps 2 and 3: when this returns, the cleaned segment is valid, also after a crash."""
     stem = f"{directory}/{segment_name(base_offset)}"
     for suffix in _INDEXES:
         if fs.exists(stem + suffix + CLEANED):
@@ -46,7 +48,7 @@ def commit_swap(fs: FileSystem, directory: str, base_offset: int) -> None:
 
 
 def finish_swap(fs: FileSystem, directory: str, base_offset: int, replaced: Iterable[int]) -> None:
-    """Steps 4 and 5; ``replaced``: the base offsets of the segments that it replaces."""
+    """Perform steps 4 and 5. ``replaced``: the base offsets of the segments that the cleaned segment replaces."""
     for old in replaced:
         if old != base_offset:
             for suffix in (LOG_SUFFIX, *_INDEXES, SNAPSHOT_SUFFIX):
@@ -61,8 +63,9 @@ def finish_swap(fs: FileSystem, directory: str, base_offset: int, replaced: Iter
 
 
 def finish_swaps(fs: FileSystem, directory: str) -> list[str]:
-    """Before a log is opened: finish an interrupted swap, remove unfinished ones. Idempotent; returns notes on what it
-    did. CorruptLogError (and no change) when a swapped segment is unreadable."""
+    """Finish swaps that a crash interrupted after step 3, and remove the files of earlier ones; called before a log is
+    opened. Idempotent; returns notes about the changes. Raises CorruptLogError, without a change, when a swapped
+    segment is unreadable."""
     names = fs.listdir(directory)
     committed = sorted(int(match[1]) for match in map(_LOG_SWAP.match, names) if match)
     bases = [int(match[1]) for match in map(_LOG.match, names) if match]
@@ -84,7 +87,8 @@ def finish_swaps(fs: FileSystem, directory: str) -> list[str]:
 
 
 def _end_of_swapped(fs: FileSystem, directory: str, base: int) -> int:
-    """The end offset of a swapped segment, which is never empty: it keeps its sources' last batch."""
+    """Return the end offset of a swapped segment, which is never empty because it keeps the last batch of its
+    sources."""
     path = f"{directory}/{segment_name(base)}{LOG_SUFFIX}{SWAP}"
     file = fs.open(path)
     try:

@@ -1,8 +1,9 @@
-"""Plan a turn of the directory writer. Pure: no files, no clock, no event loop.
+"""Plan a turn of the directory writer: one write and one flush for all appends that wait (group commit). Pure
+functions, without files, clock and event loop.
 
-Work queues up during a turn; the next turn takes all of it, up to a bound on bytes that limits the wait in a flood.
-Appends to the same log within a turn become one write. An action on a log (truncate, roll, delete, ...) keeps its place
-among the appends to that log, and an action on the directory among all of them.
+Requests queue up during a turn; the next turn takes all queued requests, up to a number of bytes that limits the wait
+under load. Appends to the same log within a turn become one write. An action on a log (truncate, roll, delete, ...)
+keeps its order relative to the appends to that log; an action on the directory keeps its order relative to all appends.
 """
 
 from __future__ import annotations
@@ -18,36 +19,36 @@ from .appending import Append
 from .config import LogConfig
 from .partition_log import PartitionLog
 
-#: Flushes by which a disk is judged, and the least number for a judgement.
+#: Number of last flushes whose median is reported, and the smallest number of flushes for a median.
 _GAUGE_DECAY = 0.9
 RECENT_SYNCS, _SYNCS_TO_JUDGE = 64, 16
-Done = Callable[[Any], None]  #: Called in the event loop with the outcome: a value, or the exception.
+Done = Callable[[Any], None]  #: Called in the event loop with the outcome of a request: a value or an exception.
 
 
 @dataclass(slots=True)
 class ActionEntry:
-    """A queued action; ``log`` None: on the directory and all its logs."""
+    """A queued action on a log; if ``log`` is None, on the directory and all its logs."""
 
     log: PartitionLog | None
     action: Callable[[], Any]
     done: Done
 
 
-Entry = tuple[PartitionLog, Append] | ActionEntry  #: An append to a log, or an action.
-#: Appends to one log, in order, as one write; or an action.
+Entry = tuple[PartitionLog, Append] | ActionEntry  #: A queued request: an append to a log, or an action.
+#: One step of a turn: appends to one log, in order, as one write; or an action.
 Step = tuple[PartitionLog, list[Append]] | ActionEntry
 
 
 class Turn(NamedTuple):
-    """Steps in order, and the bytes in them."""
+    """The steps of a turn in order, and the number of bytes to append."""
 
     steps: list[Step]
     size: int
-    is_heavy: bool  #: Too long for the event loop: many bytes, an action, or a segment that will be sealed.
+    is_heavy: bool  #: Whether the turn may take too long for the event loop: it has many bytes, or an action.
 
 
 def plan_turn(queue: deque[Entry], *, bytes_max: int, inline_bytes_max: int) -> Turn:
-    """Take the next turn's work off the queue."""
+    """Take the requests of the next turn off the queue."""
     steps: list[Step] = []
     open_writes: dict[PartitionLog, list[Append]] = {}
     size = 0
@@ -75,21 +76,23 @@ def plan_turn(queue: deque[Entry], *, bytes_max: int, inline_bytes_max: int) -> 
 
 
 def must_flush_now(config: LogConfig, unflushed_records: int) -> bool:
-    """Whether the turn must force the records that it wrote."""
+    """Whether a turn must force the records that it wrote to the disk."""
     return config.flush is FlushPolicy.COMMIT or unflushed_records >= config.flush_messages
 
 
 def flush_deadline_ms(config: LogConfig, unflushed_since_ms: float | None) -> float | None:
-    """When (monotonic) a log with unforced records must be flushed, by ``log.flush=interval`` or ``flush.ms``."""
+    """Return the time (monotonic) by which a log with unflushed records must be flushed, by ``log.flush=interval`` or
+    ``flush.ms``."""
     if unflushed_since_ms is None or config.flush_ms is None:
         return None
     return unflushed_since_ms + config.flush_ms
 
 
 class SyncGauge:
-    """Flush time of a small turn on this disk: decides whether the event loop may wait for it.
+    """Estimates the flush time of a small turn on this disk, to decide whether the event loop may wait for a flush.
 
-    A smoothed maximum: rises at once, falls slowly, so that one slow flush sends the next few turns to the thread.
+    The estimate is a smoothed maximum: it rises at once and falls slowly, so that after one slow flush the next few
+    turns run on the thread.
     """
 
     __slots__ = ("_recent", "value_ms")
@@ -104,5 +107,5 @@ class SyncGauge:
 
     @property
     def median_ms(self) -> float | None:
-        """Median of the last flushes, which ignores single slow ones; None for fewer than 16."""
+        """Median time of the last flushes, which single slow flushes do not change; None for fewer than 16 flushes."""
         return None if len(self._recent) < _SYNCS_TO_JUDGE else statistics.median(self._recent)

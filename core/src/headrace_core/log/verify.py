@@ -1,8 +1,8 @@
-"""Compare files with what was written: ``headrace log verify PATH``, without a broker, changing nothing.
+"""Check the files of logs for damage, for ``headrace log verify PATH``: without a broker, and without changing a file.
 
-``verify`` takes a log directory (or a directory of several), a partition's directory or a segment. It yields a
-``FileLine`` for each file, and a ``Problem`` for each fault: file, position, offset, reason, cure. It continues after a
-problem where it can. Checks by file:
+``verify`` takes a log directory (or a directory of several), a partition's directory or a segment. ``verify`` yields a
+``FileLine`` for each file, and a ``Problem`` for each fault: file, position, offset, reason, cure. The check continues
+after a problem where possible. Checks by file:
 
     segment                   each batch: framing, CRC, consecutive offsets, the epoch checkpoint's epoch; each record's
                               structure, offset and time against its batch; whole batches to the end of the file, which
@@ -16,8 +16,8 @@ problem where it can. Checks by file:
     the checkpoints of a log directory      their checksums; each offset within its log
 
 Compaction leaves gaps in the offsets, so a gap alone is no problem. A file without a checksum (Kafka's) is accepted.
-What the next start repairs without loss (``judge`` in recovery.py) is a ``Note``: a torn tail above the recovery point,
-and other traces of a crash.
+Faults that the next start repairs without loss (``judge`` in recovery.py) are reported as a ``Note``: a torn tail above
+the recovery point, and other traces of a crash.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ _SAFE = {
 
 @dataclass(slots=True)
 class Counts:
-    """Totals of what was checked so far."""
+    """Totals of the files, bytes, batches and records checked so far."""
 
     files: int = 0
     bytes: int = 0
@@ -99,8 +99,8 @@ class _Ends:
 
 
 def verify(path: str, *, fs: FileSystem | None = None, counts: Counts | None = None) -> Iterator[FileLine | Problem]:
-    """See the module. ``counts`` is updated meanwhile, for a progress display. Raises FileNotFoundError, ValueError for
-    a path of another kind."""
+    """Check the files at ``path``, as the module's docstring says. ``counts`` is updated during the check, for a
+    progress display. Raises FileNotFoundError; raises ValueError for a path of another kind."""
     fs, counts = fs or RealFileSystem(), counts or Counts()
     path = path.rstrip("/")
     for line in _verify(fs, path, counts):
@@ -309,7 +309,7 @@ def _file(fs: FileSystem, path: str) -> FileLine:
 
 
 class _Bounds(NamedTuple):
-    """Bounds that separate a torn tail from damage."""
+    """Facts about a segment that distinguish a torn tail from damage."""
 
     recovery_point: int
     is_last: bool
@@ -331,16 +331,16 @@ class _Segment:
         self.is_sound = True
         #: (position, expected offset, found offset); None: no gap.
         self.first_gap: tuple[int, int, int] | None = None
-        self.was_compacted = False  #: It has a gap, or a batch that has lost records.
+        self.was_compacted = False  #: Whether the segment has a gap between batches, or a batch that has lost records.
         self._fs = fs
         self._epochs = epochs
         self._counts = counts
         self._bounds = bounds
-        self.is_torn = False  #: The next start truncates its end.
+        self.is_torn = False  #: Whether the next start would truncate the segment's end.
         self._batches: list[BatchMeta] = []
-        #: Batches that compaction has emptied: their times are of removed records.
+        #: Max timestamps of batches that compaction has emptied; these are timestamps of removed records.
         self._times_of_empty: list[int] = []
-        self._largest_ms = -1  #: Largest timestamp of the batches that hold records.
+        self._largest_ms = -1  #: Largest timestamp of the batches that still have records.
 
     def verify(self) -> Iterator[FileLine | Problem]:
         file = self._fs.open(self.path)
@@ -398,7 +398,7 @@ class _Segment:
         if len(records) != header.record_count:
             return f"{len(records)} records, the header says {header.record_count}"
         latest_ms = max((record.timestamp_ms for record in records), default=header.max_timestamp_ms)
-        # A compacted batch keeps the time of records that it lost.
+        # Only a larger timestamp is wrong, because a compacted batch keeps the timestamp of records that it lost.
         if latest_ms > header.max_timestamp_ms:
             return f"a record has timestamp {latest_ms}, the batch's largest is {header.max_timestamp_ms}"
         return None

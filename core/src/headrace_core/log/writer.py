@@ -1,23 +1,23 @@
-"""Group commit for a log directory: the one owner of all its changes, an asyncio shell around turns.
+"""Group commit for a log directory: an asyncio writer that makes all changes of the directory, in turns.
 
-A turn writes everything that is queued (one writev for each partition) and forces what the topics' ``log.flush``
-demands (one fdatasync for each file). Then it completes the waiters, with exactly the offsets that it wrote. Turns
-never overlap, so all appends that arrive during a flush share the next one, and an acknowledgement never covers bytes
-that came later.
+A turn writes all queued appends (one writev for each partition) and forces the files whose topic's ``log.flush``
+demands a flush (one fdatasync for each file). Then the turn completes the waiting requests, with exactly the offsets
+that it wrote. Turns never overlap. So all appends that arrive during a flush share the next flush, and an
+acknowledgement never covers bytes that were written later.
 
-Small turns run in the event loop: a flush of a few KiB takes about 0.1 ms, less than waking a thread. Large turns,
-turns with an action such as a roll, and turns on a disk whose small flushes are slow run on the directory's one thread.
+Small turns run in the event loop: a flush of a few KiB takes about 0.1 ms, less than waking a thread. The directory's
+one thread runs large turns, turns with an action such as a roll, and all turns on a disk whose small flushes are slow.
 
-A failed write or flush is final, because the state of the disk is unknown. Everything queued and everything later gets
+A failed write or flush is final, because the state of the disk is unknown. All queued and all later requests get
 StorageError, and ``on_failure`` is called. A full disk is not final: appends that would use up the directory's reserve
-get DiskFullError before a write (``space``), and an append that meets ENOSPC is removed again. Actions continue, for
-they are what makes room.
+get DiskFullError before a write (``space``), and the bytes of an append that fails with ENOSPC are removed again.
+Actions continue, because actions such as deletions make room.
 
-In a turn over several files ``sync_file_range`` follows each write: the disk works while the next file is written. C
-threads then force the files at the same time, in one commit of the journal.
+In a turn with several files, ``sync_file_range`` follows each write, so the disk works while the next file is written.
+Then C threads force the files at the same time, in one commit of the file system's journal.
 
-Blocks are reserved ahead of a growing segment without changing its size (``FALLOC_FL_KEEP_SIZE``): flushes are 15 to 25
-% faster, and no tail of zeros arises. Sealing returns the rest.
+Blocks are reserved ahead of a growing segment without changing the file's size (``FALLOC_FL_KEEP_SIZE``): flushes are
+15 to 25 % faster, and the file gets no tail of zeros. Sealing a segment frees the unused blocks.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
-#: Errors of a read that do not show a failed disk: no descriptor or memory is left, or the file is gone (ESTALE:
-#: descriptors.py could not keep the file of a deleted segment open for its readers).
+#: Error numbers of a failed read that do not show a failed disk: no descriptor or memory is left, or the file was
+#: removed. (ESTALE: descriptors.py could not keep the file of a deleted segment open for its readers.)
 _NOT_THE_DISK = (
     errno.ENOENT,
     errno.EBADF,
@@ -77,39 +77,39 @@ _NOT_THE_DISK = (
 INLINE_BYTES_MAX = 64 * 1024
 TURN_BYTES_MAX = 32 * 1024 * 1024
 INLINE_SYNC_MS_MAX = 1.0
-#: Called with logs whose bytes are written but not forced. Calls back once, when their bytes are sent to the followers;
-#: at once when there is nothing to send.
+#: Called with logs whose new bytes are written but not forced to the disk, and with a callback. Calls the callback
+#: once, when the new bytes are sent to the followers; immediately if there are no bytes to send.
 OnWritten = Callable[[Sequence[PartitionLog], Callable[[], None]], None]
 
 
 class TurnResult(NamedTuple):
     outcomes: list[tuple[Done, Any]]  #: (waiter, outcome), in the order of the turn.
-    logs: list[PartitionLog]  #: Logs whose end or durable end advanced.
+    logs: list[PartitionLog]  #: Logs whose end offset or durable end advanced in the turn.
     failure: StorageError | None
     sync_ms: float
 
 
 class _Begun(NamedTuple):
-    """A turn that has written, and not flushed yet."""
+    """State of a turn that has written its appends but not flushed them yet."""
 
     outcomes: list[tuple[Done, Any]]
     touched: list[PartitionLog]
-    written: list[PartitionLog]  #: Logs with bytes that may be replicated.
+    written: list[PartitionLog]  #: Logs with new bytes that can be sent to followers.
 
 
 class DirectoryWriter:
-    """Group commit for one directory (see the module). Create it in its event loop; ``await close()`` it before the
-    directory is closed. The loop calls:
+    """Group commit for one directory (see the module's docstring). Create the writer in its event loop; ``await
+    close()`` before the directory is closed. The writer calls these callbacks in the loop:
 
-    * ``on_turn`` after each turn, before its waiters, with the logs that advanced: advance high watermarks and wake
-      fetches here, once for each log.
-    * ``on_written`` before that, when bytes are written (readable up to ``log_end_offset``) and not forced: send them
-      to followers, so that the disks work at the same time. A flush in the loop would delay the sending, so a turn in
-      the loop flushes when ``on_written`` has called back. A turn on the thread does not wait; a log may be closed by
-      then.
+    * ``on_turn`` after each turn, before the turn's requests complete, with the logs that advanced: it advances high
+      watermarks and wakes fetches, once for each log.
+    * ``on_written`` during a turn, when bytes are written (readable up to ``log_end_offset``) but not forced: it sends
+      the bytes to followers, so that the disks of all replicas work at the same time. A flush in the loop would delay
+      the sending, so a turn in the loop flushes after ``on_written`` has called back. A turn on the thread does not
+      wait, so a log may be closed before its bytes are sent.
     * ``on_failure`` once, when the directory has failed.
-    * ``on_full`` with True when the directory begins to refuse appends for lack of space, with False when an append
-      works again; ``on_short`` likewise for a shortage of space (``space``).
+    * ``on_full`` with True when the directory begins to refuse appends for lack of space, and with False when an append
+      succeeds again; ``on_short`` likewise for a shortage of space (``space``).
     """
 
     def __init__(
@@ -128,13 +128,14 @@ class DirectoryWriter:
         inline_sync_ms_max: float = INLINE_SYNC_MS_MAX,
     ) -> None:
         self.directory = directory
-        self.failure: StorageError | None = None  #: Why the directory is offline; None while it works.
-        self.pending_bytes = 0  #: Bytes queued or being written, for back-pressure.
+        #: Error that took the directory offline; None while the directory is online.
+        self.failure: StorageError | None = None
+        self.pending_bytes = 0  #: Number of bytes that are queued or being written, for back-pressure.
         self._clock = clock
         self._on_turn = on_turn
         self._on_written = on_written
         self._on_failure = on_failure
-        self.space = space  #: Free space of the directory; None: unknown, only ENOSPC shows a full disk.
+        self.space = space  #: Free space of the directory; None if unknown, so that only ENOSPC shows a full disk.
         self._on_full = on_full
         self._was_full = False
         self._on_short = on_short
@@ -146,7 +147,7 @@ class DirectoryWriter:
         self._queue: deque[Entry] = deque()
         self._is_scheduled = False
         self._is_running = False
-        #: A turn in the loop that has written, and flushes when its bytes are sent to the followers.
+        #: A turn in the event loop that has written its bytes, and flushes when these bytes are sent to the followers.
         self._sending: tuple[Turn, _Begun] | None = None
         self._is_closed = False
         self._idle: asyncio.Future[None] | None = None
@@ -158,7 +159,7 @@ class DirectoryWriter:
 
     @property
     def sync_ms(self) -> float | None:
-        """Median of the directory's last small flushes; None: too few."""
+        """Median time of the directory's last small flushes in ms; None after too few flushes."""
         return self._sync_gauge.median_ms
 
     # ---------------------------------------------------------------- asking for work
@@ -168,48 +169,49 @@ class DirectoryWriter:
     ) -> asyncio.Future[AppendInfo]:
         """Append whole batches; the future completes when the topic's ``log.flush`` is met.
 
-        ``headers``: of ``validate``, if the caller has run it. Cancelling the future does not cancel the write. The
-        future's errors are those of ``PartitionLog.append_many``, and StorageError. Raises StorageError when the
-        directory has failed, ServerShuttingDownError when the writer is closed.
+        ``headers``: the result of ``validate``, if the caller has called it. Cancelling the future does not cancel the
+        write. The future raises the errors of ``PartitionLog.append_many``, and StorageError. Raises StorageError when
+        the directory has failed, ServerShuttingDownError when the writer is closed.
         """
         future: asyncio.Future[AppendInfo] = self._loop.create_future()
         self.submit(log, Append(data=data, leader_epoch=leader_epoch, headers=headers, done=_resolver(future)))
         return future
 
     def submit(self, log: PartitionLog, append: Append) -> None:
-        """Append without future and task: calls ``append.done`` in the loop with an AppendInfo or an exception."""
+        """Append without a future: the writer calls ``append.done`` in the loop with an AppendInfo or an exception."""
         self._check_open()
         self.pending_bytes += len(append.data)
         self._enqueue((log, append))
 
     def run(self, action: Callable[[], T], *, log: PartitionLog | None = None) -> asyncio.Future[T]:
-        """Run a change (create, truncate, roll, delete, write checkpoints, ...) on the directory's thread: after what
-        was queued before it and before what comes later, for this log, or for all logs. The thread runs nothing else
-        meanwhile. The future raises the action's HeadraceError. An OSError fails the directory, except for a full disk
-        (DiskFullError)."""
+        """Run a change (create, truncate, roll, delete, write checkpoints, ...) on the directory's thread. The change
+        runs after all requests queued before it and before all later ones, of ``log`` or, without ``log``, of all logs.
+        No other change runs at the same time. The future raises the action's HeadraceError. An OSError fails the
+        directory, except for a full disk (DiskFullError)."""
         self._check_open()
         future: asyncio.Future[T] = self._loop.create_future()
         self._enqueue(ActionEntry(log, action, _resolver(future)))
         return future
 
     def fail(self, error: BaseException) -> None:
-        """Take the directory offline after a disk error outside the writer (a read, a check): what is queued gets
-        StorageError. Call in the loop. Idempotent."""
+        """Take the directory offline after a disk error outside the writer (a read, a check): queued requests get
+        StorageError. Call this in the loop. Idempotent."""
         self._fail(self._failure_of(error))
 
     def read_failed(self, partition: TopicPartition, error: OSError) -> StorageError:
-        """The error for a reader. An unreadable disk fails the directory, as in Kafka. Any thread."""
+        """Return the error for a failed read. An unreadable disk fails the directory, as in Kafka. Any thread may call
+        this."""
         if error.errno not in _NOT_THE_DISK:
             with contextlib.suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(self.fail, error)
         return StorageError(f"{partition}: cannot read the log: {error}")
 
     def flush(self, log: PartitionLog) -> asyncio.Future[int]:
-        """Force earlier appends to the disk, under any flush policy; returns the flushed offset."""
+        """Force earlier appends of a log to the disk, under any flush policy; returns the flushed end."""
         return self.run(log.flush, log=log)
 
     async def close(self) -> None:
-        """Finish what is queued, then stop and refuse later work. The directory itself stays open."""
+        """Finish the queued requests, then stop and refuse later requests. The directory itself stays open."""
         self._is_closed = True
         if self._flush_timer is not None:
             self._flush_timer.cancel()
@@ -258,15 +260,17 @@ class DirectoryWriter:
             self._tell_written(begun.written, self._flush_sent)
 
     def _flush_sent(self) -> None:
-        """Flush in the loop once the bytes are sent: this disk and the followers' disks work at the same time."""
+        """Flush in the loop once the bytes are sent to followers, so that this disk and the followers' disks work at
+        the same time."""
         sending, self._sending = self._sending, None
         if sending is not None:
             turn, begun = sending
             self._end_turn(turn, self._flush_all(turn, begun))
 
     def _will_roll(self, turn: Turn) -> bool:
-        """Whether the turn may seal a segment, which flushes all that the topic's policy left unflushed: not in the
-        event loop. May be wrong with True (the jitter of segment.ms is unknown here), never with False."""
+        """Whether the turn may seal a segment. Sealing flushes all unflushed bytes of the segment, which takes too long
+        for the event loop. True may be wrong, because the jitter of segment.ms is unknown to the writer; False is
+        always right."""
         now_ms = -1
         for step in turn.steps:
             if isinstance(step, ActionEntry) or step[0].is_closed:
@@ -288,7 +292,7 @@ class DirectoryWriter:
         return False
 
     def begin_thread(self) -> None:
-        """Start the directory's thread now; the first turn that needs it does otherwise."""
+        """Start the directory's thread now; otherwise the first turn that needs the thread starts it."""
         if self._thread is None:
             self._thread = threading.Thread(
                 target=self._serve_turns, name=f"log-{self.directory.root.rpartition('/')[2]}", daemon=True
@@ -421,7 +425,7 @@ class DirectoryWriter:
             turn = begun = result = None  # type: ignore[assignment] # the buffers are not kept while waiting
 
     def _write_all(self, turn: Turn) -> _Begun | TurnResult:
-        """Write the turn's appends; the turn's result if a step failed."""
+        """Write the turn's appends and run its actions; returns the turn's result if a step failed."""
         outcomes: list[tuple[Done, Any]] = []
         touched: dict[PartitionLog, None] = {}
         written: dict[PartitionLog, None] = {}
@@ -444,7 +448,7 @@ class DirectoryWriter:
         return _Begun(outcomes, list(touched), list(written))
 
     def _flush_all(self, turn: Turn, begun: _Begun) -> TurnResult:
-        """Force what the turn has written, as the topics demand."""
+        """Force the files that the turn has written, as the topics' flush policies demand."""
         try:
             started = time.perf_counter()
             flush_together(
@@ -456,7 +460,7 @@ class DirectoryWriter:
                 ],
             )
             return TurnResult(begun.outcomes, begun.touched, None, (time.perf_counter() - started) * 1000)
-        except Exception as error:  # noqa: BLE001 - as above
+        except Exception as error:  # noqa: BLE001 - a disk error or a bug: final, as in _write_all
             return self._failed(turn, error)
 
     def _failed(self, turn: Turn, error: Exception) -> TurnResult:
@@ -472,7 +476,7 @@ class DirectoryWriter:
         return failure
 
     def _write(self, log: PartitionLog, appends: Sequence[Append], several: bool) -> Sequence[AppendOutcome]:
-        """``several``: other files are written in the same turn."""
+        """Append to one log and return the outcomes. ``several``: the turn also writes other files."""
         space = self.space
         if space is not None:
             refusal = space.refusal(sum(len(append.data) for append in appends))
@@ -480,8 +484,8 @@ class DirectoryWriter:
                 return [refusal] * len(appends)
             if not log.is_closed:
                 log.active.reserves_ahead = not space.is_near
-        # With several files, the disk works on one while the next is written, and the journal takes their new sizes
-        # together: the turn's flushes take half the time.
+        # With several files, the disk writes one file while the next file is written to the page cache, and the journal
+        # commits the new sizes together. The turn's flushes take half the time.
         outcomes = log.append_many(appends, start_writeback=several and log.config.flush is FlushPolicy.COMMIT)
         if space is not None and any(isinstance(outcome, DiskFullError) for outcome in outcomes):
             space.ran_out()
@@ -501,8 +505,8 @@ class DirectoryWriter:
 
 
 def _waited_ms(active: LogSegment, config: LogConfig, appends: Sequence[Append], now_ms: int) -> int:
-    """The segment's age with these appends, by Kafka's rule as in ``PartitionLog``: by the time of its records, if the
-    first one has any; else by the clock."""
+    """Return the age of a segment with these appends, by Kafka's rule as in ``PartitionLog``: the span of the records'
+    timestamps if the first record has a timestamp, else the time since the segment was created."""
     first_ms = active.first_timestamp_ms
     if first_ms is None:  # a segment found at the start: its first append looks it up
         return LONG_MAX
@@ -542,8 +546,8 @@ def _resolver(future: asyncio.Future[Any]) -> Done:
 
 
 def _nothing() -> None:
-    """Stands for the sending in a turn on the thread, which does not wait for it."""
+    """Do nothing: the callback of ``on_written`` for a turn on the thread, which does not wait for the sending."""
 
 
 def _ignore(outcome: object) -> None:
-    """Outcome of a flush by time, which has no waiter; its failure fails the directory."""
+    """Ignore the outcome of a flush by time, for which no caller waits; a failed flush fails the directory."""

@@ -1,8 +1,8 @@
 """Record batch v2: Kafka's format for records in the log and on the wire.
 
-This module selects the backend: the compiled codec where it is built, else the pure-Python reference, which
-``HEADRACE_PURE_PYTHON=1`` forces. ``BACKEND`` names it; both export the same names and behave alike. Import
-``headrace_core.records.arrow`` separately, with pyarrow.
+This module selects the backend: the compiled codec where it is built, else the pure-Python reference.
+``HEADRACE_PURE_PYTHON=1`` forces the reference. ``BACKEND`` names the selected backend; both backends export the same
+names and behave alike. ``headrace_core.records.arrow`` is imported separately, because it needs pyarrow.
 """
 
 from __future__ import annotations

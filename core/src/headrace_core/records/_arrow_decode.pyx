@@ -1,9 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 """Record batches to Arrow's buffers, without a Python object per record and without the GIL in the loops.
 
-arrow.py speaks pyarrow; here are only addresses and sizes. The twin of _arrow_pure.Decoder. Buffers come from malloc,
-not from Arrow's pool: where glibc is tuned (rpc/environment.py) it hands warm memory out again, and a cold page costs
-more than the decoding of what fits on it.
+Only arrow.py calls pyarrow; this module works with addresses and sizes. The decoder does what _arrow_pure.Decoder does.
+Buffers come from malloc, not from Arrow's pool. Where glibc is tuned (rpc/environment.py), malloc reuses memory that is
+already mapped: mapping a new page costs more than decoding the records that fit on it.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, Py_buffer, PyBuffer_Release, PyObject_GetBuffer
@@ -47,7 +47,7 @@ cdef class Memory:
 
 
 cdef Memory _owned(void* data, Py_ssize_t size, Py_ssize_t capacity):
-    """``data`` under an owner, cut to ``size``."""
+    """Wrap ``data`` in a Memory object that frees it, cut to ``size`` bytes."""
     cdef Memory memory = Memory.__new__(Memory)
     cdef void* cut
     memory._data = data
@@ -66,7 +66,7 @@ cdef struct Growing:
 
 
 cdef inline bint reserve(Growing* buffer, Py_ssize_t more) noexcept nogil:
-    """Room for ``more`` bytes; False when there is no memory."""
+    """Make room for ``more`` bytes in a buffer; False when malloc fails."""
     cdef Py_ssize_t capacity
     cdef void* grown
     if buffer.size + more <= buffer.capacity:
@@ -114,7 +114,7 @@ cdef struct Output:
 
 
 cdef enum:
-    # Beside the Faults of _wire.pxd.
+    # Codes in addition to the Faults of _wire.pxd.
     NO_MEMORY = 100
     TIMESTAMP_BEYOND = 101
 
@@ -145,7 +145,7 @@ cdef inline bint put_binary(BinaryOut* out, bytes_t data, int size) noexcept nog
 
 
 cdef bint put_headers(Output* out, const RecordView* record, bytes_t end) noexcept nogil:
-    """The headers of a record that step() has checked."""
+    """Append the headers of one record, which step() has checked, to the header columns."""
     cdef bytes_t p = record.headers
     cdef int size = 0
     cdef int i
@@ -182,7 +182,7 @@ cdef int count_headers(const Part* part, int max_headers, Py_ssize_t* total) noe
 
 
 cdef int unpack(const Part* part, Output* out, int max_records, int max_headers, int* index) noexcept nogil:
-    """The records of one batch appended to the columns. A Fault, with the record's index."""
+    """Append the records of one batch to the columns; returns a Fault and stores the index of the faulty record."""
     cdef Walk walk
     cdef RecordView record
     cdef int fault = begin_walk(&walk, &part.batch, part.body, part.size, max_records, max_headers)
@@ -194,7 +194,7 @@ cdef int unpack(const Part* part, Output* out, int max_records, int max_headers,
         if record.offset < out.start_offset:
             continue
         if record.offset >= out.end_offset:
-            continue  # the rest is still checked
+            continue # later records are still checked
         if out.value.wanted and not put_binary(&out.value, record.value, record.value_size):
             fault = NO_MEMORY
         if out.key.wanted and not put_binary(&out.key, record.key, record.key_size):
@@ -240,12 +240,13 @@ cdef tuple take_binary(BinaryOut* out):
 
 
 cdef class Decoder:
-    """Collects batches (``add``) until their records' bytes would pass ``max_bytes``, then turns them into columns."""
+    """Collects batches (``add``) until their records would exceed ``max_bytes``, then turns the batches into
+    columns."""
 
     cdef Part* _parts
     cdef Py_ssize_t _part_count
     cdef Py_ssize_t _part_capacity
-    cdef list _alive  # what the parts point into
+    cdef list _alive  # keeps the buffers alive that the parts point into
     cdef object _newest
     cdef Py_ssize_t _rows_max
     cdef Py_ssize_t _bytes
@@ -265,7 +266,8 @@ cdef class Decoder:
         free(self._parts)
 
     def add(self, data, Py_ssize_t position, Py_ssize_t max_bytes):
-        """Take the batches from ``position`` on; returns where it stopped: at the end, or before ``max_bytes``."""
+        """Collect the batches from ``position`` on; returns the position of the first batch that did not fit, or the
+        end."""
         cdef Py_buffer view
         cdef BatchFields batch
         cdef bytes_t p
@@ -283,7 +285,8 @@ cdef class Decoder:
                 if batch.base_offset >= self._end_offset:
                     position += batch.size
                     continue
-                if self._check_crc:  # of those that are left out too: a flipped bit must not make one look like them
+                # of skipped batches too: a flipped bit must not turn a wanted batch into a skipped one
+                if self._check_crc:
                     check_crc_of(kept, p, position, &batch)
                 if batch.attributes & CONTROL_FLAG or last < self._start_offset:
                     position += batch.size
@@ -324,7 +327,7 @@ cdef class Decoder:
         self._parts[self._part_count].body = body
         self._parts[self._part_count].size = size
         self._part_count += 1
-        # A count that cannot be right is found later, by the walk; it must not size the buffers.
+        # The walk over the records reports an impossible record count later; such a count must not size the buffers.
         self._rows_max += min(batch.record_count, size // 7)
         self._bytes += size
         if kept is not self._newest:
@@ -333,10 +336,10 @@ cdef class Decoder:
         return True
 
     def columns(self, bint key, bint value, bint offset, bint timestamp, bint timestamp_type, bint headers):
-        """What was added, as a dict of raw columns and "rows"; the decoder is empty afterwards.
+        """Return the added records as a dict of raw columns and "rows" (their number); the decoder is empty afterwards.
 
-        Numbers are a Memory; binary columns (validity or None, offsets, data, nulls); headers (validity or None, list
-        offsets, nulls, names, contents, count, names are ASCII).
+        A column of numbers is a Memory. A binary column is (validity or None, offsets, data, nulls). The headers are
+        (validity or None, list offsets, nulls, names, contents, count, whether all names are ASCII).
         """
         cdef Output out
         cdef Py_ssize_t rows = self._rows_max
@@ -370,7 +373,7 @@ cdef class Decoder:
                 if headers:
                     out.headers_wanted = True
                     while i < self._part_count and fault == SOUND:
-                        # A fault here is found again, with its place, below.
+                        # Ignore a fault here: the second pass below finds the same fault and reports its place.
                         fault = count_headers(&self._parts[i], max_headers, &header_count)
                         i += 1
                     fault = SOUND

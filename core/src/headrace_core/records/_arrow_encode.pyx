@@ -1,7 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 """Arrow's buffers to record batches, without a Python object per record and without the GIL in the loop.
 
-arrow.py speaks pyarrow; here are only addresses and sizes. The twin of _arrow_pure.Encoder.
+Only arrow.py calls pyarrow; this module works with addresses and sizes. The encoder does what _arrow_pure.Encoder does.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, Py_buffer, PyBuffer_Release, PyObject_GetBuffer
@@ -37,7 +37,7 @@ cdef extern from "Python.h":
 
 cdef enum:
     PyBUF_READ = 0x100
-    # Length, attributes, two deltas, three counts: what a record takes at most beside its key, value and headers.
+    # Largest size of a record without its key, value and headers: length, attributes, two deltas, three counts.
     RECORD_OVERHEAD_MAX = 36
 
 
@@ -101,7 +101,8 @@ cdef inline bint is_set(const uint8_t* bits, Py_ssize_t index) noexcept nogil:
 
 
 cdef inline bint cell(const Column* column, Py_ssize_t row, bytes_t* data, Py_ssize_t* size) noexcept nogil:
-    """The bytes of a row, size -1 for null; False when the offsets lead out of the data."""
+    """Find the bytes of one row of a column, with size -1 for null; False when the offsets point outside of the
+    data."""
     cdef int64_t start, end
     data[0] = NULL
     size[0] = -1
@@ -135,7 +136,7 @@ cdef inline int64_t floored(int64_t value, int64_t divisor) noexcept nogil:
 
 
 cdef inline Py_ssize_t _room(Py_ssize_t size) noexcept nogil:
-    """Bytes of a nullable field with its length."""
+    """Encoded size of a nullable field, with the varint of its length."""
     return varint_size(zigzag(size)) + (size if size > 0 else 0)
 
 
@@ -148,8 +149,10 @@ cdef inline unsigned char* _put(unsigned char* p, bytes_t data, Py_ssize_t size)
 
 
 cdef inline int fill_as(const Source* from_, Py_ssize_t* next_row, Sink* to, bint plain) noexcept nogil:
-    """fill(), compiled twice: ``plain`` means values alone, which needs none of the other columns' questions."""
-    # Copies, since the compiler must expect a store through ``p`` to change the target of any pointer.
+    """The body of fill(), compiled twice; ``plain`` means that there are only values, so checks of other columns are
+    left out."""
+    # Local copies of both structs: the compiler must assume that a store through ``p`` changes the target of any
+    # pointer.
     cdef Source source = from_[0]
     cdef Sink sink = to[0]
     cdef int outcome = DRAINED
@@ -240,7 +243,8 @@ cdef inline int fill_as(const Source* from_, Py_ssize_t* next_row, Sink* to, bin
 
 
 cdef int fill(const Source* source, Py_ssize_t* next_row, Sink* sink) noexcept nogil:
-    """Write records from ``next_row`` on until the source is drained or the next one does not fit. An Outcome."""
+    """Write records from ``next_row`` on until the source is drained or the next record does not fit; returns an
+    Outcome."""
     if (
         source.key.layout == ALL_NULL
         and source.rows is NULL
@@ -252,7 +256,8 @@ cdef int fill(const Source* source, Py_ssize_t* next_row, Sink* sink) noexcept n
 
 
 cdef void _describe(Column* column, object description) noexcept:
-    """``description``: None, or (layout, address of validity or 0, of offsets, of data, data size, width, shift)."""
+    """Fill in ``column`` from None, or from (layout, addresses of validity or 0, offsets and data, data size, width,
+    shift)."""
     cdef size_t validity, offsets, data
     memset(column, 0, sizeof(Column))
     if description is None:
@@ -297,7 +302,8 @@ cdef class Encoder:
         size_t rows_address,
         Py_ssize_t bytes_bound,
     ):
-        """Encode one chunk; ``bytes_bound``: what its keys, values and headers can take, or -1."""
+        """Encode one chunk. ``bytes_bound``: upper bound for the bytes of the chunk's keys, values and headers; -1 if
+        unknown."""
         cdef Source source
         cdef Py_ssize_t row = 0
         cdef Py_ssize_t bound
@@ -333,7 +339,7 @@ cdef class Encoder:
             with nogil:
                 outcome = fill(&source, &row, &self._sink)
             if outcome == FULL or outcome == TOO_LARGE:
-                if self._sink.capacity < self._max_batch_bytes:  # it was sized for less than what came
+                if self._sink.capacity < self._max_batch_bytes:  # the buffer was sized for fewer rows
                     self._widen()
                     continue
             if outcome == FULL:
@@ -343,7 +349,7 @@ cdef class Encoder:
         self._rows_done += row_count
 
     def finish(self):
-        """The batches: a list of (bytes, record count)."""
+        """Return the finished batches: a list of (bytes, record count)."""
         if self._sink.count:
             self._finish()
         return self.batches

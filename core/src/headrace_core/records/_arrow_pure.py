@@ -1,4 +1,5 @@
-"""The plain Python twin of _arrow_native: slow, short, and its oracle in tests. Same names, simpler arguments."""
+"""Arrow conversion in plain Python: the slow, short reference for _arrow_decode and _arrow_encode, and their oracle in
+tests."""
 
 from __future__ import annotations
 
@@ -51,7 +52,7 @@ class Encoder:
             )
 
     def finish(self) -> list[tuple[bytes, int]]:
-        """The batches: a list of (bytes, record count)."""
+        """Return the finished batches: a list of (bytes, record count)."""
         if self._builder.count:
             self._finish()
         return self.batches
@@ -75,7 +76,8 @@ def _milliseconds(column: pa.Array | None, row: int) -> int | None:
 
 
 class Decoder:
-    """Collects batches (``add``) until their records' bytes would pass ``max_bytes``, then turns them into columns."""
+    """Collects batches (``add``) until their records would exceed ``max_bytes``, then turns the batches into
+    columns."""
 
     def __init__(self, start_offset: int, end_offset: int, limits: DecodeLimits, check_crc: bool) -> None:
         self._range = (start_offset, end_offset)
@@ -85,11 +87,12 @@ class Decoder:
         self._bytes = 0
 
     def add(self, data: Buffer, position: int, max_bytes: int) -> int:
-        """Take the batches from ``position`` on; returns where it stopped: at the end, or before ``max_bytes``."""
+        """Collect the batches from ``position`` on; returns the position of the first batch that did not fit, or the
+        end."""
         start_offset, end_offset = self._range
         while position < len(data):
             header = read_whole_header(data, position)
-            # also those left out: a flipped bit must not make a batch look like one of them
+            # also the CRC of skipped batches: a flipped bit must not turn a wanted batch into a skipped one
             if self._check_crc and header.base_offset < end_offset:
                 check_batch(data, position)
             if not (header.is_control or header.last_offset < start_offset or header.base_offset >= end_offset):
@@ -109,7 +112,8 @@ class Decoder:
     def columns(
         self, key: bool, value: bool, offset: bool, timestamp: bool, timestamp_type: bool, headers: bool
     ) -> dict[str, Any]:
-        """What was added, as arrays by column name, and "rows"; the decoder is empty afterwards."""
+        """Return the added records as arrays by column name, and "rows" (their number); the decoder is empty
+        afterwards."""
         records, self._records, self._bytes = self._records, [], 0
         columns: dict[str, Any] = {"rows": len(records)}
         if key:

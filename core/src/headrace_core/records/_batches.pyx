@@ -1,9 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 """Whole batches, compiled: headers, CRC, and what a broker demands of a producer.
 
-The twin of parts of batches.py and _pure.py, which document what each of these does. Every byte is read through
-_wire.pxd, which checks each bound. Errors of headers are raised by batches.py (the same check in Python, run again),
-those of records by _faults.py.
+This module repeats parts of batches.py and _pure.py in compiled code; those two modules document each function. Every
+byte is read through _wire.pxd, which checks each bound. A fault in a header is raised by batches.py, which repeats the
+check in Python. A fault in a record is raised by _faults.py.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, Py_buffer, PyBuffer_Release, PyObject_GetBuffer
@@ -41,14 +41,14 @@ from .types import DEFAULT_LIMITS, BatchHeader, BatchSpan, Compression
 
 cdef enum:
     PyBUF_READ = 0x100
-    # Below this, giving the GIL up costs more than the work that it lets others do.
+    # Below this size, releasing the GIL costs more than the work that other threads can do meanwhile.
     NOGIL_BYTES_MIN = 64 * 1024
 
 cdef object _new_tuple = tuple.__new__
 
 
 cdef int clamped(object value) except? -1:
-    # One batch has at most 2 GiB, so no larger limit has a meaning.
+    # Cap the limit: one batch has at most 2 GiB, so a larger limit changes nothing.
     return INT_MAX if value > INT_MAX else value
 
 
@@ -85,7 +85,7 @@ cdef object header_of(const BatchFields* batch):
 
 
 cdef int parse_whole(object data, bytes_t p, Py_ssize_t size, Py_ssize_t position, bint whole, BatchFields* batch) except -1:
-    """Fill in ``batch`` from ``position``, or raise what the Python twin raises."""
+    """Fill in ``batch`` from the header at ``position``, or raise the same error as batches.py."""
     if position < 0 or position > size or not parse_header(p + position, size - position, batch):
         _batches.read_header(data, position)
         raise AssertionError(f"the two header checks disagree at position {position}")
@@ -157,7 +157,7 @@ def check_slice(data, long long offset, long long end_offset, epochs=None):
     cdef long long expected = offset
     cdef long long last
     cdef long long epoch_from = 0
-    cdef long long epoch_to = -1  # no offset lies between the two: the first batch asks
+    cdef long long epoch_to = -1  # an empty range of offsets, so the first batch looks up its epoch
     cdef long long least = 0
     cdef long long most = 0
     cdef bint is_exact = True
@@ -180,7 +180,7 @@ def check_slice(data, long long offset, long long end_offset, epochs=None):
                     epoch_from, epoch_to, least, most = _batches.epoch_range(epochs, last)
                 if batch.leader_epoch < least or batch.leader_epoch > most:
                     return position
-            # The library gives the GIL up for what is worth it.
+            # crc32c releases the GIL itself where the data is large.
             if batch.crc != <unsigned int>crc32c(
                 PyMemoryView_FromMemory(<char*>p + position + CRC_FROM, batch.size - CRC_FROM, PyBUF_READ)
             ):
@@ -199,7 +199,7 @@ cdef struct Demands:
 
 
 cdef int _walk_all(Walk* walk, const Demands* demands, long long* latest) noexcept nogil:
-    """Every record of a producer's batch; a Fault, and the largest timestamp."""
+    """Check every record of a producer's batch; returns a Fault and stores the largest timestamp."""
     cdef RecordView record
     cdef int fault
     latest[0] = LLONG_MIN

@@ -1,4 +1,4 @@
-"""The compiled backend: the same names as _pure, from the modules that hold them."""
+"""The compiled backend: the names of _pure, imported from the compiled modules."""
 
 from __future__ import annotations
 

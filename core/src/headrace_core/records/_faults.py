@@ -1,4 +1,5 @@
-"""Texts of the faults that compiled code finds in a record: it walks without the GIL and returns a number."""
+"""Texts of the faults that compiled code finds in a record. The compiled code runs without the GIL and returns a
+number."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from ..errors import InvalidRecordError
 _BYTES_AFTER_LAST = 10
 _COUNT = 11
 
-#: By the numbers of ``Fault`` in _wire.pxd.
+#: Text of each fault, by its number in the enum ``Fault`` of _wire.pxd.
 FAULTS = {
     1: "a varint runs past the end of its record",
     2: "a varint is too long for its type",
@@ -26,6 +27,6 @@ FAULTS = {
 
 
 def invalid_record(fault: int, index: int, base_offset: int) -> InvalidRecordError:
-    """The error for record ``index`` of a batch, or for the whole batch."""
+    """Return the error for a fault in record ``index`` of a batch, or in the batch as a whole."""
     where = "" if fault in (_BYTES_AFTER_LAST, _COUNT) else f"record {index} of "
     return InvalidRecordError(f"{where}the batch with base offset {base_offset}: {FAULTS[fault]}")

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""Batches out of records, compiled: the twin of that part of _pure.py, which documents what each of these does."""
+"""Build batches from records, compiled: repeats the builder of _pure.py, where each function is documented."""
 
 cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, Py_buffer, PyBuffer_Release, PyObject_GetBuffer
@@ -65,7 +65,8 @@ cdef object _in_use():
 
 
 cdef list _normal_headers(object headers):
-    """The headers as (str, bytes or None), exactly those types, so that no Python code runs while they are written."""
+    """Convert headers to pairs of exactly (str, bytes or None), so that no Python code runs while the headers are
+    written."""
     cdef list normal = []
     for name, content in headers:
         if not isinstance(name, str):
@@ -124,8 +125,8 @@ def record_bytes_max(key, value, headers=None):
 cdef class BatchBuilder:
     """Collects records until ``max_bytes`` are reached, then builds the batch. See _pure.BatchBuilder.
 
-    The records are written into a bytes object without other references; an uncompressed batch is that very
-    object, cut to size. It starts as large as the last batch was.
+    The builder writes records into a bytes object that has no other reference. An uncompressed batch is that same
+    object, cut to size. The object starts as large as the last batch was.
     """
 
     def __cinit__(self, Py_ssize_t max_bytes):
@@ -145,7 +146,7 @@ cdef class BatchBuilder:
         return self._used
 
     def clear(self):
-        """Forget what was appended, and give its memory back."""
+        """Drop the appended records and free their memory."""
         if self._busy:
             raise _in_use()
         Py_XDECREF(self._buffer)
@@ -165,7 +166,7 @@ cdef class BatchBuilder:
         else:
             capacity = max(needed, min(2 * self._capacity, self.max_bytes))
             self._capacity = 0
-            _PyBytes_Resize(&self._buffer, capacity)  # on failure the buffer is gone and the pointer NULL
+            _PyBytes_Resize(&self._buffer, capacity)  # on failure the buffer is freed and the pointer NULL
         self._capacity = capacity
         self._data = <unsigned char*>_bytes_data(self._buffer)
         return 0
@@ -185,7 +186,7 @@ cdef class BatchBuilder:
         cdef unsigned long long zigzag_delta
         cdef list pairs = None
         if headers is not None:
-            pairs = _normal_headers(headers)  # may run anything, so it comes before all else
+            pairs = _normal_headers(headers)  # may run the caller's Python code, so it comes first
         if self._busy:
             raise _in_use()
         if timestamp_ms < -1:
@@ -321,7 +322,7 @@ cdef class BatchBuilder:
         if not self.count:
             raise IllegalStateError("a batch needs at least one record: nothing was appended")
         check_level(compression, level)
-        self._busy = True  # from here on the GIL may be given up
+        self._busy = True  # from here on the GIL may be released
         try:
             batch = self._cut() if compression == 0 else self._compressed(compression, level)
             p = <unsigned char*>PyBytes_AS_STRING(batch)
@@ -349,17 +350,17 @@ cdef class BatchBuilder:
         return batch
 
     cdef bytes _cut(self):
-        """The buffer itself, cut to size: it has no other references."""
+        """Return the buffer itself, cut to size: the buffer has no other references."""
         cdef PyObject* buffer = self._buffer
         self._buffer = NULL
         self._capacity = 0
         _PyBytes_Resize(&buffer, self._used)
         cut = <bytes>buffer
-        Py_XDECREF(buffer)  # the name above holds it now
+        Py_XDECREF(buffer)  # the variable above holds the reference now
         return cut
 
     cdef bytes _compressed(self, object compression, object level):
-        """Room for the header, then the records compressed."""
+        """Return a batch with its compressed records, and room for the header in front."""
         cdef Py_buffer packed
         cdef bytes batch
         records = PyMemoryView_FromMemory(<char*>self._data + HEADER_SIZE, self._used - HEADER_SIZE, PyBUF_READ)

@@ -1,6 +1,6 @@
 """Record batch v2 in plain Python: the readable reference, the tests' oracle, and the fallback without compiled code.
 
-``_native`` does the same, faster; one test suite runs on both. ``types`` shows the format.
+The compiled modules do the same work faster; one test suite runs on both backends. ``types`` describes the format.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _RECORD_BYTES_LIMIT = 2**31 - 1 - HEADER_BYTES
 def record_bytes_max(
     key: Buffer | None, value: Buffer | None, headers: Iterable[tuple[str, Buffer | None]] | None = None
 ) -> int:
-    """Upper bound of this record's encoded size, at any place in a batch."""
+    """Upper bound of a record's encoded size, at any place in a batch."""
     size = 5 + 1 + 10 + 5 + 5 + 5 + 5
     size += (0 if key is None else memoryview(key).nbytes) + (0 if value is None else memoryview(value).nbytes)
     for name, content in headers or ():
@@ -54,9 +54,9 @@ def record_bytes_max(
 
 
 class BatchBuilder:
-    """Collects records until ``max_bytes`` (of the batch, uncompressed) are reached, then builds the batch.
+    """Collects records until the uncompressed batch would exceed ``max_bytes``, then builds the batch.
 
-    One builder makes one batch after the other; it is not shared between threads.
+    One builder builds many batches, one after another; a builder is not shared between threads.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -73,7 +73,7 @@ class BatchBuilder:
 
     @property
     def size(self) -> int:
-        """Bytes of the batch if it were built now, uncompressed."""
+        """Uncompressed size in bytes of the batch if it were built now."""
         return HEADER_BYTES + len(self._records)
 
     def append(
@@ -83,11 +83,11 @@ class BatchBuilder:
         value: Buffer | None,
         headers: Iterable[tuple[str, Buffer | None]] | None = None,
     ) -> int:
-        """The record's index in the batch, or -1 when the batch would exceed ``max_bytes``: build it, then append
-        again.
+        """Append one record. Returns the record's index in the batch, or -1 when the batch would exceed ``max_bytes``:
+        build the batch, then append the record again.
 
-        The first record always fits. InvalidTimestampError for a negative time other than -1 (none); TypeError for what
-        is not bytes-like; RecordTooLargeError above 2 GiB, where no batch can hold it.
+        The first record always fits. Raises InvalidTimestampError for a negative timestamp other than -1 (none),
+        TypeError for a key or value that is not bytes-like, and RecordTooLargeError for a record above 2 GiB.
         """
         headers = None if headers is None else list(headers)  # may run any code, so it comes first
         check_timestamp(timestamp_ms)
@@ -106,9 +106,10 @@ class BatchBuilder:
         return self.count - 1
 
     def append_many(self, records: Sequence[Any], start: int = 0, timestamp_ms: int = NO_TIMESTAMP) -> int:
-        """Append ``records[start:]``, each a value or a (key, value) or (key, value, headers), all with one timestamp.
+        """Append ``records[start:]``, all with one timestamp; a record is a value, a (key, value) or a (key, value,
+        headers).
 
-        Returns the index in ``records`` of the first that did not fit, ``len(records)`` when all did.
+        Returns the index in ``records`` of the first record that did not fit; ``len(records)`` when all fit.
         """
         for index in range(start, len(records)):
             record = records[index]
@@ -136,7 +137,7 @@ class BatchBuilder:
         transactional: bool = False,
         control: bool = False,
     ) -> bytes:
-        """The batch; the builder is empty afterwards. IllegalStateError when nothing was appended."""
+        """Build the batch and empty the builder. Raises IllegalStateError when no record was appended."""
         if not self.count:
             raise IllegalStateError("a batch needs at least one record: nothing was appended")
         batch = assemble_batch(
@@ -161,13 +162,14 @@ class BatchBuilder:
 
 
 def check_timestamp(timestamp_ms: int) -> None:
-    """InvalidTimestampError unless it is a time at or after the epoch, or -1 for none (as in Kafka's clients)."""
+    """Raise InvalidTimestampError unless the timestamp is 0 or later, or -1 for none (as in Kafka's clients)."""
     if not NO_TIMESTAMP <= timestamp_ms <= INT64_MAX:
         raise InvalidTimestampError(f"timestamp {timestamp_ms} must be milliseconds since 1970, or -1 for none")
 
 
 def encode_batch(records: Iterable[RecordTuple], **fields: Any) -> bytes:
-    """One batch of (timestamp_ms, key, value, headers), of any size; ``fields`` as in ``BatchBuilder.build``."""
+    """Encode records, each (timestamp_ms, key, value, headers), as one batch of any size; ``fields`` as in
+    ``BatchBuilder.build``."""
     builder = BatchBuilder(2**31 - 1)
     for timestamp_ms, key, value, headers in records:
         if builder.append(timestamp_ms, key, value, headers) < 0:
@@ -188,9 +190,11 @@ def decode_batch(
     limits: DecodeLimits = DEFAULT_LIMITS,
     check_crc: bool = True,
 ) -> list[Record]:
-    """The records at ``start_offset`` and above of the batch at ``position``, control records included.
+    """Return the records with ``start_offset`` or a higher offset of the batch at ``position``, control records
+    included.
 
-    CorruptMessageError for a damaged batch, InvalidRecordError for one that is malformed or exceeds the limits.
+    Raises CorruptMessageError for a damaged batch, InvalidRecordError for a malformed batch or one that exceeds the
+    limits.
     """
     header = check_batch(data, position) if check_crc else read_whole_header(data, position)
     return [
@@ -201,7 +205,7 @@ def decode_batch(
 
 
 def batch_body(data: Buffer, position: int, header: BatchHeader, limits: DecodeLimits) -> Buffer:
-    """The records of the batch at ``position``, decompressed."""
+    """Return the decompressed bytes of the records of the batch at ``position``."""
     block = memoryview(data)[position + HEADER_BYTES : position + header.size]
     try:
         return decompress(header.compression, block, limits.max_decompressed_bytes)
@@ -230,9 +234,9 @@ def _records_of(
 class RecordIterator:
     """Iterates over the records of many batches from an offset on, without control records.
 
-    ``slices`` are buffers of whole batches, back to back; batches are checked and decompressed when they are reached.
-    ``position`` is the offset after the last returned record (or after skipped ones behind it). After an error the
-    iterator does not advance, and its next step raises again.
+    ``slices`` are buffers of whole batches, back to back. A batch is checked and decompressed when the iterator reaches
+    it. ``position`` is the offset after the last returned record, or after the records skipped behind that record.
+    After an error the iterator does not advance, and its next step raises the error again.
     """
 
     def __init__(
@@ -275,7 +279,7 @@ class RecordIterator:
                 raise StopIteration
 
     def take(self, count: int) -> list[Record]:
-        """Up to ``count`` records; an empty list when none are left."""
+        """Return up to ``count`` records; an empty list when no records are left."""
         taken: list[Record] = []
         while len(taken) < count:
             try:
@@ -328,11 +332,12 @@ def validate_batches(
     timestamp_ms_min: int = INT64_MIN,
     timestamp_ms_max: int = INT64_MAX,
 ) -> list[BatchHeader]:
-    """Check what a broker demands of a producer's batches; returns their headers, in order.
+    """Check a producer's batches as a broker must before it appends them; returns the batches' headers, in order.
 
-    Whole batches back to back with the right CRC; offset deltas exactly 0..n-1, n > 0; every record sound to its last
-    byte, under the limits; create time; no control batch, transaction or producer id unless allowed. The max timestamp
-    of each header returned is the true one: ``with_max_timestamps`` corrects the bytes, as Kafka's brokers do.
+    Demanded are: whole batches back to back with correct CRCs; offset deltas exactly 0..n-1, n > 0; every record
+    well-formed to its last byte and within the limits; create time; no control batch, and no transaction or producer id
+    unless allowed. Each returned header has the true max timestamp: ``with_max_timestamps`` corrects the bytes, as
+    Kafka's brokers do.
 
     Raises CorruptMessageError (framing, CRC), InvalidRecordError (structure, limits, control batch, a record without
     key where ``require_keys``), InvalidTimestampError (outside of min..max, or the producer claims log-append time),

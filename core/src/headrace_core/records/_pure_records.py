@@ -1,4 +1,5 @@
-"""One record in plain Python: its bytes, and a consumer's object. Part of the reference, _pure."""
+"""One record in plain Python: its encoding, and the object that a consumer receives. Part of the reference codec,
+_pure."""
 
 from __future__ import annotations
 
@@ -14,11 +15,11 @@ _ASSIGNABLE = frozenset(("key", "value"))
 
 
 class Record:
-    """One record for a consumer.
+    """One record as a consumer receives it.
 
-    ``key`` and ``value`` are bytes or None, ``headers`` a list of (str, bytes or None), ``leader_epoch`` is -1 if
-    unknown. ``key`` and ``value`` may be assigned, as deserializers do; the rest is read-only. Records are equal when
-    all their fields are. A record holds no reference to its batch.
+    ``key`` and ``value`` are bytes or None, ``headers`` is a list of (str, bytes or None), ``leader_epoch`` is -1 if
+    unknown. Deserializers may assign ``key`` and ``value``; all other fields are read-only. Two records are equal when
+    all their fields are equal. A record holds no reference to its batch.
     """
 
     __slots__ = (
@@ -119,7 +120,7 @@ def append_varint(out: bytearray, value: int) -> None:
 
 
 def varint_size(value: int) -> int:
-    """How many bytes ``append_varint`` takes."""
+    """Number of bytes that ``append_varint`` appends for ``value``."""
     rest = value << 1 if value >= 0 else (-value << 1) - 1
     return max((rest.bit_length() + 6) // 7, 1)
 
@@ -158,7 +159,7 @@ def encode_record(
     value: Buffer | None,
     headers: Iterable[tuple[str, Buffer | None]] | None,
 ) -> bytes:
-    """One record with its length in front."""
+    """Append one encoded record, with its length in front."""
     body = bytearray(1)  # attributes: no bit is defined
     append_varint(body, timestamp_delta)
     append_varint(body, offset_delta)
@@ -220,7 +221,7 @@ def _read_record(data: Buffer, position: int, end: int, limits: DecodeLimits) ->
 
 
 def read_records(body: Buffer, header: BatchHeader, limits: DecodeLimits) -> Iterator[_RawRecord]:
-    """Yield the records of a batch, each checked before; the end of ``body`` is checked with the last."""
+    """Check and yield the records of a batch; the last record must end where ``body`` ends."""
     if header.record_count > min(limits.max_records, len(body) // RECORD_BYTES_MIN):
         raise bad_record(
             header, None, f"{header.record_count} records cannot be in {len(body)} bytes (or pass the limit)"

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""Records out of batches, compiled: the twin of that part of _pure.py, which documents what each of these does."""
+"""Read records from batches, compiled: repeats the reader of _pure.py, where each function is documented."""
 
 cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, Py_buffer, PyBuffer_Release, PyObject_GetBuffer
@@ -31,10 +31,10 @@ cdef object _CREATE_TIME = TimestampType.CREATE_TIME
 
 
 @cython.final
-@cython.no_gc  # it refers to bytes and strings; the collector would only lose time on millions of them
+@cython.no_gc  # a record refers to bytes and strings only, so the garbage collector need not visit millions of records
 @cython.freelist(512)
 cdef class Record:
-    """One record as a consumer hands it out. See _pure.Record."""
+    """One record as a consumer receives it. See _pure.Record."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ cdef class Record:
 
 
 cdef list _read_headers(bytes_t p, bytes_t end, int count):
-    """The headers of a record, which step() has checked."""
+    """Read the headers of one record, which step() has checked."""
     cdef list headers = []
     cdef int size = 0
     for _ in range(count):
@@ -139,7 +139,7 @@ cdef inline Record _make_record(
 
 @cython.final
 cdef class RecordIterator:
-    """The records of many batches, one by one, from an offset on. See _pure.RecordIterator."""
+    """Iterates over the records of many batches from an offset on. See _pure.RecordIterator."""
 
     def __init__(
         self,
@@ -178,7 +178,8 @@ cdef class RecordIterator:
         return record
 
     def take(self, Py_ssize_t count):
-        """Up to ``count`` records; an empty list when none are left. What is sound comes before an error is raised."""
+        """Return up to ``count`` records; an empty list when no records are left. Sound records before a faulty one are
+        returned first; the next call raises the error."""
         cdef list taken = []
         cdef Record record
         while len(taken) < count:
@@ -196,7 +197,7 @@ cdef class RecordIterator:
     cdef Record next_record(self):
         if self._busy:
             raise IllegalStateError("a record iterator was used by two threads at once: give each its own, or lock it")
-        self._busy = True  # a CRC or a decompression may give the GIL up
+        self._busy = True  # a CRC or a decompression may release the GIL
         try:
             return self._next()
         finally:
@@ -252,13 +253,13 @@ cdef class RecordIterator:
             if self._at >= self._view.len:
                 PyBuffer_Release(&self._view)
                 self._has_view = False
-                self._slices[self._slice] = None  # so that what was read can go
+                self._slices[self._slice] = None  # so that the memory of a finished slice can be freed
                 self._slice += 1
                 continue
             p = <bytes_t>self._view.buf
             data = self._slices[self._slice]
             parse_whole(data, p, self._view.len, self._at, True, batch)
-            if self._check_crc:  # of those that are left out too: a flipped bit must not make one look like them
+            if self._check_crc:  # of skipped batches too: a flipped bit must not turn a wanted batch into a skipped one
                 check_crc_of(data, p, self._at, batch)
             if (batch.base_offset + batch.last_offset_delta >= self.position or self._is_stuck) and (
                 self._include_control or not batch.attributes & CONTROL_FLAG

@@ -1,7 +1,7 @@
-"""Arrow tables to record batches and back: no Python object per record with the compiled codec.
+"""Convert Arrow tables to record batches and back; the compiled codec creates no Python object per record.
 
-The result has the schema of Spark's Kafka source (``arrow_schema``); the input has the columns of its sink: ``value``,
-and optionally ``key``, ``headers`` and ``timestamp``. This module needs pyarrow.
+Decoded tables have the schema of Spark's Kafka source (``arrow_schema``). Tables to encode have the columns of Spark's
+Kafka sink: ``value``, and optionally ``key``, ``headers`` and ``timestamp``. This module needs pyarrow.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ else:
     from ._arrow_decode import Decoder
     from ._arrow_encode import Encoder
 
-#: The columns of Spark's Kafka source, in its order; headers are optional.
+#: The columns of Spark's Kafka source, in Spark's order; the column ``headers`` is optional.
 COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
 
 _HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
@@ -43,7 +43,7 @@ _TYPES = {
     "timestampType": pa.int32(),
     "headers": pa.list_(_HEADER),
 }
-#: Columns of binary have 32-bit offsets, so one RecordBatch holds at most this many bytes of values.
+#: Limit of the bytes of values in one RecordBatch, because Arrow's binary columns have 32-bit offsets.
 BYTES_MAX = 2**31 - 1
 _OFFSET_MAX = 2**63 - 1
 _UNITS_PER_MS = {"ms": 1, "us": 1_000, "ns": 1_000_000}
@@ -67,14 +67,15 @@ def encode_arrow(
     transactional: bool = False,
     control: bool = False,
 ) -> list[tuple[bytes, int]]:
-    """The rows of ``table`` as batches for one partition: a list of (batch, record count), each with base offset 0.
+    """Encode the rows of ``table`` as batches for one partition: a list of (batch, record count). Each batch has base
+    offset 0.
 
     Columns: ``value`` (required) and ``key``, binary or string of any width, dictionary-encoded too; ``headers``, a
     list of structs of key and value; ``timestamp``, a timestamp or int64 milliseconds. Others are ignored. A missing
-    column, and a null, means: no key, no headers, the time ``now_ms``. ``rows`` (row numbers) picks and orders rows. A
-    batch has at most ``max_batch_bytes`` before compression.
+    column or a null means a record without key or headers, or with the time ``now_ms``. ``rows`` (row numbers) selects
+    and orders the rows to encode. A batch has at most ``max_batch_bytes`` before compression.
 
-    Raises RecordTooLargeError and InvalidTimestampError, naming the row (a number among the ``rows``, where given), and
+    Raises RecordTooLargeError and InvalidTimestampError, which name the row (its index in ``rows``, where given), and
     InvalidArgumentError for columns of other types.
     """
     if not HEADER_BYTES < max_batch_bytes <= BYTES_MAX:
@@ -108,7 +109,7 @@ def encode_arrow(
 
 
 def _canonical(table: pa.Table | pa.RecordBatch) -> pa.Table:
-    """The columns to encode, in types that the encoder reads; copies only what has to be cast."""
+    """Return the columns to encode, in types that the encoder reads; only columns of other types are cast (copied)."""
     found = {}
     converters = {"value": binary_column, "key": binary_column, "headers": _headers, "timestamp": _timestamps}
     for name, convert in converters.items():
@@ -131,7 +132,8 @@ def _cast(name: str, column: pa.ChunkedArray, to: pa.DataType, wanted: str) -> p
 
 
 def binary_column(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """``column`` as binary or text, neither dictionary nor view. InvalidArgumentError names the column."""
+    """Return ``column`` as plain binary or text, without dictionary encoding and not as a view. InvalidArgumentError
+    names the column."""
     kind = column.type
     if pa.types.is_dictionary(kind):
         column = _cast(name, column, kind.value_type, "binary or string")
@@ -249,7 +251,7 @@ def _address(buffer: pa.Buffer | None) -> int:
 
 
 def _data_bytes(column: pa.Array | None) -> int:
-    """Upper bound of the bytes in the column's rows."""
+    """Upper bound of the bytes that the rows of a column hold."""
     if column is None or pa.types.is_null(column.type):
         return 0
     if pa.types.is_fixed_size_binary(column.type):
@@ -273,7 +275,7 @@ def _describe(column: pa.Array | None) -> tuple[int, ...] | None:
 
 @functools.cache
 def arrow_schema(columns: tuple[str, ...] | None = None, include_headers: bool = False) -> pa.Schema:
-    """The schema that ``decode_arrow`` yields for the same arguments."""
+    """Return the schema of the tables that ``decode_arrow`` returns for the same arguments."""
     names = (*(COLUMNS if columns is None else columns), *(("headers",) if include_headers else ()))
     for name in names:
         if name not in _TYPES:
@@ -295,13 +297,13 @@ def decode_arrow(
     limits: DecodeLimits = DEFAULT_LIMITS,
     check_crc: bool = True,
 ) -> pa.RecordBatch:
-    """The records of whole batches of one partition, from ``start_offset`` on and below ``end_offset``.
+    """Decode whole batches of one partition: the records from ``start_offset`` on, below ``end_offset``.
 
-    ``columns``: the wanted ones, in that order ("headers" is one of them, too); others cost nothing. A record without
-    headers has a null list, as in Spark's Kafka source. Control records are left out.
+    ``columns``: the names of the wanted columns, in the wanted order ("headers" is a column, too). Other columns are
+    not decoded. A record without headers has a null list, as in Spark's Kafka source. Control records are left out.
 
-    Raises CorruptMessageError, InvalidRecordError, and InvalidArgumentError where keys and values exceed one
-    RecordBatch (2 GiB): decode_arrow_split makes several.
+    Raises CorruptMessageError, InvalidRecordError, and InvalidArgumentError when the keys or values exceed one
+    RecordBatch (2 GiB); ``decode_arrow_split`` returns several.
     """
     batches = decode_arrow_split(
         slices,
@@ -335,7 +337,7 @@ def decode_arrow_split(
     check_crc: bool = True,
     max_bytes: int = BYTES_MAX,
 ) -> list[pa.RecordBatch]:
-    """``decode_arrow`` in as many RecordBatches as keep each below ``max_bytes``; at least one."""
+    """Decode like ``decode_arrow``, into as many RecordBatches as keep each below ``max_bytes``; at least one."""
     schema = arrow_schema(None if columns is None else tuple(columns), include_headers)
     wanted = frozenset(schema.names)
     decoder: Any = Decoder(start_offset, _OFFSET_MAX if end_offset is None else end_offset, limits, check_crc)
@@ -397,7 +399,7 @@ def _header_lists(column: tuple[Any, ...], rows: int) -> pa.Array:
 
 
 def _repeated(value: str | int, rows: int) -> pa.Array:
-    """An array of equal values: a view of one cached for each value and order of magnitude."""
+    """An array of equal values: a view of an array that is cached for each value and order of magnitude."""
     if rows > 1 << 20:
         return _build_repeated(value, rows)
     return _cached_repeated(value, max(1 << (rows - 1).bit_length(), 1024) if rows else 0)[:rows]

@@ -1,7 +1,7 @@
 """Whole batches: read and change them without reading their records.
 
-Every function takes a buffer and a position in it; none copies more than it returns. Damage is CorruptMessageError and
-names the position.
+Each function takes a buffer and a position in the buffer, and copies no more than it returns. For a damaged batch,
+functions raise CorruptMessageError, which names the position.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from .types import (
     DecodeLimits,
 )
 
-#: Results of ``check_slice`` for a sound slice: its offsets run without a gap to its end; or there are gaps.
+#: Results of ``check_slice`` for a sound slice: SLICE_EXACT when its offsets have no gap, else SLICE_HAS_GAPS.
 SLICE_EXACT, SLICE_HAS_GAPS = -1, -2
 
 _OFFSET_MAX = 2**63 - 1
@@ -46,9 +46,10 @@ _CRC_AT, _ATTRIBUTES_AT, _MAX_TIMESTAMP_AT = 17, 21, 35
 
 
 def read_header(data: Buffer, position: int = 0) -> BatchHeader:
-    """The header at ``position``; the rest of the batch need not be there.
+    """Read the batch header at ``position``; the buffer need not hold the rest of the batch.
 
-    CorruptMessageError when fewer than 61 bytes follow, or when they cannot be the header of a version-2 batch.
+    Raises CorruptMessageError when fewer than 61 bytes follow, or when these bytes cannot be the header of a version-2
+    batch.
     """
     left = len(data) - position
     if position < 0 or left < HEADER_BYTES:
@@ -79,7 +80,8 @@ def _what_is_wrong(header: BatchHeader) -> str | None:
 
 
 def check_batch(data: Buffer, position: int = 0) -> BatchHeader:
-    """The header at ``position`` of a complete batch with the right CRC; else CorruptMessageError."""
+    """Return the header of the batch at ``position``; CorruptMessageError unless the batch is complete and its CRC
+    correct."""
     header = read_whole_header(data, position)
     found = crc32c(memoryview(data)[position + CRC_START : position + header.size])
     if found != header.crc:
@@ -91,7 +93,8 @@ def check_batch(data: Buffer, position: int = 0) -> BatchHeader:
 
 
 def read_whole_header(data: Buffer, position: int = 0) -> BatchHeader:
-    """The header at ``position`` of a complete batch, its CRC unchecked; else CorruptMessageError."""
+    """Return the header of the batch at ``position``, without a CRC check; CorruptMessageError unless the batch is
+    complete."""
     header = read_header(data, position)
     if header.size > len(data) - position:
         raise CorruptMessageError(
@@ -110,7 +113,8 @@ def iterate_headers(data: Buffer) -> Iterator[tuple[int, BatchHeader]]:
 
 
 def split_batches(data: Buffer) -> list[BatchSpan]:
-    """The place of each batch; headers only, no CRC. CorruptMessageError when ``data`` is not whole batches."""
+    """Find the place of each batch from the headers, without CRC checks. Raises CorruptMessageError when ``data`` does
+    not consist of whole batches."""
     return [
         BatchSpan(position, header.size, header.base_offset, header.last_offset)
         for position, header in iterate_headers(data)
@@ -118,14 +122,15 @@ def split_batches(data: Buffer) -> list[BatchSpan]:
 
 
 def check_slice(data: Buffer, offset: int, end_offset: int, epochs: Sequence[tuple[int, int]] | None = None) -> int:
-    """Check that a log may return ``data`` for ``offset``: sound batches back to back, in ascending order, of which the
-    first reaches to ``offset`` and none to ``end_offset``, each with the leader epoch of its offsets.
+    """Check that ``data`` is a correct result of a log read at ``offset``. The batches must be sound, back to back and
+    in ascending order. The first batch reaches to ``offset``, no batch reaches to ``end_offset``, and each batch has
+    the leader epoch of its offsets.
 
-    ``epochs``: (epoch, start offset) of each, ascending; None: unchecked. The CRC does not cover a batch's offset,
-    length, magic and epoch, so only the neighbours and the epochs confirm them. SLICE_EXACT: the offsets run without a
-    gap up to ``end_offset``, so a batch with wrong offsets would be found anywhere. SLICE_HAS_GAPS: they do not, and
-    the neighbours on both sides must be checked. Else the position of the first faulty batch; ``slice_fault`` describes
-    it.
+    ``epochs``: (epoch, start offset) of each epoch, ascending; None: epochs are not checked. The CRC does not cover a
+    batch's offset, length, magic and epoch, so only the neighbouring batches and the epochs confirm those fields.
+    Returns SLICE_EXACT when the offsets have no gap up to ``end_offset``: then a batch with wrong offsets would have
+    been found. Returns SLICE_HAS_GAPS when there are gaps: then the caller must check the neighbours on both sides.
+    Otherwise returns the position of the first faulty batch, which ``slice_fault`` describes.
     """
     position, expected, is_exact = 0, offset, True
     while position < len(data):
@@ -150,8 +155,8 @@ def check_slice(data: Buffer, offset: int, end_offset: int, epochs: Sequence[tup
 
 def epoch_range(epochs: Sequence[tuple[int, int]], offset: int) -> tuple[int, int, int, int]:
     """(from, to, least, most): the batches that end at ``from`` <= offset < ``to`` have a leader epoch of ``least`` to
-    ``most``. Batches before the first known epoch have none (-1), an earlier one, or the first one itself: where a
-    log's start was advanced, the first epoch starts there."""
+    ``most``. A batch before the start of the first known epoch may have no epoch (-1), an earlier epoch, or the first
+    one itself: advancing a log's start moves the start of the first epoch."""
     at = bisect_right(epochs, offset, key=_start_offset) - 1
     end = epochs[at + 1][1] if at + 1 < len(epochs) else _OFFSET_MAX
     if at < 0:
@@ -171,7 +176,7 @@ def slice_fault(
     end_offset: int,
     epochs: Sequence[tuple[int, int]] | None = None,
 ) -> str:
-    """The fault of the batch at ``position``, where a batch with offsets from ``expected`` on should lie."""
+    """Describe the fault of the batch at ``position``, where a batch with offsets from ``expected`` on should begin."""
     try:
         header = check_batch(data, position)
     except CorruptMessageError as error:
@@ -190,12 +195,12 @@ def slice_fault(
 
 
 def without_position(message: str) -> str:
-    """An error's text without its position in the bytes read, for callers that know the place in the file."""
+    """Return an error's text without its position in the buffer, for callers that know the position in the file."""
     return _PLACE.sub("the batch", message, count=1)
 
 
 def whole_batches_end(data: Buffer) -> int:
-    """End of the last whole batch; a part of one more may follow."""
+    """Find the end of the last whole batch; a part of one more batch may follow."""
     size, position = len(data), 0
     while size - position >= HEADER_BYTES:
         end = position + read_header(data, position).size
@@ -208,7 +213,8 @@ def whole_batches_end(data: Buffer) -> int:
 def check_producer_fields(
     header: BatchHeader, allow_control: bool, allow_transactional: bool, allow_producer_id: bool
 ) -> None:
-    """Raise the errors of ``validate_batches`` about a producer's header, without reading records."""
+    """Raise the errors of ``validate_batches`` that concern the header of a producer's batch, without reading
+    records."""
     where = f"the batch with base offset {header.base_offset}"
     if header.record_count != header.last_offset_delta + 1:
         raise InvalidRecordError(
@@ -233,14 +239,15 @@ def check_producer_fields(
 
 
 def with_base(data: Buffer, position: int, base_offset: int, leader_epoch: int) -> bytes:
-    """The first 16 bytes of the batch at ``position``, with base offset and leader epoch set; the CRC stays right."""
+    """Return the first 16 bytes of the batch at ``position`` with a new base offset and leader epoch; the CRC does not
+    cover these bytes."""
     start = bytearray(_BASE.pack(base_offset, leader_epoch))
     start[8:12] = data[position + 8 : position + 12]
     return bytes(start)
 
 
 def with_log_append_time(batch: Buffer, now_ms: int) -> bytes:
-    """A copy of one whole batch whose records all have the log's time ``now_ms`` (LogAppendTime)."""
+    """Copy one whole batch; all records of the copy have the log's time ``now_ms`` (LogAppendTime)."""
     header = read_header(batch)
     out = bytearray(memoryview(batch)[: header.size])
     _ATTRIBUTES.pack_into(out, _ATTRIBUTES_AT, header.attributes | TIMESTAMP_TYPE_BIT)
@@ -249,10 +256,11 @@ def with_log_append_time(batch: Buffer, now_ms: int) -> bytes:
 
 
 def with_max_timestamps(data: Buffer, headers: Sequence[BatchHeader]) -> Buffer:
-    """``data`` with each batch's max timestamp as in ``headers``, which ``validate_batches`` returned for it.
+    """Return ``data`` with each batch's max timestamp taken from ``headers``, the result of ``validate_batches`` for
+    ``data``.
 
-    Kafka's brokers correct a wrong max timestamp instead of refusing the batch. Returns ``data`` itself if all are
-    right, as with correct clients.
+    Kafka's brokers correct a wrong max timestamp instead of refusing the batch. Returns ``data`` itself if all max
+    timestamps are correct, as correct clients send them.
     """
     out: bytearray | None = None
     position = 0
@@ -268,7 +276,7 @@ def with_max_timestamps(data: Buffer, headers: Sequence[BatchHeader]) -> Buffer:
 def recompress(
     batch: Buffer, compression: Compression, level: int | None = None, *, limits: DecodeLimits = DEFAULT_LIMITS
 ) -> bytes:
-    """A copy of one whole batch with its records under another codec; all else is unchanged."""
+    """Copy one whole batch and compress its records with another codec; all other fields are unchanged."""
     header = read_header(batch)
     view = memoryview(batch)[: header.size]
     records = decompress(header.compression, view[HEADER_BYTES:], limits.max_decompressed_bytes)
@@ -300,7 +308,7 @@ def assemble_batch(
     transactional: bool = False,
     control: bool = False,
 ) -> bytes:
-    """A batch around encoded records: compresses them, writes the header, computes the CRC."""
+    """Build a batch from encoded records: compresses the records, writes the header, computes the CRC."""
     packed = compress(compression, body, level)
     out = bytearray(
         HEADER.pack(

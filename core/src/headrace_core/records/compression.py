@@ -1,7 +1,7 @@
 """The codecs of record batches, in the framings of Kafka's clients, with bounded decompression.
 
-``decompress`` never holds more than its limit (and the codec's own window): output is produced in steps, and the step
-that would exceed the limit is an error. zlib comes with Python and lz4 with the core; cramjam (snappy) and zstandard
+``decompress`` never holds more than its limit plus the codec's window: it produces output in steps, and raises an error
+at the step that would exceed the limit. zlib comes with Python and lz4 with the core; cramjam (snappy) and zstandard
 are imported on first use.
 """
 
@@ -17,18 +17,19 @@ from ..errors import InvalidArgumentError, InvalidRecordError, MissingDependency
 from .types import Buffer, Compression
 
 _INT = struct.Struct(">i")
-_STEP_BYTES = 64 * 1024  #: First output step for an unknown size; it doubles from there.
+#: Size of the first output step when the decompressed size is unknown; each further step doubles the size.
+_STEP_BYTES = 64 * 1024
 
-# Xerial's framing of snappy: magic, version 1, compatible with 1; then blocks, each after its length.
+# Header of Xerial's snappy framing: magic, version 1, compatible with version 1. Blocks follow, each after its length.
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
 _XERIAL_BLOCK_BYTES = 32 * 1024
 _XERIAL_HEADER_AS_LENGTH = _INT.unpack(_XERIAL_MAGIC[:4])[0]
-#: A snappy copy element of three bytes yields at most 64; no input grows by more than this.
+#: Largest ratio of snappy's output to its input: a copy element of three bytes yields at most 64 bytes.
 _SNAPPY_GROWTH_MAX = 22
 
-#: Allowed levels (KIP-390), and the default: Kafka's. For lz4, Kafka's default of 9 means the fast compressor, and any
-#: other level the high one.
+#: Kafka's allowed compression levels (KIP-390) and default level. For lz4, the default level 9 selects the fast
+#: compressor, and any other level the high-compression one.
 LEVELS: dict[Compression, tuple[int, int, int]] = {
     Compression.GZIP: (1, 9, 6),
     Compression.LZ4: (1, 17, 9),
@@ -37,7 +38,7 @@ LEVELS: dict[Compression, tuple[int, int, int]] = {
 
 
 def check_level(compression: Compression, level: int | None) -> None:
-    """InvalidArgumentError unless ``level`` is None or valid for the codec."""
+    """Raise InvalidArgumentError unless ``level`` is None or valid for the codec."""
     if level is None:
         return
     if compression not in LEVELS:
@@ -48,19 +49,20 @@ def check_level(compression: Compression, level: int | None) -> None:
 
 
 def require(compression: Compression) -> None:
-    """MissingDependencyError if the codec's package is not installed: now, not at the first batch."""
+    """Raise MissingDependencyError if the codec's package is not installed; called early, not at the first batch."""
     if compression in _PACKAGES:
         _package(*_PACKAGES[compression])
 
 
 def compress(compression: Compression, data: Buffer, level: int | None = None) -> Buffer:
-    """``data`` as one block of the codec; ``data`` itself for NONE. ``level`` as in Kafka's compression.*.level."""
+    """Compress ``data`` to one block of the codec; returns ``data`` itself for NONE. ``level`` as in Kafka's
+    compression.*.level."""
     check_level(compression, level)
     return _COMPRESS[compression](data, level)
 
 
 def decompress(compression: Compression, data: Buffer, max_bytes: int) -> Buffer:
-    """The records of a batch; InvalidRecordError when the block is damaged or exceeds ``max_bytes``."""
+    """Decompress the records of a batch; InvalidRecordError when the block is damaged or exceeds ``max_bytes``."""
     return _DECOMPRESS[compression](data, max_bytes)
 
 
@@ -95,7 +97,7 @@ def _damaged(codec: str, why: object) -> InvalidRecordError:
 
 
 def _in_steps(codec: str, read: Callable[[int], bytes], first_bytes: int, max_bytes: int) -> Buffer:
-    """All output of ``read(size)``, in steps that double, at most ``max_bytes``."""
+    """Read all output of ``read(size)``, at most ``max_bytes``, in steps of doubling size."""
     parts: list[bytes] = []
     total, step = 0, first_bytes
     while True:
@@ -164,7 +166,7 @@ def _snappy_back(data: Buffer, max_bytes: int) -> Buffer:
         return _snappy_block(view, max_bytes, max_bytes)
     if len(view) < len(_XERIAL_HEADER):
         raise _damaged("snappy", "its header is cut short")
-    # Version and compatibility are ignored: some clients wrote them little-endian.
+    # Ignore version and compatibility: some clients wrote these two fields little-endian.
     out = bytearray()
     position = len(_XERIAL_HEADER)
     while position < len(view):
@@ -199,7 +201,7 @@ def _snappy_block(block: memoryview, room_bytes: int, max_bytes: int) -> Buffer:
 
 def _lz4(data: Buffer, level: int | None) -> Buffer:
     frame = _package("lz4.frame", "lz4")
-    # Kafka reads independent blocks only.
+    # Kafka reads only lz4 frames with independent blocks.
     packed: bytes = frame.compress(
         data,
         compression_level=0 if level is None or level == LEVELS[Compression.LZ4][2] else max(level, 3),

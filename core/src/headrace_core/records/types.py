@@ -16,9 +16,9 @@
         57      4  record count
         61         records, compressed as one block when the attributes say so
 
-All of it big-endian. A record: varint length, int8 attributes (unused), varlong timestamp delta, varint offset delta,
-varint key length (-1 null), key, varint value length (-1 null), value, varint header count, and for each header varint
-key length, key (UTF-8), varint value length (-1 null), value. Varints are zigzag.
+All fixed-size fields are big-endian. A record is: varint length, int8 attributes (unused), varlong timestamp delta,
+varint offset delta, varint key length (-1 null), key, varint value length (-1 null), value, varint header count, and
+for each header varint key length, key (UTF-8), varint value length (-1 null), value. Varints are zigzag.
 """
 
 from __future__ import annotations
@@ -34,16 +34,17 @@ from ..types import TimestampType
 
 Buffer = bytes | bytearray | memoryview
 
-#: A record's headers as returned; as input, any iterable of such pairs.
+#: Headers of a record, as a decoder returns them; encoders accept any iterable of (name, value) pairs.
 Headers = list[tuple[str, bytes | None]]
 
-#: Input of encoders: (timestamp_ms, key, value, headers).
+#: A record as encoders take it: (timestamp_ms, key, value, headers).
 RecordTuple = tuple[int, Buffer | None, Buffer | None, Iterable[tuple[str, Buffer | None]] | None]
 
 HEADER_BYTES = 61
-LENGTH_PREFIX_BYTES = 12  #: The part of a batch outside of ``batch_length``: base offset and the length itself.
-CRC_START = 21  #: Start of the bytes that the CRC covers.
-#: The smallest record: one byte each for length, attributes, the two deltas, two null lengths, no headers.
+#: Size of the fields that ``batch_length`` does not count: the base offset and the length itself.
+LENGTH_PREFIX_BYTES = 12
+CRC_START = 21  #: Position in a batch where the bytes begin that the CRC covers.
+#: Size of the smallest record: one byte each for length, attributes, two deltas, two null lengths and the header count.
 RECORD_BYTES_MIN = 7
 MAGIC = 2
 NO_TIMESTAMP = -1
@@ -54,12 +55,12 @@ COMPRESSION_MASK = 0x07
 TIMESTAMP_TYPE_BIT = 0x08
 TRANSACTIONAL_BIT = 0x10
 CONTROL_BIT = 0x20
-#: Types of the records that end transactions, in control batches; the key is version int16, type int16 (KIP-98).
+#: Types of the control records that end transactions; a control record's key is version int16, type int16 (KIP-98).
 ABORT, COMMIT = 0, 1
 
 
 class Compression(enum.IntEnum):
-    """The codec of a batch's records; the numbers are those of the attributes."""
+    """The codec of a batch's records; each value is the codec's number in the attributes field."""
 
     NONE = 0
     GZIP = 1
@@ -69,7 +70,7 @@ class Compression(enum.IntEnum):
 
     @classmethod
     def parse(cls, name: str) -> Compression:
-        """The codec of a ``compression.type`` such as "lz4"; InvalidArgumentError names the legal ones."""
+        """Return the codec of a ``compression.type`` such as "lz4"; InvalidArgumentError names the legal types."""
         try:
             return cls[name.strip().upper()]
         except KeyError:
@@ -78,7 +79,7 @@ class Compression(enum.IntEnum):
 
 
 class BatchHeader(NamedTuple):
-    """The 61 bytes before a batch's records, in their order."""
+    """The header of a batch: its first 61 bytes, field by field in the order of the format."""
 
     base_offset: int
     batch_length: int
@@ -96,7 +97,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes of the whole batch."""
+        """Size of the whole batch in bytes."""
         return self.batch_length + LENGTH_PREFIX_BYTES
 
     @property
@@ -128,7 +129,8 @@ class BatchHeader(NamedTuple):
 class DecodeLimits:
     """Limits of a decoder for one batch, so that a few hostile bytes cannot claim the machine's memory.
 
-    The defaults lie far above what clients write: a batch of 128 MiB once decompressed, 4 Mi records in it.
+    The defaults are far above the batches that clients write: 128 MiB for a decompressed batch, 4 Mi records in a
+    batch.
     """
 
     max_decompressed_bytes: int = 128 * 1024 * 1024
@@ -140,7 +142,7 @@ DEFAULT_LIMITS = DecodeLimits()
 
 
 class BatchSpan(NamedTuple):
-    """A batch's place in a slice, and its offsets (both inclusive)."""
+    """A batch's place in a slice, and its base offset and last offset (both inclusive)."""
 
     position: int
     size: int

@@ -1,9 +1,10 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""Compaction, record by record: the offset map and the filter. _pure.py is the readable twin and the tests' oracle.
+"""Compaction, record by record: the offset map and the filter. _pure.py is the readable version and the tests' oracle.
 
-The map is one table of 24-byte slots (a 128-bit hash of the key, and an offset), open addressing, linear probing: its
-memory is asked for once and never grows. The hash is SipHash-2-4 with 128 bits of output (Aumasson and Bernstein) under
-a secret key: equal hashes would drop a living record, and without the key no client can find two keys that collide.
+The offset map is one hash table of 24-byte slots (a 128-bit hash of the key, and an offset) with open addressing and
+linear probing. Its memory is allocated once and never grows. The hash is SipHash-2-4 with 128 bits of output (Aumasson
+and Bernstein) and a secret key. Two record keys with equal hashes would drop a record that must stay. Without the
+secret, no client can find two such record keys.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, Py_buffer, PyBuffer_Release, PyObject_GetBuffer
@@ -138,7 +139,7 @@ cdef extern from *:
 
 
 def key_hash(bytes key, bytes secret):
-    """The 16 bytes that stand for a key in the map."""
+    """Hash a record's key to the 16 bytes that stand for the key in the map."""
     cdef unsigned long long out[2]
     cdef bytes_t k = secret
     siphash128(<bytes_t>key, len(key), le64(k), le64(k + 8), out)
@@ -166,7 +167,7 @@ cdef class OffsetMap:
         if len(secret) != 16:
             raise ValueError("the secret has 16 bytes")
         self._slot_count = max(memory_bytes // SLOT_BYTES, 2)
-        # One slot always stays free: it ends the search for a missing key.
+        # One slot always stays free, because a free slot ends the search for a missing key.
         self.capacity = max(min(<Py_ssize_t>(self._slot_count * load_factor), <Py_ssize_t>self._slot_count - 1), 1)
         self._k0 = le64(key)
         self._k1 = le64(key + 8)
@@ -182,7 +183,7 @@ cdef class OffsetMap:
         self.size = 0
 
     cdef Slot* _find(self, bytes_t key, size_t size) noexcept nogil:
-        """The key's slot, or the free one for it."""
+        """Find the slot of a key, or the free slot where the key would be stored."""
         cdef unsigned long long hashed[2]
         cdef size_t at
         cdef Slot* slot
@@ -445,7 +446,7 @@ cdef class BatchFilter:
         return position
 
     cdef bint _must_stay(self, const BatchFields* batch, long long last_offset):
-        """Whether the batch stays even without records."""
+        """Whether a batch's header stays even if no record of the batch stays."""
         if last_offset + 1 == self._keep_next:
             return True
         if batch.producer_id < 0:
@@ -576,7 +577,8 @@ cdef class BatchFilter:
         return self._note(batch, size)
 
     cdef int _append_empty(self, const BatchFields* batch) except -1:
-        """Append the header alone: it keeps base and last offset, and the producer's last sequence."""
+        """Append only a batch's header, which keeps the base offset, the last offset and the producer's last
+        sequence."""
         cdef BatchFields empty = batch[0]
         empty.size = HEADER_SIZE
         empty.attributes &= ~(COMPRESSION_BITS | HORIZON_FLAG)
@@ -609,7 +611,7 @@ cdef class BatchFilter:
             PyBuffer_Release(&packed)
 
     cdef bytearray _kept_records(self):
-        """The kept records' bytes unchanged: base offset and base timestamp stay, so do the deltas."""
+        """Append the kept records with unchanged bytes: base offset, base timestamp and deltas stay the same."""
         cdef bytearray records = bytearray()
         cdef Py_ssize_t size = 0
         cdef Py_ssize_t index
@@ -626,7 +628,7 @@ cdef class BatchFilter:
         return records
 
     cdef bytearray _moved_records(self, const BatchFields* batch):
-        """The kept records' bytes with timestamp deltas from the horizon."""
+        """Append the kept records with timestamp deltas relative to the delete horizon."""
         cdef bytearray records = bytearray()
         cdef Py_ssize_t size = 0
         cdef Py_ssize_t index

@@ -1,7 +1,8 @@
 """Compaction, record by record, in plain Python: the readable reference, and the tests' oracle for _cleaning.pyx.
 
-All functions take buffers that begin with a whole batch. A partial batch at the end is left for the next call: each
-function and ``feed`` returns how many bytes it consumed. Damage is CorruptMessageError or InvalidRecordError.
+All functions take buffers that begin with a whole batch. A partial batch at the buffer's end is left for the next call:
+each function and ``feed`` returns how many bytes it consumed. A damaged batch raises CorruptMessageError or
+InvalidRecordError.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ _CONTROL_KEY = struct.Struct(">hh")
 
 
 class OffsetMap:
-    """Key -> largest offset put; room for ``capacity`` keys in ``memory_bytes``, never more. ``secret``: 16 bytes
-    unknown to producers. (This twin keeps the keys themselves.)"""
+    """Map from each key to its largest offset, with room for at most ``capacity`` keys in ``memory_bytes``. ``secret``:
+    16 bytes unknown to producers. This version stores the keys themselves; the compiled map stores hashes."""
 
     def __init__(self, memory_bytes: int, secret: bytes, load_factor: float = 0.9) -> None:
         if len(secret) != 16:
@@ -52,7 +53,7 @@ class OffsetMap:
         self._offsets.clear()
 
     def put(self, key: bytes, offset: int) -> None:
-        """Set a key's offset, which only grows. ValueError when the map is full."""
+        """Set a key's offset; callers pass ascending offsets. Raises ValueError when the map is full."""
         if self.size >= self.capacity:
             raise ValueError(f"the offset map is full: {self.size} keys")
         self._offsets[key] = offset
@@ -63,8 +64,9 @@ class OffsetMap:
 
 
 def _control_type(data: Buffer, position: int, header: BatchHeader) -> int:
-    """Type of a whole control batch, its CRC checked. NO_CONTROL_TYPE when it was emptied, has none, or has unreadable
-    records: it ends no transaction then, as for the table of producers, and stays."""
+    """Return the control type of a whole control batch whose CRC was checked. NO_CONTROL_TYPE when the batch has no
+    record, no type or unreadable records: such a batch ends no transaction, as in the producer table, and stays in the
+    log."""
     if header.record_count == 0 or header.attributes & COMPRESSION_MASK:
         return NO_CONTROL_TYPE
     body = memoryview(data)[position + HEADER_BYTES : position + header.size]
@@ -76,8 +78,9 @@ def _control_type(data: Buffer, position: int, header: BatchHeader) -> int:
 
 
 def scan_batches(data: Buffer, observe: Callable[[BatchHeader, int], object]) -> int:
-    """Call ``observe(header, control_type)`` for each control batch and each transactional one; other batches are
-    skipped by their header, also beyond the end of ``data``: the returned position may lie behind it."""
+    """Call ``observe(header, control_type)`` for each control batch and each transactional batch. Other batches are
+    skipped by their header, even one that ends beyond ``data``: the returned position may be after the end of
+    ``data``."""
     position = 0
     while len(data) - position >= HEADER_BYTES:
         header = read_header(data, position)
@@ -108,11 +111,12 @@ def _body(data: Buffer, position: int, header: BatchHeader) -> Buffer:
 
 
 class KeyIndexer:
-    """Puts the keys of records from ``start_offset`` on into the map, batch by batch, until a whole batch does not fit
-    (``is_full``).
+    """Puts the keys of records from ``start_offset`` on into the map, batch by batch, until the keys of a whole batch
+    do not fit (``is_full``).
 
     ``latest``: every batch up to this offset is in the map. ``judge`` is called for control and transactional batches,
-    in the log's order; records that it discards are not put: an aborted record replaces nothing.
+    in the log's order. Records that ``judge`` discards are not put into the map, because an aborted record replaces no
+    earlier record.
     """
 
     def __init__(self, offset_map: OffsetMap, start_offset: int, judge: Judge) -> None:
@@ -147,19 +151,20 @@ class KeyIndexer:
 
 
 class BatchFilter:
-    """Filters each batch, in the log's order; ``take`` returns the bytes and their batches.
+    """Filters each batch, in the log's order; ``take`` returns the filtered bytes and the batches in these bytes.
 
-    * Batches above ``latest`` stay as they are: they are not in the map yet.
-    * A record stays if no later record of its key is in the map; one without a key goes. A tombstone goes once its
-      batch's delete horizon has passed; a batch with a tombstone that stays gets ``horizon_ms`` if it has none.
-    * ``judge`` says which transactional batches and markers are to be emptied.
-    * A batch without records goes, unless it ends at ``keep_next_offset`` - 1, or holds the last sequence of a producer
-      (``last_offsets``: producer id -> last offset) or its last epoch (``marker_epochs``: producer id -> epoch, for
-      producers that have only a marker left): then its header stays.
+    * Batches above ``latest`` stay unchanged, because the map does not have their keys yet.
+    * A record stays if the map has no later record of its key; a record without a key is removed. A tombstone is
+      removed once the delete horizon of its batch has passed. A batch with a remaining tombstone gets the horizon
+      ``horizon_ms`` if it has no horizon.
+    * ``judge`` decides which transactional batches and markers are emptied.
+    * A batch without records is removed, except in three cases, in which its header stays. It ends at
+      ``keep_next_offset`` - 1, or it has a producer's last sequence (``last_offsets``: producer id -> last offset), or
+      it has the last epoch of a producer of which only a marker is left (``marker_epochs``: producer id -> epoch).
     * Base offset, last offset, sequence, leader epoch and the offsets of records never change.
 
-    The reported max timestamp of a batch without records is -1, so that no time index points to it; its header keeps
-    the true one, by which an idle producer is known.
+    The reported max timestamp of a batch without records is -1, so that no time index points to that batch. The batch's
+    header keeps the true max timestamp, which shows when an idle producer last wrote.
     """
 
     def __init__(

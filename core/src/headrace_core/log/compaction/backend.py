@@ -1,4 +1,4 @@
-"""Selects the compiled code or its plain twin, as the records' backend does."""
+"""Selects compaction in compiled code or in plain Python, as ``records`` does for its codec."""
 
 from __future__ import annotations
 

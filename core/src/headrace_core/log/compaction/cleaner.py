@@ -1,17 +1,16 @@
-"""One cleaning of one log, on a thread of its own: read the transactions, map the dirty keys, rewrite, swap.
+"""Clean one log, on a cleaner thread: read the transactions, map the dirty keys, rewrite the segments, swap them in.
 
     1  transactions     headers and markers only: which were aborted, and is any still open
     2  map              keys of the dirty part -> their latest offsets, until the map is full
     3  for each group   filter its segments into a new one; have the log's owner swap it in
 
-Only the swaps of step 3 change the log. Each swap runs while the log's owner runs nothing else; all other work of a
-cleaning runs at the same time as appends and fetches. A swap detects what the owner changed meanwhile (truncation,
-dropped segments) and abandons a group whose segments are no longer as they were read. The active segment is never
-mapped or rewritten.
+Only the swaps of step 3 change the log. Each swap runs while the log's owner makes no other change; all other work of a
+cleaning runs at the same time as appends and fetches. A swap detects truncations and deletions of segments since the
+cleaning read them, and abandons a group whose segments have changed. The active segment is never mapped or rewritten.
 
-Each new segment keeps the last batch of its sources, if only its header. So it replaces the segments that begin before
-its end, and an interrupted swap needs no list. Keys are hashed with a secret of the process: two chosen keys that
-collide would drop a record.
+Each new segment keeps the last batch of its source segments, or at least that batch's header. So the new segment
+replaces exactly the segments that begin before its end, and an interrupted swap needs no list of sources. Keys are
+hashed with a secret of the process: a client that could choose two colliding keys would make compaction drop a record.
 """
 
 from __future__ import annotations
@@ -40,10 +39,11 @@ from .windows import RateLimiter, feed_segment
 
 logger = logging.getLogger(__name__)
 
-#: Runs an action while the log's owner runs nothing else (``DirectoryWriter.run``), and waits for its result.
+#: Runs an action while the log's owner makes no other change (``DirectoryWriter.run``), and waits for the action's
+#: result.
 Execute = Callable[[Callable[[], bool]], bool]
 
-#: An aborted transaction in a .txnindex: version, producer id, first offset, last offset, last stable offset.
+#: Layout of an aborted transaction in a .txnindex: version, producer id, first offset, last offset, last stable offset.
 _TXN_ENTRY = struct.Struct(">hqqqq")
 
 
@@ -52,7 +52,7 @@ class CleaningReport:
     """Result of a cleaning."""
 
     topic_partition: TopicPartition
-    clean_offset: int  #: Clean up to here: the next one's first dirty offset.
+    clean_offset: int  #: End offset of this cleaning: the first dirty offset of the log's next cleaning.
     segments_before: int = 0
     segments_after: int = 0
     bytes_read: int = 0
@@ -60,13 +60,14 @@ class CleaningReport:
     records_read: int = 0
     records_kept: int = 0
     records_without_key: int = 0
-    is_partial: bool = False  #: The map was full before the end: clean again.
-    is_interrupted: bool = False  #: The log changed, which stopped the cleaning; nothing is lost, clean again.
+    is_partial: bool = False  #: Whether the offset map was full before the end, so the log should be cleaned again.
+    #: Whether a change of the log stopped the cleaning; no record is lost, and the log can be cleaned again.
+    is_interrupted: bool = False
 
 
 class Cleaner:
-    """Cleans one log after the other, with one map for all. Belongs to one thread. ``secret``: 16 random bytes, the key
-    of the map's hash."""
+    """Cleans one log after another and reuses one offset map for all of them. A cleaner belongs to one thread.
+    ``secret``: 16 random bytes, the key of the map's hash."""
 
     def __init__(
         self, fs: FileSystem, config: CleanerConfig, *, clock: Clock, secret: bytes, limiter: RateLimiter | None = None
@@ -86,11 +87,11 @@ class Cleaner:
         producers: Mapping[int, LastRecord],
         should_stop: Callable[[], bool] = lambda: False,
     ) -> CleaningReport:
-        """Clean ``log`` as ``target`` says. ``producers``: the active ones, from the producer state.
+        """Clean ``log`` within the bounds of ``target``. ``producers``: the active producers, from the producer state.
 
-        Raises CorruptLogError (an unreadable batch; earlier swaps stay, and are right), InvalidConfigError (a batch has
-        more records than the map has room for), DiskFullError, ServerShuttingDownError (``should_stop``), OSError, and
-        the errors of ``execute``.
+        Raises CorruptLogError (a batch is unreadable; swaps made before stay valid), InvalidConfigError (a batch has
+        more records than the offset map has room for), DiskFullError, ServerShuttingDownError (``should_stop``),
+        OSError, and the errors of ``execute``.
         """
         round_ = _Round(self, log, target, execute, producers, should_stop)
         try:
@@ -100,7 +101,7 @@ class Cleaner:
 
 
 class _Round:
-    """State of one cleaning."""
+    """State of one cleaning of one log."""
 
     def __init__(
         self,
@@ -129,10 +130,12 @@ class _Round:
         self._marker_epochs = {
             producer_id: last.producer_epoch for producer_id, last in producers.items() if last.last_data_offset is None
         }
-        #: Read before the segments: a later truncation may cut a segment that fills again.
+        #: Read the count of truncations before the segments: a truncation after that may cut a segment that is then
+        #: filled again.
         self._cuts = log.cuts
         self._segments = log.segments
-        #: Sealed segments that the log must still have unchanged; swapped ones are not among them.
+        #: Sealed segments that the log must still have, unchanged; segments that were swapped already are removed from
+        #: this set.
         self._expected = set(self._segments[:-1])
         self._aborted: list[AbortedTransaction] = []
         self._bytes_read = self._bytes_written = self._segments_after = 0
@@ -142,14 +145,14 @@ class _Round:
         try:
             return self._run()
         except (CorruptLogError, FileNotFoundError) as error:
-            # The owner removed or cut segments during the read: no damage.
+            # The log's owner removed or cut segments during the read, so the error does not show damage.
             if not self._is_overtaken():
                 raise
             logger.info("%s changed while it was compacted (%s): left for the next time", self._log.directory, error)
             return self._report(self._target.first_dirty_offset, is_interrupted=True)
 
     def _is_overtaken(self) -> bool:
-        """Whether the owner cut, deleted or closed what this cleaning reads."""
+        """Whether the log's owner truncated or closed the log, or deleted segments that this cleaning reads."""
         present = self._log.segments[:-1]
         return self._log.cuts != self._cuts or not self._expected.issubset(present)
 
@@ -195,10 +198,11 @@ class _Round:
     # ---------------------------------------------------------------- 1 and 2: what is there
 
     def _read_transactions(self, end: int) -> int:
-        """Find the aborted transactions; returns the end, lowered to the first open one.
+        """Find the aborted transactions; returns the end of the cleaning, lowered to the start of the first open
+        transaction.
 
-        A transaction with data before the end may have its marker behind it, even in the active segment: reads on until
-        all of these have ended.
+        A transaction with data before the end may have its marker after the end, even in the active segment. So the
+        search continues until it has found the markers of all these transactions.
         """
         history = TransactionHistory()
         for segment in self._segments:
@@ -224,7 +228,8 @@ class _Round:
         return max(segment.base_offset for segment in self._segments if segment.base_offset <= first_open)
 
     def _map_dirty(self, end: int) -> tuple[int, bool]:
-        """Map the keys from the first dirty offset on; returns its end, and whether the map was full before ``end``."""
+        """Map the keys from the first dirty offset on; returns the end of the mapped range, and whether the map was
+        full before ``end``."""
         dirty = self._target.first_dirty_offset
         indexer = KeyIndexer(self._map, dirty, TransactionJudge(self._aborted, self._now_ms).judge)
         for segment, following in pairwise(self._segments):
@@ -281,7 +286,7 @@ class _Round:
             file.close()
 
     def _clean_group_or_leave(self, group: Sequence[LogSegment], judge: TransactionJudge, latest: int) -> bool:
-        """``_clean_group``; also True when retention removed all of the group meanwhile."""
+        """Clean a group like ``_clean_group``; also True when retention removed all segments of the group meanwhile."""
         try:
             if not self._is_below_start(group) and self._clean_group(group, judge, latest):
                 return True
@@ -297,7 +302,8 @@ class _Round:
         return bool(present) and present[0].base_offset > group[-1].base_offset
 
     def _clean_group(self, group: Sequence[LogSegment], judge: TransactionJudge, latest: int) -> bool:
-        """Filter a group into a new segment and have it swapped in; False when the log changed meanwhile."""
+        """Filter a group of segments into a new segment and swap the new segment in; False when the log changed
+        meanwhile."""
         with_records = [segment for segment in group if segment.size]
         if not with_records:
             self._segments_after += len(group)
@@ -330,7 +336,7 @@ class _Round:
     def _rewrite(
         self, group: Sequence[LogSegment], with_records: Sequence[LogSegment], keep: BatchFilter
     ) -> CleanedSegment:
-        """The new segment, durable; removed when this raises."""
+        """Write the new segment and make it durable; the files are removed when this raises."""
         cleaned = CleanedSegment(
             self._fs,
             self._log.directory,
@@ -342,7 +348,7 @@ class _Round:
         try:
             self._write(with_records, keep, cleaned)
             cleaned.finish(self._txn_index(group))
-            # Where no record has a time, retention uses the file's.
+            # Retention uses the file's modification time where no record has a timestamp.
             cleaned.set_modified_ms(self._fs.modified_ms(group[-1].path))
         except Exception:
             cleaned.discard()
@@ -372,7 +378,7 @@ class _Round:
         self._records_without_key += keep.records_without_key
 
     def _txn_index(self, group: Sequence[LogSegment]) -> bytes:
-        """The group's .txnindex files as one, without the transactions that had no data left before this cleaning."""
+        """Merge the .txnindex files of a group, without transactions whose data earlier cleanings removed."""
         with_data = {(aborted.producer_id, aborted.last_offset) for aborted in self._aborted}
         entries = []
         for segment in group:
@@ -404,11 +410,11 @@ def _next_offset(segment: LogSegment) -> int:
 def swap_segments(
     fs: FileSystem, log: PartitionLog, old: Sequence[LogSegment], cleaned: CleanedSegment, *, cuts: int
 ) -> bool:
-    """Replace ``old`` by ``cleaned``, durably. Call it through ``DirectoryWriter.run``. False, without a change, unless
-    they are neighbouring sealed segments of the log and its ``cuts`` are unchanged: a segment that was cut, filled and
-    rolled again is the same object with other records.
+    """Replace the segments ``old`` by ``cleaned``, durably. Call this function through ``DirectoryWriter.run``. Returns
+    False, without a change, unless the ``old`` segments are neighbouring sealed segments of the log and the log's
+    ``cuts`` are unchanged. A segment that was cut, filled and rolled again is the same object with other records.
 
-    ServerBusyError: no change. OSError is final for any reason: it is unknown which names are durable.
+    ServerBusyError: no change. Every OSError is final, because it is unknown which of the new names are durable.
     """
     segments = log.segments
     at = segments.index(old[0]) if old[0] in segments else -1
@@ -442,8 +448,9 @@ def swap_segments(
 
 
 def _retire(segment: LogSegment) -> None:
-    """Keep a segment readable after its replacement: its log stays open, but its index files will be another segment's.
-    Under names that do not exist, indexes are rebuilt from the log, in memory."""
+    """Keep a segment readable after its replacement. The segment's .log file stays open, but its index files will
+    belong to the new segment. So the segment gets index names that do not exist, and its indexes are rebuilt in memory
+    from the log."""
     segment.load_indexes()
     segment.index.file.path += ".retired"
     segment.time_index.file.path += ".retired"

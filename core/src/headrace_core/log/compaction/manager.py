@@ -1,14 +1,15 @@
 """Plans and runs compaction for a log directory, and records how far each log is clean.
 
-A broker has one manager for each log directory, which owns it, and a pool of threads with a ``Cleaner`` each:
+A broker has one manager for each log directory (the LogDirectory owns its manager), and a pool of threads with a
+``Cleaner`` each:
 
     manager = directory.compaction
     for target in manager.plan(directory.logs, stable_offset_of=..., now_ms=clock.now_ms()):
         manager.clean(cleaner, log, target, execute=on_owner, producers=table.last_records())     on a thread
 
-``plan`` and ``clean`` may be called from any thread; ``truncated`` and ``forget`` change files: ``LogDirectory`` calls
-them when a log is cut or removed. These calls and ``execute`` run while the log's owner runs nothing else
-(``DirectoryWriter.run``).
+``plan`` and ``clean`` may be called from any thread. ``truncated`` and ``forget`` change files: ``LogDirectory`` calls
+them when a log is cut or removed. ``truncated``, ``forget`` and ``execute`` run while the log's owner makes no other
+change (``DirectoryWriter.run``).
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ from .planning import CleanableSegment, Target, in_order, target_of
 
 logger = logging.getLogger(__name__)
 
-#: Partition -> first offset that no cleaning has read; in the directory's root.
+#: Checkpoint in the directory's root: for each partition, the first offset that no cleaning has read.
 CLEANER_OFFSETS = "cleaner-offset-checkpoint"
 
 
 class CleanerManager:
-    """See the module."""
+    """Plans and runs the compaction of one log directory, as the module's docstring describes."""
 
     def __init__(self, fs: FileSystem, root: str) -> None:
         self._fs = fs
@@ -42,9 +43,9 @@ class CleanerManager:
         self._lock = threading.Lock()
         self._offsets = read_offsets(fs, self._path)
         self._in_progress: set[TopicPartition] = set()
-        #: Cut or deleted while they were cleaned: ignore how far that cleaning came.
+        #: Partitions whose log was cut or deleted during a cleaning; the end of that cleaning is not recorded.
         self._changed: set[TopicPartition] = set()
-        self._is_unwritten = False  #: The file is out of date: the disk was full.
+        self._is_unwritten = False  #: Whether the checkpoint file is out of date, because the disk was full.
         self._uncleanable: dict[TopicPartition, str] = {}
 
     @property
@@ -54,7 +55,7 @@ class CleanerManager:
             return dict(self._uncleanable)
 
     def clean_offset(self, partition: TopicPartition) -> int | None:
-        """End of a log's last cleaning; None: never cleaned."""
+        """End offset of a log's last cleaning; None: the log was never cleaned."""
         with self._lock:
             return self._offsets.get(partition)
 
@@ -65,8 +66,8 @@ class CleanerManager:
         stable_offset_of: Callable[[PartitionLog], int],
         now_ms: int,
     ) -> list[Target]:
-        """The logs worth cleaning now, most urgent first, without those in progress or failed. ``stable_offset_of``:
-        the last stable offset, at most the high watermark."""
+        """List the logs worth cleaning now, most urgent first, without logs whose cleaning is in progress or failed.
+        ``stable_offset_of``: the last stable offset, at most the high watermark."""
         with self._lock:
             left_out = self._in_progress | self._uncleanable.keys()
             offsets = dict(self._offsets)
@@ -97,11 +98,11 @@ class CleanerManager:
         producers: Mapping[int, LastRecord],
         should_stop: Callable[[], bool] = lambda: False,
     ) -> CleaningReport | None:
-        """Clean a log and record how far. None when it is being cleaned already.
+        """Clean a log and record the end of the cleaning; None when another thread is cleaning this log already.
 
-        Raises the errors of ``Cleaner.clean``. The partition is then ``uncleanable``, except after
-        ServerShuttingDownError, DiskFullError, ServerBusyError (no descriptor is left) and StorageError (its directory
-        failed), which are not its fault.
+        Raises the errors of ``Cleaner.clean``. After an error the partition is ``uncleanable``, except after
+        ServerShuttingDownError, DiskFullError, ServerBusyError (no descriptor is left) and StorageError (the directory
+        failed): these errors do not come from the partition's log.
         """
         partition = target.topic_partition
         with self._lock:
@@ -136,7 +137,8 @@ class CleanerManager:
     # ---------------------------------------------------------------- by the directory's owner
 
     def truncated(self, partition: TopicPartition, offset: int) -> None:
-        """Record that a log will end at ``offset``: later records there are not clean. Durable when this returns."""
+        """Record that a log will end at ``offset``: records appended there later are not clean. The record is durable
+        when this returns."""
         with self._lock:
             self._changed.update(self._in_progress & {partition})
             if self._offsets.get(partition, 0) <= offset:
@@ -145,7 +147,7 @@ class CleanerManager:
             self._write()
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
-        """Forget removed logs: a new one of the same name is not clean."""
+        """Forget removed logs, because a new log of the same name is not clean."""
         with self._lock:
             before = len(self._offsets)
             for partition in partitions:
@@ -156,7 +158,8 @@ class CleanerManager:
                 self._write()
 
     def adopt(self, partition: TopicPartition, offset: int | None) -> None:
-        """Add a log from another directory, where it was cleaned up to ``offset``. Durable when this returns."""
+        """Add a log that moved here from another directory, where it was cleaned up to ``offset``. The entry is durable
+        when this returns."""
         if offset is None:
             self.forget([partition])
             return
@@ -165,13 +168,13 @@ class CleanerManager:
             self._write()
 
     def keep_only(self, partitions: Collection[TopicPartition]) -> None:
-        """``forget`` all but these."""
+        """Forget all logs except those of the given partitions."""
         with self._lock:
             gone = [partition for partition in self._offsets if partition not in partitions]
         self.forget(gone)
 
     def write_pending(self) -> None:
-        """Write changes that a full disk delayed; OSError if it still does."""
+        """Write changes that a full disk delayed; OSError if the disk is still full."""
         with self._lock:
             if self._is_unwritten:
                 self._write()
@@ -192,7 +195,8 @@ class CleanerManager:
 
 
 def _target(log: PartitionLog, checkpoint: int | None, stable_offset: int, now_ms: int) -> Target | None:
-    """The log as a target; None if it is closed. Reads timestamps (perhaps from the disk) only where a lag is set."""
+    """Describe the log as a cleaning target; None if the log is closed. Reads timestamps, perhaps from the disk, only
+    where the topic sets a compaction lag."""
     config, segments = log.config, log.segments
     if not segments:
         return None

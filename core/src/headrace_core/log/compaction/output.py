@@ -1,4 +1,4 @@
-"""The segment that a cleaning writes, under names that end in .cleaned until it is complete."""
+"""The segment that a cleaning writes; its file names end in .cleaned until the segment is complete."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _WRITEBACK_BYTES = 8 * 1024 * 1024
 
 
 class CleanedSegment:
-    """A new segment, written by one thread; without readers before its swap."""
+    """A new segment that one thread writes; the segment has no readers before its swap."""
 
     def __init__(
         self, fs: FileSystem, directory: str, base_offset: int, end_offset: int, config: LogConfig, *, now_ms: int
     ) -> None:
-        """``end_offset``: exclusive; the base offset of the segment behind those that this one replaces."""
+        """``end_offset``: exclusive end; the base offset of the segment that follows the replaced segments."""
         self.base_offset = base_offset
         self.size = 0
         self._directory = directory
@@ -49,10 +49,11 @@ class CleanedSegment:
         segment.time_index.start_empty()
 
     def append(self, data: Buffer, batches: Sequence[BatchMeta]) -> None:
-        """Append whole batches with their sizes, offsets and times. OSError leaves a part: ``discard`` it.
+        """Append whole batches with their sizes, offsets and times. After an OSError a part of the batches is written:
+        call ``discard``.
 
-        CorruptLogError: a batch's offsets do not follow those before it. No CRC covers a base offset, so a flipped bit
-        shows only here, and a cleaned segment must not hide it.
+        Raises CorruptLogError when a batch's offsets do not follow those of the batch before it. No CRC covers a base
+        offset, so a flipped bit in a base offset shows only here, and a cleaned segment must not hide that damage.
         """
         if not batches:
             return
@@ -75,7 +76,8 @@ class CleanedSegment:
             self._handed_over = self.size
 
     def finish(self, txn_index: bytes = b"") -> None:
-        """Complete the segment and its indexes, durably; its names are durable with the directory."""
+        """Complete the segment and its indexes, durably; the file names become durable when the caller syncs the
+        directory."""
         if txn_index:
             file = self._fs.open(self._stem + TXN_INDEX_SUFFIX + CLEANED, write=True, create=True)
             try:
@@ -88,11 +90,11 @@ class CleanedSegment:
         self._segment.log.close()
 
     def set_modified_ms(self, time_ms: int) -> None:
-        """Set the file's modification time to that of its sources."""
+        """Set the modification time of the new file to that of its source segments."""
         self._fs.set_modified_ms(self._stem + LOG_SUFFIX + CLEANED, time_ms)
 
     def discard(self) -> None:
-        """Remove the files, as far as the disk allows."""
+        """Remove the segment's files, as far as the disk allows."""
         with contextlib.suppress(OSError):
             self._segment.log.close()
             for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX):

@@ -1,4 +1,4 @@
-"""Plan what to clean, how far, in which order. Pure: values in, values out.
+"""Plan which logs to clean, up to which offset, in which order. Pure functions of their arguments.
 
     first segment             first dirty offset                  end                    log end
          |  cleaned before, one     |   dirty: never read           |  not yet: active,     |
@@ -38,7 +38,7 @@ class CleanableSegment(NamedTuple):
     base_offset: int
     size: int
     largest_timestamp_ms: int
-    first_timestamp_ms: int | None  #: Timestamp of its first batch; None when it is empty.
+    first_timestamp_ms: int | None  #: Max timestamp of the segment's first batch; None when the segment is empty.
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,18 +50,18 @@ class Target:
     end_offset: int
     clean_bytes: int
     cleanable_bytes: int
-    is_overdue: bool  #: One of its records is older than max.compaction.lag.ms.
+    is_overdue: bool  #: Whether one of the log's records is older than max.compaction.lag.ms.
 
     @property
     def dirty_ratio(self) -> float:
-        """Share of unread bytes among those that a cleaning would read."""
+        """Share of the bytes to clean that no cleaning has read yet (Kafka's dirty ratio)."""
         total = self.clean_bytes + self.cleanable_bytes
         return self.cleanable_bytes / total if total else 0.0
 
 
 def first_dirty_offset(checkpoint: int | None, log_start_offset: int, log_end_offset: int) -> int:
-    """End of the last cleaning. A checkpoint outside of the log (deleted records, a cut or recreated log) is ignored:
-    everything counts as dirty then."""
+    """Return the end offset of the last cleaning. A checkpoint outside of the log (after deleted records, a cut or a
+    recreated log) is ignored: all records count as dirty then."""
     if checkpoint is None or not log_start_offset <= checkpoint <= log_end_offset:
         return log_start_offset
     return checkpoint
@@ -78,11 +78,12 @@ def target_of(
     stable_offset: int,
     now_ms: int,
 ) -> Target:
-    """How far this log could be cleaned now. ``segments``: all of them, oldest first, the last one active.
+    """Determine the offset up to which this log could be cleaned now. ``segments``: all segments, oldest first; the
+    last segment is active.
 
-    ``stable_offset``: the last stable offset (at most the high watermark); records from there on may still change their
-    meaning. Never cleaned: the active segment; a segment that reaches to the stable offset; one with a record younger
-    than min.compaction.lag.ms.
+    ``stable_offset``: the last stable offset (at most the high watermark); a transaction may still commit or abort the
+    records above it. Three kinds of segments are never cleaned: the active segment, a segment that reaches to the
+    stable offset, and a segment with a record younger than min.compaction.lag.ms.
     """
     dirty = first_dirty_offset(checkpoint, log_start_offset, log_end_offset)
     end = segments[-1].base_offset
@@ -121,7 +122,7 @@ def in_order(targets: Iterable[tuple[Target, LogConfig]]) -> list[Target]:
 
 
 class SegmentSize(NamedTuple):
-    """Facts about a segment that grouping needs; ``next_offset``: the next one's base offset."""
+    """Facts about a segment that grouping needs; ``next_offset``: the base offset of the next segment."""
 
     base_offset: int
     size: int
@@ -131,8 +132,9 @@ class SegmentSize(NamedTuple):
 
 
 def group_segments(segments: Sequence[SegmentSize], config: LogConfig) -> list[list[int]]:
-    """Runs of neighbours (places in ``segments``) that become one segment each: within the limits of a segment and its
-    indexes, and with every offset within 31 bits of the first one's base (KAFKA-6264)."""
+    """Group neighbouring segments (as indices into ``segments``); each group becomes one segment. A group stays within
+    the size limits of a segment and its indexes, and every offset fits into 31 bits relative to the group's base offset
+    (KAFKA-6264)."""
     groups: list[list[int]] = []
     size = index_bytes = time_index_bytes = base_offset = 0
     for place, segment in enumerate(segments):

@@ -3,12 +3,14 @@
 A marker must outlive its transaction's data (KAFKA-8351, 13727, 14055): without an ABORT marker aborted records would
 look committed, without a COMMIT marker they would look open. So, as in Kafka:
 
-* Aborted data goes in the first cleaning that knows of the abort; its marker stays for that cleaning at least.
-* A marker without data of its transaction before it is a marker *of nothing*. It gets a delete horizon, and goes in a
-  cleaning after that: until then, readers that saw some of the data learn how it ended.
+* The first cleaning that knows of an abort removes the aborted data; the transaction's marker stays at least for that
+  cleaning.
+* A marker without data of its transaction before it is a marker *of nothing*. The marker of nothing gets a delete
+  horizon, and a cleaning after that horizon removes it: until then, readers that saw some of the data learn how the
+  transaction ended.
 
-Kafka takes the aborted transactions from the segments' .txnindex files. Here they come from the log's batch headers and
-markers, from which such an index is made: a lost or stale index cannot resurrect an aborted record.
+Kafka takes the aborted transactions from the segments' .txnindex files. This module takes them from the log's batch
+headers and markers, so a lost or stale index cannot bring back an aborted record.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ from .horizon import Verdict, delete_horizon_ms
 
 
 class AbortedTransaction(NamedTuple):
-    """``first_offset``: of its first batch that is left; ``last_offset``: its marker's."""
+    """An aborted transaction. ``first_offset``: offset of its first remaining batch; ``last_offset``: offset of its
+    marker."""
 
     producer_id: int
     first_offset: int
@@ -34,7 +37,7 @@ class TransactionHistory:
 
     def __init__(self) -> None:
         self.aborted: list[AbortedTransaction] = []
-        self.open: dict[int, int] = {}  #: Producer id -> first offset of its open transaction.
+        self.open: dict[int, int] = {}  #: For each producer id: the first offset of the producer's open transaction.
 
     def observe(self, header: BatchHeader, control_type: int) -> None:
         if not header.is_control:
@@ -46,7 +49,7 @@ class TransactionHistory:
 
     @property
     def first_open_offset(self) -> int | None:
-        """Start of the first open transaction; None: none is open."""
+        """Offset where the first open transaction starts; None when no transaction is open."""
         return min(self.open.values(), default=None)
 
 
@@ -56,11 +59,13 @@ class TransactionJudge:
     def __init__(self, aborted: Iterable[AbortedTransaction], now_ms: int) -> None:
         self._coming = deque(sorted(aborted, key=lambda transaction: transaction.first_offset))
         self._now_ms = now_ms
-        self._aborting: dict[int, bool] = {}  #: Aborted and in progress: producer id -> was a batch of it met?
+        #: For each producer id with an aborted transaction in progress: whether the pass has met a batch of the
+        #: transaction.
+        self._aborting: dict[int, bool] = {}
         self._committing: set[int] = set()
 
     def judge(self, header: BatchHeader, control_type: int) -> int:
-        """A ``Verdict``, as a plain int for the compiled caller."""
+        """Return the ``Verdict`` on a batch, as a plain int for the compiled caller."""
         while self._coming and self._coming[0].first_offset <= header.last_offset:
             transaction = self._coming.popleft()
             if transaction.last_offset >= header.base_offset:  # else the pass began behind its marker

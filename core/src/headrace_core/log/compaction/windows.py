@@ -12,8 +12,8 @@ from ..segment import LogSegment
 
 
 class RateLimiter:
-    """``log.cleaner.io.max.bytes.per.second``, reading and writing together; one for all cleaning threads. Allows a
-    burst of one second's worth."""
+    """Limits reading and writing together to ``log.cleaner.io.max.bytes.per.second``; all cleaning threads share one
+    limiter. A burst may have the bytes of one second."""
 
     def __init__(self, bytes_per_s: float, clock: Clock, *, wait_s: Callable[[float], None]) -> None:
         if bytes_per_s <= 0:
@@ -44,11 +44,11 @@ def feed_segment(
     start: int = 0,
     after: Callable[[], object] = lambda: None,
 ) -> int:
-    """Pass the bytes from position ``start`` (a batch's) to ``feed``, which returns how many it consumed (more than
-    given: those are skipped), or 0 to stop.
+    """Pass the file's bytes from position ``start`` (where a batch begins) to ``feed``. ``feed`` returns how many bytes
+    it consumed, or 0 to stop; if it returns more than it was given, the excess bytes are skipped.
 
-    ``check`` is called before each piece and may raise; ``after`` after each. Returns the position reached.
-    CorruptLogError names the file and the position.
+    ``check`` is called before each piece and may raise; ``after`` is called after each piece. Returns the position
+    reached. CorruptLogError names the file and the position.
     """
     position, size = start, segment.size
     wanted = window_bytes
