@@ -252,7 +252,7 @@ def navigation(pages: list[str]) -> list[dict[str, list[str]]]:
         inside = [
             page
             for member in members
-            for page in sorted(pages, key=lambda each: (not each.endswith("README.md"), each))
+            for page in sorted(pages, key=lambda each: (not each.endswith("README.md"), each.removesuffix(".md")))
             if page == member or page.startswith(f"{member}/")
         ]
         found.append({title: inside})

@@ -36,6 +36,7 @@ OPERATIONS = [
     )
 ]
 SDK = [f"docs/sdk/{name}.md" for name in ("README", "producing", "consuming", "groups", "admin", "internals")]
+BUGS = sorted(str(page.relative_to(ROOT)) for page in (ROOT / "docs" / "reference").glob("bugs-found*.md"))
 _FENCE = re.compile(r"^( *)```(\S*)\s*$")
 _NOT_RUN = re.compile(r"^<!-- not run: (.+) -->$")
 _REMARK = re.compile(r"(\s+#\s|\s{2,}).*$")

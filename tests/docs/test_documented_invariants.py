@@ -1,4 +1,4 @@
-"""docs/invariants.md names a test for each invariant, and each of these tests exists."""
+"""docs/invariants.md names a test for each invariant, the pages of bugs one for each bug; these tests exist."""
 
 from __future__ import annotations
 
@@ -39,3 +39,30 @@ def test_a_row_without_a_test_or_with_one_that_there_is_not_is_found() -> None:
     assert guards(text) == ["", "tests/docs/none.py"]
     this = "tests/docs/test_documented_invariants.py"
     assert [is_there(each) for each in ("", "tests/docs/none.py", f"{this}::test_none", this)] == [False] * 3 + [True]
+
+
+def tests_of_bugs(text: str) -> list[str]:
+    """Paths of tests, and names of test files and tests, in the rows of a page; ``test_start...`` is a beginning."""
+    rows = [line for line in text.splitlines() if line.startswith("| ")]
+    return [each for row in rows for each in re.findall(r"`(tests/[^`]+\.py|test_[^`\[]+)", row)]
+
+
+def test_every_bug_names_a_test_that_exists() -> None:
+    named = {each for page in pages.BUGS for each in tests_of_bugs((pages.ROOT / page).read_text())}
+    assert len(named) >= 90
+    texts = {path.name: path.read_text() for path in (pages.ROOT / "tests").rglob("test_*.py")}
+    every = "".join(texts.values())
+
+    def exists(name: str) -> bool:
+        if name.startswith("tests/"):
+            return (pages.ROOT / name).is_file()
+        beginning = name.removesuffix("...")
+        return name in texts or f"def {beginning}{'' if beginning != name else '('}" in every
+
+    assert sorted(name for name in named if not exists(name)) == []
+
+
+def test_the_index_of_bugs_links_to_every_page_of_them() -> None:
+    index, *others = sorted(pages.BUGS, key=len)
+    linked = re.findall(r"\]\((bugs-found-[a-z]+\.md)\)", (pages.ROOT / index).read_text())
+    assert sorted(linked) == sorted(page.rpartition("/")[2] for page in others)
