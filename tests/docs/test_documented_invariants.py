@@ -41,14 +41,14 @@ def test_a_row_without_a_test_or_with_one_that_there_is_not_is_found() -> None:
     assert [is_there(each) for each in ("", "tests/docs/none.py", f"{this}::test_none", this)] == [False] * 3 + [True]
 
 
-def tests_of_bugs(text: str) -> list[str]:
+def named_tests(text: str) -> list[str]:
     """Paths of tests, and names of test files and tests, in the rows of a page; ``test_start...`` is a beginning."""
     rows = [line for line in text.splitlines() if line.startswith("| ")]
     return [each for row in rows for each in re.findall(r"`(tests/[^`]+\.py|test_[^`\[]+)", row)]
 
 
 def test_every_bug_names_a_test_that_exists() -> None:
-    named = {each for page in pages.BUGS for each in tests_of_bugs((pages.ROOT / page).read_text())}
+    named = {each for page in pages.BUGS for each in named_tests((pages.ROOT / page).read_text())}
     assert len(named) >= 90
     texts = {path.name: path.read_text() for path in (pages.ROOT / "tests").rglob("test_*.py")}
     every = "".join(texts.values())
