@@ -1,1 +1,2 @@
-"""The group coordinator: groups and their offsets, a shard of each partition of __consumer_offsets (see docs/)."""
+"""The group coordinator: consumer groups and their offsets, in shards, which are the partitions of __consumer_offsets
+(see docs/)."""

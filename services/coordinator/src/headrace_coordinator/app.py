@@ -1,14 +1,15 @@
-"""Composition root of the coordinator.
+"""The parts of a coordinator: this module builds, starts and stops them.
 
-A start: read the formatted directory (the cluster's id and the last metadata snapshot; a coordinator's state is in its
-shards' partitions); bind both listeners; load the last metadata, and follow the log; register; apply the registration's
-metadata; claim the shards assigned to this epoch; serve.
+``start`` reads the formatted directory, which has only the cluster's id and the last metadata snapshot: a coordinator's
+state is in its shards' partitions. It binds both listeners, loads the snapshot, and follows the metadata log. It
+registers the coordinator, applies the metadata up to the registration, claims the shards assigned to this coordinator
+epoch, and serves.
 
-A clean stop: ask the controllers to give the shards to others, which the members learn; end the streams; unregister. A
-stop at once cuts the connections without notice.
+A clean stop asks the controllers to assign the shards to other coordinators, which the members learn. Then it ends the
+streams and unregisters. A stop with ``at_once`` cuts the connections without notice.
 
-The process may outlive its registration: after a freeze or a lost connection longer than its session it is removed. Its
-shards resign, and it registers again, as another coordinator of the same name.
+The process may run longer than its registration: a coordinator that is frozen or disconnected for longer than its
+session is removed. Its shards then resign, and the process registers again, as a new coordinator with the same name.
 """
 
 from __future__ import annotations
@@ -67,7 +68,8 @@ STREAMS_GRACE_S = 0.5  #: Seconds to wait for streams that do not end by themsel
 
 
 class Coordinator:
-    """One coordinator in one event loop. ``start``, then ``run`` until it should stop, then ``stop``."""
+    """A coordinator in one event loop. Call ``start``, then ``run`` until the coordinator should stop, then
+    ``stop``."""
 
     def __init__(self, config: NodeConfig, *, events: Emitter | None = None) -> None:
         self.config = config
@@ -100,7 +102,8 @@ class Coordinator:
         return -1 if self._session is None else self._session.registered.coordinator_id
 
     async def start(self) -> None:
-        """Start; returns when the coordinator serves. Raises HeadraceError or OSError; ``stop`` cleans up then too."""
+        """Start the coordinator; returns when it serves. Raises HeadraceError or OSError; call ``stop`` after an error
+        too."""
         config = self.config
         metas = read_all_meta(config.log_dirs, node_id=config.node_id, fs=self._fs)
         self._cluster_id = metas[0].cluster_id
@@ -178,7 +181,7 @@ class Coordinator:
         self._addresses = tuple(bound)
 
     async def _begin_life(self) -> None:
-        """Register as a new incarnation, and apply the metadata up to that."""
+        """Register as a new incarnation, and apply the metadata up to the registration."""
         addresses = advertised(self._addresses, self.config.advertised)
         session = CoordinatorSession(
             self._controllers,
@@ -235,13 +238,14 @@ class Coordinator:
         )
 
     async def _is_ours(self, runner: ShardRunner) -> bool:
-        """Check with metadata that include everything committed before this call."""
+        """Whether this coordinator owns the runner's shard. The check uses metadata with everything that was committed
+        before this call."""
         assert self._follower is not None
         await self._follower.wait_current()
         return self._shards is not None and self._shards.has(runner)
 
     async def _unless_failed(self, waiting: Any) -> Any:
-        """Await ``waiting``, or raise the failure of a task that it depends on."""
+        """Await ``waiting``, or raise the error of a background task that ``waiting`` depends on."""
         task = asyncio.ensure_future(waiting)
         await asyncio.wait([task, *self._tasks], return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
@@ -258,7 +262,7 @@ class Coordinator:
                 )
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Serve until ``stop`` is set; raises external reasons to end."""
+        """Serve until ``stop`` is set; raises the error of an external cause to end."""
         waiting = asyncio.create_task(stop.wait())
         try:
             await asyncio.wait([waiting, *self._tasks], return_when=asyncio.FIRST_COMPLETED)
@@ -268,7 +272,7 @@ class Coordinator:
             waiting.cancel()
 
     def current_shards(self) -> Shards:
-        """Shards of the present registration. CoordinatorLoadInProgressError, ServerShuttingDownError."""
+        """The shards of the current registration. CoordinatorLoadInProgressError, ServerShuttingDownError."""
         if self._stopping:
             raise ServerShuttingDownError("this coordinator is shutting down; look up the coordinator again")
         if self._shards is None or not self._in_force:
@@ -276,7 +280,7 @@ class Coordinator:
         return self._shards
 
     async def _live(self) -> None:
-        """Run one registration after the other, until it stops."""
+        """Run one registration after another, until the process stops."""
         while True:
             assert self._session is not None
             over: HeadraceError
@@ -326,7 +330,8 @@ class Coordinator:
                 yield state_machine.watched_partitions(), runner.put
 
     async def stop(self, *, at_once: bool = False) -> None:
-        """Stop cleanly, from any state; ``at_once``: as close to a crash as possible. Idempotent."""
+        """Stop cleanly, from any state. ``at_once`` stops without notice, as close to a crash as possible.
+        Idempotent."""
         for listener in self._listeners.values():
             await listener.serving(False)
         if at_once:
@@ -363,7 +368,8 @@ class Coordinator:
 
 
 async def serve(config: NodeConfig, stop: asyncio.Event) -> None:
-    """Run ``python -m headrace_coordinator``. If cancelled, it stops at once."""
+    """Run a coordinator until ``stop`` is set, as ``python -m headrace_coordinator`` does. If this call is cancelled,
+    the coordinator stops at once."""
     from headrace_core.node.run import serve_until
     from headrace_core.telemetry import log_events
 

@@ -1,7 +1,8 @@
-"""Fields as Kafka writes them into the records of its internal topics. Pure.
+"""Fields of records in the encoding that Kafka uses for its internal topics. Pure.
 
-All is big-endian. A string is an int16 length and UTF-8; a compact one has an unsigned varint, its length + 1, instead.
-Tagged fields (KIP-482) are a count, then tag, size and bytes of each; a reader skips the tags that it does not know.
+All is big-endian. A string is encoded as an int16 length and UTF-8. A compact string has an unsigned varint (its length
++ 1) in place of the int16. Tagged fields (KIP-482) are a count, then the tag, size and bytes of each field. A reader
+skips the tags that it does not know.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from headrace_core.errors import CorruptLogError
 
 
 def varint(number: int) -> bytes:
-    """``number`` (not negative) as an unsigned varint: seven bits a byte, the lowest first."""
+    """``number`` (not negative) as an unsigned varint: seven bits in each byte, lowest bits first."""
     out = bytearray()
     while number > 0x7F:
         out.append(number & 0x7F | 0x80)
@@ -22,7 +23,8 @@ def varint(number: int) -> bytes:
 
 
 class FieldReader:
-    """Takes fields off ``data``, from ``position`` on. CorruptLogError, which names ``what``: a field does not fit."""
+    """Reads fields from ``data``, from ``position`` on. Raises CorruptLogError, which names ``what``, if a field does
+    not fit."""
 
     __slots__ = ("_data", "_position", "_what")
 
@@ -68,13 +70,13 @@ class FieldReader:
             raise CorruptLogError(f"{self._what} is damaged: a text that is not UTF-8 ({error})") from None
 
     def tagged(self) -> Iterator[tuple[int, FieldReader]]:
-        """Each tagged field: its tag, and a reader of its bytes."""
+        """Yield each tagged field: its tag, and a reader of its bytes."""
         for _ in range(self.varint()):
             tag, size = self.varint(), self.varint()
             yield tag, FieldReader(self.take(size), 0, f"{self._what}, tagged field {tag},")
 
     def end(self) -> None:
-        """Check that all is read."""
+        """Raise an error unless all bytes were read."""
         if self._position != len(self._data):
             left = len(self._data) - self._position
             raise CorruptLogError(f"{self._what} is damaged: {left} bytes follow its last field")

@@ -1,4 +1,4 @@
-"""The coordinator's settings from the configuration, in its own units."""
+"""The coordinator's settings, derived from the configuration."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ REPLAYS_MAX = 8  #: Most shards that replay at the same time.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatorSettings:
-    """``session_timeout_ms``, ``heartbeat_interval_ms``: of the coordinator itself at the controllers."""
+    """``session_timeout_ms`` and ``heartbeat_interval_ms`` are those of the coordinator's own session with the
+    controllers."""
 
     groups: GroupSettings
     offsets: OffsetSettings

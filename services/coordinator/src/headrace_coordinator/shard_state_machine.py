@@ -1,11 +1,12 @@
-"""The state machine of a group shard: its groups and their offsets. Pure.
+"""The state machine of a group shard, with its groups and their offsets. Pure.
 
     a record, by its kind    0 1 -> offsets; 1001 to 1005 -> groups; others are skipped: the claim is the runtime's,
                              2 and 3 are Kafka's own
     a request, by its type   those in _BY_TYPE are decided here; all others by the groups
 
-This module combines both: removing a group removes its offsets, removing a topic its offsets in all groups. Groups with
-offsets only (a consumer that assigns partitions to itself) have no record of their own, and are listed as well.
+This module combines the two parts: removing a group removes its offsets, and removing a topic removes its offsets in
+all groups. Groups that only have offsets (of a consumer that assigns partitions to itself) have no group record, and
+are listed as well.
 """
 
 from __future__ import annotations
@@ -47,14 +48,15 @@ _GROUP_KINDS = (
 
 
 class ShardStateMachine:
-    """A StateMachine. ``groups``: the groups' part, equally up to date."""
+    """A StateMachine. ``groups``: the part for groups, at the same log position."""
 
     def __init__(self, groups: GroupStateMachine, settings: OffsetSettings | None = None) -> None:
         self._groups = groups
         self._offsets = OffsetsLogic(groups, settings or OffsetSettings())
 
     def replay(self, key: bytes, value: bytes | None, timestamp_ms: int) -> None:
-        """Apply a record of the log. CorruptLogError, UnsupportedVersionError: this version cannot serve the shard."""
+        """Apply a record of the log. Raises CorruptLogError and UnsupportedVersionError if this version cannot serve
+        the shard."""
         kind = kind_of(key)
         if kind in _OFFSET_KINDS:
             self._offsets.replay(key, value)
@@ -71,8 +73,8 @@ class ShardStateMachine:
         return rule(self, request, now_ms) if rule is not None else self._groups.handle(request, now_ms)
 
     def tick(self, now_ms: int) -> Decision:
-        """Timeouts of members first. Offsets are removed in a tick without a decision of the groups, which must stay
-        whole, and tombstones may be too many for a batch."""
+        """Process the members' timeouts first. Offsets are removed in a tick in which the groups decide nothing. A
+        decision of the groups must be atomic, and tombstones may be too many for one batch."""
         decision = self._groups.tick(now_ms)
         if decision.records or decision.pushes:
             return decision
@@ -89,11 +91,11 @@ class ShardStateMachine:
         return min(due, default=None)
 
     def watched_partitions(self) -> tuple[TopicPartition, ...]:
-        """Partitions whose high watermarks the groups' lag needs (WatermarksSeen)."""
+        """Partitions whose high watermarks are needed for the groups' lag (WatermarksSeen)."""
         return self._offsets.lags.watched()
 
     def _delete_group(self, request: DeleteGroup) -> Decision:
-        """NonEmptyGroupError, GroupIdNotFoundError: nothing has changed then."""
+        """Raises NonEmptyGroupError and GroupIdNotFoundError, without a change."""
         group_id = request.group_id
         if self._groups.exists(group_id):
             deleted = self._groups.delete(group_id)

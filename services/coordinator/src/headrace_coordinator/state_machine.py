@@ -1,7 +1,7 @@
 """The interface between a shard's runtime and its state machine. Pure.
 
-A shard is a partition of ``__consumer_offsets``; its state machine is a function of that log: **decide, append, reply**
-(Kafka: CoordinatorRuntime and CoordinatorShard).
+A shard is a partition of ``__consumer_offsets``, and its state machine is a function of the records in it. It decides,
+appends and replies (Kafka: CoordinatorRuntime and CoordinatorShard).
 
     replay(key, value, timestamp)    a record of the log, in its order
     loaded(now)                      the end of the replay; sessions of all members begin again
@@ -10,9 +10,9 @@ A shard is a partition of ``__consumer_offsets``; its state machine is a functio
     next_due_ms()                    when to tick again
 
 ``handle`` and ``tick`` apply their decisions through the functions that ``replay`` uses, so a replay of the log gives
-the same state. The runtime sends no reply and no push before the records of that decision, and of all decisions before
-it, are committed. When an append fails, the runtime drops the state machine and replays the log into a new one, so
-nothing here needs to be rolled back.
+the same state. The runtime sends a reply or a push when the records of its decision, and of all decisions before it,
+are committed. When an append fails, the runtime drops the state machine and replays the log into a new one, so a state
+machine never rolls back.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from typing import Any, NamedTuple, Protocol
 
 
 class RecordKind(enum.IntEnum):
-    """The first two bytes of a key, big-endian. 0 to 3 are Kafka's; its readers skip unknown kinds."""
+    """The kind of a record: the first two bytes of its key, big-endian. Kinds 0 to 3 are Kafka's; Kafka's readers skip
+    unknown kinds."""
 
     #: A key of an offset commit from before Kafka 0.8.2; its body has the format of OFFSET_COMMIT.
     OLD_OFFSET_COMMIT = 0
@@ -38,7 +39,7 @@ class RecordKind(enum.IntEnum):
 
 
 def kind_of(key: bytes) -> int:
-    """A key's kind, or -1 when it is too short."""
+    """The kind of a key; -1 if the key is too short."""
     return int.from_bytes(key[:2], "big", signed=True) if len(key) >= 2 else -1
 
 
@@ -50,25 +51,26 @@ class ShardRecord(NamedTuple):
 
 
 class ClockSet(NamedTuple):
-    """From the runtime: the wall clock was set by ``by_ms``, forward or (negative) back. No time has passed."""
+    """From the runtime: the wall clock was set by ``by_ms``, forward or (if negative) back. No time has passed
+    meanwhile."""
 
     by_ms: int
 
 
 class OwnershipAsked(NamedTuple):
-    """From the runtime: from now on the metadata is queried for the shard's owner."""
+    """From the runtime: it now asks the metadata for the shard's owner."""
 
     number: int
 
 
 class OwnershipProven(NamedTuple):
-    """The answer: it was this owner's, under its epoch, at the query of this number."""
+    """From the runtime: this coordinator owned the shard, under its epoch, at the query with this number."""
 
     number: int
 
 
 class Push(NamedTuple):
-    """A message for a member's stream, if it is connected, without a request."""
+    """A message for a member's stream, sent without a request if the member is connected."""
 
     group_id: str
     member_id: str
@@ -76,11 +78,11 @@ class Push(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """Records to append together or not at all; the reply, and the messages for others (groups: ``Push``), which are
-    sent once the records are committed.
+    """Records that are appended together or not at all, the reply, and messages for other receivers (groups: ``Push``).
+    The reply and the messages are sent when the records are committed.
 
-    ``is_atomic`` False: each record is valid by itself (tombstones of a group with many offsets), so that they may be
-    cut into as many batches as a large decision needs. An atomic decision always fits into one.
+    ``is_atomic`` False: each record is valid by itself (such as the tombstones of a group with many offsets), so the
+    records may be split into several batches. The records of an atomic decision always fit into one batch.
     """
 
     records: tuple[ShardRecord, ...] = ()
@@ -90,10 +92,10 @@ class Decision(NamedTuple):
 
 
 class StateMachine(Protocol):
-    """One shard's state. Single-threaded; times are milliseconds of the wall clock, which may jump.
+    """One shard's state. Not thread-safe; times are milliseconds of the wall clock, which may jump.
 
-    ``handle`` raises a HeadraceError to refuse a request, and has changed nothing then. Any other exception is a bug,
-    and the state is not used afterwards.
+    ``handle`` raises a HeadraceError to refuse a request, before any change. Any other exception is a bug, after which
+    the state is not used any more.
     """
 
     def replay(self, key: bytes, value: bytes | None, timestamp_ms: int) -> None: ...
@@ -108,20 +110,20 @@ class StateMachine(Protocol):
 
 
 class GroupStateMachine(StateMachine, Protocol):
-    """The groups of a shard, as the shard's state (shard_state_machine.py) uses them beside the offsets.
+    """The groups' part of a shard's state, as shard_state_machine.py uses it beside the offsets.
 
-    ``replay`` gets only records of kinds GROUP to STORY. A group with offsets only (of a plain consumer) counts here as
-    one that does not exist.
+    ``replay`` gets only records of kinds GROUP to STORY. A group that only has offsets (of a plain consumer) counts
+    here as a group that does not exist.
     """
 
     def exists(self, group_id: str) -> bool:
         """Whether a group of this name exists, with or without members."""
 
     def is_empty(self, group_id: str) -> bool:
-        """Whether it has no members. True for a group that does not exist."""
+        """Whether the group has no members. True for a group that does not exist."""
 
     def empty_since_ms(self, group_id: str) -> int | None:
-        """When the last member left, by its record; None while it has members or does not exist."""
+        """When the last member left, according to its record; None while the group has members or does not exist."""
 
     def is_subscribed(self, group_id: str, topic: str) -> bool:
         """Whether a member of the group subscribes to the topic, by name or by pattern."""
@@ -137,15 +139,18 @@ class GroupStateMachine(StateMachine, Protocol):
         """Raise UnknownMemberIdError, StaleMemberEpochError or FencedInstanceIdError unless this member may commit
         offsets of these partitions (topic, number).
 
-        A negative epoch is an admin's or a plain consumer's, and is valid while the group has no members. An older
-        epoch than the member's may still commit what it has had since then (KIP-1251), if the partitions are named.
+        A negative epoch belongs to an admin's or a plain consumer's commit, which is valid while the group has no
+        members. With an epoch below its current one, a member may still commit partitions that it has owned since that
+        epoch (KIP-1251), if the request names the partitions.
         """
 
     def check_fetch(self, group_id: str, member_id: str, member_epoch: int) -> None:
-        """Check that this member may fetch offsets. A negative epoch without a member id always may."""
+        """Raise an error unless this member may fetch offsets. A request with a negative epoch and without a member id
+        always may."""
 
     def group_ids(self) -> tuple[str, ...]:
-        """All groups that have a record."""
+        """Ids of all groups that have a record."""
 
     def delete(self, group_id: str) -> Decision:
-        """Tombstones for all records of the group, applied; NonEmptyGroupError, GroupIdNotFoundError."""
+        """Delete the group; returns tombstones, already applied, for all of its records. Raises NonEmptyGroupError and
+        GroupIdNotFoundError."""

@@ -1,4 +1,4 @@
-"""Assignors: pure functions from members and topics to an assignment (``spec`` has their types).
+"""Assignors: pure functions from members and topics to an assignment (``spec`` defines the types).
 
 | name | even | moves | racks |
 |---|---|---|---|

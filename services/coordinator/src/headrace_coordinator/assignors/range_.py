@@ -1,9 +1,11 @@
-"""``range``: partitions of the same number go to the same member, so that topics can be joined.
+"""The ``range`` assignor: partitions with the same number are assigned to the same member, so that topics can be
+joined.
 
-Topics with as many partitions and the same subscribers are one class. In a class each partition *number* belongs to one
-member, for all topics of the class; the numbers are even to within one. A new group gets blocks of consecutive numbers,
-in the order of instance ids or else member ids, as in Kafka's RangeAssignor. Later each member keeps its numbers as far
-as possible, so the blocks tear, but as few as possible move.
+Topics with the same number of partitions and the same subscribers form a class. In a class, each partition *number* is
+assigned to one member for all topics. The shares of any two members differ by at most one number. In a new group each
+member gets a block of consecutive numbers, in the order of instance ids or else member ids, as in Kafka's
+RangeAssignor. Later each member keeps its numbers as far as possible. The blocks may then have gaps, but as few numbers
+as possible move.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ def assign(members: Members, topics: Topics) -> Assignment:
 
 
 def _numbers(members: Members, subscribers: tuple[str, ...], topic_ids: list[bytes], size: int) -> list[str]:
-    """The owner of each partition number."""
+    """The member that owns each partition number."""
     owners: list[str | None] = [None] * size
     in_class = set(topic_ids)
     claims: list[Counter[str]] = [Counter() for _ in range(size)]

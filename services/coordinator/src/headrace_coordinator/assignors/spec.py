@@ -1,5 +1,5 @@
-"""Arguments and results of assignors. They depend on their arguments alone: the same members and topics, in any order,
-get the same assignment.
+"""Arguments and results of assignors. An assignment depends only on the arguments: the same members and topics, in any
+order, give the same assignment.
 
 Source: KIP-848 (server-side assignors; ``uniform`` and ``range`` are Kafka's names).
 """
@@ -17,8 +17,8 @@ Assignment = dict[str, Parts]  #: Member id -> the member's partitions; every me
 
 
 class MemberSpec(NamedTuple):
-    """A member. ``owned``: its assignment until now, to be kept if possible. ``instance_id``: of a static member, the
-    name that outlives its process."""
+    """A member. ``owned``: the member's assignment until now, which it should keep if possible. ``instance_id``: of a
+    static member, the name that stays the same when its process restarts."""
 
     topics: frozenset[bytes]
     owned: Parts = NOTHING
@@ -27,7 +27,8 @@ class MemberSpec(NamedTuple):
 
 
 class TopicSpec(NamedTuple):
-    """A topic. ``racks``: of each partition, the racks of its replicas; those of further partitions are unknown."""
+    """A topic. ``racks``: for each partition, the racks of its replicas. Partitions beyond the end of the list have
+    unknown racks."""
 
     partitions: int
     racks: tuple[frozenset[str], ...] = ()
@@ -46,14 +47,15 @@ Assignor = Callable[[Members, Topics], Assignment]
 
 
 def parts_of(topics: Topics, wanted: frozenset[bytes]) -> Iterator[Part]:
-    """Existing partitions of the wanted topics, in order."""
+    """The existing partitions of the wanted topics, in order."""
     for topic_id in sorted(wanted):
         if (topic := topics.get(topic_id)) is not None:
             yield from ((topic_id, number) for number in range(topic.partitions))
 
 
 def kept_by_owner(members: Members, topics: Topics) -> dict[str, set[Part]]:
-    """What each member may keep: its existing, subscribed partitions; of two owners the first by name."""
+    """The partitions that each member may keep: those it owns that exist and that it subscribes to. If two members own
+    a partition, the first by name keeps it."""
     taken: set[Part] = set()
     kept: dict[str, set[Part]] = {}
     for name in sorted(members):
@@ -76,8 +78,8 @@ def subscribe_to_the_same(members: Members) -> bool:
 
 
 def quotas(held: Mapping[str, int], total: int) -> dict[str, int]:
-    """Share of ``total`` for each, even to within one. Those that hold most get one more, which moves least: each keeps
-    min(held, quota)."""
+    """Quota of each member out of ``total``; the quotas of any two members differ by at most one. The members that hold
+    the most partitions get the larger quotas, so the fewest partitions move: each member keeps min(held, quota)."""
     least, odd = divmod(total, len(held))
     order = sorted(held, key=lambda name: (-held[name], name))
     return {name: least + (place < odd) for place, name in enumerate(order)}

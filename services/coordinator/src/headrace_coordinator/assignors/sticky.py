@@ -1,15 +1,16 @@
-"""``sticky``: as even as subscriptions allow, every member keeps its partitions if possible; rack aware.
+"""The ``sticky`` assignor: as even as the subscriptions allow, rack aware, and members keep their partitions if
+possible.
 
-Where all members subscribe to the same topics, they get the same number of partitions to within one, and as few
-partitions move as any such assignment allows (``spec.quotas``).
+If all members subscribe to the same topics, their numbers of partitions differ by at most one. No assignment that is as
+even moves fewer partitions (``spec.quotas``).
 
-Where subscriptions differ, the assignment is as even as possible: no partition, and no chain of partitions passed from
-member to member, could be moved to make a larger and a smaller share more alike. (An assignment without such a chain is
-an optimal semi-matching: Harvey, Ladner, Lovasz, Tamir, *Semi-matchings for bipartite graphs and load balancing*,
-2003.) It begins with the present owners, so few move, though not provably the fewest.
+If subscriptions differ, the assignment is as even as possible. No partition, and no chain of partitions passed from
+member to member, could make a larger and a smaller share more alike. (An assignment without such a chain is an optimal
+semi-matching: Harvey, Ladner, Lovasz, Tamir, *Semi-matchings for bipartite graphs and load balancing*, 2003.) The
+algorithm starts with the present owners, so few partitions move, but not provably the fewest.
 
-Racks (KIP-881): a partition without owner goes to a member near a replica, if that is not less even; a member that must
-give partitions up gives up distant ones first. Nothing moves for the sake of a rack alone.
+Racks (KIP-881): a partition without an owner is assigned to a member near one of its replicas, if that is not less
+even. A member that must give up partitions gives up distant ones first. No partition moves only because of a rack.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def _even(members: Members, topics: Topics, shares: dict[str, set[Part]]) -> Non
 
 
 def _to_give_up(rack: str | None, topics: Topics, parts: Iterable[Part], count: int) -> list[Part]:
-    """The ``count`` partitions that a member gives up: distant before near ones, the last ones first."""
+    """The ``count`` partitions that a member gives up: distant ones before near ones, and high numbers first."""
     if count <= 0:
         return []
     return sorted(parts, key=lambda part: (topics[part[0]].is_near(part[1], rack), -part[1], part[0]))[:count]
@@ -58,7 +59,8 @@ def _to_give_up(rack: str | None, topics: Topics, parts: Iterable[Part], count: 
 def _deal(
     members: Members, topics: Topics, shares: dict[str, set[Part]], homeless: list[Part], room: dict[str, int]
 ) -> None:
-    """Give each partition without owner to a member with room; those with the fewest near members choose first."""
+    """Assign each partition without an owner to a member with room; partitions with the fewest near members choose
+    first."""
     by_rack: dict[str, list[str]] = {}
     for name in sorted(members):
         if (rack := members[name].rack) is not None and room[name] > 0:
@@ -111,7 +113,8 @@ def _as_even_as_can_be(members: Members, topics: Topics, shares: dict[str, set[P
 def _give_to_the_poorest(
     members: Members, topics: Topics, shares: dict[str, set[Part]], parts: list[Part], subscribers: list[str]
 ) -> None:
-    """Give each partition of a topic to the subscriber with the fewest, near it among equals."""
+    """Assign each partition of a topic to the subscriber with the fewest partitions; among equals, to one near the
+    partition."""
     everybody = [(len(shares[name]), name) for name in subscribers]
     by_rack: dict[str | None, list[tuple[int, str]]] = {}
     for entry in everybody:
@@ -128,7 +131,8 @@ def _give_to_the_poorest(
 
 
 def _poorest(heap: list[tuple[int, str]], shares: Mapping[str, set[Part]]) -> str:
-    """The member with the fewest. Shares only grow here, so an outdated entry only has to sink."""
+    """The member with the fewest partitions. Shares only grow in this phase, so an outdated heap entry can only
+    sink."""
     while True:
         size, name = heap[0]
         if size == len(shares[name]):
@@ -139,10 +143,10 @@ def _poorest(heap: list[tuple[int, str]], shares: Mapping[str, set[Part]]) -> st
 def _level(
     members: Members, topics: Topics, shares: dict[str, set[Part]], subscribers: Mapping[bytes, list[str]]
 ) -> None:
-    """Pass partitions along chains of members until none makes the shares more alike.
+    """Pass partitions along chains of members until no chain makes the shares more alike.
 
-    The largest share first. When its owner has no chain, all members that its chains reach have at most one fewer, and
-    their partitions reach no other; so none of them has a chain later either.
+    The search starts with the largest share. If its owner has no chain, all members that it reaches have at most one
+    partition fewer, and their partitions reach no other member. So none of these members gets a chain later either.
     """
     finished: set[str] = set()
     while True:
@@ -172,8 +176,9 @@ def _level(
 def _chain(
     giver: str, shares: Mapping[str, set[Part]], subscribers: Mapping[bytes, list[str]]
 ) -> tuple[list[tuple[str, bytes, str]], set[str]]:
-    """Shortest chain of (from, topic, to), the last link first, from ``giver`` to a member with at least two partitions
-    fewer; if none: all members that chains reach, including the giver. Breadth first, each topic visited once."""
+    """Shortest chain of (from, topic, to), last link first, from ``giver`` to a member with at least two partitions
+    fewer. If there is none: all members that chains reach, including the giver. The search is breadth first and visits
+    each topic once."""
     came: dict[str, tuple[str, bytes]] = {}
     seen_topics: set[bytes] = set()
     queue = deque([giver])

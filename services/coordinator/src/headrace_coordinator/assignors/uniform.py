@@ -1,11 +1,13 @@
-"""``uniform``: even in every topic, and even in all; every member keeps its partitions as far as possible. The default.
+"""The ``uniform`` assignor: even within every topic, and even in all. Members keep their partitions as far as possible.
+The default.
 
-Where all members subscribe to the same topics, each gets the same number of partitions *of each topic* to within one,
-and the same number of partitions altogether to within one. (``sticky`` considers only the latter, so it moves fewer;
-but one member may have all of a busy topic.) A topic of n partitions and m members has n // m *seats* for each, and n %
-m *odd* seats. These are given so that partitions stay, then passed on until they are even.
+If all members subscribe to the same topics, their numbers of partitions *of each topic* differ by at most one. Their
+total numbers of partitions also differ by at most one. (``sticky`` evens out only the totals, so it moves fewer
+partitions, but one member may own all partitions of a busy topic.) A topic with n partitions gives each of m members n
+// m *seats*, and n % m of the members one *odd* seat more. Odd seats are first given to members that would otherwise
+lose a partition, and are then passed on until the totals are even.
 
-Where subscriptions differ, it is the same as ``sticky`` without its racks.
+If subscriptions differ, the assignment is that of ``sticky`` without racks.
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ def assign(members: Members, topics: Topics) -> Assignment:
 
 
 def _give_up(parts: set[Part], seats: Mapping[bytes, int]) -> None:
-    """Remove what exceeds the member's seats in each topic, the last partitions first."""
+    """Remove the partitions that exceed the member's seats in each topic, highest numbers first."""
     used: Counter[bytes] = Counter()
     for part in sorted(parts):
         used[part[0]] += 1
@@ -54,7 +56,8 @@ def _give_up(parts: set[Part], seats: Mapping[bytes, int]) -> None:
 def _odd_seats(
     names: list[str], sizes: Mapping[bytes, int], held: Mapping[tuple[str, bytes], int]
 ) -> dict[bytes, set[str]]:
-    """Members with one partition more, of each topic; such seats are even to within one over the members."""
+    """For each topic, the members with one partition more. The numbers of such odd seats of any two members differ by
+    at most one."""
     seats: Counter[str] = Counter(dict.fromkeys(names, 0))
     odd: dict[bytes, set[str]] = {}
     for topic_id, size in sizes.items():
@@ -81,6 +84,6 @@ def _odd_seats(
 
 
 def _moves(rich: str, poor: str, topic_id: bytes, least: int, held: Mapping[tuple[str, bytes], int]) -> int:
-    """How many more partitions move when ``rich`` passes the seat on to ``poor``: 1 if ``rich`` holds a partition for
-    it, -1 if ``poor`` does."""
+    """How many more partitions move if ``rich`` passes its odd seat to ``poor``: 1 if ``rich`` owns a partition for the
+    seat, -1 if ``poor`` does."""
     return (held.get((rich, topic_id), 0) > least) - (held.get((poor, topic_id), 0) > least)

@@ -1,7 +1,9 @@
-"""Validate group requests and their senders (KIP-848, KIP-345). Each check raises the typed error before any change.
+"""Checks of group requests and of their senders (KIP-848, KIP-345). Each check raises its error before the group
+changes.
 
-A heartbeat may have any epoch since the member joined, because several assignments may be pushed meanwhile. An older
-process of the same member is fenced by its connection's number, a commit by its epoch (KIP-1251).
+A heartbeat may name any epoch since the member joined, because several assignments may be pushed before the member
+answers. An older process of the same member is fenced by the number of its connection, and its commit by its epoch
+(KIP-1251).
 """
 
 from __future__ import annotations
@@ -41,8 +43,8 @@ def check_group_id(group_id: str, settings: GroupSettings) -> None:
 
 
 def check_heartbeat(request: Heartbeat, settings: GroupSettings) -> None:
-    """Check the request alone. InvalidGroupIdError, InvalidRequestError, InvalidTopicError, UnsupportedAssignorError,
-    InvalidRegularExpressionError."""
+    """Check the fields of the request alone. Raises InvalidGroupIdError, InvalidRequestError, InvalidTopicError,
+    UnsupportedAssignorError, InvalidRegularExpressionError."""
     check_group_id(request.group_id, settings)
     if not request.member_id:
         raise InvalidRequestError("member_id is empty: must be a UUID that the member chooses when it starts")
@@ -108,8 +110,8 @@ def check_leave(request: Leave, settings: GroupSettings) -> None:
 
 
 def known_member(group: Group | None, group_id: str, member_id: str, instance_id: str | None = None) -> Member:
-    """The member, with this instance id if one is named. UnknownMemberIdError (also if the group is gone),
-    FencedInstanceIdError."""
+    """The member with this id, and with this instance id if the request names one. Raises UnknownMemberIdError (also if
+    there is no such group) and FencedInstanceIdError."""
     if instance_id is not None:
         holder = group.statics.get(instance_id) if group is not None else None
         if holder is not None and holder != member_id:
@@ -134,7 +136,7 @@ def known_member(group: Group | None, group_id: str, member_id: str, instance_id
 
 
 def check_connection(member: Member, connection: int | None) -> None:
-    """Guard: ignore an earlier stream than the member's latest. FencedMemberEpochError."""
+    """Guard: raise an error for a stream that is older than the member's latest stream. FencedMemberEpochError."""
     if connection is not None and connection < member.session.connection:
         raise FencedMemberEpochError(f"member {member.member_id!r} has a newer connection; this one is closed")
 
@@ -145,13 +147,15 @@ def knows_all(request: Heartbeat, member: Member) -> bool:
 
 
 def owned_that_counts(request: Heartbeat, member: Member) -> Parts | None:
-    """Guard: the partitions that the member reads, if it knows its latest assignment (messages: revisions)."""
+    """Guard: the partitions that the member reads, or None unless it knows its latest assignment (messages:
+    revisions)."""
     return request.owned if knows_all(request, member) else None
 
 
 def check_epoch(member: Member, epoch: int) -> None:
-    """A heartbeat's epoch must be one that this member got since it joined. It may be older than the latest, which may
-    be on its way; an older process of the same member has an older connection. FencedMemberEpochError."""
+    """Check a heartbeat's epoch, which must be one that this member got since it joined. It may be older than the
+    member's latest epoch, whose push may still be in flight. An older process of the same member has an older
+    connection. FencedMemberEpochError."""
     current = member.current
     if not current.first_epoch <= epoch <= current.epoch:
         raise FencedMemberEpochError(
@@ -161,12 +165,13 @@ def check_epoch(member: Member, epoch: int) -> None:
 
 
 def check_commit(group: Group, member: Member, epoch: int, parts: Iterable[Part] | None) -> None:
-    """Check that the member may commit in this epoch. StaleMemberEpochError.
+    """Check that the member may commit with this epoch. StaleMemberEpochError.
 
-    In its own epoch it may, except for another member's partitions: after a disconnection for the grace it learns the
-    new epoch before it releases what was given away. In an older epoch, which it may not know to be over, it may commit
-    only what it has had since then (KIP-1251); ``parts`` None: unknown, so refused. Guard: a delayed commit of a
-    partition that another member has read on since must not move the offset back.
+    With its current epoch the member may commit, except for partitions of another member. After a disconnection longer
+    than the grace period, the member learns the new epoch before it releases the reassigned partitions. With an older
+    epoch, which the member may not know to be outdated, it may only commit partitions that it has owned since that
+    epoch (KIP-1251). If ``parts`` is None, the partitions are unknown and the commit is refused. Guard: a delayed
+    commit must not move the offset of a partition back when another member has read on.
     """
     current = member.current
     where = f"group {group.group_id!r}, member {member.member_id!r}"

@@ -1,21 +1,24 @@
-"""The groups of a shard: decides their requests (GroupStateMachine). Pure: **decide, then replay**.
+"""The groups of a shard, and the decisions on their requests (GroupStateMachine). Pure.
 
     handle(request, now) -> Decision     raises, with nothing changed, or decides and applies
     tick(now) -> Decision                removes silent members; makes delayed targets
     replay(key, value), loaded(now)      decisions of another coordinator, or before a restart
 
-A membership is a stream of heartbeats (messages.py). ``checks.py`` validates requests, ``rebalancing.py`` follows up a
-change, ``reconciling.py`` moves members to their target assignments, ``timing.py`` finds silent members.
+A member is connected by a stream, on which it sends heartbeats (messages.py). ``checks.py`` checks requests, and
+``rebalancing.py`` computes new targets after a change. ``reconciling.py`` moves members to their target assignments,
+and ``timing.py`` finds silent members.
 
 Not obvious:
 
-* **A static member** (KIP-345) keeps its assignment over a restart of its process: the new one has another member id
-  and the same instance id, and takes over without a rebalance. It may do so when the old one announced its return
-  (epoch -2), or its connection has been broken for the grace; before, the id is not released.
-* **A dynamic member whose connection is broken for the grace is removed**, because a process that ends closes its
-  connections. Kafka waits out its session of 45 s. Until the grace is over no other member gets its partitions.
-* **A coordinator removes no member for its own pause** (timing.SteadyClock), nor just after it got the shard, nor while
-  it does not know whether it has been deposed (timing.Ownership).
+* A static member (KIP-345) keeps its assignment when its process restarts. The new process has another member id and
+  the same instance id, and takes over without a rebalance. The new process may take over if the old one announced its
+  return (epoch -2), or if its connection has been broken for the grace period. Before that, the instance id is not
+  released.
+* A dynamic member whose connection is broken for the grace period is removed, because a process that ends closes its
+  connections. Kafka waits for the session timeout of 45 s instead. Until the grace period is over, no other member gets
+  the member's partitions.
+* A coordinator removes no member because of its own pause (timing.SteadyClock), nor right after it became the shard's
+  owner. It also removes none while it does not know whether another coordinator owns the shard (timing.Ownership).
 """
 
 from __future__ import annotations
@@ -70,8 +73,8 @@ _FIELDS = ("rack", "client_id", "client_host", "rebalance_timeout_ms", "topics",
 
 
 class Groups:
-    """All groups of one shard. ``awaits_proof``: its runtime proves that the shard was this owner's (OwnershipAsked,
-    OwnershipProven), and until then no member is removed."""
+    """All consumer groups of one shard. ``awaits_proof``: the runtime proves that this coordinator owned the shard
+    (OwnershipAsked, OwnershipProven). No member is removed before such a proof."""
 
     def __init__(self, settings: GroupSettings | None = None, *, awaits_proof: bool = False) -> None:
         self._settings = settings or GroupSettings()
@@ -85,12 +88,13 @@ class Groups:
         self._unseen: set[str] = set()
 
     def replay(self, key: bytes, value: bytes | None, timestamp_ms: int) -> None:
-        """Apply a record of one of the groups' kinds. CorruptLogError, UnsupportedVersionError."""
+        """Apply a record of one of the kinds that groups use. CorruptLogError, UnsupportedVersionError."""
         where = decode_key(key)
         self._state.apply(where, None if value is None else decode_value(where.kind, value))
 
     def loaded(self, now_ms: int) -> Decision:
-        """All is replayed: every member counts as just heard from. Clears the rest of an interrupted decision."""
+        """The replay is complete: every member counts as having just sent a heartbeat. Removes the remains of an
+        interrupted decision."""
         turn = self._turn(now_ms)
         if self._ownership is not None:  # no member could be late before
             self._ownership.proven_ms = turn.owned_ms = turn.steady_ms
@@ -110,7 +114,8 @@ class Groups:
         return turn.decision()
 
     def handle(self, request: object, now_ms: int) -> Decision:
-        """Decide a request. Raises its rule's errors; InvalidRequestError for one that is not for groups."""
+        """Decide a request. Raises the errors of the request's rule, and InvalidRequestError for a request that is not
+        for groups."""
         if isinstance(request, ClockSet):
             self._clock.was_set(request.by_ms)
             return Decision()
@@ -122,8 +127,8 @@ class Groups:
         return rule(self, request, self._turn(now_ms))
 
     def _heartbeat(self, request: Heartbeat, turn: Turn) -> Decision:
-        """HeartbeatReply. Raises the errors of ``checks``; GroupMaxSizeReachedError, UnreleasedInstanceIdError;
-        CoordinatorLoadInProgressError: the topics are not known yet."""
+        """Returns a HeartbeatReply. Raises the errors of ``checks``, GroupMaxSizeReachedError,
+        UnreleasedInstanceIdError, and CoordinatorLoadInProgressError if the topics are not known yet."""
         checks.check_heartbeat(request, self._settings)
         if not self._topics.is_known:
             raise CoordinatorLoadInProgressError(
@@ -141,7 +146,7 @@ class Groups:
     def _answer(
         self, request: Heartbeat, turn: Turn, group: Group, member: Member, owned: frozenset[tuple[bytes, int]] | None
     ) -> Decision:
-        """A heartbeat of a present member."""
+        """Answer a heartbeat of an existing member."""
         session = member.session
         session.touch(request.connection, turn.steady_ms)
         if session.revoking_ms is not None:
@@ -188,7 +193,8 @@ class Groups:
         return turn.decision(self._rebalancing.reply_to(group, member, with_assignment=True))
 
     def _new_member(self, request: Heartbeat, turn: Turn, group: Group | None) -> tuple[Member, list[str]]:
-        """A new member, or one that replaces a static member. GroupMaxSizeReachedError, UnreleasedInstanceIdError."""
+        """Add a new member, which may replace a static member; returns the reasons for a new target.
+        GroupMaxSizeReachedError, UnreleasedInstanceIdError."""
         instance_id = request.instance_id
         holder_id = group.statics.get(instance_id) if group is not None and instance_id is not None else None
         if group is not None and holder_id is not None:
@@ -222,7 +228,8 @@ class Groups:
         return member
 
     def _changed_by(self, turn: Turn, group: Group, member: Member, request: Heartbeat) -> list[str]:
-        """Write changes of the member's own description; returns the reasons for a new target."""
+        """Write the changes that the request makes to the member's own description; returns the reasons for a new
+        target."""
         before = member.said
         after = _described(before, request)
         if after == before:
@@ -239,8 +246,8 @@ class Groups:
         return reasons
 
     def _leave(self, request: Leave, turn: Turn) -> Decision:
-        """LeaveReply. UnknownMemberIdError, FencedInstanceIdError; InvalidRequestError: only a static member returns;
-        FencedMemberEpochError: it has a later connection."""
+        """Returns a LeaveReply. Raises UnknownMemberIdError, FencedInstanceIdError, InvalidRequestError if a dynamic
+        member announces a return, and FencedMemberEpochError if the member has a later connection."""
         checks.check_leave(request, self._settings)
         group = self._state.groups.get(request.group_id)
         member = checks.known_member(group, request.group_id, request.member_id, request.instance_id)
@@ -261,7 +268,8 @@ class Groups:
         return turn.decision(LeaveReply(request.member_id, request.member_epoch))
 
     def _disconnected(self, request: Disconnected, turn: Turn) -> Decision:
-        """Start the grace; ignored for a member on a later stream, or a former one."""
+        """Start the member's grace period. The end of a stream is ignored if the member has a later stream, or is no
+        longer a member."""
         group = self._state.groups.get(request.group_id)
         member = group.members.get(request.member_id) if group is not None else None
         if group is None or member is None or member.value is None:
@@ -274,7 +282,7 @@ class Groups:
         return Decision()
 
     def _topics_changed(self, request: TopicsChanged, turn: Turn) -> Decision:
-        """The next ticks check the groups that read one of these."""
+        """The next ticks check the groups that read one of the changed topics."""
         changed = request.changed if self._topics.is_known else None
         self._topics.replace(request.topics)
         for group in self._state.groups.values():
@@ -298,13 +306,13 @@ class Groups:
         return Decision()
 
     def next_due_ms(self) -> int | None:
-        """Wall-clock time of the next tick at the latest; None: nothing is due."""
+        """Wall-clock time of the next tick at the latest; None if no work is due."""
         due_ms = self._agenda.next_due_ms()
         return None if due_ms is None else self._clock.wall(due_ms)
 
     def tick(self, now_ms: int) -> Decision:
-        """Do some of what is due, group by group; there may be more (next_due_ms). What is due after the last proof of
-        ownership waits for the next one."""
+        """Do some of the work that is due, group by group; more may be left (next_due_ms). Work that became due after
+        the last proof of ownership waits for the next proof."""
         turn = self._turn(now_ms)
         while len(turn.records) < TICK_RECORDS_MAX and (matter := self._agenda.take(turn.owned_ms)) is not None:
             group_id, member_id = matter
@@ -318,7 +326,8 @@ class Groups:
         return turn.decision()
 
     def _look_at_members(self, turn: Turn, group: Group) -> None:
-        """One of the group's members is due: check all, so that those that leave together cause one rebalance."""
+        """One of the group's members is due. Check all members, so that members that leave together cause one
+        rebalance."""
         gone = []
         for member in group.members.values():
             if member.value is None:
@@ -359,7 +368,8 @@ class Groups:
         self._rebalancing.settle(turn, group, reasons=reasons, urgent=True)
 
     def _review(self, turn: Turn, group: Group) -> None:
-        """Check for changed topics, a due target, and the rest of another process's interrupted decision."""
+        """Check for changed topics, for a target that is due, and for the remains of another process's interrupted
+        decision."""
         if not self._topics.is_known or (group.value is None and not group.members):
             return
         reasons = []
@@ -373,7 +383,7 @@ class Groups:
         self._rebalancing.settle(turn, group, reasons=reasons)
 
     def _is_whole(self, group: Group, subscribed: frozenset[bytes]) -> bool:
-        """Whether every partition has exactly one target member, which subscribes to it."""
+        """Whether every partition has exactly one target member, and that member subscribes to its topic."""
         wanted = sum(topic.partitions for topic in self._topics.specs(subscribed).values())
         aimed = [part for member in group.members.values() for part in member.target]
         mine = all(
@@ -387,12 +397,12 @@ class Groups:
         return group_id in self._state.groups
 
     def is_empty(self, group_id: str) -> bool:
-        """Whether it has no members. True for a group that does not exist."""
+        """Whether the group has no members. True for a group that does not exist."""
         group = self._state.groups.get(group_id)
         return group is None or not group.members
 
     def empty_since_ms(self, group_id: str) -> int | None:
-        """When the last member left, by its record; None while it has members or does not exist."""
+        """When the last member left, according to its record; None while the group has members or does not exist."""
         group = self._state.groups.get(group_id)
         if group is None or group.members or group.said.empty_since_ms < 0:
             return None
@@ -413,9 +423,10 @@ class Groups:
     ) -> None:
         """Raise UnknownMemberIdError, StaleMemberEpochError or FencedInstanceIdError unless this member may commit.
 
-        A negative epoch is an admin's or a plain consumer's, and is valid while the group has no members.
-        ``partitions``: (topic name, number) of the commit. If named, an older epoch suffices for what the member has
-        had since then, so a rebalance that takes nothing from it refuses nothing.
+        A negative epoch belongs to an admin's or a plain consumer's commit, which is valid while the group has no
+        members. ``partitions``: the (topic name, number) of each partition in the commit. With named partitions, an
+        older epoch is enough for partitions that the member has owned since then. So a rebalance that takes no
+        partition from the member does not refuse its commit.
         """
         group = self._state.groups.get(group_id)
         if member_epoch < 0:
@@ -426,7 +437,8 @@ class Groups:
         checks.check_commit(group, member, member_epoch, self._parts(partitions))
 
     def check_fetch(self, group_id: str, member_id: str, member_epoch: int) -> None:
-        """Check that this member may fetch offsets. A negative epoch without a member id always may."""
+        """Raise an error unless this member may fetch offsets. A request with a negative epoch and without a member id
+        always may."""
         if member_epoch < 0 and not member_id:
             return
         member = checks.known_member(self._state.groups.get(group_id), group_id, member_id)
@@ -450,11 +462,12 @@ class Groups:
         return [(by_name[name].topic_id if name in by_name else b"", number) for name, number in partitions]
 
     def group_ids(self) -> tuple[str, ...]:
-        """All groups that have a record."""
+        """Ids of all groups that have a record."""
         return tuple(self._state.groups)
 
     def delete(self, group_id: str) -> Decision:
-        """Tombstones for all records of the group, applied; NonEmptyGroupError, GroupIdNotFoundError."""
+        """Delete the group; returns tombstones, already applied, for all of its records. Raises NonEmptyGroupError and
+        GroupIdNotFoundError."""
         group = checks.known_group(self._state.groups.get(group_id), group_id)
         if group.members:
             raise NonEmptyGroupError(
@@ -467,7 +480,7 @@ class Groups:
         return turn.decision()
 
     def _describe(self, request: DescribeGroup, turn: Turn) -> Decision:
-        """DescribedGroup. GroupIdNotFoundError."""
+        """Returns a DescribedGroup; raises GroupIdNotFoundError."""
         group = checks.known_group(self._state.groups.get(request.group_id), request.group_id)
         members = tuple(_described_member(member) for _, member in sorted(group.members.items()) if member.value)
         ids = {topic_id for each in members for topic_id, _ in each.assigned | each.revoking | each.target}
@@ -480,12 +493,12 @@ class Groups:
         )
 
     def _list(self, request: ListGroups, turn: Turn) -> Decision:
-        """A tuple of ListedGroup."""
+        """Returns a tuple of ListedGroup."""
         listed = (ListedGroup(group.group_id, group.state, len(group.members)) for group in self._state.groups.values())
         return Decision(reply=tuple(each for each in listed if not request.states or each.state in request.states))
 
     def _explain(self, request: ExplainGroup, turn: Turn) -> Decision:
-        """A tuple of Rebalance, the oldest first. GroupIdNotFoundError."""
+        """Returns a tuple of Rebalance, oldest first. GroupIdNotFoundError."""
         return Decision(
             reply=stories.history(checks.known_group(self._state.groups.get(request.group_id), request.group_id))
         )
@@ -515,7 +528,8 @@ _RULES: dict[type, Callable[[Groups, Any, Turn], Decision]] = {
 
 
 def _described(value: MemberValue, request: Heartbeat) -> MemberValue:
-    """The member's description of itself; unnamed fields stay, except when it joins."""
+    """The member's description of itself. Fields that the request does not name keep their values, except when the
+    member joins."""
     joins = request.member_epoch == JOIN_EPOCH
     base = MemberValue(instance_id=value.instance_id) if joins else value
     said = {name: getattr(request, name) for name in _FIELDS if getattr(request, name) is not None}
@@ -525,7 +539,7 @@ def _described(value: MemberValue, request: Heartbeat) -> MemberValue:
 
 
 def _named(member: Heartbeat | Member) -> str:
-    """For people: the client's id says more than a UUID."""
+    """The name of a member for people: its client id says more than a UUID."""
     said = member if isinstance(member, Heartbeat) else member.said
     names = [f"member {member.member_id}"]
     if said.instance_id:

@@ -6,16 +6,17 @@
     TopicsChanged, GroupConfigChanged       changes of the metadata
     DescribeGroup, ListGroups, ExplainGroup queries
 
-Pushed: ``HeartbeatReply``, when the member's assignment has changed, and ``MemberRemoved`` (says why it is no longer a
-member).
+Two messages are pushed. A ``HeartbeatReply`` reports that the member's assignment has changed, and a ``MemberRemoved``
+says why the member was removed.
 
-**Connections.** A stream has a number, larger than those of all earlier streams of the process. Messages from an older
-stream of a member than its latest change nothing.
+**Connections.** Each stream has a number, larger than the numbers of all earlier streams of the process. Messages from
+a stream that is older than the member's latest one change no state.
 
-**Revisions.** A member's assignment has a revision, which grows with each change and is in the log. Owned partitions in
-a heartbeat count only under the latest revision. A heartbeat that was on its way while a partition was assigned and
-revoked does not know of it, and must not seem to have released it. Kafka's members need no revisions, because each
-heartbeat is answered before the next; ours get pushes at any time.
+**Revisions.** A member's assignment has a revision, which increases with each change and is in the log. The owned
+partitions in a heartbeat count only if the heartbeat names the latest revision. A heartbeat may be in flight while a
+partition is assigned and revoked. It does not name the partition, but must not count as its release. Kafka's members
+need no revisions, because each heartbeat is answered before the next one. Headrace's members receive pushes at any
+time.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ NO_REVISION = 0
 
 
 class GroupState(enum.StrEnum):
-    """Kafka's states of a consumer group. ASSIGNING: the target is older than the group's epoch. RECONCILING: not every
-    member has reached its target."""
+    """Kafka's states of a consumer group. ASSIGNING: the target assignment is older than the group's epoch.
+    RECONCILING: not every member has reached its target assignment."""
 
     EMPTY = "empty"
     ASSIGNING = "assigning"
@@ -46,12 +47,13 @@ class GroupState(enum.StrEnum):
 
 
 class Heartbeat(NamedTuple):
-    """A member joins (epoch 0) or continues. None: unchanged; when joining, every field counts.
+    """A member joins (epoch 0) or continues its membership. A field that is None is unchanged; in a join, every field
+    counts.
 
-    ``owned``: the partitions read now, of the assignment with ``revision``. ``revision``: revision of the latest
-    assignment that the member received (0: none); if the group has another one, the answer contains the assignment.
-    ``topic_regex``: "" ends a subscription by regex. ``assignor``: "" for no preference. ``connection``: the number of
-    the member's stream.
+    ``owned``: the partitions that the member reads now, of the assignment with ``revision``. ``revision``: revision of
+    the latest assignment that the member received (0 if none). If the group has another revision, the answer contains
+    the assignment. ``topic_regex``: "" ends a subscription by a pattern. ``assignor``: "" means that the member prefers
+    no assignor. ``connection``: the number of the member's stream.
     """
 
     group_id: str
@@ -71,8 +73,8 @@ class Heartbeat(NamedTuple):
 
 
 class Leave(NamedTuple):
-    """The member leaves; ``member_epoch``: LEAVE_EPOCH, or AWAY_EPOCH of a static member that will return.
-    ``connection`` None: an admin removes it."""
+    """A member leaves. ``member_epoch`` is LEAVE_EPOCH, or AWAY_EPOCH of a static member that will return.
+    ``connection`` is None if an admin removes the member."""
 
     group_id: str
     member_id: str
@@ -82,7 +84,7 @@ class Leave(NamedTuple):
 
 
 class Disconnected(NamedTuple):
-    """The member's stream has ended without a Leave."""
+    """A member's stream has ended without a Leave."""
 
     group_id: str
     member_id: str
@@ -90,7 +92,8 @@ class Disconnected(NamedTuple):
 
 
 class Topic(NamedTuple):
-    """A topic for assignors. ``racks``: of each partition's replicas; empty: unknown."""
+    """A topic, with the facts that assignors need. ``racks``: the racks of each partition's replicas; empty if they are
+    unknown."""
 
     name: str
     topic_id: bytes
@@ -99,15 +102,16 @@ class Topic(NamedTuple):
 
 
 class TopicsChanged(NamedTuple):
-    """All topics of the cluster by name; the mapping must not change afterwards. ``changed``: names that were added,
-    removed or changed since the last time; None: unknown."""
+    """All topics of the cluster by name; the mapping must not change after it was passed. ``changed``: names of topics
+    that were added, removed or changed since the last TopicsChanged; None if that is unknown."""
 
     topics: Mapping[str, Topic]
     changed: frozenset[str] | None = None
 
 
 class GroupConfigChanged(NamedTuple):
-    """The whole configuration of a group (Kafka's dynamic group configs, KIP-848); None: the coordinator's own."""
+    """The whole configuration of a group (Kafka's dynamic group configs, KIP-848); None if the coordinator's settings
+    apply."""
 
     group_id: str
     session_timeout_ms: int | None = None
@@ -119,7 +123,7 @@ class DescribeGroup(NamedTuple):
 
 
 class ListGroups(NamedTuple):
-    """``states``: only groups in one of these; empty: all."""
+    """``states``: list only groups in one of these states; empty lists all groups."""
 
     states: tuple[str, ...] = ()
 
@@ -129,11 +133,12 @@ class ExplainGroup(NamedTuple):
 
 
 class HeartbeatReply(NamedTuple):
-    """Answer to a heartbeat, or pushed.
+    """The answer to a heartbeat, or a push.
 
-    ``assignment``: all that the member may read; it releases other partitions that it owns, and then says so. None:
-    unchanged. ``names``: of the topics in ``assignment``. A member stops reading when it got no answer for
-    ``session_timeout_ms``, or its stream is broken for ``connection_grace_ms``: others may have its partitions.
+    ``assignment``: all partitions that the member may read. It releases the other partitions that it owns, and then
+    reports the release. None if the assignment is unchanged. ``names``: names of the topics in ``assignment``, by id. A
+    member must stop reading when it got no answer for ``session_timeout_ms``, or when its stream has been broken for
+    ``connection_grace_ms``. After that, other members may own its partitions.
     """
 
     member_id: str
@@ -147,7 +152,7 @@ class HeartbeatReply(NamedTuple):
 
 
 class LeaveReply(NamedTuple):
-    """The member's epoch from now on: LEAVE_EPOCH or AWAY_EPOCH."""
+    """The member's new epoch: LEAVE_EPOCH or AWAY_EPOCH."""
 
     member_id: str
     member_epoch: int
@@ -162,7 +167,8 @@ class RemovalReason(enum.StrEnum):
 
 
 class MemberRemoved(NamedTuple):
-    """Pushed to a removed member: it releases everything, and may join again. ``error``: its next answer's code."""
+    """A push to a removed member, which must release all partitions, and may join again. ``error``: the error that the
+    member would get for its next request."""
 
     member_id: str
     error: str
@@ -184,7 +190,7 @@ class DescribedMember(NamedTuple):
 
 
 class DescribedGroup(NamedTuple):
-    """``names``: of the topics whose ids appear, if they exist."""
+    """``names``: names of the topics whose ids appear in the description, if the topics exist."""
 
     group_id: str
     state: GroupState
@@ -202,8 +208,9 @@ class ListedGroup(NamedTuple):
 
 
 class Move(NamedTuple):
-    """One partition of a rebalance; member "": none. ``unread_ms``: time without a reader until its new reader
-    confirmed; -1: unknown (yet), or it has no reader now or had none before."""
+    """One partition's move in a rebalance; "" as a member means no member. ``unread_ms``: milliseconds without a reader
+    until the new reader confirmed. -1 if the time is not known (yet), or if there is no new reader or was no old
+    one."""
 
     topic_id: bytes
     topic: str
@@ -214,8 +221,9 @@ class Move(NamedTuple):
 
 
 class Rebalance(NamedTuple):
-    """One change of the target. ``ended_ms``: when every member had reached it; -1: not yet, or a later one came
-    before. ``moves`` has only the first of very many; ``moved`` counts all."""
+    """One change of a group's target assignment. ``ended_ms``: when every member had reached its target; -1 if that has
+    not happened, or a later rebalance came first. ``moves`` has only the first moves of a very large rebalance;
+    ``moved`` counts all."""
 
     number: int
     at_ms: int

@@ -1,9 +1,10 @@
-"""Follow up a change of a group: a new epoch, a new target, and every member one step nearer to it (KIP-848).
+"""Follow-up of a change in a group: a new group epoch, a new target assignment, and a step of every member towards its
+target (KIP-848).
 
     something changed ---> group epoch + 1 ---> target of that epoch ---> members advance (reconciling.py), pushes
 
-The target is made at once, or, if the last one is too recent, a little later, for all changes until then together
-(KIP-1263): a storm of joins costs few rebalances. A change that leaves partitions without a reader does not wait.
+The target is computed at once. If the last one is too recent, it is computed a little later, for all changes until then
+(KIP-1263), so a storm of joins costs few rebalances. A change that leaves partitions without a reader does not wait.
 """
 
 from __future__ import annotations
@@ -54,9 +55,10 @@ class Rebalancing:
         owned: Parts | None = None,
         begins_anew: bool = False,
     ) -> None:
-        """``reasons``: for a new target; empty: only members advance. ``urgent``: partitions have no reader.
-        ``asking``: gets an answer, so no push; ``owned``: the partitions that it reads, if that counts;
-        ``begins_anew``: it surely reads nothing yet."""
+        """``reasons``: the reasons for a new target; if empty, the members only advance towards the present target.
+        ``urgent``: some partitions have no reader. ``asking``: the member that gets an answer, so it needs no push.
+        ``owned``: the partitions that this member reads, or None if its report does not count. ``begins_anew``: the
+        member certainly reads no partition yet."""
         value = group.said
         if reasons:
             group.reasons.extend(reasons)
@@ -108,7 +110,8 @@ class Rebalancing:
         group.assigned_ms = turn.steady_ms
 
     def _assignor(self, group: Group) -> str:
-        """The assignor that most members prefer; among equals, or without a preference, the coordinator's first."""
+        """The assignor that most members prefer. Among equals, or without a preference, the first in the coordinator's
+        list."""
         wanted = Counter(member.said.assignor for member in group.members.values() if member.said.assignor)
         return max(self._settings.assignors, key=lambda name: wanted[name])
 
@@ -173,7 +176,7 @@ class Rebalancing:
         return self.heartbeat_intervals_ms.get(group_id, self._settings.heartbeat_interval_ms)
 
     def watch(self, group: Group, member: Member) -> None:
-        """Put the member on the agenda, for the first moment at which it may be late."""
+        """Put the member on the agenda, for the earliest time at which it may be late."""
         session = member.session
         timeout_ms = self.session_timeout_ms(group.group_id)
         due_ms = session.last_contact_ms + timeout_ms

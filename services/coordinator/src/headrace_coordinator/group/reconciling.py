@@ -1,18 +1,19 @@
-"""Move a member from its current to its target assignment (KIP-848), one pure step: ``advance``.
+"""Move a member from its current to its target assignment (KIP-848), in one pure step: ``advance``.
 
     has partitions outside its target -> REVOKING    told to release them; keeps its epoch; the rest waits for that
     has released them -----------------> gets what is free of its target, and the epoch of the target
     target is still another member's --> WAITING     gets it when that one has released it; continues with the rest
     has all of its target -------------> SETTLED
 
-A partition is free when no member has it, neither assigned nor revoking. So two members never have it at once, and a
-member that keeps a partition never notices that others move.
+A partition is free when no member has it, neither assigned nor revoking. So two members never have the same partition,
+and a member that keeps a partition does not notice the moves of others.
 
-A release counts only from a member that knows its assignment (messages: revisions), or that surely reads nothing: its
-process is new, it announced its leave, or its connection has been broken for longer than the grace.
+A release counts only from a member that knows its assignment (messages: revisions), or that certainly reads no
+partition. That is so if its process is new, if it announced its leave, or if its connection has been broken for longer
+than the grace period.
 
-Owned partitions count only under the latest revision of the assignment: a heartbeat that was on its way while a
-partition was assigned and revoked does not name it, and would seem to have released it.
+Owned partitions count only under the latest revision of the assignment. Otherwise a heartbeat that was in flight while
+a partition was assigned and revoked, and so does not name it, would count as its release.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ NOTHING: Parts = frozenset()
 
 @dataclass(frozen=True, slots=True)
 class Current:
-    """A member's partitions. ``assigned``: it may read these, since the epoch of each; ``revoking``: it must release
-    these. ``epoch`` 0: it has not received an assignment."""
+    """A member's partitions. ``assigned``: partitions that the member may read, each with the epoch since which it may.
+    ``revoking``: partitions that the member must release. ``epoch`` 0: the member has not received an assignment."""
 
     epoch: int = 0
     first_epoch: int = 0
@@ -38,7 +39,7 @@ class Current:
 
     @property
     def held(self) -> Parts:
-        """Partitions that no other member may have."""
+        """The member's partitions, which no other member may have."""
         return self.revoking.union(self.assigned)
 
     @property
@@ -46,7 +47,7 @@ class Current:
         return self.epoch == AWAY_EPOCH
 
     def has_arrived(self, target: Parts, target_epoch: int) -> bool:
-        """Whether nothing is left to do for it."""
+        """Whether the member has reached its target, so that no step is left."""
         if self.revoking:
             return False
         if self.is_away:
@@ -63,9 +64,10 @@ def advance(
     owned: Parts | None = None,
     reads_nothing: bool = False,
 ) -> Current:
-    """The next step, or ``current`` itself when there is none now.
+    """The member's next state, or ``current`` itself if no step is possible now.
 
-    ``owned``: the partitions that the member reads, if that counts. ``is_free``: no *other* member has the partition.
+    ``owned``: the partitions that the member reads, or None if its report does not count. ``is_free(part)``: whether no
+    *other* member has the partition.
     """
     if reads_nothing:
         current = _without(current, current.held - target)
@@ -90,8 +92,8 @@ def advance(
 
 
 def begun_anew(current: Current) -> Current:
-    """The member joins again, or another process replaces it: nothing is revoking, because the old one reads nothing
-    now; it keeps its assignment, but must receive it."""
+    """The member joins again, or another process replaces it. No partition is revoking any more, because the old
+    process reads none. The member keeps its assignment, but must receive it again."""
     return Current(0, 0, current.revision + 1, dict(current.assigned), NOTHING)
 
 
@@ -108,6 +110,6 @@ def _without(current: Current, parts: Parts) -> Current:
 
 
 def _with(current: Current, assigned: Mapping[Part, int], revoking: Parts) -> Current:
-    """A change of the assignment is a new revision."""
+    """Change the assignment, which increments its revision."""
     changed = assigned.keys() != current.assigned.keys()
     return Current(current.epoch, current.first_epoch, current.revision + changed, assigned, revoking)

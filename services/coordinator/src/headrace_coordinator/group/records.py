@@ -1,4 +1,4 @@
-"""A group's records, and their bytes.
+"""The records of groups, and their encoding.
 
     key      int16 kind (state_machine.RecordKind), then a msgpack array: [group id] or [group id, member id or slot]
     value    int16 version, then a msgpack array of the struct's fields; fields are only ever added at the end
@@ -9,8 +9,8 @@
     CURRENT_ASSIGNMENT    one per member: what it may read now, and what it must still release
     STORY                 the last rebalances of the group, in a ring of slots, so that compaction keeps no more
 
-Kafka has the same but for STORY (ConsumerGroupMetadata, ...MemberMetadata, ...TargetAssignmentMember,
-...CurrentMemberAssignment). Its readers skip kinds from 1000 on.
+Kafka has the same records, except STORY (ConsumerGroupMetadata, ...MemberMetadata, ...TargetAssignmentMember,
+...CurrentMemberAssignment). Kafka's readers skip record kinds from 1000 on.
 """
 
 from __future__ import annotations
@@ -35,9 +35,10 @@ PackedEpochs = tuple[tuple[bytes, tuple[int, ...], tuple[int, ...]], ...]
 
 
 class GroupValue(msgspec.Struct, frozen=True, array_like=True):
-    """``target_epoch``: the group epoch of the target; smaller than ``epoch``: a new one is due. ``topics_digest``: of
-    the subscribed topics at that time. ``empty_since_ms``: when the last member left; -1: it has members.
-    ``rebalances``: their number, which numbers the next one."""
+    """``target_epoch``: the group epoch for which the target was computed; if it is below ``epoch``, a new target is
+    due. ``topics_digest``: digest of the subscribed topics at the last change of ``epoch``. ``empty_since_ms``: when
+    the last member left; -1 while the group has members. ``rebalances``: the number of rebalances so far, from which
+    the next rebalance gets its number."""
 
     epoch: int
     target_epoch: int = 0
@@ -65,8 +66,8 @@ class TargetValue(msgspec.Struct, frozen=True, array_like=True):
 
 
 class CurrentValue(msgspec.Struct, frozen=True, array_like=True):
-    """``epoch``: the member's; ``first_epoch``: the one at its join; ``revision``: of ``assigned``. ``assigned``: with
-    the epoch in which the member got each partition (KIP-1251)."""
+    """``epoch``: the member's epoch. ``first_epoch``: its epoch when it joined. ``revision``: the revision of
+    ``assigned``. ``assigned``: the member's partitions, each with the epoch in which the member got it (KIP-1251)."""
 
     epoch: int
     first_epoch: int
@@ -114,7 +115,7 @@ _Body = TypeVar("_Body")
 
 
 class Key(NamedTuple):
-    """``member``: the member's id; of a STORY the slot, as text; of a GROUP empty."""
+    """``member``: the member's id; in a STORY key the slot, as text; in a GROUP key empty."""
 
     kind: RecordKind
     group_id: str
@@ -131,7 +132,7 @@ def encode_key(key: Key) -> bytes:
 
 
 def decode_key(data: bytes) -> Key:
-    """The key of a group's record. CorruptLogError: damaged, or of another kind."""
+    """Decode the key of a group's record. Raises CorruptLogError if the key is damaged, or of another kind."""
     kind = kind_of(data)
     if kind not in _VALUES:
         raise CorruptLogError(f"a record of kind {kind} is not a group record")
@@ -149,7 +150,8 @@ def encode_value(value: Value) -> bytes:
 
 
 def decode_value(kind: RecordKind, data: bytes) -> Value:
-    """The value of a record of this kind. UnsupportedVersionError: written by a newer Headrace; CorruptLogError."""
+    """Decode the value of a record of this kind. Raises UnsupportedVersionError for a record of a newer Headrace, and
+    CorruptLogError."""
     version = int.from_bytes(data[:2], "big", signed=True)
     if len(data) < 2 or version < 1:
         raise CorruptLogError(f"a {kind.name} record is damaged: {len(data)} bytes hold no version")
@@ -185,7 +187,7 @@ def pack_epochs(epochs: Mapping[Part, int]) -> PackedEpochs:
 
 
 def unpack_epochs(packed: PackedEpochs) -> dict[Part, int]:
-    """CorruptLogError: the numbers of epochs and partitions differ."""
+    """Raises CorruptLogError if the numbers of epochs and of partitions differ."""
     found = {}
     for topic_id, numbers, epochs in packed:
         if len(numbers) != len(epochs):

@@ -1,4 +1,4 @@
-"""Configuration keys of groups, with underscores for dots."""
+"""Configuration keys of groups, as fields with underscores for dots."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from headrace_core.config.server_keys import SERVER
 
 
 def _with_sticky(asked: list[str]) -> tuple[str, ...]:
-    """The assignors that members may request: those configured, and "sticky" always."""
+    """The assignors that members may request: the configured ones, and always "sticky"."""
     return (*asked, *(each for each in ASSIGNORS[-1:] if each not in asked))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSettings:
-    """``group.consumer.*`` of KIP-848, and our own limits (``*_max``), which keep a member's record in one batch.
+    """``group.consumer.*`` of KIP-848, and Headrace's limits (``*_max``), which keep a member's record within one
+    batch.
 
-    ``connection_grace_ms`` (group.consumer.connection.grace.ms, ours): longest time without a connection.
-    ``assignment_interval_ms`` (KIP-1263): shortest time between two assignments of a group; a change that leaves
-    partitions without a reader does not wait for it while members times partitions are below
+    ``connection_grace_ms`` (group.consumer.connection.grace.ms, an addition to Kafka): longest time without a
+    connection. ``assignment_interval_ms`` (KIP-1263): shortest time between two assignments of a group. A change that
+    leaves partitions without a reader does not wait, while members times partitions are below
     ``assignment_at_once_max``.
     """
 

@@ -1,6 +1,6 @@
-"""The groups of a shard by their records, and the state of this process only (sessions, open stories).
+"""The groups of a shard, as their records describe them, and state that only this process has (sessions, open stories).
 
-Only ``GroupsState.apply`` changes what is in the log: replay and every decision use it.
+Only ``GroupsState.apply`` changes the state that is in the log: a replay and every decision use it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ STORIES_MAX = 20  #: Most rebalances whose history is kept for a group: slots of
 
 
 class Member:
-    """``value`` None: only its other records were found, so it is no member (``loaded`` clears them)."""
+    """``value`` None: the log had only other records of this id, so it is no member (``loaded`` removes these
+    records)."""
 
     __slots__ = ("current", "member_id", "session", "target", "value")
 
@@ -51,12 +52,12 @@ class Member:
 
 
 class Group:
-    """``owners``: the member of each partition, assigned or revoking. ``statics``: instance id -> member id.
-    ``underway``: the members that have not reached their targets.
+    """``owners``: the member that has each partition, assigned or revoking. ``statics``: instance id -> member id of
+    each static member. ``underway``: the members that have not reached their targets.
 
-    Not in the log: ``reasons`` for the due target, ``assigned_ms`` when the last one was made, ``released`` since when
-    a partition has lost its reader, ``unread_ms`` how long that was, ``vacated`` former owners of departed members'
-    partitions, ``departed`` why those left, ``story`` in progress.
+    These fields are not in the log: ``reasons`` for the next target; ``assigned_ms``, the time of the last target;
+    ``released``, since when each partition has had no reader; ``unread_ms``, for how long that was. Also: ``vacated``,
+    the former owners of departed members' partitions; ``departed``, why these members left; ``story``, the open one.
     """
 
     def __init__(self, group_id: str) -> None:
@@ -100,14 +101,14 @@ class Group:
         return [self.members[member_id] for member_id in sorted(self.underway)]
 
     def note(self, member: Member) -> None:
-        """The member has changed: update ``underway``."""
+        """Update ``underway`` after a change of the member."""
         if member.is_blank or member.current.has_arrived(member.target, self.said.target_epoch):
             self.underway.discard(member.member_id)
         else:
             self.underway.add(member.member_id)
 
     def rebalances(self) -> list[StoryValue]:
-        """Oldest first; of the one in progress, what is known."""
+        """The recorded rebalances, oldest first; the one in progress has only the fields known so far."""
         found = {story.number: story for story in self.stories.values()}
         if self.story is not None:
             found[self.story.number] = self.story
@@ -119,7 +120,7 @@ class GroupsState:
         self.groups: dict[str, Group] = {}
 
     def apply(self, key: Key, value: Value | None) -> None:
-        """Apply a record. CorruptLogError: it contradicts another one."""
+        """Apply a record. Raises CorruptLogError if the record contradicts another record."""
         group = self.groups.get(key.group_id)
         if group is None:
             if value is None:

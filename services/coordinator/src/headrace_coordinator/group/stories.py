@@ -1,7 +1,8 @@
-"""The story of each rebalance: when, why, what moved, how long each partition was unread (``groups explain``).
+"""The story of each rebalance is its recorded history: when, why, which partitions moved, and how long each was unread
+(``groups explain``).
 
-A story is written when the target is made, and again when it is complete: every member has reached its target, and each
-new reader has confirmed. One overtaken by the next rebalance has no end.
+A story is written when the target is computed, and again when the rebalance is complete: every member has reached its
+target, and each new reader has confirmed. The story of a rebalance that was overtaken by the next one has no end.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ MOVES_MAX, REASON_MAX = 200, 400
 def begin(
     turn: Turn, group: Group, before: Mapping[Part, str], after: Mapping[Part, str], names: Mapping[bytes, str]
 ) -> None:
-    """Begin the story of a new target; ``before`` and ``after``: owners of each partition. ``go_on`` writes it."""
+    """Begin the story of a new target; ``before`` and ``after`` are the owners of each partition. ``go_on`` writes
+    it."""
     _close(turn, group, ended_ms=-1)
     moved = sorted(part for part in before.keys() | after.keys() if before.get(part) != after.get(part))
     moves = tuple(
@@ -42,13 +44,13 @@ def begin(
 
 
 def taken(turn: Turn, group: Group, member: Member, owned: Parts) -> None:
-    """A member that knows its assignment has reported what it reads."""
+    """A member that knows its assignment has reported which partitions it reads."""
     for part in [part for part in group.released if part in owned and group.owners.get(part) == member.member_id]:
         group.unread_ms[part] = max(0, turn.steady_ms - group.released.pop(part))
 
 
 def go_on(turn: Turn, group: Group, *, began: bool = False) -> None:
-    """Write the story's end if it is complete, else its beginning if it just ``began``."""
+    """Write the end of the open story if the rebalance is complete, or its beginning if it just ``began``."""
     if group.story is not None and _is_over(group):
         _close(turn, group, ended_ms=turn.now_ms)
     elif group.story is not None and began:
@@ -82,7 +84,7 @@ def _write(turn: Turn, group: Group, story: StoryValue) -> None:
 
 
 def history(group: Group) -> tuple[Rebalance, ...]:
-    """The answer to ExplainGroup, oldest first."""
+    """The answer to ExplainGroup, oldest rebalance first."""
     return tuple(
         Rebalance(
             story.number,

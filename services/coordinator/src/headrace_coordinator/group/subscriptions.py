@@ -1,9 +1,9 @@
-"""Resolve members' subscriptions, names and patterns, against the existing topics.
+"""Resolve members' subscriptions (names and patterns) to existing topics.
 
 Patterns have RE2's syntax (KIP-848: SubscriptionPattern) and must match a whole name, as in Java's ``Pattern.matches``.
-RE2 takes time in proportion to the text, for any pattern, and bounded memory. Python's ``re`` can take forever
-(``(a*)*b``), so one member could stop a coordinator. Internal topics never match a pattern, as with Kafka's default
-exclude.internal.topics=true; they can be named.
+RE2 takes time in proportion to the text for any pattern, and a bounded amount of memory. Python's ``re`` can take
+forever for a pattern such as ``(a*)*b``, so one member could block a coordinator. Internal topics never match a
+pattern, as with Kafka's default exclude.internal.topics=true; members can subscribe to them by name.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ _DIGEST_MASK = (1 << 63) - 1
 
 @lru_cache(maxsize=1_000)
 def compile_pattern(regex: str) -> re2._Regexp:
-    """InvalidRegularExpressionError: RE2 does not accept it, or it is too large."""
+    """Compile a pattern. Raises InvalidRegularExpressionError if RE2 does not accept the pattern, or if it is too
+    large."""
     options = re2.Options()
     options.max_mem = PATTERN_BYTES_MAX
     options.log_errors = False
@@ -45,7 +46,7 @@ def compile_pattern(regex: str) -> re2._Regexp:
 
 
 class Topics:
-    """The cluster's topics, and subscriptions resolved against them."""
+    """The cluster's topics, and the subscriptions resolved to them."""
 
     def __init__(self) -> None:
         self.by_name: Mapping[str, Topic] | None = None
@@ -67,7 +68,7 @@ class Topics:
         self._digests.clear()
 
     def resolve(self, names: tuple[str, ...], regex: str) -> frozenset[bytes]:
-        """Ids of the existing topics of a subscription."""
+        """Ids of the existing topics in a subscription."""
         by_name = self.by_name or {}
         key = (names, regex)
         found = self._resolved.get(key)
@@ -92,7 +93,7 @@ class Topics:
         return found
 
     def specs(self, topic_ids: Iterable[bytes]) -> dict[bytes, TopicSpec]:
-        """The topics for assignors."""
+        """The topics in the form that assignors take."""
         by_name = self.by_name or {}
         found = {}
         for topic_id in topic_ids:
@@ -101,7 +102,8 @@ class Topics:
         return found
 
     def digest(self, topic_ids: Iterable[bytes]) -> int:
-        """A 63-bit digest that changes with any of these topics (as in KIP-1101); independent of their order."""
+        """A 63-bit digest that changes when any of these topics changes (as in KIP-1101); it does not depend on their
+        order."""
         return sum(self._digest(topic_id) for topic_id in topic_ids) & _DIGEST_MASK
 
     def _digest(self, topic_id: bytes) -> int:

@@ -1,15 +1,15 @@
-"""Sessions of members, and an agenda of due checks. None of it is in the log: a new owner of the shard starts with
-every member just heard from, so a change of coordinators affects no member.
+"""Sessions of members, and an agenda of checks that are due. None of this is in the log. A new owner of the shard
+assumes that every member has just sent a heartbeat, so a change of coordinators affects no member.
 
     heartbeat --------------------------> connected, silent for 0 ms
     its stream broke -------------------> disconnected: the *grace* runs, until a heartbeat ends it
     silent for the session timeout, or (a dynamic member) disconnected for longer than the grace ----> removed
 
-Where connections flap, each break within a session timeout of the one before doubles the grace, up to the session
-timeout.
+If a connection breaks repeatedly, each break within a session timeout of the previous one doubles the grace period, up
+to the session timeout.
 
-The rebalance timeout counts from the heartbeat in which the member repeats the revision that revokes: a member without
-that message reads all its partitions for its lease.
+The rebalance timeout counts from the heartbeat in which the member repeats the revision with the revocation. A member
+that has not received the revocation reads all its partitions until its session times out.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ NO_CONNECTION = -1
 
 @dataclass(slots=True)
 class Session:
-    """Times are steady milliseconds. ``connection``: the number of its latest stream. ``broken_ms``: when that broke,
-    ``grace_ms``: how long it may last. ``revoking_ms``: since when it must release something, ``knows_ms``: since when
-    it knows, ``late_ms``: when it was first heard from too late with it."""
+    """Times are in milliseconds of the steady clock. ``connection``: the number of the member's latest stream.
+    ``broken_ms``: when that stream broke. ``grace_ms``: how long the member may be without a stream. ``revoking_ms``:
+    since when the member must release partitions. ``knows_ms``: since when it knows. ``late_ms``: its first heartbeat
+    after the rebalance timeout."""
 
     last_contact_ms: int
     connection: int = NO_CONNECTION
@@ -50,14 +51,15 @@ class Session:
         self.broken_ms = self.last_break_ms = now_ms
 
     def has_to_let_go(self, now_ms: int) -> None:
-        """It must release something."""
+        """The member must release partitions from now on."""
         self.revoking_ms, self.knows_ms, self.late_ms = now_ms, None, None
 
     def has_let_go(self) -> None:
         self.revoking_ms = self.knows_ms = self.late_ms = None
 
     def note_revoking(self, *, knows: bool, rebalance_timeout_ms: int, session_timeout_ms: int) -> None:
-        """It was heard from while it must release something; ``knows``: it knows that."""
+        """The member sent a heartbeat while it must release partitions. ``knows``: the heartbeat shows that it knows
+        this."""
         assert self.revoking_ms is not None
         if knows and self.knows_ms is None:
             self.knows_ms, self.late_ms = self.last_contact_ms, None
@@ -66,30 +68,34 @@ class Session:
             self.late_ms = self.last_contact_ms
 
     def is_slow(self, now_ms: int) -> bool:
-        """Whether it failed to release something within the rebalance timeout.
+        """Whether the member failed to release partitions within the rebalance timeout.
 
-        Guard: the timeout begins when the member says that it knows (or must know: every answer of a session has said
-        so). It ends only for a member heard from after it, which can get a push at once. A silent member (cut off, or
-        reading on without a coordinator) reads everything for its lease, the session, which may be longer than this
-        timeout.
+        Guard: the timeout begins when the member reports that it knows of the revocation. It begins at the latest after
+        a session timeout, in which every answer contained the revocation. The timeout ends only for a member that sends
+        a heartbeat after it, because such a member can receive a push at once. A silent member (disconnected, or
+        reading without a coordinator) reads all its partitions until its session times out, which may take longer than
+        this timeout.
 
-        The first late heartbeat counts: ``now_ms`` is the moment of a proof (Ownership), and a member that sends more
-        often than proofs are made would always have been heard from since.
+        The first late heartbeat counts, not the last one. ``now_ms`` is the time of a proof of ownership, and a member
+        that sends heartbeats more often than proofs are made would always have sent one since.
         """
         return self.connected and self.late_ms is not None and self.late_ms <= now_ms
 
     def is_lost(self, now_ms: int) -> bool:
-        """Whether its connection has been broken for the grace. Then it reads nothing (messages.HeartbeatReply)."""
+        """Whether the member's connection has been broken for the grace period. Such a member reads no partition
+        (messages.HeartbeatReply)."""
         return self.broken_ms is not None and now_ms - self.broken_ms >= self.grace_ms
 
 
 class Ownership:
-    """Time until which the shard is proven to have been this owner's. Guard: no member is removed as of a later moment.
+    """Time up to which this coordinator is proven to have owned the shard. Guard: no member is removed for a later
+    time.
 
-    Two coordinators cannot both write, but a deposed one that does not know it can write until the next one has claimed
-    the shard; without another one, for long. A member that finds in the metadata that its coordinator was deposed
-    before its grace was over reads on (headrace.group.member), so a deposed one must not give away its partitions. The
-    proof is of a past moment, so a late append does no harm.
+    Two coordinators cannot both write. But a deposed coordinator that does not know it can write until the next one has
+    claimed the shard, which may take long if there is no other coordinator. A member may find in the metadata that its
+    coordinator was deposed before its grace period was over. It then continues to read (headrace.group.member), so a
+    deposed coordinator must not reassign its partitions. The proof is about a time in the past, so an append that
+    arrives later does no harm.
     """
 
     def __init__(self) -> None:
@@ -105,20 +111,20 @@ class Ownership:
 
 
 class SteadyClock:
-    """Derives a steady clock from a wall clock that may jump. During a jump, and during a pause of the process, no time
-    passes: no heartbeat could arrive, so no member is late."""
+    """Derives a steady clock from a wall clock that may jump. The steady clock stands still during a jump and during a
+    pause of the process. No heartbeat could arrive in that time, so no member is late."""
 
     def __init__(self) -> None:
         self._ahead_ms = 0  # wall clock minus steady clock
         self._last_ms: int | None = None
 
     def was_set(self, by_ms: int) -> None:
-        """Report a clock step found with a second clock. Guard: a step too short to be seen here would shorten a grace,
-        and a member reads until its own is over."""
+        """Report a step of the wall clock that was found with a second clock. Guard: a step that is too short to be
+        noticed here would shorten a grace period, while the member reads until the full period is over."""
         self._ahead_ms += by_ms
 
     def read(self, wall_ms: int, due_ms: int | None) -> int:
-        """Steady time; ``due_ms``: steady time at which this should have been called at the latest."""
+        """Return the steady time. ``due_ms`` is the latest steady time at which this should have been called."""
         last = self._last_ms
         now_ms = wall_ms - self._ahead_ms
         if last is not None and (now_ms < last or (due_ms is not None and now_ms > max(due_ms, last) + LATE_MS)):
@@ -135,8 +141,9 @@ Matter = tuple[str, str]  #: A group, and its member
 
 
 class Agenda:
-    """Matters to check, and when at the latest. A matter has one entry, its earliest; a check that finds it early adds
-    it again. So a heartbeat, which only delays matters, costs nothing here."""
+    """Checks that are due, each with its latest time. A matter (a member or a group to check) has one entry, its
+    earliest; a check that comes too early adds the matter again. So a heartbeat, which only delays a check, changes no
+    entry."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, Matter]] = []

@@ -1,4 +1,4 @@
-"""One decision in the making: each record is applied at once, by the same function that replays it."""
+"""A decision while it is being made: each record is applied at once, by the function that also replays it."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ DEPARTED_MAX = 64  #: Most former members of a group that are remembered, to ans
 
 
 class Turn:
-    """``now_ms``: wall clock, for records; ``steady_ms``: for timeouts (timing.SteadyClock); ``owned_ms``: the same, up
-    to the last proof of ownership (timing.Ownership), for removals."""
+    """``now_ms``: wall clock, for records. ``steady_ms``: for timeouts (timing.SteadyClock). ``owned_ms``: steady time
+    up to the last proof of ownership (timing.Ownership), for removals."""
 
     def __init__(self, state: GroupsState, now_ms: int, steady_ms: int, owned_ms: int | None = None) -> None:
         self.state = state
@@ -39,7 +39,7 @@ class Turn:
         return Decision(tuple(self.records), reply, tuple(self.pushes), is_atomic=self._bytes <= ATOMIC_BYTES_MAX)
 
     def hold(self, group: Group, member: Member, current: Current) -> None:
-        """Set the member's assignment. Partitions that it loses have no reader from now on."""
+        """Set the member's current assignment. Partitions that the member loses have no reader from now on."""
         before = member.current
         released = before.held - current.held
         self.write(
@@ -68,7 +68,7 @@ class Turn:
             )
 
     def remove(self, group: Group, member: Member, reason: RemovalReason, error: str) -> None:
-        """Remove the member: its records are deleted, its partitions free."""
+        """Remove the member: its records are deleted, and its partitions become free."""
         session = member.session
         since = self.steady_ms
         if reason in (RemovalReason.SESSION, RemovalReason.CONNECTION):
@@ -86,7 +86,7 @@ class Turn:
             )
 
     def forget(self, group: Group, member: Member) -> None:
-        """Tombstones for all records of the member."""
+        """Write tombstones for all records of the member."""
         for kind, is_there in (
             (RecordKind.CURRENT_ASSIGNMENT, member.current != Current()),
             (RecordKind.TARGET_ASSIGNMENT, bool(member.target)),
@@ -97,5 +97,6 @@ class Turn:
 
 
 def reads_nothing(member: Member, owned_ms: int) -> bool:
-    """Whether the member surely reads nothing now: it has left to return, or was disconnected for the grace."""
+    """Whether the member certainly reads no partition now, because it left to return later, or was disconnected for the
+    grace period."""
     return member.current.epoch == AWAY_EPOCH or member.session.is_lost(owned_ms)

@@ -1,1 +1,1 @@
-"""The coordinator's gRPC services: messages in, the runtime's requests out, and back."""
+"""The coordinator's gRPC services: they convert protobuf requests for the runtime, and its replies to protobuf."""

@@ -19,7 +19,7 @@ from .membership import Members
 
 class GroupsService(groups_pb2_grpc.GroupsServicer):
     def __init__(self, shards: Callable[[], Shards], members: Members) -> None:
-        """``shards``: those of this coordinator; raises while there are none: during the start."""
+        """``shards`` returns this coordinator's shards; it raises an error while there are none, during the start."""
         self._shards = shards
         self._members = members
 
@@ -103,8 +103,8 @@ class GroupsService(groups_pb2_grpc.GroupsServicer):
 async def _each(
     items: Collection[Any], ask: Callable[[Any], Awaitable[Any]], message: Callable[..., Any], key: str = "group_id"
 ) -> list[Any]:
-    """One answer for each item, all asked at once. The error of an item is in its own ``message``, which names it by
-    ``key``: the item itself, or the item's field of that name."""
+    """One answer for each item; all requests are sent at once. The error of an item is in its own ``message``, which
+    names the item by ``key``: the item itself, or its field of that name."""
 
     async def answer(item: Any) -> Any:
         try:

@@ -1,10 +1,11 @@
-"""Members and their streams: one stream, one member of one group.
+"""Group members and their streams: each stream carries one member of one group.
 
     heartbeats, leave ---> the group's shard ---> answers, in the order of the decisions
                                  `---> pushes go to the latest stream of the member
 
-A stream that ends without a Leave is a broken connection, which the group learns at once. When the shard goes to
-another coordinator, the streams of its members end with NOT_COORDINATOR, so that they need not find out by a request.
+A stream that ends without a Leave is a broken connection, which is reported to the group at once. When a shard changes
+its coordinator, the streams of its members end with NOT_COORDINATOR, so that the members need not find out by a
+request.
 """
 
 from __future__ import annotations
@@ -35,10 +36,10 @@ FindShard = Callable[[str], ShardRunner]  #: Returns the runner of a group's sha
 
 
 class Members:
-    """Every open stream; identified ones by (group, member)."""
+    """All open streams; streams with a known member are indexed by (group, member)."""
 
     def __init__(self, find_shard: FindShard, metadata_age_ms: Callable[[], float | None] = lambda: None) -> None:
-        """``metadata_age_ms``: age of the metadata that assigns the shards; None: unknown."""
+        """``metadata_age_ms`` returns the age of the metadata that assigns the shards; None if it is unknown."""
         self._find_shard = find_shard
         self.metadata_age_ms = metadata_age_ms
         self._connections = itertools.count(1)
@@ -55,14 +56,15 @@ class Members:
         await stream.run(member)
 
     def tell(self, pushes: Sequence[Push]) -> None:
-        """Push to members connected here; the others get it in the answer to their next heartbeat."""
+        """Push to the members that are connected here; other members get the news in the answer to their next
+        heartbeat."""
         for push in pushes:
             member = self._by_member.get((push.group_id, push.member_id))
             if member is not None:
                 member.tell(push.message)
 
     def shard_left(self, runner: ShardRunner) -> None:
-        """A shard no longer belongs to this coordinator."""
+        """The shard of ``runner`` no longer belongs to this coordinator."""
         for member in [each for each in self._streams if each.runner is runner]:
             member.end(
                 NotCoordinatorError(f"{runner.shard.name} moved to another coordinator; look up the coordinator again")
@@ -76,7 +78,7 @@ class Members:
         return self._find_shard(group_id)
 
     def identified(self, member: MembershipStream) -> None:
-        """A stream has identified its member; another stream of that member ends."""
+        """A stream has named its member; any other stream of that member ends."""
         assert member.who is not None
         before = self._by_member.get(member.who)
         self._by_member[member.who] = member
@@ -149,7 +151,7 @@ class MembershipStream(StreamHandler[Any]):
             self._send(messages.membership_response(message, 0))
 
     def replaced(self) -> None:
-        """The member has another stream; this one ends."""
+        """The member has opened another stream, so this one ends."""
         self._has_left = True
         self._stream.finish()
 

@@ -1,4 +1,4 @@
-"""Translate between protobuf and the groups' messages. No decisions here."""
+"""Convert between protobuf and the groups' messages. No decisions here."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ TOPIC_ID_BYTES = 16
 
 
 def heartbeat(message: Any, connection: int, host: str) -> Heartbeat:
-    """InvalidRequestError: an invalid topic id."""
+    """Raises InvalidRequestError for an invalid topic id."""
     return Heartbeat(
         message.group_id,
         message.member_id,
@@ -70,7 +70,7 @@ def leave(message: Any, connection: int) -> Leave:
 
 
 def membership_response(reply: object, correlation_id: int) -> Any:
-    """A member's answer, or a push (correlation id 0)."""
+    """The answer to a member, or a push (correlation id 0)."""
     if isinstance(reply, HeartbeatReply):
         response = groups_pb2.MembershipResponse(
             correlation_id=correlation_id,

@@ -1,1 +1,1 @@
-"""Committed offsets of groups, and their lag. Pure."""
+"""Committed offsets of groups, and the groups' lag. Pure."""

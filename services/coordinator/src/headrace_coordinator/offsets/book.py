@@ -1,4 +1,4 @@
-"""Committed offsets of a shard's groups: a function of the records alone. Pure."""
+"""The committed offsets of a shard's groups, derived from the records alone. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _NOTHING: Mapping[TopicPartition, CommittedOffset] = {}
 
 
 class OffsetBook:
-    """Group -> partition -> committed offset, and which of them open transactions may still change."""
+    """Group -> partition -> committed offset, and which of these offsets an open transaction may still change."""
 
     __slots__ = ("_by_group", "_pending")
 
@@ -21,11 +21,11 @@ class OffsetBook:
         self._pending: dict[tuple[str, TopicPartition], set[int]] = {}
 
     def of(self, group_id: str) -> Mapping[TopicPartition, CommittedOffset]:
-        """All committed offsets of a group; do not keep it, for it changes."""
+        """All committed offsets of a group. Do not keep the mapping, because it changes."""
         return self._by_group.get(group_id, _NOTHING)
 
     def group_ids(self) -> tuple[str, ...]:
-        """Groups with committed offsets."""
+        """Ids of the groups with committed offsets."""
         return tuple(self._by_group)
 
     def __iter__(self) -> Iterator[tuple[str, TopicPartition, CommittedOffset]]:
@@ -34,7 +34,7 @@ class OffsetBook:
                 yield group_id, partition, committed
 
     def apply(self, group_id: str, partition: TopicPartition, committed: CommittedOffset | None) -> None:
-        """Apply a record; None is a tombstone, perhaps of a missing entry."""
+        """Apply a record. None is a tombstone, perhaps of an entry that does not exist."""
         if committed is not None:
             self._by_group.setdefault(group_id, {})[partition] = committed
             return
@@ -50,7 +50,7 @@ class OffsetBook:
         self._pending.setdefault((group_id, partition), set()).add(producer_id)
 
     def release(self, group_id: str, partition: TopicPartition, producer_id: int) -> None:
-        """The transaction has ended, either way."""
+        """The transaction has ended, committed or aborted."""
         producers = self._pending.get((group_id, partition))
         if producers is not None:
             producers.discard(producer_id)

@@ -1,4 +1,4 @@
-"""Encode and decode offset commits as Kafka does, so that its tools read ``__consumer_offsets``. Pure.
+"""Encode and decode offset commits as Kafka does, so that Kafka's tools can read ``__consumer_offsets``. Pure.
 
 Source: OffsetCommitKey.json and OffsetCommitValue.json of Kafka's group-coordinator.
 
@@ -10,7 +10,7 @@ Source: OffsetCommitKey.json and OffsetCommitValue.json of Kafka's group-coordin
         3   offset: int64 | leader epoch: int32 | metadata: string | commit timestamp: int64         KIP-320
         4   as 3, the string compact | tagged fields: 0 = topic id, 16 bytes                         KIP-848, KIP-915
 
-Written are version 4 where the topic's id is known, as Kafka 4 does, and version 3 where it is not.
+Commits are written with version 4 if the topic's id is known, as in Kafka 4, and with version 3 otherwise.
 """
 
 from __future__ import annotations
@@ -41,10 +41,11 @@ _HEAD = struct.Struct(">hqi")
 
 
 class CommittedOffset(NamedTuple):
-    """A group's committed offset for a partition: it continues with the record at ``offset``.
+    """A group's committed offset for a partition: the group continues with the record at ``offset``.
 
-    ``leader_epoch``: of the last record before it, -1 unknown. ``commit_timestamp_ms``: the coordinator's time.
-    ``expire_timestamp_ms``: requested by a client of Kafka before 2.1; None: by the retention.
+    ``leader_epoch``: epoch of the last record before ``offset``; -1 if it is unknown. ``commit_timestamp_ms``: time of
+    the commit on the coordinator's clock. ``expire_timestamp_ms``: expiry that a client of Kafka before 2.1 requested;
+    None if the retention decides.
     """
 
     offset: int
@@ -61,7 +62,7 @@ class CommitKey(NamedTuple):
 
 
 def encode_key(group_id: str, partition: TopicPartition) -> bytes:
-    """The key of a commit. InvalidGroupIdError: the group's id is too long."""
+    """The key of a commit. Raises InvalidGroupIdError if the group's id is too long."""
     group, topic = group_id.encode(), partition.topic.encode()
     if len(group) > STRING_BYTES_MAX:
         raise InvalidGroupIdError(f"the group id has {len(group)} bytes, more than the {STRING_BYTES_MAX} of a record")
@@ -77,7 +78,8 @@ def encode_key(group_id: str, partition: TopicPartition) -> bytes:
 
 
 def encode_value(committed: CommittedOffset) -> bytes:
-    """The value of a commit: version 4 with a topic id, 3 without. The metadata fits, or the commit was refused."""
+    """The value of a commit: version 4 with a topic id, version 3 without. The metadata always fits, because longer
+    metadata was refused."""
     metadata = committed.metadata.encode()
     assert len(metadata) <= STRING_BYTES_MAX, f"metadata of {len(metadata)} bytes"
     timestamp = _INT64.pack(committed.commit_timestamp_ms)
@@ -89,7 +91,7 @@ def encode_value(committed: CommittedOffset) -> bytes:
 
 
 def decode_key(key: bytes) -> CommitKey:
-    """Inverse of encode_key, of versions 0 and 1. CorruptLogError for other bytes."""
+    """Inverse of encode_key, for versions 0 and 1. Raises CorruptLogError for other bytes."""
     kind = kind_of(key)
     assert kind in (RecordKind.OLD_OFFSET_COMMIT, RecordKind.OFFSET_COMMIT), f"kind {kind} is no offset commit"
     found = _plain_key(key)
@@ -104,7 +106,8 @@ def decode_key(key: bytes) -> CommitKey:
 
 
 def decode_value(value: bytes) -> CommittedOffset:
-    """Inverse of encode_value, of versions 0 to 4. CorruptLogError; UnsupportedVersionError: by a newer Kafka."""
+    """Inverse of encode_value, for versions 0 to 4. Raises CorruptLogError, and UnsupportedVersionError for a value of
+    a newer Kafka."""
     found = _plain_value(value)
     if found is not None:
         return found
@@ -144,7 +147,7 @@ def _plain_key(key: bytes) -> CommitKey | None:
 
 
 def _plain_value(value: bytes) -> CommittedOffset | None:
-    """Version 3, and version 4 with a topic id and less than 127 bytes of metadata."""
+    """Decode version 3, and version 4 with a topic id and less than 127 bytes of metadata; None for any other value."""
     size = len(value)
     if size < 24:
         return None

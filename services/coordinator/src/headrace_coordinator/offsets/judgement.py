@@ -1,7 +1,7 @@
-"""Evaluate a consumer's health as Burrow does, without thresholds: by its last commits. Pure.
+"""Evaluate a consumer's health as Burrow does: from its last commits, without thresholds. Pure.
 
-Source: Burrow's wiki, "Consumer Lag Evaluation Rules", and its evaluator. The window holds the last ten commits of a
-partition, each with its lag at that time. The first rule that applies decides:
+Sources: Burrow's wiki page "Consumer Lag Evaluation Rules", and its evaluator. The window holds the last ten commits of
+a partition, each with its lag at that time. The first rule in this list that applies decides:
 
     0  the lag is zero now                                                                   OK
     1  the time since the last commit exceeds what the window covers, and there have been
@@ -12,11 +12,12 @@ partition, each with its lag at that time. The first rule that applies decides:
     5  the lag did not shrink at any commit (the offset moved on)                            WARN
     6  else                                                                                  OK
 
-Differences from Burrow: its rule 1 needs recent *samples* of the log's end above the offset; we know how long the first
-unread record has been waiting. Burrow does not judge a window that is not full, unless configured to. A new owner of a
-shard has half-empty ones (the log was compacted), so those are judged, but rule 1 needs a silence of at least
-``SILENCE_MS``, and rules 3 to 5 two commits. Commits in quick succession (after each batch) share a place; otherwise
-ten of them would cover no time, and each pause would be a STOP (Burrow's ``min-distance``).
+There are three differences from Burrow. Burrow's rule 1 needs recent *samples* of the log's end above the offset;
+Headrace knows how long the first unread record has been waiting. Burrow does not judge a window that is not full,
+unless it is configured to. A new owner of a shard has half-empty windows, because the log was compacted, so these are
+judged. Rule 1 then needs a silence of at least ``SILENCE_MS``, and rules 3 to 5 need two commits. Commits in quick
+succession (after each batch) share an entry of the window. Otherwise ten of them would cover almost no time, and each
+pause would be a STOP (Burrow's ``min-distance``).
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ SILENCE_MS = 60_000  #: A window that is not full is taken to cover at least thi
 
 
 class Commit(NamedTuple):
-    """A place of the window. ``lag`` None: the high watermark was unknown (commits read from the log)."""
+    """An entry of the window. ``lag`` is None if the high watermark was unknown (for commits read from the log)."""
 
     offset: int
     timestamp_ms: int
@@ -61,11 +62,12 @@ class CommitWindow:
 
     @property
     def complete(self) -> float:
-        """The filled part of the window, 0 to 1."""
+        """The filled fraction of the window, 0 to 1."""
         return len(self._fields) / (3 * WINDOW_COMMITS)
 
     def note(self, commit: Commit) -> None:
-        """Add a commit. Of several within COMMITS_APART_MS the newest counts, but a step back is always kept."""
+        """Add a commit. Of several commits within COMMITS_APART_MS the newest is kept, but a step back is always
+        kept."""
         fields = self._fields
         if len(fields) > 3:
             before_offset, before_ms, _, last_offset = fields[-6:-2]
@@ -78,7 +80,8 @@ class CommitWindow:
 
 
 def judge(window: CommitWindow, *, lag: int, waiting: Waiting, now_ms: int) -> LagStatus:
-    """Judge a partition. ``lag`` is the present one, ``waiting`` that of the first unread record."""
+    """Judge a partition. ``lag`` is the current lag; ``waiting`` says how long the first unread record has been
+    waiting."""
     commits = window.commits
     if lag <= 0 or not commits:
         return LagStatus.OK
@@ -105,7 +108,7 @@ def _has_stopped(commits: tuple[Commit, ...], waiting: Waiting, now_ms: int) -> 
 
 
 def worst(statuses: list[LagStatus]) -> LagStatus:
-    """A group's judgement: ERR when any partition has an error, else WARN when one has, else OK."""
+    """The status of a group: ERR if any partition has an error, else WARN if any has a warning, else OK."""
     if any(status.is_error for status in statuses):
         return LagStatus.ERR
     return LagStatus.WARN if LagStatus.WARN in statuses else LagStatus.OK

@@ -1,8 +1,8 @@
-"""Lag of groups: in records, in time, and its judgement. Pure.
+"""The lag of groups: in records, in time, and as a status. Pure.
 
-None of this is in the log: high watermarks come from the leaders (``seen``), commits from requests and from replay. A
-new owner of a shard knows each lag in records with the first sample. In time it knows lower bounds until it has watched
-for as long as the lag is.
+None of this is in the log. High watermarks come from the leaders (``seen``), commits from requests and from the replay.
+A new owner of a shard knows each lag in records after the first sample. It knows only lower bounds of the lag in time
+until it has watched for as long as the lag is.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .watermarks import WatermarkHistory
 
 
 class LagBook:
-    """The lags of all groups of a shard. Watermarks are kept once for each partition."""
+    """The lags of all groups of a shard. The watermarks of a partition are kept once for all groups."""
 
     __slots__ = ("_histories", "_readers", "_windows")
 
@@ -28,11 +28,11 @@ class LagBook:
         self._readers: dict[TopicPartition, int] = {}  # number of groups with a window of it
 
     def watched(self) -> tuple[TopicPartition, ...]:
-        """Partitions with a committed offset, whose high watermarks are needed."""
+        """Partitions with a committed offset, for which high watermarks are needed."""
         return tuple(self._readers)
 
     def seen(self, ends: Iterable[PartitionEnd], now_ms: int) -> None:
-        """Set the leaders' high watermarks; partitions without a reader are ignored."""
+        """Set the leaders' high watermarks; partitions that no group reads are ignored."""
         for end in ends:
             partition = TopicPartition(end.topic, end.partition)
             if partition in self._readers:
@@ -40,7 +40,7 @@ class LagBook:
                 history.sample(now_ms, end.high_watermark, end.log_start)
 
     def committed(self, group_id: str, partition: TopicPartition, committed: CommittedOffset) -> None:
-        """A group has committed an offset, now or (by replay) some time ago."""
+        """A group has committed an offset, now or (in a replay) some time ago."""
         windows = self._windows.setdefault(group_id, {})
         window = windows.get(partition)
         if window is None:
@@ -52,7 +52,7 @@ class LagBook:
         window.note(Commit(committed.offset, committed.commit_timestamp_ms, lag))
 
     def forgotten(self, group_id: str, partition: TopicPartition) -> None:
-        """The group has no offset of the partition any more."""
+        """The group has no committed offset of the partition any more."""
         windows = self._windows.get(group_id, {})
         if windows.pop(partition, None) is None:
             return

@@ -1,10 +1,10 @@
 """Decisions about committed offsets: commit, fetch, delete, expire. Pure.
 
-Decide, then apply: each function makes the records first, refuses before any change, and applies the values that the
-records hold, as ``replay`` does.
+Each decision first makes the records, and refuses a request before any change. Then it applies the values in the
+records, as ``replay`` does.
 
-A decision that exceeds a batch is refused before it is applied (INVALID_COMMIT_OFFSET_SIZE); refused by the leader it
-would cost the shard its state machine, and again at each retry.
+A decision that exceeds a batch is refused before it is applied (INVALID_COMMIT_OFFSET_SIZE). A refusal by the
+partition's leader would make the shard drop its state machine, again at each retry.
 """
 
 from __future__ import annotations
@@ -65,7 +65,8 @@ _ABSENT = CommittedOffset(NO_OFFSET)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetSettings:
-    """``offset.metadata.max.bytes``, and the size of a commit in a batch: below max.message.bytes of the topic."""
+    """``offset.metadata.max.bytes``, and the largest size of a commit in a batch, which is below max.message.bytes of
+    the topic."""
 
     metadata_bytes_max: int = from_key(SERVER, "offset.metadata.max.bytes")
     commit_bytes_max: int = 1_000_000
@@ -73,7 +74,7 @@ class OffsetSettings:
 
 
 class OffsetsLogic:
-    """The offsets of one shard. ``groups`` is only queried for members and subscriptions."""
+    """The committed offsets of one shard. ``groups`` is only asked for members and subscriptions."""
 
     __slots__ = ("_doomed", "_groups", "_settings", "_sweep", "_topics", "book", "lags")
 
@@ -87,7 +88,8 @@ class OffsetsLogic:
         self.lags = LagBook()
 
     def replay(self, key: bytes, value: bytes | None) -> None:
-        """Apply a record of the log. CorruptLogError, UnsupportedVersionError: the shard must not serve without it."""
+        """Apply a record of the log. Raises CorruptLogError and UnsupportedVersionError, after which the shard must not
+        serve."""
         group_id, partition = decode_key(key)
         self._apply(group_id, partition, None if value is None else decode_value(value))
 
@@ -99,8 +101,8 @@ class OffsetsLogic:
             self.lags.committed(group_id, partition, committed)
 
     def commit(self, request: CommitOffsets, now_ms: int) -> Decision:
-        """Kafka's OffsetCommit. Refused as a whole: InvalidGroupIdError, GroupIdNotFoundError, the errors of
-        check_commit, InvalidCommitOffsetSizeError."""
+        """Kafka's OffsetCommit. Raises the errors that refuse the whole request: InvalidGroupIdError,
+        GroupIdNotFoundError, the errors of check_commit, InvalidCommitOffsetSizeError."""
         self._check_committer(request)
         results = []
         accepted: list[tuple[TopicPartition, CommittedOffset]] = []
@@ -134,7 +136,7 @@ class OffsetsLogic:
             )
 
     def _refused(self, offset: OffsetToCommit) -> HeadraceError | None:
-        """The error of one partition of a commit."""
+        """The error of one partition in a commit; None if it can be committed."""
         where = f"{offset.topic}-{offset.partition}"
         try:
             check_topic_name(offset.topic)
@@ -155,7 +157,7 @@ class OffsetsLogic:
         return self._unknown(offset) if self._topics is not None else None
 
     def _unknown(self, offset: OffsetToCommit) -> HeadraceError | None:
-        """The retriable error of an unknown partition: the committer may have newer metadata than this coordinator."""
+        """The retriable error for an unknown partition: the client may have newer metadata than this coordinator."""
         assert self._topics is not None
         if offset.topic in SHARD_TOPICS:
             return None  # groups do not learn of internal topics, but any consumer may read them
@@ -182,7 +184,8 @@ class OffsetsLogic:
             )
 
     def fetch(self, request: FetchOffsets, now_ms: int) -> Decision:
-        """Kafka's OffsetFetch; a group without offsets has no commits. Raises the errors of check_fetch."""
+        """Kafka's OffsetFetch; a group without offsets gets "no offset" for each partition. Raises the errors of
+        check_fetch."""
         _check_group_id(request.group_id)
         epoch = _epoch(request)
         if self._groups.exists(request.group_id):
@@ -234,7 +237,7 @@ class OffsetsLogic:
         )
 
     def delete(self, request: DeleteOffsets) -> Decision:
-        """Kafka's OffsetDelete. GroupIdNotFoundError; topics that members subscribe to keep their offsets."""
+        """Kafka's OffsetDelete. Raises GroupIdNotFoundError; topics that members subscribe to keep their offsets."""
         _check_group_id(request.group_id)
         self._check_known(request.group_id)
         offsets = self.book.of(request.group_id)
@@ -253,21 +256,22 @@ class OffsetsLogic:
         return Decision(records, OffsetsDeleted(tuple(results)), is_atomic=False)
 
     def remove(self, offsets: Iterable[tuple[str, TopicPartition]]) -> tuple[ShardRecord, ...]:
-        """Tombstones for these, applied."""
+        """Tombstones for these offsets; they are already applied."""
         gone = tuple(offsets)
         for group_id, partition in gone:
             self._apply(group_id, partition, None)
         return tuple(ShardRecord(encode_key(group_id, partition), None) for group_id, partition in gone)
 
     def remove_group(self, group_id: str) -> tuple[ShardRecord, ...]:
-        """Tombstones for all offsets of the group, applied."""
+        """Tombstones for all offsets of the group; they are already applied."""
         return self.remove([(group_id, partition) for partition in self.book.of(group_id)])
 
     def topics_changed(self, request: TopicsChanged) -> None:
-        """Mark the offsets of topics removed since the last call: the next ticks delete them.
+        """Mark the offsets of topics that were removed since the last call, so that the next ticks delete them.
 
-        Only a seen removal counts: an offset may be of a topic that this coordinator does not know yet. Topics removed
-        while the shard had no owner are told apart by topic id, and their offsets expire.
+        Only a removal that this coordinator has seen counts, because an offset may belong to a topic that it does not
+        know yet. Topics that were removed while the shard had no owner are recognized by topic id, and their offsets
+        expire.
         """
         before, self._topics = self._topics or {}, request.topics
         gone = {
@@ -287,21 +291,22 @@ class OffsetsLogic:
         self._sweep.start(now_ms)
 
     def check_clock(self, now_ms: int) -> None:
-        """Set the time: the clock may be set back between two ticks."""
+        """Check the clock, which may have been set back since the last tick."""
         self._sweep.check_clock(now_ms)
 
     def next_due_ms(self) -> int | None:
         return 0 if self._doomed else self._sweep.next_due_ms()
 
     def tick(self, now_ms: int) -> tuple[tuple[ShardRecord, ...], tuple[str, ...]]:
-        """Tombstones of marked or expired offsets, applied, some at a time; and the empty groups without offsets."""
+        """Tombstones of marked or expired offsets, already applied, some in each call; and the empty groups without
+        offsets."""
         if self._doomed:
             return self.remove(self._next_doomed()), ()
         expired = self._sweep.tick(now_ms, self.book, self._groups)
         return self.remove(expired.offsets), expired.groups
 
     def _next_doomed(self) -> list[tuple[str, TopicPartition]]:
-        """The next few, without those that belong to a new topic of the same name by now."""
+        """The next marked offsets, without those that now belong to a new topic of the same name."""
         doomed: dict[tuple[str, TopicPartition], None] = {}
         while self._doomed and len(doomed) < REMOVALS_PER_TICK:
             group_id, partition, topic_id = self._doomed.popleft()
@@ -325,7 +330,7 @@ class OffsetsLogic:
 
 
 def _epoch(request: CommitOffsets | FetchOffsets) -> int:
-    """The member's epoch, or -1 for a non-member, which says "" and 0 on the wire; no member has epoch 0."""
+    """The member's epoch; -1 for a non-member, which sends "" and 0 (no member has epoch 0)."""
     return NO_EPOCH if not request.member_id and request.member_epoch == 0 else request.member_epoch
 
 

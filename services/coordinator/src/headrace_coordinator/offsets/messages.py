@@ -1,6 +1,6 @@
-"""Requests and replies about committed offsets. Frozen values; the handlers build them from protobuf.
+"""Requests and replies about committed offsets. All are frozen values; the handlers build them from protobuf.
 
-A request that is refused as a whole raises; the ``error`` of a result concerns one partition.
+A request that is refused as a whole raises an error; the ``error`` of a result concerns one partition.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ NO_OFFSET = -1  #: The offset in Kafka's answer for a partition without a commit
 
 
 class OffsetToCommit(NamedTuple):
-    """One partition of a commit. ``topic_id``: of the topic that was read, if known (KIP-516)."""
+    """One partition of a commit. ``topic_id``: id of the topic that was read, if it is known (KIP-516)."""
 
     topic: str
     partition: int
@@ -28,7 +28,8 @@ class OffsetToCommit(NamedTuple):
 
 
 class CommitOffsets(NamedTuple):
-    """Kafka's OffsetCommit. ``member_epoch`` -1 without a member id: an admin, or a consumer that assigns itself."""
+    """Kafka's OffsetCommit. ``member_epoch`` is -1, without a member id, for an admin or for a consumer that assigns
+    partitions to itself."""
 
     group_id: str
     offsets: tuple[OffsetToCommit, ...]
@@ -38,7 +39,7 @@ class CommitOffsets(NamedTuple):
 
 
 class PartitionResult(NamedTuple):
-    """Result for one partition."""
+    """Result of a request for one partition."""
 
     topic: str
     partition: int
@@ -46,13 +47,13 @@ class PartitionResult(NamedTuple):
 
 
 class OffsetsCommitted(NamedTuple):
-    """The reply to CommitOffsets, in the request's order."""
+    """The reply to CommitOffsets; results are in the request's order."""
 
     results: tuple[PartitionResult, ...]
 
 
 class OffsetToFetch(NamedTuple):
-    """A partition whose offset is wanted; one committed under another topic id counts as none."""
+    """A partition whose offset is wanted; an offset that was committed under another topic id counts as no offset."""
 
     topic: str
     partition: int
@@ -60,8 +61,8 @@ class OffsetToFetch(NamedTuple):
 
 
 class FetchOffsets(NamedTuple):
-    """Kafka's OffsetFetch. ``partitions`` None: all committed ones. ``require_stable`` (KIP-447): a partition whose
-    offset an open transaction may still change gets UNSTABLE_OFFSET_COMMIT."""
+    """Kafka's OffsetFetch. ``partitions`` None: fetch all committed offsets. ``require_stable`` (KIP-447): a partition
+    whose offset an open transaction may still change gets UNSTABLE_OFFSET_COMMIT."""
 
     group_id: str
     partitions: tuple[OffsetToFetch, ...] | None = None
@@ -71,7 +72,7 @@ class FetchOffsets(NamedTuple):
 
 
 class FetchedOffset(NamedTuple):
-    """``offset`` NO_OFFSET: no commit."""
+    """``offset`` NO_OFFSET: no offset is committed."""
 
     topic: str
     partition: int
@@ -84,7 +85,7 @@ class FetchedOffset(NamedTuple):
 
 
 class OffsetsFetched(NamedTuple):
-    """The reply to FetchOffsets, in the request's order; for all, by topic and partition."""
+    """The reply to FetchOffsets, in the request's order; for all offsets, by topic and partition."""
 
     offsets: tuple[FetchedOffset, ...]
 
@@ -97,19 +98,19 @@ class DeleteOffsets(NamedTuple):
 
 
 class OffsetsDeleted(NamedTuple):
-    """The reply to DeleteOffsets, in the request's order; missing ones count as deleted."""
+    """The reply to DeleteOffsets, in the request's order; an offset that does not exist counts as deleted."""
 
     results: tuple[PartitionResult, ...]
 
 
 class DeleteGroup(NamedTuple):
-    """Delete a group and its offsets, if it has no members. The reply is None."""
+    """Delete a group and its offsets, if the group has no members. The reply is None."""
 
     group_id: str
 
 
 class PartitionEnd(NamedTuple):
-    """A partition's log start and high watermark."""
+    """The log start and the high watermark of a partition."""
 
     topic: str
     partition: int
@@ -118,20 +119,20 @@ class PartitionEnd(NamedTuple):
 
 
 class WatermarksSeen(NamedTuple):
-    """The leaders' present high watermarks; nothing is recorded, the reply is None."""
+    """The current high watermarks from the leaders; no record is written, and the reply is None."""
 
     ends: tuple[PartitionEnd, ...]
 
 
 class DescribeLag(NamedTuple):
-    """A group's lag; GroupIdNotFoundError. The reply is a GroupLag."""
+    """Asks for a group's lag; fails with GroupIdNotFoundError. The reply is a GroupLag."""
 
     group_id: str
 
 
 class LagStatus(enum.Enum):
-    """How a partition or a group does, by Burrow's rules. A group has OK, WARN or ERR. A partition has OK, WARN, STOP,
-    STALL or REWIND; one partition with STOP, STALL or REWIND gives its group ERR."""
+    """The state of a partition or a group, by Burrow's rules. A group has OK, WARN or ERR. A partition has OK, WARN,
+    STOP, STALL or REWIND. If any partition has STOP, STALL or REWIND, its group has ERR."""
 
     OK = "OK"
     WARN = "WARN"  #: WARN: the consumer commits offsets, but its lag grows.
@@ -146,11 +147,12 @@ class LagStatus(enum.Enum):
 
 
 class PartitionLag(NamedTuple):
-    """A partition of a group. None: unknown yet, without a high watermark.
+    """The lag of a group in one partition. Fields are None while they are unknown, before the first high watermark.
 
-    ``lag``: offsets between the committed one and the high watermark. ``lag_ms``: how long the first unread record has
-    been waiting; with ``lag_ms_is_at_least`` it has waited longer than this coordinator has watched. ``records_lost``:
-    offsets that were deleted before they were read. ``complete``: the filled part of the window of commits, 0 to 1.
+    ``lag``: offsets between the committed offset and the high watermark. ``lag_ms``: how long the first unread record
+    has been waiting. With ``lag_ms_is_at_least`` it has waited longer than this coordinator has watched.
+    ``records_lost``: offsets that were deleted before they were read. ``complete``: the filled fraction of the window
+    of commits, 0 to 1.
     """
 
     topic: str
@@ -166,7 +168,7 @@ class PartitionLag(NamedTuple):
 
 
 class GroupLag(NamedTuple):
-    """A group's partitions, by topic and number; the sum of their lags; the worst of their judgements."""
+    """A group's partitions by topic and number, the sum of their lags, and the worst of their states."""
 
     group_id: str
     status: LagStatus

@@ -1,13 +1,13 @@
-"""Expire offsets of groups without members (KIP-211). Pure.
+"""Expiry of the offsets of groups without members (KIP-211). Pure.
 
-An offset expires ``offsets.retention.minutes`` after the later of its commit and its group's becoming empty; one with
-an old client's own expiry, at that time. Never while the group has members, and never while a transaction may still
-change it. An empty group is removed with its last offset.
+An offset expires ``offsets.retention.minutes`` after its commit, or after its group became empty, whichever is later.
+An offset with an old client's own expiry time expires at that time. An offset never expires while its group has
+members, nor while a transaction may still change it. An empty group is removed together with its last offset.
 
-The clock may jump. Ages are wall time between two processes (the coordinator that wrote the commit, and this one), so a
-leap forward makes everything look old. So a check that comes much too late, by this coordinator's own clock, removes
-nothing, and only counts as the last one. A clock that is wrong for less than ``offsets.retention.check.interval.ms``,
-or a paused coordinator, removes no offset.
+The wall clock may jump. Ages are wall-clock differences between two processes: the coordinator that wrote the commit,
+and this one. So a jump forward makes all offsets look old. So a check that comes much too late, by this coordinator's
+own clock, removes no offset, and only counts as the last check. A clock that is wrong for less than
+``offsets.retention.check.interval.ms``, or a paused coordinator, therefore removes no offset.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ REMOVALS_PER_TICK = 2_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionSettings:
-    """When offsets expire, and how often that is checked."""
+    """The settings of offset retention: when offsets expire, and how often that is checked."""
 
     retention_ms: int = from_key(SERVER, "offsets.retention.minutes", lambda minutes: minutes * 60_000)
     check_interval_ms: int = from_key(SERVER, "offsets.retention.check.interval.ms")
@@ -38,14 +38,14 @@ class RetentionSettings:
 
 @dataclass(frozen=True, slots=True)
 class Expired:
-    """Result of a tick: offsets to remove, and empty groups without further ones."""
+    """Result of a tick: offsets to remove, and empty groups that have no further offsets."""
 
     offsets: tuple[tuple[str, TopicPartition], ...] = ()
     groups: tuple[str, ...] = ()
 
 
 class RetentionSweep:
-    """Checks all groups at intervals, a piece at each tick. It only decides; the caller applies."""
+    """Checks all groups at intervals, some groups in each tick. It only decides; the caller applies the decision."""
 
     __slots__ = ("_checked_ms", "_settings", "_todo")
 
@@ -55,13 +55,13 @@ class RetentionSweep:
         self._todo: deque[str] = deque()
 
     def start(self, now_ms: int) -> None:
-        """The shard is loaded: the first check is one interval from now."""
+        """The shard is loaded; the first check runs one interval from now."""
         self._checked_ms = now_ms
         self._todo.clear()
 
     def check_clock(self, now_ms: int) -> None:
-        """Set the time ``now_ms``. Before the last check, the clock was set back, and the next check would be late: it
-        is one interval from now."""
+        """Set the current time, ``now_ms``. If it is before the last check, the clock was set back, and the next check
+        would be late. It is then scheduled one interval from now."""
         if self._checked_ms is not None and now_ms < self._checked_ms:
             self.start(now_ms)
 
@@ -71,7 +71,7 @@ class RetentionSweep:
         return self._checked_ms if self._todo else self._checked_ms + self._settings.check_interval_ms
 
     def tick(self, now_ms: int, book: OffsetBook, groups: GroupStateMachine) -> Expired:
-        """The offsets to remove now, or the next piece of them."""
+        """The next offsets to remove in the current check."""
         interval_ms = self._settings.check_interval_ms
         self.check_clock(now_ms)
         if self._checked_ms is None:

@@ -1,7 +1,7 @@
-"""History of a partition's high watermark, in bounded memory. Pure.
+"""The history of a partition's high watermark, in bounded memory. Pure.
 
-The leaders' high watermarks are sampled at intervals. Between two samples the log counts as growing evenly, which turns
-a lag in records into a lag in seconds (as Burrow's and Lightbend's lag exporters do)::
+The leaders' high watermarks are sampled at intervals. Between two samples the log is assumed to grow evenly, which
+turns a lag in records into a lag in seconds (as in Burrow's and Lightbend's lag exporters)::
 
     offset                       . (t3, 900)
       |                     .
@@ -9,8 +9,8 @@ a lag in records into a lag in seconds (as Burrow's and Lightbend's lag exporter
       |   . . . (t1, 400)                       a log at rest is kept as the two ends of its rest
       +------------------------------- time
 
-When the memory is full every other sample of its older half is dropped. So its size is fixed (2 KiB), it reaches back
-to the first sample, and older times are coarser.
+When the memory is full, every second sample of its older half is dropped. So the size is fixed (2 KiB), the history
+reaches back to the first sample, and older times are coarser.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ SAMPLES_MAX = 128
 
 
 class Waiting(NamedTuple):
-    """How long the record at an offset has been there: ``at_least`` when it came before the first sample."""
+    """How long the record at an offset has been in the log. ``at_least``: the record is older than the first sample."""
 
     waited_ms: int
     at_least: bool
 
 
 class WatermarkHistory:
-    """The high watermarks of one partition over time. Times are the coordinator's wall clock, in milliseconds."""
+    """The high watermarks of one partition over time. Times are in milliseconds of the coordinator's wall clock."""
 
     __slots__ = ("_offsets", "_times_ms", "log_start")
 
@@ -41,18 +41,18 @@ class WatermarkHistory:
 
     @property
     def high_watermark(self) -> int | None:
-        """The newest one, or None before the first sample."""
+        """The newest high watermark; None before the first sample."""
         return self._offsets[-1] if self._offsets else None
 
     def __len__(self) -> int:
         return len(self._offsets)
 
     def sample(self, now_ms: int, high_watermark: int, log_start: int = 0) -> None:
-        """Add a leader's present high watermark.
+        """Add a leader's current high watermark.
 
-        A smaller one than before means an unclean election, or a new leader that has no acknowledgements yet: samples
-        above it are dropped. After a clock set back the whole history is dropped, so that reported durations really
-        passed.
+        A high watermark below the previous one means an unclean election, or a new leader without acknowledgements so
+        far. The samples above it are dropped. After the clock was set back, the whole history is dropped, so that no
+        reported duration is longer than the real one.
         """
         times, offsets = self._times_ms, self._offsets
         self.log_start = log_start
@@ -72,7 +72,7 @@ class WatermarkHistory:
             del times[1:half:2], offsets[1:half:2]
 
     def waiting(self, offset: int, now_ms: int) -> Waiting:
-        """How long the record at ``offset`` has been in the log; zero when it is not there yet."""
+        """How long the record at ``offset`` has been in the log; zero if it is not there yet."""
         after = bisect_right(self._offsets, offset)  # the first sample in which the record was there
         if after == len(self._offsets):
             return Waiting(0, False)

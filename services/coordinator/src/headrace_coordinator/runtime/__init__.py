@@ -1,1 +1,1 @@
-"""Runtime of shards: claim, replay, serve, append; their assignment; waiting requests. ``shard`` is pure."""
+"""The runtime of shards: claim, replay, serve and append; assignment of shards; waiting requests. ``shard`` is pure."""

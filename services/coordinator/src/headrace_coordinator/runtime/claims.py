@@ -1,10 +1,10 @@
-"""The claim: the record by which a coordinator takes a shard over. Pure.
+"""The claim: the record with which a coordinator takes over a shard. Pure.
 
     key      int16 1000                                       one key, so compaction keeps the last claim only
     value    int16 version, msgpack [shard_epoch, coordinator_id, coordinator_epoch]
 
-Its append is the first under the new epoch: from then on the partition's leader refuses every smaller one. So the log
-before it is all that former owners will ever have written, and a replay up to it is complete. The fields are for people
+It is the first append under the new epoch. From then on the partition's leader refuses appends with a lower epoch. So
+former owners can add no records before the claim, and a replay up to the claim is complete. The fields are for people
 who read the log; the epoch that counts is in the batch's header (base_sequence).
 """
 
@@ -21,7 +21,7 @@ _VERSION = 0
 
 
 class Claim(msgspec.Struct, frozen=True, array_like=True):
-    """Owner of the shard, and its epoch."""
+    """The owner of a shard, and its epoch."""
 
     shard_epoch: int
     coordinator_id: int
@@ -37,7 +37,8 @@ def is_claim(key: bytes) -> bool:
 
 
 def decode_claim(value: bytes) -> Claim:
-    """CorruptLogError: an invalid claim. Later versions only add fields at the end, which are skipped."""
+    """Raises CorruptLogError for an invalid claim. Later versions only add fields at the end, which this decoder
+    skips."""
     try:
         return msgspec.msgpack.decode(value[2:], type=Claim)
     except msgspec.MsgspecError as error:

@@ -1,10 +1,11 @@
-"""A shard in the event loop: carries out ``Shard.ready``, and reports the results.
+"""Runs a shard in the event loop: carries out the actions of ``Shard.ready``, and reports their results.
 
-Everything happens in one loop. Requests within one turn of it are decided at once and share an append: ``ready`` is
-called when the turn is over.
+All of it runs in one event loop. Requests that arrive in one event loop pass are decided at once and share an append:
+``ready`` is called at the end of the pass.
 
-Under back-pressure clients are refused, the coordinator's own news never (``Shard.ask`` without a ticket): a client
-repeats a refused request, but lost news would leave partitions unread until the shard's next load.
+Under back-pressure clients' requests are refused, but never the coordinator's internal updates (``Shard.ask`` without a
+ticket). A client repeats a refused request; a lost update would leave partitions unread until the shard is loaded
+again.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ Take = Callable[[Sequence[tuple[bytes, bytes | None, int]]], None]
 
 
 class ShardPartition(Protocol):
-    """The shard's log (transport/shard_log.py)."""
+    """The partition that stores the shard's log (transport/shard_log.py)."""
 
     async def append(self, batches: Sequence[Sequence[ShardRecord]], expected_end: int) -> int: ...
 
@@ -40,7 +41,7 @@ class ShardPartition(Protocol):
 
 
 class ShardRunner:
-    """A shard owned by this coordinator, from ``start`` to ``close``."""
+    """A shard that this coordinator owns, from ``start`` to ``close``."""
 
     def __init__(
         self,
@@ -54,11 +55,12 @@ class ShardRunner:
         is_ours: Callable[[ShardRunner], Awaitable[bool]] | None = None,
         is_believed: Callable[[], bool] = lambda: True,
     ) -> None:
-        """``replays`` bounds how many shards replay at once. ``tell`` receives pushes. ``became`` receives each change
-        of state before a request is served in it. ``is_ours`` returns whether this coordinator owned the shard under
-        its epoch at the time of the call, and waits until that is certain; None: the state machine never asks.
-        ``is_believed``: whether the controllers may still consider this coordinator alive. While they may not, the
-        shard may have a successor, and every answer is fenced (Shard.ask): members keep reading until there is one."""
+        """``replays`` limits how many shards replay at the same time. ``tell`` receives pushes. ``became`` is called at
+        each change of the shard's state, before any request is served in the new state. ``is_ours`` returns whether
+        this coordinator owned the shard under its epoch at the time of the call, and waits until that is certain. None:
+        the state machine never asks for a proof. ``is_believed`` returns whether the controllers may still consider
+        this coordinator alive. If they do not, another coordinator may own the shard, so every answer is fenced
+        (Shard.ask). Members keep reading until the shard has a new owner."""
         self.shard = shard
         self._log = log
         self._clock = clock
@@ -83,14 +85,15 @@ class ShardRunner:
 
     @property
     def state_machine(self) -> StateMachine | None:
-        """Read only, while it serves."""
+        """The state machine, to be read only, while the shard serves; else None."""
         return self.shard.state_machine
 
     def start(self) -> None:
         self._schedule()
 
     async def ask(self, request: object) -> Any:
-        """The reply, once all that it depends on is committed. Raises the request's refusal."""
+        """Send a request to the shard; returns the reply when every record that it depends on is committed. Raises the
+        error that refuses the request."""
         reply: asyncio.Future[Any] = self._loop.create_future()
 
         def done(outcome: object) -> None:
@@ -105,13 +108,13 @@ class ShardRunner:
         return await reply
 
     def put(self, request: object, done: Done | None = None) -> None:
-        """``ask``, but calls ``done`` with the reply or the HeadraceError, in one order with pushes. None: no
+        """Like ``ask``, but calls ``done`` with the reply or the HeadraceError, in one order with pushes. None: no
         caller."""
         self.shard.ask(done, request, self._now_ms(), is_fenced=not self._is_believed())
         self._schedule()
 
     async def close(self) -> None:
-        """Stop, because another coordinator owns the shard, or this one stops. All waiting requests fail."""
+        """Stop, because another coordinator owns the shard, or this coordinator stops. All waiting requests fail."""
         self.shard.resign()
         self._turn()
         self._closed = True
@@ -122,7 +125,7 @@ class ShardRunner:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _now_ms(self) -> int:
-        """The wall clock for the state machine, which first receives a ClockSet when the clock was set."""
+        """The wall clock for the state machine. If the clock was set, the state machine first receives a ClockSet."""
         wall_ms, ahead_ms = _looked_at_once(self._clock)
         step_ms, self._wall_ahead_ms = round(ahead_ms - self._wall_ahead_ms), ahead_ms
         if abs(step_ms) > CLOCK_STEP_MS:
@@ -222,8 +225,8 @@ class ShardRunner:
         self._schedule()
 
     async def _tick_as_owner(self, is_ours: Callable[[ShardRunner], Awaitable[bool]]) -> None:
-        """Do what time demands, as of a moment at which the shard was ours: members are removed only while no other
-        coordinator can have them."""
+        """Do the work that is due, as of a time at which this coordinator owned the shard. So members are removed only
+        while no other coordinator can serve them."""
         self._proofs += 1
         self.shard.ask(None, OwnershipAsked(self._proofs), self._now_ms())
         try:
@@ -241,8 +244,9 @@ class ShardRunner:
 
 
 def _looked_at_once(clock: Clock) -> tuple[int, float]:
-    """The wall clock, and its lead over the monotonic one. Guard: a thread paused between the two readings (a busy
-    machine) would see a false step; so it reads again, and takes the quickest of some readings."""
+    """The wall-clock time, and how far it is ahead of the monotonic clock. Guard: if the thread pauses between the two
+    readings (on a busy machine), it would see a false clock step. So it reads several times and uses the quickest
+    reading."""
     quickest = float("inf")
     wall_ms, ahead_ms = 0, 0.0
     for _ in range(_LOOKS_MAX):

@@ -1,4 +1,5 @@
-"""The life of one shard. Pure: the runner carries out ``ready`` and reports the outcome.
+"""The states of one shard, from its claim to its end. The module is pure: the runner carries out the actions of
+``ready`` and reports their results.
 
                  the claim is committed            all up to it is replayed
     CLAIMING ----------------------------> REPLAYING ---------------------> SERVING
@@ -7,19 +8,19 @@
        |
     any of them: a smaller epoch than the leader's ---> FENCED        the shard is another coordinator's ---> RESIGNED
 
-One append is in flight at a time. Requests that arrive meanwhile are decided and applied to the state machine at once;
-their records are gathered into the next append. Replies, refusals, reads and pushes wait until every earlier decision
-is committed, because they may depend on it.
+At most one append is in flight. Requests that arrive during an append are decided and applied to the state machine at
+once; their records are collected for the next append. Replies, refusals, reads and pushes wait until every earlier
+decision is committed, because they may depend on it.
 
     ask(a)   ready -> Append(a)                     ask(b), ask(c): decided       appended(a) -> Answer(a)
                                                                                   ready -> Append(b, c)
 
-There is no roll-back. After an append that failed, or whose outcome is unknown, the state machine is ahead of the log.
-The shard drops it and a new state machine replays the log under the same epoch. A late append of the former attempt
-does no harm: each append names the log end that it was decided on (``expected_end``), and the leader refuses it when
-the log has grown, as it has after the next claim.
+A decision is never rolled back. After an append that failed, or whose outcome is unknown, the state machine is ahead of
+the log. The shard then drops the state machine, and a new one replays the log under the same epoch. A late append of
+the earlier attempt does no harm. Each append names the log end that it was decided on (``expected_end``), and the
+leader refuses it when the log has grown, as it has after the next claim.
 
-``attempt`` numbers the state machines. Reports about a former one are ignored.
+``attempt`` is the number of the state machine. Reports about an earlier attempt are ignored.
 """
 
 from __future__ import annotations
@@ -64,8 +65,8 @@ class ShardState(enum.Enum):
 
 
 class Append(NamedTuple):
-    """Write these batches under the shard's epoch, in one request, acks=all, if the log ends at ``expected_end``.
-    Report it with ``appended`` or ``append_failed``."""
+    """An action: append these batches under the shard's epoch, in one request with acks=all, if the log ends at
+    ``expected_end``. Report the result with ``appended`` or ``append_failed``."""
 
     attempt: int
     batches: tuple[tuple[ShardRecord, ...], ...]
@@ -73,15 +74,15 @@ class Append(NamedTuple):
 
 
 class Replay(NamedTuple):
-    """Read what is committed from the log's start up to ``end``, exclusive. Report it with ``replayed``, piece by
-    piece, and ``replay_ended`` or ``replay_failed``."""
+    """An action: read the committed records from the log's start up to ``end``, exclusive. Report them with
+    ``replayed``, some at a time, and then ``replay_ended`` or ``replay_failed``."""
 
     attempt: int
     end: int
 
 
 class Pause(NamedTuple):
-    """Call ``resume`` after so long."""
+    """An action: call ``resume`` after this pause."""
 
     attempt: int
     delay_ms: int
@@ -101,7 +102,8 @@ class Tell(NamedTuple):
 
 
 class Became(NamedTuple):
-    """For the log, metrics, and routing. ``error``: the failure, if any."""
+    """The shard's state has changed; the runner uses this for logging, metrics and routing. ``error``: the failure that
+    caused the change, if any."""
 
     state: ShardState
     error: Exception | None = None
@@ -111,10 +113,10 @@ Action = Append | Replay | Pause | Answer | Tell | Became
 
 
 class _Flight:
-    """Decisions whose records are appended together, and the answers after their commit, in order.
+    """Decisions whose records are appended together, and the answers that are sent after the commit, in order.
 
-    A leader that dies may leave some of an append's batches, in their order, but never a part of one. So an atomic
-    decision is always within one batch.
+    A leader that crashes may leave only some of an append's batches, the first ones, but never a part of a batch. So
+    the records of an atomic decision are always in one batch.
     """
 
     __slots__ = ("_last_bytes", "batches", "bytes", "count", "outcomes")
@@ -147,7 +149,7 @@ class _Flight:
 
 
 class Shard:
-    """See the module. Single-threaded; ``now_ms`` is the wall clock's, for the state machine."""
+    """See the module. Not thread-safe; ``now_ms`` is wall-clock time, for the state machine."""
 
     def __init__(
         self,
@@ -157,7 +159,8 @@ class Shard:
         *,
         gathered_bytes_max: int = GATHERED_BYTES_MAX,
     ) -> None:
-        """``name``: for messages, such as "__consumer_offsets-7". ``new_state_machine`` creates an empty one."""
+        """``name`` is used in messages, such as "__consumer_offsets-7". ``new_state_machine`` creates an empty state
+        machine."""
         self.name = name
         self.claim = claim
         self.state = ShardState.CLAIMING
@@ -174,15 +177,15 @@ class Shard:
         self._claim_again()
 
     def ask(self, ticket: object, request: object, now_ms: int, *, is_fenced: bool = False) -> None:
-        """Decide. The answer comes as ``Answer(ticket, ...)``.
+        """Decide a request. The answer comes as ``Answer(ticket, ...)``.
 
-        ``ticket`` None marks the coordinator's own news: topics that changed, a connection that ended, watermarks,
-        proofs of ownership. It gets no answer, and back-pressure never refuses it, because no client would send it
-        again. News adds no bytes to the append, so it needs no limit of its own.
+        ``ticket`` None marks an internal update of the coordinator: changed topics, an ended connection, watermarks, or
+        a proof of ownership. An internal update gets no answer, and back-pressure never refuses it, because no client
+        would send it again. Internal updates add no bytes to the append, so they need no limit.
 
-        ``is_fenced``: answer only after an append that is sent from now on. The partition's leader refuses it once a
-        successor has claimed the shard, so an answer proves that none had. A request that writes nothing repeats the
-        claim for that.
+        ``is_fenced``: answer only after an append that is sent from now on. The partition's leader refuses that append
+        if another coordinator has claimed the shard, so an answer proves that none had. A fenced request without
+        records appends the claim again.
         """
         if self.state is not ShardState.SERVING:
             self._answer_now(ticket, self._refusal())
@@ -210,27 +213,27 @@ class Shard:
         self._decided(ticket, decision)
 
     def tick(self, now_ms: int) -> None:
-        """Do what time demands; call it at ``next_due_ms``."""
+        """Do the work that is due; call this at ``next_due_ms``."""
         if self.state is ShardState.SERVING and self.state_machine is not None:
             self._of_itself(lambda state_machine: state_machine.tick(now_ms))
 
     def clock_was_set(self, by_ms: int, now_ms: int) -> None:
-        """The wall clock is at ``now_ms``, which is ``by_ms`` more than the time that has passed."""
+        """The wall clock now shows ``now_ms``, which is ``by_ms`` more than the time that has passed."""
         if self.state is ShardState.SERVING:
             self._of_itself(lambda state_machine: state_machine.handle(ClockSet(by_ms), now_ms))
 
     def next_due_ms(self) -> int | None:
-        """When to ``tick`` again, by the wall clock."""
+        """Wall-clock time of the next ``tick``."""
         if self.state_machine is None or self.state is not ShardState.SERVING:
             return None
         return self.state_machine.next_due_ms()
 
     def resign(self) -> None:
-        """The shard is another coordinator's now, or this one stops."""
+        """Another coordinator now owns the shard, or this coordinator stops."""
         self._end_with(ShardState.RESIGNED, None)
 
     def ready(self) -> list[Action]:
-        """The actions to take now, in this order. Sends the gathered records if no append is in flight."""
+        """The actions to take now, in this order. Sends the collected records if no append is in flight."""
         if self.state is ShardState.SERVING and self._flying is None and self._gathering.count:
             self._flying, self._gathering = self._gathering, _Flight()
             self._todo.append(Append(self.attempt, tuple(map(tuple, self._flying.batches)), self._end))
@@ -238,7 +241,7 @@ class Shard:
         return todo
 
     def appended(self, attempt: int, base_offset: int) -> None:
-        """An append is committed; its first record has this offset."""
+        """An append is committed; its first record has the offset ``base_offset``."""
         if attempt != self.attempt:
             return
         if self.state is ShardState.CLAIMING:
@@ -264,7 +267,7 @@ class Shard:
         self._todo += flight.outcomes
 
     def append_failed(self, attempt: int, error: HeadraceError) -> None:
-        """An append has failed, or may have: both are treated alike."""
+        """An append has failed, or may have failed: both cases are handled alike."""
         if attempt != self.attempt:
             return
         if isinstance(error, FencedShardEpochError):
@@ -273,7 +276,7 @@ class Shard:
             self._drop(error)
 
     def replayed(self, attempt: int, records: Iterable[tuple[bytes, bytes | None, int]]) -> None:
-        """The next records of the log: key, value, timestamp."""
+        """Process the next records of the log: key, value, timestamp."""
         if attempt != self.attempt:
             return
         assert self.state is ShardState.REPLAYING
@@ -287,7 +290,7 @@ class Shard:
             self._drop(error)
 
     def replay_ended(self, attempt: int, now_ms: int) -> None:
-        """All records up to the claim were passed."""
+        """All records up to the claim were passed to ``replayed``."""
         if attempt != self.attempt:
             return
         self._become(ShardState.SERVING)
@@ -298,12 +301,12 @@ class Shard:
             self._drop(error)
 
     def resume(self, attempt: int) -> None:
-        """The pause is over."""
+        """The pause before the next claim is over."""
         if attempt == self.attempt and self.state is ShardState.CLAIMING:
             self._todo.append(Append(self.attempt, ((encode_claim(self.claim),),), ANY_END))
 
     def _decided(self, ticket: object, decision: Decision) -> None:
-        """Guard: answer when all earlier decisions are committed, because it may depend on them."""
+        """Guard: send the answer when all earlier decisions are committed, because it may depend on them."""
         outcomes: list[Answer | Tell] = []
         if ticket is not None:
             outcomes.append(Answer(ticket, decision.reply))
@@ -338,7 +341,7 @@ class Shard:
             self._todo.append(Answer(ticket, error))
 
     def _drop(self, error: Exception) -> None:
-        """Forget everything and begin again, after a pause."""
+        """Drop the shard's state and start again after a pause."""
         self._forget(for_clients(self.name, error))
         self._become(ShardState.CLAIMING, error)
         self._claim_again(pause_ms=min(PAUSE_MS << min(self._failures, 16), PAUSE_MS_MAX))
@@ -359,7 +362,7 @@ class Shard:
         self._forget(self._refusal())
 
     def _forget(self, error: HeadraceError) -> None:
-        """Drop the state machine, and all decisions not known to be committed; pushes are not sent."""
+        """Drop the state machine and all decisions that are not known to be committed; their pushes are not sent."""
         flights = [self._flying, self._gathering]
         self._flying, self._gathering, self.state_machine, self._end = None, _Flight(), None, ANY_END
         self._todo = [action for action in self._todo if isinstance(action, Answer | Tell | Became)]

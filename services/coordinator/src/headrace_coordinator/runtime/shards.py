@@ -1,8 +1,8 @@
-"""The shards of this coordinator, and their epochs, by the metadata.
+"""The shards of this coordinator and their epochs, according to the metadata.
 
-A shard is ours when the metadata names this coordinator *with its epoch*: the shards of a former process with the same
-id got new epochs, or other owners. A shard with another epoch is another shard: the runner of the old one resigns, for
-its appends would be refused anyway.
+This coordinator owns a shard if the metadata names it *with its coordinator epoch*. The shards of a former process with
+the same id got new epochs, or other owners. A shard with another epoch counts as another shard: the runner of the old
+epoch resigns, because its appends would be refused.
 
     shard added, epoch changed -> a runner that claims it     removed -> its runner resigns
     topics changed -> sent to every serving shard             (and to each that begins to serve)
@@ -30,7 +30,7 @@ NewRunner = Callable[[TopicPartition, bytes, int], ShardRunner]
 
 
 class Shards:
-    """Owned by the event loop. Call ``metadata_changed`` for every image, in order."""
+    """Call all methods in the event loop. Call ``metadata_changed`` for every image, in order."""
 
     def __init__(
         self,
@@ -47,8 +47,8 @@ class Shards:
         self._closed = False
 
     def of_group(self, group_id: str) -> ShardRunner:
-        """The runner of a group's shard. InvalidGroupIdError; CoordinatorNotAvailableError: there are no shards yet;
-        NotCoordinatorError: by the metadata another coordinator owns the shard."""
+        """The runner of the shard to which a group belongs. Raises InvalidGroupIdError, CoordinatorNotAvailableError if
+        there are no shards yet, and NotCoordinatorError if the metadata names another coordinator as owner."""
         if not group_id:
             raise InvalidGroupIdError("the group id is empty: set group.id")
         if not self._count:
@@ -66,11 +66,11 @@ class Shards:
         return iter([runner for _, _, runner in self._running.values()])
 
     def has(self, runner: ShardRunner) -> bool:
-        """Whether it runs, by the last applied metadata."""
+        """Whether the runner's shard is still running, according to the last applied metadata."""
         return any(each is runner for each in self)
 
     def began(self, runner: ShardRunner, state: ShardState) -> None:
-        """A shard has changed its state: one that begins to serve gets the topics."""
+        """A shard has changed its state; a shard that begins to serve gets the topics."""
         if state is ShardState.SERVING:
             runner.put(self._topics.current)
 
@@ -90,7 +90,7 @@ class Shards:
         self._own(image)
 
     def _own(self, image: MetadataImage) -> None:
-        """Guard: only what the metadata assigns to this epoch of this coordinator."""
+        """Guard: the shards that the metadata assigns to this coordinator with its epoch."""
         topic = image.topic(OFFSETS_TOPIC)
         self._count = 0 if topic is None else len(topic.partitions)
         ours: dict[int, tuple[bytes, int]] = {}

@@ -1,4 +1,4 @@
-"""The cluster's topics for groups: builds TopicsChanged from images."""
+"""The cluster's topics as groups need them: builds TopicsChanged from metadata images."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from ..group.messages import Topic, TopicsChanged
 
 
 class TopicsView:
-    """One for all shards. ``current`` is for new ones; ``advance`` returns the changes for the others."""
+    """One object for all shards. ``current`` is for a shard that begins to serve; ``advance`` returns the changes for
+    the other shards."""
 
     def __init__(self) -> None:
         self._topics: Mapping[str, Topic] = {}
@@ -30,7 +31,8 @@ class TopicsView:
         return self.current
 
     def advance(self, image: MetadataImage, delta: MetadataDelta) -> TopicsChanged | None:
-        """The change for groups; None: none. New leaders and lagging replicas do not concern them."""
+        """The change that groups must know; None if there is none. New leaders and lagging replicas do not concern
+        groups."""
         racks = _racks(image) if delta.brokers else self._racks
         if racks != self._racks:  # replica ids are not kept, and racks hardly ever change
             before = self._topics

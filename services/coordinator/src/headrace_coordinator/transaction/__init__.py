@@ -1,1 +1,2 @@
-"""The transaction coordinator's pure part: one shard's transactional ids, as a function of ``__transaction_state``."""
+"""The pure part of the transaction coordinator: the transactional ids of one shard, derived from the records of
+``__transaction_state``."""

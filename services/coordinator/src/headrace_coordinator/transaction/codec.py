@@ -1,6 +1,7 @@
-"""Transactions as Kafka writes them, so that its tools read ``__transaction_state``. Pure.
+"""Encode and decode transactions as Kafka does, so that Kafka's tools can read ``__transaction_state``. Pure.
 
-Source: TransactionLogKey.json and TransactionLogValue.json of Kafka 4.3, and the bytes that its generated code writes.
+Sources: TransactionLogKey.json and TransactionLogValue.json of Kafka 4.3, and the bytes that Kafka's generated code
+writes.
 
     key     int16 0 | transactional id: string
     value   int16 version
@@ -12,7 +13,7 @@ Source: TransactionLogKey.json and TransactionLogValue.json of Kafka 4.3, and th
 
     partitions   null in EMPTY; else topics: topic, its partitions: int32 each
 
-Written is version 1. A tagged field that has its default is left out.
+Transactions are written with version 1. A tagged field is left out if it has its default value.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _TIMES = struct.Struct(">qq")
 
 
 def encode_key(transactional_id: str) -> bytes:
-    """The key of a transactional id. InvalidRequestError: it does not fit into a key."""
+    """The key of a transactional id. Raises InvalidRequestError if the id is too long for a key."""
     name = transactional_id.encode()
     if len(name) > ID_BYTES_MAX:
         raise InvalidRequestError(f"the transactional id has {len(name)} bytes; at most {ID_BYTES_MAX} fit: shorten it")
@@ -46,7 +47,7 @@ def encode_key(transactional_id: str) -> bytes:
 
 
 def decode_key(key: bytes) -> str:
-    """The transactional id of a key of TRANSACTION_KIND. CorruptLogError: the bytes are not such a key."""
+    """The transactional id of a key of TRANSACTION_KIND. Raises CorruptLogError if the bytes are not such a key."""
     reader = FieldReader(key, 2, "the key of a transaction")
     transactional_id = reader.string(reader.int16())
     reader.end()
@@ -94,9 +95,11 @@ def _tagged(tag: int, form: struct.Struct, value: int) -> bytes:
 
 
 def decode_value(value: bytes) -> Transaction:
-    """The inverse of encode_value, of versions 0 and 1. CorruptLogError; UnsupportedVersionError: by a newer Kafka.
+    """Inverse of encode_value, for versions 0 and 1. Raises CorruptLogError, and UnsupportedVersionError for a value of
+    a newer Kafka.
 
-    Kafka does not write the last epoch. Under version 2 it takes the one before the present one, and so do we."""
+    Kafka does not write the last epoch of a transaction. Under version 2 Kafka takes the epoch before the present one
+    as the last epoch, and so does this function."""
     reader = FieldReader(value, 0, "the value of a transaction")
     form = reader.int16()
     if form not in (0, 1):

@@ -1,4 +1,4 @@
-"""What the transactions of a shard are asked and what they answer, as plain values.
+"""Requests to the transactions of a shard and their replies, as plain values.
 
     InitProducerId ------> ProducerIdReply     a producer takes its identity, and fences the former one
     AddPartitions -------> None                partitions join the open transaction, or begin one; or are verified
@@ -9,8 +9,8 @@
     DescribeTransaction, ListTransactions      questions
     MarkersWritten                             the marker sender's report; no answer
 
-Pushed: ``WriteMarkers`` for the marker sender, ``TransactionEnded`` for requests that wait for the end of the former
-transaction. Both come once the decision is committed.
+Two messages are pushed. ``WriteMarkers`` is for the marker sender, ``TransactionEnded`` for requests that wait for the
+end of the former transaction. Both messages are sent when the decision is committed.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from .state import BUMPING_VERSION, ProducerIdentity, TransactionState
 
 
 class InitProducerId(NamedTuple):
-    """``expected``: the identity of a producer that goes on after an error (KIP-360); None: a new producer.
-    ``keep_prepared``: an open prepared transaction stays as it is (KIP-939); otherwise it is aborted.
+    """``expected``: the identity of a producer that continues after an error (KIP-360); None for a new producer.
+    ``keep_prepared``: an open prepared transaction stays open (KIP-939); without it, the transaction is aborted.
     ``has_no_timeout``: Java's ``enable2Pc``."""
 
     transactional_id: str
@@ -35,15 +35,16 @@ class InitProducerId(NamedTuple):
 
 
 class ProducerIdReply(NamedTuple):
-    """``prepared``: the token of the transaction that ``keep_prepared`` left open; the producer completes it first."""
+    """``prepared``: the token of the transaction that ``keep_prepared`` left open; the producer must complete it
+    first."""
 
     identity: ProducerIdentity
     prepared: ProducerIdentity | None = None
 
 
 class AddPartitions(NamedTuple):
-    """``version``: the client's transaction version. ``verify_only``: change nothing, and refuse partitions that the
-    open transaction does not have (version 1, asked by a partition's leader)."""
+    """``version``: the client's transaction version. ``verify_only``: change no state, and refuse partitions that the
+    open transaction does not have (version 1, sent by a partition's leader)."""
 
     transactional_id: str
     identity: ProducerIdentity
@@ -53,7 +54,7 @@ class AddPartitions(NamedTuple):
 
 
 class EndTransaction(NamedTuple):
-    """Asked by the producer."""
+    """The producer asks to commit or abort its transaction."""
 
     transactional_id: str
     identity: ProducerIdentity
@@ -67,8 +68,9 @@ class PrepareTransaction(NamedTuple):
 
 
 class CompleteTransaction(NamedTuple):
-    """Asked by anyone who has the token: ``identity`` is what PrepareTransaction answered. A producer that goes on with
-    the id asks EndTransaction instead, which gives it its next identity, also when the token was faster."""
+    """Complete a prepared transaction; any client that has the token may ask. ``identity`` is the token that
+    PrepareTransaction returned. A producer that continues with the transactional id sends EndTransaction instead, which
+    returns its next identity, even if another client used the token first."""
 
     transactional_id: str
     identity: ProducerIdentity
@@ -80,7 +82,7 @@ class AbortTransaction(NamedTuple):
 
 
 class MarkersWritten(NamedTuple):
-    """These partitions have the marker that ``WriteMarkers`` named, or exist no more."""
+    """These partitions have the marker that ``WriteMarkers`` named, or no longer exist."""
 
     transactional_id: str
     identity: ProducerIdentity
@@ -92,7 +94,8 @@ class DescribeTransaction(NamedTuple):
 
 
 class ListTransactions(NamedTuple):
-    """Empty filters: all. ``open_for_ms``: only transactions that have been open for at least so long."""
+    """Empty filters: all. ``open_for_ms``: list only transactions that have been open for at least this many
+    milliseconds."""
 
     states: tuple[TransactionState, ...] = ()
     producer_ids: frozenset[int] = frozenset()
@@ -107,7 +110,7 @@ class ListedTransaction(NamedTuple):
 
 
 class WriteMarkers(NamedTuple):
-    """Write this marker into each partition, and repeat until it is there; then report ``MarkersWritten``."""
+    """Write this marker into each partition, and retry until it is written; then report ``MarkersWritten``."""
 
     transactional_id: str
     identity: ProducerIdentity
@@ -117,6 +120,6 @@ class WriteMarkers(NamedTuple):
 
 
 class TransactionEnded(NamedTuple):
-    """All markers are there: the next transaction of this id may begin."""
+    """All markers are written, so the next transaction of this id may begin."""
 
     transactional_id: str

@@ -1,4 +1,4 @@
-"""A transactional id as its record has it, and the transitions that are legal. Pure.
+"""The state of a transactional id, as its record holds it, and the legal transitions. Pure.
 
     from                          to                when
     (no record)                   EMPTY             InitProducerId
@@ -13,12 +13,13 @@
     PREPARE_ABORT                 COMPLETE_ABORT    every partition has its marker
     EMPTY, COMPLETE_*             (tombstone)       nothing came for transactional.id.expiration.ms
 
-*Prepared* (two-phase commit, KIP-939) is ONGOING with ``is_prepared``, because Kafka's decoder knows no ninth state.
+*Prepared* (two-phase commit, KIP-939) is the state ONGOING with ``is_prepared``, because Kafka's decoder knows no ninth
+state.
 
-**Identities.** A producer writes as (producer id, epoch). Under version 2 (KIP-890) each end moves the producer to the
-next epoch, and the markers carry that epoch, so a late message of the ended transaction is fenced. The largest epoch is
-kept for markers: a producer whose next epoch it would be gets a new producer id with epoch 0. Sources: KIP-98, KIP-360,
-KIP-890, KIP-939, Kafka's TransactionMetadata.
+**Identities.** A producer's identity is (producer id, epoch). Under version 2 (KIP-890) each end of a transaction
+increments the producer's epoch, and the markers carry the new epoch. So a late message of the ended transaction is
+fenced. The largest epoch is reserved for markers. A producer whose next epoch would be the largest gets a new producer
+id with epoch 0. Sources: KIP-98, KIP-360, KIP-890, KIP-939, Kafka's TransactionMetadata.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ BUMPING_VERSION = 2
 
 
 class TransactionState(enum.IntEnum):
-    """Kafka's states, by the status byte of the record."""
+    """Kafka's states of a transaction, by the status byte of the record."""
 
     EMPTY = 0
     ONGOING = 1
@@ -67,22 +68,23 @@ LEGAL: dict[TransactionState | None, tuple[TransactionState | None, ...]] = {
 
 
 class ProducerIdentity(NamedTuple):
-    """What a producer's batches and requests carry."""
+    """The producer id and epoch that a producer's batches and requests carry."""
 
     producer_id: int
     epoch: int
 
 
 class Transaction(NamedTuple):
-    """The record of a transactional id. Times are the coordinator's wall clock, in ms; -1 is none.
+    """The state of a transactional id. Times are in milliseconds of the coordinator's wall clock; -1 means no time.
 
-    ``producer_id``, ``producer_epoch``: the identity that the open transaction's batches carry. While markers are
-    written: the identity that the markers carry. Otherwise: the identity of the next transaction.
-    ``next_*``: the producer's identity from the end on, where it is not the one above: a new producer id because the
-    epochs have run out, or the owner of a prepared transaction that came back (``keep_prepared``).
-    ``previous_producer_id``: of the transaction that ended last. ``last_producer_epoch``: the epoch of the transaction
-    that ended last, by which a repeated request is known; -1 when repeating it is not allowed (its producer is fenced).
-    ``version``: the client's transaction version (KIP-890).
+    ``producer_id``, ``producer_epoch``: the identity that the open transaction's batches carry. While markers are being
+    written, it is the identity that the markers carry. Otherwise it is the identity of the next transaction.
+    ``ne``next_*``: the producer's identity after the end, if it differs from the identity above. There are two cases:
+    the epochs have run out, so there is a new producer id; or ``keep_prepared`` gave the owner of a prepared
+    transaction a new identity. ``pr``previous_producer_id``: the producer id of the transaction that ended last.
+    ``last_producer_epoch``: the epoch of the transaction that ended last, by which a repeated request is recognized. -1
+    if a repetition is not allowed, because the producer is fenced. ``version``: the client's transaction version
+    (KIP-890).
     """
 
     producer_id: int
@@ -106,7 +108,7 @@ class Transaction(NamedTuple):
 
     @property
     def owner(self) -> ProducerIdentity:
-        """The identity under which the producer acts from now on."""
+        """The identity with which the producer acts from now on."""
         return ProducerIdentity(
             self.producer_id if self.next_producer_id == NO_PRODUCER_ID else self.next_producer_id,
             self.producer_epoch if self.next_producer_epoch == NO_EPOCH else self.next_producer_epoch,
@@ -114,11 +116,11 @@ class Transaction(NamedTuple):
 
     @property
     def is_undecided_for_ever(self) -> bool:
-        """Is it open, and does no time-out end it?"""
+        """Whether the transaction is open and no timeout ends it."""
         return self.state is TransactionState.ONGOING and (self.is_prepared or self.timeout_ms == NO_TIMEOUT_MS)
 
     def was_owned_by(self, identity: ProducerIdentity) -> bool:
-        """Did the owner act under this identity before, so that its request may be a repeated one?"""
+        """Whether the owner acted under this identity before, so that its request may be a repeated one."""
         if self.last_producer_epoch == NO_EPOCH:
             return False
         owner = self.owner
@@ -128,6 +130,7 @@ class Transaction(NamedTuple):
 
     @property
     def ran_under(self) -> ProducerIdentity:
-        """The identity of the batches of the transaction that ended last, or ends now; of a prepared one the token."""
+        """The identity in the batches of the transaction that ended last, or is ending now; for a prepared transaction,
+        its token."""
         is_ending = self.state in PREPARING
         return ProducerIdentity(self.producer_id if is_ending else self.previous_producer_id, self.last_producer_epoch)

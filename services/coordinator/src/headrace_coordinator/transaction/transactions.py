@@ -1,12 +1,12 @@
 """The state machine of a transaction shard (KIP-98, KIP-360, KIP-447, KIP-890, KIP-939). Pure.
 
-Each decision is one record of one transactional id, and memory is what the records say, so a replay of the log gives
-the same state. PREPARE_COMMIT or PREPARE_ABORT decides a transaction; EndTransaction is answered then. What memory
-adds are the partitions whose marker is still missing. A new owner of the shard asks for all of them again: the leaders
-take a repeated marker without an append.
+Each decision writes one record of one transactional id, and the state follows from the records, so a replay of the log
+gives the same state. PREPARE_COMMIT or PREPARE_ABORT decides a transaction; EndTransaction is answered when that record
+is committed. In addition to the records, memory holds the partitions whose marker is still missing. A new owner of the
+shard requests all of these markers again; a leader accepts a repeated marker without an append.
 
 While markers are missing, a request for the next transaction gets ConcurrentTransactionsError. The caller waits for
-``TransactionEnded`` and asks again.
+``TransactionEnded`` and repeats its request.
 """
 
 from __future__ import annotations
@@ -74,7 +74,8 @@ RETRY_MS = 1_000
 @dataclass(frozen=True, slots=True)
 class TransactionSettings:
     """Kafka's keys: transaction.max.timeout.ms, transactional.id.expiration.ms and
-    transaction.remove.expired.transaction.cleanup.interval.ms. ``epoch_max``: smaller in simulations only."""
+    transaction.remove.expired.transaction.cleanup.interval.ms. ``epoch_max`` is smaller than Kafka's only in
+    simulations."""
 
     timeout_ms_max: int = 900_000
     expiration_ms: int = 604_800_000
@@ -83,8 +84,8 @@ class TransactionSettings:
 
 
 class TransactionsStateMachine:
-    """A StateMachine. ``new_producer_id`` takes one of the ids that the controllers gave this coordinator; it raises a
-    retriable error while there is none, and nothing has changed then."""
+    """A StateMachine. ``new_producer_id`` returns an id from the blocks that the controllers allocated to this
+    coordinator. If none is available, it raises a retriable error, and no state has changed."""
 
     def __init__(self, new_producer_id: Callable[[], int], settings: TransactionSettings | None = None) -> None:
         self._new_producer_id = new_producer_id
@@ -100,7 +101,8 @@ class TransactionsStateMachine:
         self._expiring: Iterator[str] | None = None
 
     def replay(self, key: bytes, value: bytes | None, timestamp_ms: int) -> None:
-        """A record of the log. CorruptLogError, UnsupportedVersionError: this version cannot serve the shard."""
+        """Apply a record of the log. Raises CorruptLogError and UnsupportedVersionError if this version cannot serve
+        the shard."""
         if kind_of(key) != TRANSACTION_KIND:
             return
         transactional_id = decode_key(key)
@@ -110,8 +112,8 @@ class TransactionsStateMachine:
             self.transactions[transactional_id] = decode_value(value)
 
     def loaded(self, now_ms: int) -> Decision:
-        """Ask for all missing markers again. Time-outs count from the start of each transaction, as far as the clocks
-        of the former owner and this one agree."""
+        """The replay is complete: request all missing markers again. Timeouts count from the start of each transaction,
+        as far as the clocks of the former owner and this one agree."""
         self._next_expiry_ms = now_ms + self._settings.expiration_interval_ms
         records: list[ShardRecord] = []
         pushes: list[object] = []
@@ -129,7 +131,7 @@ class TransactionsStateMachine:
         return Decision(tuple(records), None, tuple(pushes), is_atomic=False)
 
     def handle(self, request: object, now_ms: int) -> Decision:
-        """Decide one request of messages.py; its errors are in the rules below."""
+        """Decide a request of messages.py; the methods for each request list their errors."""
         return _RULES[type(request)](self, request, now_ms)
 
     def _clock_set(self, request: ClockSet, now_ms: int) -> Decision:
@@ -139,8 +141,8 @@ class TransactionsStateMachine:
         return Decision()
 
     def _init(self, request: InitProducerId, now_ms: int) -> Decision:
-        """InvalidTransactionTimeoutError; ProducerFencedError; ConcurrentTransactionsError: the former transaction is
-        not at its end yet, and this call has aborted it if it was open."""
+        """Raises InvalidTransactionTimeoutError and ProducerFencedError. ConcurrentTransactionsError means that the
+        former transaction has not ended yet; this call has aborted it if it was open."""
         timeout_ms = NO_TIMEOUT_MS if request.has_no_timeout else request.timeout_ms
         if not request.has_no_timeout and not 0 < timeout_ms <= self._settings.timeout_ms_max:
             raise InvalidTransactionTimeoutError(
@@ -168,8 +170,8 @@ class TransactionsStateMachine:
         return self._next_epoch(transactional_id, before, request.expected, timeout_ms, now_ms)
 
     def _check_expected(self, transactional_id: str, before: Transaction, expected: ProducerIdentity) -> None:
-        """May the producer with this identity go on (KIP-360)? Its own identity, or the one before if the present one
-        was given to it and the answer was lost."""
+        """Check that the producer with this identity may continue (KIP-360). Its identity must be the current one, or
+        the one before if the current one was assigned to it and the answer was lost."""
         if expected in (before.identity, before.owner):
             return
         if before.state is TransactionState.ONGOING or not before.was_owned_by(expected):
@@ -183,7 +185,7 @@ class TransactionsStateMachine:
         timeout_ms: int,
         now_ms: int,
     ) -> Decision:
-        """Give the producer its identity, where no transaction is open."""
+        """Assign the producer its next identity, if no transaction is open."""
         is_usable = before.producer_epoch < self._settings.epoch_max
         if is_usable and expected is not None and expected != before.identity:  # repeated: its answer was lost
             return Decision(reply=ProducerIdReply(before.identity))
@@ -205,8 +207,8 @@ class TransactionsStateMachine:
         return self._write(transactional_id, after, now_ms, reply=ProducerIdReply(identity))
 
     def _take_prepared(self, transactional_id: str, before: Transaction, now_ms: int) -> Decision:
-        """A new owner of a prepared transaction: it gets an identity of its own, and the token stays valid. The epoch
-        after this one stays free for the markers."""
+        """Take over a prepared transaction: the new owner gets a new identity, and the token stays valid. The epoch
+        after the new identity's epoch stays unused, for the markers."""
         owner = before.owner
         if owner.epoch + 2 < self._settings.epoch_max:
             owner = ProducerIdentity(owner.producer_id, owner.epoch + 1)
@@ -221,8 +223,9 @@ class TransactionsStateMachine:
         return self._write(transactional_id, after, now_ms, reply=ProducerIdReply(owner, before.identity))
 
     def _add(self, request: AddPartitions, now_ms: int) -> Decision:
-        """InvalidProducerIdMappingError, ProducerFencedError, ConcurrentTransactionsError; TransactionAbortableError: a
-        partition that is to be verified is not in the open transaction; InvalidTxnStateError: it is prepared."""
+        """Raises InvalidProducerIdMappingError, ProducerFencedError and ConcurrentTransactionsError.
+        TransactionAbortableError: a partition to be verified is not in the open transaction. InvalidTxnStateError: the
+        transaction is prepared."""
         transactional_id, before = self._known(request.transactional_id)
         if request.identity != before.owner:
             raise _fenced(transactional_id, request.identity, before)
@@ -256,8 +259,9 @@ class TransactionsStateMachine:
         return self._write(transactional_id, after, now_ms)
 
     def _end_asked(self, request: EndTransaction | CompleteTransaction, now_ms: int) -> Decision:
-        """InvalidProducerIdMappingError, ProducerFencedError, ConcurrentTransactionsError, InvalidTxnStateError;
-        TransactionAbortableError: a commit of what a time-out or an administrator has aborted."""
+        """Raises InvalidProducerIdMappingError, ProducerFencedError, ConcurrentTransactionsError and
+        InvalidTxnStateError. TransactionAbortableError: the request commits a transaction that a timeout or an
+        administrator has aborted."""
         transactional_id, before = self._known(request.transactional_id)
         is_token = isinstance(request, CompleteTransaction)
         version = BUMPING_VERSION if isinstance(request, CompleteTransaction) else request.version
@@ -287,7 +291,7 @@ class TransactionsStateMachine:
         return self._end(transactional_id, before._replace(version=version), now_ms, commit=False)
 
     def _prepare(self, request: PrepareTransaction, now_ms: int) -> Decision:
-        """The same errors as of AddPartitions."""
+        """Raises the same errors as AddPartitions."""
         transactional_id, before = self._known(request.transactional_id)
         if request.identity != before.owner:
             raise _fenced(transactional_id, request.identity, before)
@@ -311,14 +315,14 @@ class TransactionsStateMachine:
         return self._write(transactional_id, after, now_ms, reply=after.identity)
 
     def _abort(self, request: AbortTransaction, now_ms: int) -> Decision:
-        """TransactionalIdNotFoundError; InvalidTxnStateError: nothing is open."""
+        """Raises TransactionalIdNotFoundError, and InvalidTxnStateError if no transaction is open."""
         transactional_id, before = self._described(request.transactional_id)
         if before.state is not TransactionState.ONGOING:
             raise InvalidTxnStateError(f"no transaction of {transactional_id!r} is open: it is {before.state.name}")
         return self._end(transactional_id, before, now_ms, commit=False, is_fence=True)._replace(reply=None)
 
     def _markers_written(self, request: MarkersWritten, now_ms: int) -> Decision:
-        """A report about a marker that is not waited for is ignored: it may be late, or of a former owner."""
+        """A report about a marker that is not missing is ignored: it may be late, or belong to a former owner."""
         transaction = self.transactions.get(request.transactional_id)
         if transaction is None or transaction.state not in PREPARING or transaction.identity != request.identity:
             return Decision()
@@ -353,8 +357,9 @@ class TransactionsStateMachine:
         is_fence: bool = False,
         forget_producer: bool = False,
     ) -> Decision:
-        """Decide the transaction. ``is_fence``: not its producer asked, so the epoch grows under every version.
-        ``forget_producer``: its producer may not even learn the outcome, because another one takes its place."""
+        """Decide the transaction. ``is_fence``: another client than the producer asked for the end, so the epoch is
+        incremented under every version. ``forget_producer``: the producer must not even learn the outcome, because
+        another producer takes its place."""
         marker, owner = before.identity, before.owner
         if is_fence or before.version >= BUMPING_VERSION:
             if owner.producer_id != before.producer_id:
@@ -383,7 +388,8 @@ class TransactionsStateMachine:
         return decision._replace(pushes=(_markers(transactional_id, after, after.partitions),))
 
     def _complete(self, transactional_id: str, before: Transaction, now_ms: int) -> Decision:
-        """Complete the transaction: all its markers are written. The record has the producer's next id and epoch."""
+        """Complete the transaction, because all its markers are written. The record contains the producer's next id and
+        epoch."""
         after = before._replace(
             producer_id=before.owner.producer_id,
             producer_epoch=before.owner.epoch,
@@ -398,7 +404,8 @@ class TransactionsStateMachine:
         return self._write(transactional_id, after, now_ms)._replace(pushes=(TransactionEnded(transactional_id),))
 
     def tick(self, now_ms: int) -> Decision:
-        """Abort what has timed out, and forget ids that were not used for transactional.id.expiration.ms."""
+        """Abort transactions that have timed out, and remove ids that were not used for
+        transactional.id.expiration.ms."""
         records: list[ShardRecord] = []
         pushes: list[object] = []
         aborted = 0
@@ -456,7 +463,7 @@ class TransactionsStateMachine:
         return tombstones
 
     def _watch(self, transactional_id: str, transaction: Transaction, now_ms: int) -> None:
-        """Note when the open transaction times out."""
+        """Record when the open transaction times out."""
         if not transaction.is_undecided_for_ever:
             started_ms = min(transaction.started_ms, now_ms)
             due_ms = started_ms + transaction.timeout_ms - self._ahead_ms
@@ -489,7 +496,8 @@ class TransactionsStateMachine:
 
 
 def _is_repeated(before: Transaction, request: EndTransaction | CompleteTransaction, version: int) -> bool:
-    """Does the request repeat the one that decided the last transaction? Version 1 keeps the epoch at the end."""
+    """Whether the request repeats the one that decided the last transaction. Version 1 keeps the epoch when a
+    transaction ends."""
     if before.state in (TransactionState.EMPTY, TransactionState.ONGOING):
         return False
     if isinstance(request, CompleteTransaction):
@@ -512,7 +520,7 @@ def _markers(transactional_id: str, transaction: Transaction, partitions: frozen
 
 
 def _fenced(transactional_id: str, identity: ProducerIdentity, transaction: Transaction) -> HeadraceError:
-    """ProducerFencedError, or InvalidProducerIdMappingError where the id never had this producer id."""
+    """Returns ProducerFencedError, or InvalidProducerIdMappingError if the id never had this producer id."""
     known = (transaction.producer_id, transaction.previous_producer_id, transaction.next_producer_id)
     kind = ProducerFencedError if identity.producer_id in known else InvalidProducerIdMappingError
     return kind(

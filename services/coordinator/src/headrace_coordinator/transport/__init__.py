@@ -1,1 +1,1 @@
-"""The coordinator as a client: of the brokers that lead its shards' partitions, and of the controllers."""
+"""The coordinator as a client of the brokers that lead its shards' partitions, and of the controllers."""

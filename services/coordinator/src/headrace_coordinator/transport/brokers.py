@@ -1,4 +1,4 @@
-"""Leaders of shards' partitions, and streams to them."""
+"""The leaders of the shards' partitions, and streams to them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .produce_link import ProduceLink
 
 
 class Leader(NamedTuple):
-    """A partition's leader and its addresses: ``internal`` takes appends of shards, ``client`` answers fetches."""
+    """A partition's leader and its addresses: ``internal`` accepts appends of shards, ``client`` answers fetches."""
 
     broker_id: int
     leader_epoch: int
@@ -28,7 +28,7 @@ class Leader(NamedTuple):
 
 
 class Brokers:
-    """Connections to brokers, opened on first use; ``close`` ends them all, except streams of fetches."""
+    """Connections to brokers, which open on first use. ``close`` ends all of them, except fetch streams."""
 
     def __init__(self, metadata: MetadataState) -> None:
         self.metadata = metadata
@@ -36,7 +36,8 @@ class Brokers:
         self._channels: dict[str, grpc.aio.Channel] = {}
 
     def leader_of(self, partition: TopicPartition) -> Leader:
-        """By the present metadata. UnknownTopicOrPartitionError, LeaderNotAvailableError."""
+        """The leader of a partition, according to the current metadata. UnknownTopicOrPartitionError,
+        LeaderNotAvailableError."""
         image = self.metadata.image
         topic = image.topic(partition.topic)
         if topic is None or partition.partition >= len(topic.partitions):
@@ -55,18 +56,18 @@ class Brokers:
         )
 
     def produce_link(self, address: str) -> ProduceLink:
-        """The stream of appends to a broker's internal listener."""
+        """The stream that appends over a broker's internal listener."""
         link = self._links.get(address)
         if link is None:
             link = self._links[address] = ProduceLink(address)
         return link
 
     def fetch_stream(self, address: str) -> Duplex[fetch_pb2.FetchRequest, fetch_pb2.FetchResponse]:
-        """A new stream of fetches from a broker's client listener."""
+        """A new fetch stream from a broker's client listener."""
         return Duplex(address, ChannelPurpose.FETCH, lambda channel: fetch_pb2_grpc.FetchStub(channel).Fetch())  # type: ignore[no-untyped-call]
 
     def offsets(self, address: str) -> Any:
-        """The Offsets service of a broker's client listener."""
+        """The client of the Offsets service on a broker's client listener."""
         channel = self._channels.get(address)
         if channel is None:
             channel = self._channels[address] = open_channel(address, ChannelPurpose.CONTROL)

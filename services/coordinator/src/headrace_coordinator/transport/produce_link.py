@@ -1,7 +1,8 @@
-"""The stream of appends to one broker. Shards share it: a request for each append, matched by correlation id.
+"""The stream that carries appends to one broker. All shards share the stream: each append is a request, and its answer
+is matched by the correlation id.
 
-A broken stream fails its pending appends, and the next append opens another. An unwritten request surely had no effect
-(``NetworkError.was_sent`` is False).
+When the stream breaks, its pending appends fail, and the next append opens another stream. A request that was not
+written certainly had no effect (``NetworkError.was_sent`` is False).
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ Result = produce_pb2.ProducePartitionResult
 
 
 class ProduceLink:
-    """See the module. Lives in one event loop."""
+    """See the module. Call all methods in one event loop."""
 
     def __init__(self, address: str) -> None:
         self.address = address
@@ -40,8 +41,8 @@ class ProduceLink:
     async def append(
         self, partition: produce_pb2.ProducePartition, timeout_s: float
     ) -> produce_pb2.ProducePartitionResult:
-        """The result of one append with acks=all. NetworkError, RequestTimedOutError: the outcome is unknown, unless
-        ``was_sent`` is False."""
+        """Return the result of one append with acks=all. Raises NetworkError or RequestTimedOutError; the outcome is
+        then unknown, unless ``was_sent`` is False."""
         if self._closed:
             raise _unsent(self._stops())
         number = next(self._correlation)
@@ -77,7 +78,7 @@ class ProduceLink:
         self._fail(self._stops())
 
     async def _run(self) -> None:
-        """Run one stream until it breaks; the next append begins another one."""
+        """Run one stream until it breaks; the next append starts another one."""
         stream: Stream = Duplex(
             self.address,
             ChannelPurpose.PRODUCE,

@@ -1,8 +1,8 @@
-"""The partition of one shard, at its present leader: append under the shard's epoch, read all that is committed.
+"""The partition of one shard, at its current leader: append under the shard's epoch, and read all committed records.
 
-An append is retried elsewhere where that may help, within offsets.commit.timeout.ms. ``expected_end`` makes it
-harmless: an append that took effect unseen has moved the end (then it is UnexpectedLogEndError, and the shard replays).
-So a new leader costs a pause, and no replay.
+A failed append is repeated, perhaps at another leader, within offsets.commit.timeout.ms. ``expected_end`` makes the
+repetition harmless. If an earlier attempt took effect unnoticed, the log's end has changed; the append then fails with
+UnexpectedLogEndError, and the shard replays. So a new leader causes a pause, but no replay.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ Take = Callable[[Sequence[tuple[bytes, bytes | None, int]]], None]
 
 
 class ShardLog:
-    """One for each shard that this coordinator owns."""
+    """The log of a shard that this coordinator owns."""
 
     def __init__(
         self,
@@ -76,8 +76,8 @@ class ShardLog:
         load_bytes: int,
         compression: Compression,
     ) -> None:
-        """``append_timeout_s``: offsets.commit.timeout.ms; ``load_bytes``: offsets.load.buffer.size; ``compression``:
-        offsets.topic.compression.codec."""
+        """``append_timeout_s`` is offsets.commit.timeout.ms, ``load_bytes`` is offsets.load.buffer.size, and
+        ``compression`` is offsets.topic.compression.codec."""
         self._compression = compression
         self.partition = partition
         self._brokers = brokers
@@ -88,10 +88,11 @@ class ShardLog:
         self._load_bytes = load_bytes
 
     async def append(self, batches: Sequence[Sequence[ShardRecord]], expected_end: int) -> int:
-        """Append; returns the first record's offset once all in-sync replicas have all. ``expected_end`` -1: anywhere.
+        """Append batches; returns the first record's offset when all in-sync replicas have all records.
+        ``expected_end`` -1: anywhere.
 
-        FencedShardEpochError: final. UnexpectedLogEndError: another append came between, perhaps a lost attempt of this
-        one. Any other HeadraceError: the outcome is unknown.
+        Raises FencedShardEpochError, which is final. Raises UnexpectedLogEndError if another append came in between,
+        perhaps an earlier attempt of this one. After any other HeadraceError the outcome is unknown.
         """
         message = produce_pb2.ProducePartition(
             topic=self.partition.topic,
@@ -135,7 +136,8 @@ class ShardLog:
         return int(result.base_offset)
 
     async def _unless_moved(self, answer: Any, leader: Leader) -> Any:
-        """The answer; NetworkError when another broker has led for a while without an answer here."""
+        """Return the answer. Raises NetworkError if the metadata has named another leader for a while and no answer has
+        arrived."""
         task = asyncio.ensure_future(answer)
         news = asyncio.Event()
         unwatch = self._brokers.metadata.watch(lambda image, delta: news.set())
@@ -168,7 +170,7 @@ class ShardLog:
             return False  # no other leader to try yet
 
     async def _metadata_changes(self, timeout_s: float) -> None:
-        """Wait for news that may help, or the timeout."""
+        """Wait until the metadata changes in a way that may help, or until the timeout."""
         news = asyncio.Event()
         unwatch = self._brokers.metadata.watch(lambda image, delta: news.set())
         try:
@@ -180,14 +182,14 @@ class ShardLog:
             unwatch()
 
     async def read(self, end: int, take: Take) -> None:
-        """Pass on all that is committed, from the log's start up to ``end``, exclusive. HeadraceError: not all."""
+        """Pass on all committed records, from the log's start up to ``end``, exclusive. HeadraceError: not all."""
         leader = self._brokers.leader_of(self.partition)
         session = _Reading(self.partition, self._topic_id, end, take, self._load_bytes)
         stream = self._brokers.fetch_stream(leader.client)
         await stream.run(session.run(stream), self._watch(stream, session, end))
 
     async def _watch(self, stream: Stream, session: _Reading, end: int) -> None:
-        """Abandon a replay without progress."""
+        """Abandon a replay that makes no progress."""
         while True:
             before = session.position
             await asyncio.sleep(_STUCK_S)
@@ -201,7 +203,7 @@ class ShardLog:
 
 
 class _Reading:
-    """One stream of fetches that reads one partition from its start."""
+    """A fetch stream that reads one partition from its start."""
 
     def __init__(self, partition: TopicPartition, topic_id: bytes, end: int, take: Take, load_bytes: int) -> None:
         self.position = 0
@@ -234,7 +236,7 @@ class _Reading:
                 asked = await self._result(result)
 
     async def _result(self, result: Any) -> bool:
-        """Process one result; True: the partition must be named again."""
+        """Process one result; returns True if the partition must be named again."""
         if result.error.code:
             error = from_number(result.error.code, result.error.message)
             if isinstance(error, OffsetOutOfRangeError) and result.log_start_offset > self.position:

@@ -1,4 +1,4 @@
-"""Queries the leaders for the high watermarks of partitions that groups read, for the groups' lag."""
+"""Query the leaders for the high watermarks of partitions that groups read, from which the groups' lag is computed."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ Watched = tuple[Collection[TopicPartition], Callable[[WatermarksSeen], None]]
 
 
 class Watermarks:
-    """``run`` for the life of the coordinator."""
+    """``run`` is a task that runs as long as the coordinator."""
 
     def __init__(self, brokers: Brokers, watched: Callable[[], Iterable[Watched]], *, interval_s: float) -> None:
-        """``watched``: an item for each shard."""
+        """``watched``: one item for each shard."""
         self._brokers = brokers
         self._watched = watched
         self._interval_s = interval_s
@@ -44,7 +44,8 @@ class Watermarks:
             await self.look()
 
     async def look(self) -> None:
-        """Query once, and pass every shard its partitions. Failures are retried the next time."""
+        """Query the leaders once, and pass the high watermarks of its partitions to every shard. A failed query is
+        repeated at the next interval."""
         wanted = list(self._watched())
         ends = await self._ends({partition for partitions, _ in wanted for partition in partitions})
         for partitions, put in wanted:
