@@ -2,9 +2,9 @@
 
     from headrace import Producer, Consumer, Admin, TopicPartition, NewTopic
 
-Public names are imported at first use: ``import headrace`` alone loads neither grpc nor pyarrow. So programs start
-fast, and a process may fork before it opens a connection. ``LocalCluster`` is in headrace-tools (``pip install
-'headrace[cluster]'``); all other names are in this distribution.
+``import headrace`` alone loads neither grpc nor pyarrow: a public name is imported when it is first used. So programs
+start fast, and a process may fork before it opens a connection. ``LocalCluster`` is in headrace-tools
+(``pip install 'headrace[cluster]'``); all other names are in this distribution.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-#: Public name -> the module that holds it.
+#: Maps each public name to the module that defines it.
 _HOMES = {
     "Admin": ".admin",
     "AdminSettings": ".typed_settings",
@@ -135,7 +135,7 @@ _HOMES = {
     "tune_memory": ".memory",
 }
 
-#: Modules that ``import headrace`` offers as attributes, without an import of their own.
+#: Submodules that are attributes of ``headrace`` after ``import headrace``, without an import of their own.
 _MODULES = ("errors", "serializers")
 
 
@@ -169,7 +169,8 @@ def __dir__() -> list[str]:
 
 
 def _public() -> list[str]:
-    """``__all__``. It omits LocalCluster when headrace-tools is missing, so that ``from headrace import *`` works."""
+    """``__all__``. The list omits LocalCluster when headrace-tools is missing, so that ``from headrace import *``
+    works."""
     from importlib.util import find_spec
 
     names = {*_HOMES, "ConsumerRecord"}

@@ -1,7 +1,7 @@
-"""Checks of arguments, in the caller's frame: InvalidArgumentError names the argument, the value and what is valid.
+"""Checks of arguments in the caller's thread: InvalidArgumentError names the argument, its value and what is valid.
 
-So protobuf, files and locks never raise errors of their own for them. A number may have any integer type
-(``operator.index``: NumPy's too), but is no bool.
+The checks come first, so that a wrong argument does not cause an error inside protobuf, a file or a lock. A number may
+have any integer type (``operator.index`` decides, so NumPy's integers are valid), but not bool.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from .models import OffsetAndMetadata
 
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
-#: The longest timeout that a request carries (int32 milliseconds, 24 days); longer ones, also infinity, are cut to it.
+#: The longest timeout that a request can carry (int32 milliseconds, 24 days); a longer timeout, also infinity, is
+#: reduced to it.
 SECONDS_MAX = 2_147_483.0
 
 
@@ -27,7 +28,7 @@ def wrong(name: str, given: Any, must: str) -> InvalidArgumentError:
 
 
 def whole(name: str, given: Any, low: int = 0, high: int = INT64_MAX) -> int:
-    """An integer from ``low`` to ``high``."""
+    """Check an integer argument: from ``low`` to ``high``."""
     try:
         value = operator.index(given)
     except TypeError:
@@ -38,7 +39,7 @@ def whole(name: str, given: Any, low: int = 0, high: int = INT64_MAX) -> int:
 
 
 def offset(given: Any, name: str = "offset") -> int:
-    """An offset: 0 to 2^63-1."""
+    """Check an offset argument: 0 to 2^63-1."""
     return whole(name, given)
 
 
@@ -49,8 +50,8 @@ def flag(name: str, given: Any) -> bool:
 
 
 def seconds(given: Any, name: str = "timeout", *, none: bool = False, negative: bool = False) -> float:
-    """A timeout in seconds, at most ``SECONDS_MAX``. ``none``: None is valid and means the longest; ``negative``:
-    values below 0 mean 0, as in concurrent.futures.Future."""
+    """Check a timeout argument in seconds; the result is at most ``SECONDS_MAX``. ``none``: the value None is valid and
+    means the longest timeout; ``negative``: values below 0 are valid and mean 0, as in concurrent.futures.Future."""
     if given is None and none:
         return SECONDS_MAX
     value = float("nan")
@@ -69,7 +70,7 @@ def seconds(given: Any, name: str = "timeout", *, none: bool = False, negative: 
 
 
 def text(name: str, given: Any, *, empty: bool = True) -> str:
-    """A str that UTF-8 can hold."""
+    """Check a str argument, which must be valid UTF-8."""
     if not isinstance(given, str) or not (given or empty):
         raise wrong(name, given, "a string" if empty else "a string that is not empty")
     try:
@@ -80,7 +81,7 @@ def text(name: str, given: Any, *, empty: bool = True) -> str:
 
 
 def items(name: str, given: Any, what: str) -> list[Any]:
-    """The items of an iterable as a list; refuses text and bytes."""
+    """Check an argument that is an iterable, and return its items as a list; text and bytes are refused."""
     if isinstance(given, str | bytes | bytearray):
         raise wrong(name, given, f"a list of {what}")
     try:
@@ -90,7 +91,7 @@ def items(name: str, given: Any, what: str) -> list[Any]:
 
 
 def texts(name: str, given: Any, *, empty: bool = False) -> list[str]:
-    """A list of texts; a single text becomes a list of one."""
+    """Check a list of texts; a single text becomes a list of one."""
     found = [given] if isinstance(given, str) else items(name, given, "strings")
     return [text(name, each, empty=empty) for each in found]
 
@@ -102,26 +103,26 @@ def mapping(name: str, given: Any, what: str) -> Mapping[Any, Any]:
 
 
 def topic(given: Any) -> str:
-    """A legal topic name. Raises InvalidTopicError."""
+    """Check a topic name. Raises InvalidTopicError."""
     return check_topic_name(text("topic", given))
 
 
 def partition(given: Any) -> TopicPartition:
-    """A TopicPartition, also from a (topic name, number) pair."""
+    """Check a partition: a TopicPartition, or a (topic name, number) pair."""
     if not isinstance(given, tuple | list) or len(given) != 2 or not isinstance(given[0], str):
         raise InvalidArgumentError(f"{given!r:.100} is not a partition: give TopicPartition(topic, number)")
     return TopicPartition(topic(given[0]), whole(f"partition of {given[0]!r}", given[1], 0, INT32_MAX))
 
 
 def partitions(given: Any, name: str = "partitions") -> list[TopicPartition]:
-    """TopicPartitions in order, each once."""
+    """The TopicPartitions of an argument, in order and without duplicates."""
     if isinstance(given, TopicPartition):
         raise wrong(name, given, "a list of TopicPartition(topic, number)")
     return list(dict.fromkeys(partition(each) for each in items(name, given, "TopicPartition(topic, number)")))
 
 
 def offset_to_commit(tp: TopicPartition, given: Any) -> OffsetAndMetadata:
-    """An offset, or OffsetAndMetadata."""
+    """Check an offset to commit: an integer or an OffsetAndMetadata."""
     if not isinstance(given, OffsetAndMetadata):
         return OffsetAndMetadata(offset(given, f"offset of {tp}"))
     return OffsetAndMetadata(
@@ -132,13 +133,13 @@ def offset_to_commit(tp: TopicPartition, given: Any) -> OffsetAndMetadata:
 
 
 def polling(timeout: Any, max_records: Any) -> tuple[float, int | None]:
-    """The arguments of a poll."""
+    """Check the arguments of a poll."""
     most = None if max_records is None else whole("max_records", max_records, 1)
     return seconds(timeout), most
 
 
 def fetching(timeout: Any, columns: Any, include_headers: Any, max_bytes: Any) -> float:
-    """Check the arguments of fetch_arrow; returns the timeout."""
+    """Check the arguments of fetch_arrow; return the timeout."""
     if columns is not None:
         for each in items("columns", columns, "column names"):
             text("columns", each)
@@ -148,7 +149,7 @@ def fetching(timeout: Any, columns: Any, include_headers: Any, max_bytes: Any) -
 
 
 def times(given: Any) -> dict[TopicPartition, int]:
-    """Partition -> milliseconds since 1970."""
+    """Check a mapping from partitions to timestamps in milliseconds since 1970."""
     found = {}
     for tp, timestamp_ms in mapping("timestamps_ms", given, "TopicPartition: ms since 1970").items():
         found[partition(tp)] = whole(f"time of {tp}", timestamp_ms)

@@ -1,7 +1,8 @@
-"""User callbacks: checked when they are given, run, and kept from blocking the I/O thread.
+"""User callbacks: check them, run them, and keep them from blocking the I/O thread.
 
-Delivery and commit callbacks run on the I/O thread, which serves every client of the process. A blocking call there
-would wait for itself and stop every client. ``refuse_to_wait`` is the check before each blocking wait.
+Delivery and commit callbacks run on the I/O thread, which serves every client of the process. A blocking call in such a
+callback would wait for its own thread and stop every client. ``refuse_to_wait`` is the check before each call that
+blocks.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from headrace_core.errors import IllegalStateError, InvalidArgumentError
 
 logger = logging.getLogger("headrace")
 
-#: The I/O thread, if there is one, and the name of the callback that it runs.
+#: The process's I/O thread, if it has one; ``_inside`` is the name of the callback that the thread runs.
 _io_thread: threading.Thread | None = None
 _inside: str | None = None
 
 
 def set_io_thread(thread: threading.Thread | None) -> None:
-    """Register the I/O thread; None: there is none."""
+    """Register the process's I/O thread; None when that thread has ended."""
     global _io_thread, _inside
     _io_thread, _inside = thread, None
 
@@ -33,13 +34,14 @@ def on_io_thread() -> bool:
 
 
 def refuse_to_wait(call: str | None = None) -> None:
-    """Raise IllegalStateError on the I/O thread. ``call``: the blocking call; None: the client method on the stack."""
+    """Raise IllegalStateError if the current thread is the I/O thread. ``call`` is the name of the blocking call; None:
+    take the client method from the stack."""
     if on_io_thread():
         raise IllegalStateError(waiting_text(call or f"{_method_on_stack()}()"))
 
 
 def waiting_text(call: str) -> str:
-    """The error text: why ``call`` cannot wait here, and what to do."""
+    """The error message: why ``call`` cannot block here, and what to do."""
     where = f"in the callback {_inside}" if _inside else "on Headrace's I/O thread"
     return (
         f"{call} cannot wait {where}: callbacks run on the thread that does the I/O of every client of the process; "
@@ -48,7 +50,7 @@ def waiting_text(call: str) -> str:
 
 
 def _method_on_stack() -> str:
-    """The outermost public function of this package in the frames above the user's code."""
+    """Find the public method that the user's code called: the outermost frame of this package."""
     found = "a blocking call"
     at: Any = sys._getframe(2)
     while at is not None and str(at.f_globals.get("__name__", "")).partition(".")[0] == "headrace":
@@ -75,8 +77,9 @@ def name_of(callback: Any) -> str:
 
 
 def run_callback(callback: Callable[..., object], *arguments: Any) -> None:
-    """Call a callback and log what it raises. On the I/O thread that includes ``sys.exit()``: a user's function must
-    not stop that thread. On other threads Ctrl-C and other BaseExceptions are raised."""
+    """Call a user's callback and log the exceptions that it raises. On the I/O thread ``sys.exit()`` in a callback is
+    also logged only: a user's function must not end that thread. On other threads, Ctrl-C and other BaseExceptions
+    propagate to the caller."""
     global _inside
     is_io, before = on_io_thread(), _inside
     if is_io:

@@ -1,6 +1,6 @@
-"""Errors of Headrace: ``.code`` is the stable Kafka-style name, ``.retriable`` a bool.
+"""The exception classes of Headrace: ``.code`` is the stable name of the error in Kafka's style, ``.retriable`` a bool.
 
-Servers use the same classes, so they are defined in ``headrace_core.errors``; this is their public module.
+Servers raise the same exceptions, so the classes are defined in ``headrace_core.errors``; this is their public module.
 """
 
 from headrace_core.errors import *  # noqa: F403

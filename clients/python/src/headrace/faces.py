@@ -1,8 +1,8 @@
-"""Base of the clients: repr, refusal to be copied, and results that may be awaited.
+"""The base class of all clients: repr, no copying, and results that may be awaited.
 
-Every method of an async client may be awaited, so users need not know which ones wait. Methods that never wait (assign,
-seek, pause, metrics, ...) take effect when called and return ``Done``, an ``AwaitableSet`` or an ``AwaitableDict``:
-both ``await consumer.pause(tp)`` and a plain ``consumer.pause(tp)`` work, without a task.
+Every method of an asyncio client may be awaited, so users need not know which methods wait. Methods that never wait
+(assign, seek, pause, metrics, ...) take effect when they are called. They return ``Done``, an ``AwaitableSet`` or an
+``AwaitableDict``, so both ``await consumer.pause(tp)`` and a plain ``consumer.pause(tp)`` work, without a task.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from typing import Any, NoReturn, Self, TypeVar
 K = TypeVar("K")
 V = TypeVar("V")
 
-#: At most this many topics or partitions in a repr.
+#: Maximum number of topics or partitions in a repr.
 SHOWN_MAX = 3
 
 
 class Face:
-    """Base of the clients."""
+    """Base class of the clients."""
 
     def _shown(self) -> list[str]:
-        """The parts of the repr, the state last."""
+        """The parts of the client's repr; its state is the last part."""
         raise NotImplementedError
 
     def __repr__(self) -> str:
@@ -39,14 +39,14 @@ def where(config: dict[str, Any]) -> str:
 
 
 def several(what: str, items: Iterable[object]) -> str:
-    """A few of ``items``, and the number of the rest."""
+    """A text with the first ``items`` and the number of the other ones."""
     found = [str(item) for item in items]
     more = f" and {len(found) - SHOWN_MAX} more" if len(found) > SHOWN_MAX else ""
     return f"{what} {', '.join(found[:SHOWN_MAX])}{more}"
 
 
 class Done:
-    """The result of a method that returns nothing; awaiting it gives None."""
+    """The result of a method without a return value; awaiting the result gives None."""
 
     __slots__ = ()
 

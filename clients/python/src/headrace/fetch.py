@@ -1,4 +1,5 @@
-"""Read bounded offset ranges, fast and in bounded memory. For batch engines; the Spark source uses it."""
+"""Read bounded offset ranges, fast and with bounded memory. The reader is made for batch engines; the Spark source uses
+it."""
 
 from __future__ import annotations
 
@@ -36,8 +37,8 @@ class OffsetRange(NamedTuple):
 class RangeSlice(NamedTuple):
     """Whole record batches of one partition, as stored in the log.
 
-    Only records with ``start`` <= offset < ``end`` belong to the range; the first and last batch may contain others.
-    ``next_offset`` is where reading continues.
+    Only records with ``start`` <= offset < ``end`` belong to the range; the first and the last batch may contain other
+    records. ``next_offset`` is the offset at which reading of the range continues.
     """
 
     topic: str
@@ -49,14 +50,14 @@ class RangeSlice(NamedTuple):
 
 
 class RangeReader(Face):
-    """Reads each range once, several ranges at a time, fetching ahead up to ``fetch.queue.max.bytes``.
+    """Reads each range once, several ranges at a time, and fetches ahead up to ``fetch.queue.max.bytes``.
 
         with RangeReader([OffsetRange("orders", 0, 0, 1_000_000)], bootstrap_servers=...) as reader:
             for batch in reader.arrow_batches(): ...
 
-    Blocking, for one thread. A range may be empty. Raises OffsetOutOfRangeError when the log lacks records of a range
-    (its start is below the log start, or its end beyond the log end), RequestTimedOutError when no data arrive for
-    ``default.api.timeout.ms``, and Consumer's errors.
+    The reader is blocking, and only one thread may use it. A range may be empty. Raises OffsetOutOfRangeError when the
+    log lacks a part of a range, RequestTimedOutError when no data arrive for ``default.api.timeout.ms``, and the errors
+    of Consumer.
     """
 
     def __init__(
@@ -86,7 +87,8 @@ class RangeReader(Face):
         ]
 
     def slices(self) -> Iterator[RangeSlice]:
-        """Raw batches, partitions interleaved; those of a partition in offset order."""
+        """Iterate over the ranges as raw batches. Partitions are interleaved; the batches of one partition are in
+        offset order."""
         core = self._core
         while self._left:
             core.begin_poll()
@@ -108,7 +110,8 @@ class RangeReader(Face):
     def arrow_batches(
         self, *, columns: list[str] | None = None, include_headers: bool = False, max_bytes: int = 8 << 20
     ) -> Iterator[pa.RecordBatch]:
-        """Arrow batches with the Spark source's schema, each of one partition, from about ``max_bytes`` of the log."""
+        """Iterate over the ranges as Arrow batches with the Spark source's schema. Each batch has one partition, and
+        comes from about ``max_bytes`` of its log."""
         from headrace_core.records.arrow import decode_arrow_split
 
         arguments.fetching(0, columns, include_headers, max_bytes)
@@ -138,7 +141,8 @@ class RangeReader(Face):
                         yield batch
 
     def topic_id(self, topic: str) -> bytes | None:
-        """The topic's current id in this reader's metadata; None without one. Another id means another topic."""
+        """The topic's current id in this reader's metadata; None if the metadata lack the topic. A changed id means
+        that the topic was deleted and created again."""
         info = self._core.engine.metadata.snapshot.topics.get(topic)
         return None if info is None else info.topic_id
 

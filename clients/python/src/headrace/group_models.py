@@ -1,4 +1,5 @@
-"""Frozen values about consumer groups: members, offsets, lag, rebalances. Fields as in groups.proto."""
+"""Immutable values about consumer groups: members, offsets, lag, rebalances. The fields have the meaning of the fields
+in groups.proto."""
 
 from __future__ import annotations
 
@@ -8,15 +9,16 @@ from typing import Literal
 from headrace_core.errors import HeadraceError
 from headrace_core.types import TopicPartition
 
-#: Kafka's states of a consumer group (KIP-848). assigning: the assignment is being computed; reconciling: some members
-#: have not yet reached it.
+#: The states of a consumer group, as in Kafka (KIP-848). assigning: the coordinator computes the assignment;
+#: reconciling: some members have not yet reached their assignment.
 GroupState = Literal["empty", "assigning", "reconciling", "stable", "dead"]
 GROUP_STATES: tuple[GroupState, ...] = ("empty", "assigning", "reconciling", "stable", "dead")
 
 
 @dataclass(frozen=True, slots=True)
 class GroupListing:
-    """A group and its member count. A group that only commits offsets and never had members is "empty"."""
+    """A group and the number of its members. A group that never had members, and to which only offsets are committed,
+    is "empty"."""
 
     group_id: str
     state: GroupState
@@ -25,9 +27,9 @@ class GroupListing:
 
 @dataclass(frozen=True, slots=True)
 class MemberDescription:
-    """A member of a group. ``assigned``: partitions it may read; ``revoking``: partitions it must release first;
-    ``target``: the target assignment. ``topics``, ``topic_regex``: its subscription. ``instance_id``: of a static
-    member (KIP-345)."""
+    """A member of a group. ``assigned``: partitions that the member may read; ``revoking``: partitions that it must
+    release first; ``target``: its target assignment. ``topics`` and ``topic_regex`` are the member's subscription.
+    ``instance_id`` is set for a static member (KIP-345)."""
 
     member_id: str
     instance_id: str | None
@@ -44,10 +46,10 @@ class MemberDescription:
 
 @dataclass(frozen=True, slots=True)
 class GroupDescription:
-    """A group and its members, as its coordinator sees them (KIP-848). ``assignor``: uniform, range or sticky (""
-    before the first assignment). ``coordinator_address``: host:port of ``coordinator_id``.
+    """A group and its members, as its coordinator sees them (KIP-848). ``assignor``: "uniform", "range" or "sticky" (""
+    before the first assignment). ``coordinator_address``: host:port of the coordinator ``coordinator_id``.
 
-    With an ``error`` (``raise_errors=False``) the other fields have no meaning.
+    If ``error`` is set (with ``raise_errors=False``), the other fields have no meaning.
     """
 
     group_id: str
@@ -63,14 +65,16 @@ class GroupDescription:
 
 @dataclass(frozen=True, slots=True)
 class PartitionLag:
-    """Lag of a group in a partition with a committed offset; None: not known yet.
+    """The lag of a group in one partition with a committed offset; None in a field: not known yet.
 
-    ``lag``: records between ``committed_offset`` and ``high_watermark``, which is up to two seconds old. ``lag_ms``:
-    age of the first unread record; a lower bound if ``lag_ms_is_at_least``, because the coordinator has not observed it
-    that long. ``records_lost``: records deleted unread.
+    ``lag``: records between ``committed_offset`` and ``high_watermark``; the high watermark is up to two seconds old.
+    ``lag_ms``: age of the first unread record; only a lower bound if ``lag_ms_is_at_least``, because the coordinator
+    has not observed the partition for that long. ``records_lost``: records that were deleted before the group read
+    them.
 
-    ``status`` is Burrow's judgement of recent commits: OK; WARN: commits, but falls behind; STOP: no commits; STALL:
-    commits without progress; REWIND: the offset went back. ``complete``: filled part of the window of commits, 0 to 1.
+    ``status`` judges the recent commits by Burrow's rules: OK; WARN: the group commits, but its lag grows; STOP: no
+    commits; STALL: commits without progress; REWIND: the committed offset went back. ``complete``: how much of the
+    window of commits is filled, from 0 to 1.
     """
 
     topic: str
@@ -88,8 +92,9 @@ class PartitionLag:
 
 @dataclass(frozen=True, slots=True)
 class GroupLag:
-    """The lag of a group. ``status``: the worst of its partitions: OK, WARN, or ERR (STOP, STALL or REWIND).
-    ``total_lag``: the sum of the known ones. ``error``: why the lag is unknown (``raise_errors=False``)."""
+    """The lag of one group. ``status`` summarizes the statuses of the group's partitions: OK, WARN, or ERR (a partition
+    has STOP, STALL or REWIND). ``total_lag``: the sum of all lags that are known. ``error``: why the lag is unknown
+    (with ``raise_errors=False``)."""
 
     group_id: str
     status: str
@@ -100,8 +105,9 @@ class GroupLag:
 
 @dataclass(frozen=True, slots=True)
 class MovedPartition:
-    """A partition that a rebalance moved from one member to another (None: no owner). ``unread_ms``: time until the new
-    owner reported that it reads; None: unknown (yet)."""
+    """A partition that a rebalance moved from one member to another one; None: no member owned it before or after.
+    ``unread_ms``: how long the partition was not read, until its new owner reported that it reads; None: unknown, or
+    not yet."""
 
     topic: str
     partition: int
@@ -112,8 +118,9 @@ class MovedPartition:
 
 @dataclass(frozen=True, slots=True)
 class Rebalance:
-    """One change of a group's target assignment. ``reason`` is text for people. ``moved`` has the first 200 moves,
-    ``moved_count`` counts all. ``ended_at_ms``: when every member had reached it; None: not yet, or superseded."""
+    """One change of a group's target assignment. ``reason`` is a text for operators. ``moved`` has the first 200
+    partitions that moved; ``moved_count`` counts all of them. ``ended_at_ms``: when every member had reached the new
+    assignment; None: not yet, or a later rebalance came first."""
 
     number: int
     at_ms: int

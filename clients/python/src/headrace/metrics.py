@@ -1,4 +1,5 @@
-"""Client metrics under Kafka's names. Updated per request, never per record, so they are always on."""
+"""Client metrics under the names of Kafka's client metrics. A metric is updated per request, never per record, so
+metrics are always on."""
 
 from __future__ import annotations
 
@@ -8,7 +9,8 @@ from typing import Any
 
 
 class Samples:
-    """Sum, count and maximum over the last windows (``metrics.sample.window.ms`` x ``metrics.num.samples``)."""
+    """Sum, count and maximum of a metric over the last windows (``metrics.sample.window.ms`` x
+    ``metrics.num.samples``)."""
 
     __slots__ = ("_count", "_width_s", "_windows", "started_s", "total", "total_count")
 
@@ -21,7 +23,7 @@ class Samples:
         self.total_count = 0
 
     def record(self, value: float, count: int = 1) -> None:
-        """Add ``value`` (the sum of ``count`` events)."""
+        """Add ``value``, which is the sum of ``count`` events."""
         now = time.monotonic()
         windows = self._windows
         if not windows or now - windows[-1][0] >= self._width_s:
@@ -41,7 +43,7 @@ class Samples:
         return [window for window in list(self._windows) if window[0] >= oldest]  # a copy: another thread records
 
     def rate(self) -> float:
-        """Sum per second over the windows."""
+        """The sum per second over the last windows."""
         recent = self._recent()
         if not recent:
             return 0.0
@@ -49,18 +51,18 @@ class Samples:
         return sum(window[1] for window in recent) / span
 
     def average(self) -> float:
-        """Mean of one event; nan without events."""
+        """The mean value of an event; nan without events."""
         recent = self._recent()
         count = sum(window[2] for window in recent)
         return sum(window[1] for window in recent) / count if count else float("nan")
 
     def maximum(self) -> float:
-        """The largest value; nan without events."""
+        """The largest value in the last windows; nan without events."""
         return max((window[3] for window in self._recent()), default=float("nan"))
 
 
 class Metrics(dict[str, Samples]):
-    """Samples by name, created at first use."""
+    """Samples by metric name; a name's samples are created at first use."""
 
     def __init__(self, config: dict[str, Any]) -> None:
         super().__init__()

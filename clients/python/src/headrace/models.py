@@ -1,4 +1,4 @@
-"""Frozen values that the clients take and return."""
+"""Immutable values that the clients take and return."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headrace_core.errors import HeadraceError
 
 @dataclass(frozen=True, slots=True)
 class RecordRange:
-    """``count`` records of one partition from ``offset`` on (-1 with acks=0)."""
+    """A range of ``count`` records in one partition, from ``offset`` on (-1 with acks=0)."""
 
     topic: str
     partition: int
@@ -21,7 +21,7 @@ class RecordRange:
 
 @dataclass(frozen=True, slots=True)
 class ManyMetadata:
-    """Where the records of one send_many or send_arrow call are: ranges in sending order."""
+    """Partitions and offsets of the records of one send_many or send_arrow call: ranges in the order of sending."""
 
     topic: str
     record_count: int
@@ -29,9 +29,10 @@ class ManyMetadata:
 
 
 class OffsetAndTimestamp(NamedTuple):
-    """An offset found by time, with the timestamp of its record.
+    """An offset that was looked up, with the timestamp of its record.
 
-    ``offset`` -1: the log has no such record. ``timestamp_ms`` -1: log start or log end. ``leader_epoch`` -1: unknown.
+    ``offset`` is -1 if the log has no such record. ``timestamp_ms`` is -1 for the log start and the log end.
+    ``leader_epoch`` -1: unknown.
     """
 
     offset: int
@@ -40,7 +41,8 @@ class OffsetAndTimestamp(NamedTuple):
 
 
 class OffsetAndMetadata(NamedTuple):
-    """A committed offset: the next record to read. ``leader_epoch``: that of the record before it; -1: unknown."""
+    """A committed offset, which is the offset of the next record to read. ``leader_epoch``: leader epoch of the record
+    before ``offset``; -1: unknown."""
 
     offset: int
     metadata: str = ""
@@ -48,8 +50,8 @@ class OffsetAndMetadata(NamedTuple):
 
 
 class GroupMetadata(NamedTuple):
-    """A consumer's identity in its group. ``generation_id``: its member epoch; -1 (and no member id) for a
-    non-member."""
+    """A consumer's identity in its group. ``generation_id`` is the member epoch; a program that is not a member has -1
+    and no member id."""
 
     group_id: str
     generation_id: int = -1
@@ -59,9 +61,10 @@ class GroupMetadata(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """A topic to create; None means the cluster's default (num.partitions, default.replication.factor).
+    """A topic to create; a count of None means the cluster's default (num.partitions, default.replication.factor).
 
-    ``assignments``: broker ids of each partition's replicas, preferred leader first, instead of the two counts.
+    ``assignments`` replaces the two counts: it maps each partition to the broker ids of its replicas, preferred leader
+    first.
     """
 
     name: str
@@ -83,9 +86,9 @@ class CreatedTopic:
 
 @dataclass(frozen=True, slots=True)
 class PartitionDescription:
-    """One partition; ``leader`` is -1 without one. ``elr``: replicas that left the ISR with every committed record
-    (KIP-966); one of them may lead a partition without leader. ``last_known_elr``: the last leader, while there is
-    none."""
+    """One partition of a topic; ``leader`` is -1 if it has no leader. ``elr``: replicas that left the ISR with every
+    committed record (KIP-966); if the partition has no leader, one of these replicas may become leader.
+    ``last_known_elr``: the last leader of a partition that has no leader now."""
 
     partition: int
     leader: int
@@ -99,7 +102,8 @@ class PartitionDescription:
 
 @dataclass(frozen=True, slots=True)
 class TopicDescription:
-    """One topic; ``max_message_bytes``: the largest batch that brokers accept (0: not reported)."""
+    """One topic. ``max_message_bytes``: the largest batch that brokers accept for it (0: unknown, the broker did not
+    report it)."""
 
     name: str
     topic_id: bytes
@@ -110,8 +114,8 @@ class TopicDescription:
 
 @dataclass(frozen=True, slots=True)
 class BrokerInfo:
-    """A broker and its client address. ``fenced``: registered but not live; ``draining``: its replicas are moving away
-    and it gets no new ones."""
+    """A broker and its client address. ``fenced``: the broker is registered but not live; ``draining``: its replicas
+    are moving to other brokers, and it gets no new replicas."""
 
     broker_id: int
     host: str
@@ -127,7 +131,7 @@ class BrokerInfo:
 
 @dataclass(frozen=True, slots=True)
 class ControllerInfo:
-    """A voting controller and its internal listener (not for clients)."""
+    """A voter of the controller quorum, and the address of its internal listener, which clients cannot use."""
 
     controller_id: int
     host: str
@@ -136,7 +140,7 @@ class ControllerInfo:
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorInfo:
-    """A live group coordinator and its client address. ``draining``: it is stopping."""
+    """A live group coordinator and its client address. ``draining``: the coordinator is stopping."""
 
     coordinator_id: int
     host: str
@@ -151,8 +155,8 @@ class CoordinatorInfo:
 
 @dataclass(frozen=True, slots=True)
 class ClusterDescription:
-    """The cluster as the answering node knows it. ``metadata_lag_ms``: upper limit of the age of its metadata, by the
-    node's clock; None: unknown."""
+    """The cluster as the node that answered knows it. ``metadata_lag_ms``: upper limit of the age of that node's
+    metadata, by its own clock; None: unknown."""
 
     cluster_id: str
     controller_id: int
@@ -164,12 +168,12 @@ class ClusterDescription:
 
 @dataclass(frozen=True, slots=True)
 class NodeDescription:
-    """One process. ``role``: controller, broker or coordinator; ``node_id``: -1 before registration.
-    ``metadata_version_min`` and ``_max``: feature levels that it supports.
+    """One process. ``role`` is controller, broker or coordinator; ``node_id`` is -1 before the node is registered.
+    ``metadata_version_min`` and ``metadata_version_max``: the feature levels that the node supports.
 
-    ``clock_ahead_ms``: how far its wall clock is ahead of this machine's (negative: behind), within half of
-    ``round_trip_ms``. ``open_descriptors``, ``descriptors_max``: None where its system does not report them or has no
-    limit.
+    ``clock_ahead_ms``: how far the node's wall clock is ahead of this machine's clock (negative: behind), with an error
+    of at most half of ``round_trip_ms``. ``open_descriptors`` is None if the node's system does not report it;
+    ``descriptors_max`` is None if there is no limit.
     """
 
     role: str
@@ -186,7 +190,8 @@ class NodeDescription:
 
 
 class ConfigResource(NamedTuple):
-    """The owner of a configuration: ``type`` is "topic" or "broker"; an empty broker name means all brokers."""
+    """The topic or broker that a configuration belongs to: ``type`` is "topic" or "broker"; an empty broker name means
+    all brokers."""
 
     type: str
     name: str
@@ -194,7 +199,8 @@ class ConfigResource(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ConfigSynonym:
-    """A value set for a key, under its name at that level (``log.retention.ms`` for ``retention.ms``)."""
+    """One level at which a key has a value, with the key's name at that level (``log.retention.ms`` for
+    ``retention.ms``)."""
 
     name: str
     value: str
@@ -203,11 +209,11 @@ class ConfigSynonym:
 
 @dataclass(frozen=True, slots=True)
 class ConfigEntry:
-    """One key. ``source``: default, static_broker, dynamic_default_broker, dynamic_broker or dynamic_topic.
+    """One key. ``source`` is one of default, static_broker, dynamic_default_broker, dynamic_broker and dynamic_topic.
 
-    ``value`` is empty when ``is_sensitive``. ``type``: boolean, int, long, double, string, list, password or class;
-    ``allowed``: legal values in words, or empty. ``synonyms`` (on request): every value that is set, in order of
-    precedence, the default last.
+    ``value`` is empty when ``is_sensitive`` is True. ``type`` is one of boolean, int, long, double, string, list,
+    password and class; ``allowed`` describes the valid values, and may be empty. ``synonyms`` (on request): every level
+    at which the key has a value, in order of precedence, the default last.
     """
 
     name: str
@@ -223,26 +229,27 @@ class ConfigEntry:
 
 @dataclass(frozen=True, slots=True)
 class AppendConfig:
-    """In alter_configs: add ``items`` (separated by commas) to the current list, without duplicates."""
+    """A change for alter_configs: add ``items`` (separated by commas) to the key's current list, without duplicates."""
 
     items: str
 
 
 @dataclass(frozen=True, slots=True)
 class SubtractConfig:
-    """In alter_configs: remove ``items`` (separated by commas) from the current list."""
+    """A change for alter_configs: remove ``items`` (separated by commas) from the key's current list."""
 
     items: str
 
 
 @dataclass(frozen=True, slots=True)
 class QuorumReplica:
-    """A controller as the leader sees it, voter or observer; None for unknown, or not seen since this leader was
-    elected.
+    """A controller (voter or observer) as the leader of the quorum sees it. A field is None if its value is unknown, or
+    if the controller was not seen since this leader was elected.
 
-    ``log_end_offset``: durable there and equal to the leader's log; ``lag``: offsets behind the leader;
-    ``last_fetch_timestamp_ms``: the leader last heard from it; ``last_caught_up_timestamp_ms``: it last had all of the
-    leader's log (within a tenth of controller.quorum.election.timeout.ms).
+    ``log_end_offset``: end of the part of the controller's log that is durable and equal to the leader's log; ``lag``:
+    offsets behind the leader. ``last_fetch_timestamp_ms``: when the leader last received a fetch from the controller.
+    ``last_caught_up_timestamp_ms``: when the controller last had all of the leader's log (within a tenth of
+    controller.quorum.election.timeout.ms).
     """
 
     replica_id: int
@@ -255,7 +262,7 @@ class QuorumReplica:
 
     @property
     def directory_id_text(self) -> str:
-        """The id in Kafka's form (base64url, 22 letters)."""
+        """The directory id in Kafka's form (base64url, 22 letters)."""
         from headrace_core.node.ids import id_to_text  # here: rarely needed, and its package imports much more
 
         return id_to_text(self.directory_id)
@@ -263,8 +270,9 @@ class QuorumReplica:
 
 @dataclass(frozen=True, slots=True)
 class QuorumBroker:
-    """A broker as follower of the metadata log. ``metadata_offset``: how far it had applied the log at its last
-    heartbeat, ``lag`` offsets behind; ``metadata_lag_ms``: upper limit of its metadata's age (None: unknown)."""
+    """A broker in its role as follower of the metadata log. ``metadata_offset``: up to where the broker had applied the
+    log at its last heartbeat; ``lag``: offsets behind the leader. ``metadata_lag_ms``: upper limit of the age of the
+    broker's metadata (None: unknown)."""
 
     broker_id: int
     metadata_offset: int
@@ -275,7 +283,7 @@ class QuorumBroker:
 
 @dataclass(frozen=True, slots=True)
 class QuorumInfo:
-    """The metadata quorum (KIP-836): leader, high watermark, voters and observers; ``brokers``: by id."""
+    """The controller quorum (KIP-836): leader, high watermark, voters and observers; ``brokers`` are sorted by id."""
 
     leader_id: int
     leader_epoch: int
@@ -287,7 +295,8 @@ class QuorumInfo:
 
 @dataclass(frozen=True, slots=True)
 class FeatureInfo:
-    """A feature (KIP-584): the cluster's level, and the range that the answering controller supports, inclusive."""
+    """A feature (KIP-584): the level of the cluster, and the range of levels (inclusive) that the controller which
+    answered supports."""
 
     name: str
     finalized_level: int
@@ -302,8 +311,8 @@ ElectionType = Literal["preferred", "unclean"]
 
 @dataclass(frozen=True, slots=True)
 class PartitionReassignment:
-    """A partition on its way to other brokers (KIP-455). ``replicas``: all current ones, also those to be removed;
-    ``waits``: queued, nothing is copied yet."""
+    """A partition whose replicas are being moved to other brokers (KIP-455). ``replicas``: all current replicas,
+    including those to be removed; ``waits``: the reassignment is queued, and no data are copied yet."""
 
     replicas: tuple[int, ...]
     adding_replicas: tuple[int, ...]
@@ -311,16 +320,16 @@ class PartitionReassignment:
     waits: bool = False
 
 
-#: A position for list_offsets: log start, log end, the record with the largest timestamp, or the first record at or
-#: after a time (ms since 1970).
+#: The offset to look up with list_offsets: log start, log end, the record with the largest timestamp, or the first
+#: record at or after a time (ms since 1970).
 OffsetSpec = Literal["earliest", "latest", "max-timestamp"] | int
 
-#: A new value for a key; None: reset to the default.
+#: A new value for a configuration key; None resets the key to its default.
 ConfigValue = str | None | AppendConfig | SubtractConfig
 
 
 class TopicPartitionReplica(NamedTuple):
-    """One replica: a partition on a broker."""
+    """One replica: a partition and the broker that stores it."""
 
     topic: str
     partition: int
@@ -329,9 +338,10 @@ class TopicPartitionReplica(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ReplicaInfo:
-    """One replica in a log directory. ``is_future``: a copy that will replace the replica in another directory;
-    ``offset_lag``: offsets that its log end is behind (a future copy: behind the current replica's); ``error``: why the
-    broker does not serve it in an online directory (CorruptLogError: damaged and quarantined), or None."""
+    """One replica in a log directory of a broker. ``is_future``: the replica is a copy that will replace the one in
+    another log directory. ``offset_lag``: offsets that its log end is behind the leader, or for a future copy, behind
+    the current replica. ``error``: why the broker does not serve the replica although its directory is online
+    (CorruptLogError: damaged and quarantined), or None."""
 
     topic: str
     partition: int
@@ -343,11 +353,11 @@ class ReplicaInfo:
 
 @dataclass(frozen=True, slots=True)
 class LogDirDescription:
-    """A log directory of a broker (KIP-113, KIP-827). ``error``: why it is offline, or None. ``directory_id``: 16 bytes
-    or empty (see ``directory_id_text``).
+    """A log directory of a broker (KIP-113, KIP-827). ``error``: why the directory is offline, or None.
+    ``directory_id``: 16 bytes, or empty (see ``directory_id_text``).
 
-    ``total_bytes`` and ``usable_bytes`` of its file system; None: unknown. ``sync_ms``: median time of recent small
-    forced writes; None: too few samples.
+    ``total_bytes`` and ``usable_bytes`` describe the directory's file system; None: unknown. ``sync_ms``: median time
+    of recent small forced writes (fsync); None: too few writes yet.
     """
 
     broker_id: int
@@ -361,7 +371,8 @@ class LogDirDescription:
 
     @property
     def directory_id_text(self) -> str:
-        """The id in Kafka's form (base64url, 22 letters), as in meta.properties; "" for an unreadable directory."""
+        """The directory id in Kafka's form (base64url, 22 letters), as in meta.properties; "" for an unreadable
+        directory."""
         from headrace_core.node.ids import id_to_text  # here: rarely needed, and its package imports much more
 
         return id_to_text(self.directory_id) if self.directory_id else ""

@@ -1,12 +1,13 @@
-"""The partition of a record.
+"""The choice of a record's partition.
 
-A record that names its partition goes there. A record with a key goes to murmur2(key) mod partition count, as in Java's
-client, so both agree. A record without a key goes to the *sticky* partition: one partition takes records until a batch
-is full, then another is chosen (KIP-480, KIP-794), so batches are large at any rate.
+A record that names its partition is sent to that partition. A record with a key is sent to partition murmur2(key) mod
+partition count, as Kafka's Java client does. A record without a key is sent to the *sticky* partition: one partition
+takes records until a batch is full, then another partition is chosen (KIP-480, KIP-794). So batches are large at any
+rate.
 
-``partitioner.class`` replaces both rules. It is a callable, or an object (or class) with ``partition``. Arguments:
-``(topic, key, value, partition_count)`` with the serialized bytes. It returns a number below the count, or None for the
-default rules.
+``partitioner.class`` replaces the rules for records that name no partition. Its value is a callable, or an object (or
+class) with a method ``partition``. The callable receives ``(topic, key, value, partition_count)`` with the serialized
+bytes. The callable returns a number below the partition count, or None for the default rules.
 """
 
 from __future__ import annotations
@@ -22,15 +23,16 @@ Partitioner = Callable[[str, bytes | None, bytes | None, int], int | None]
 
 
 def key_partition(key: bytes, partition_count: int) -> int:
-    """Kafka's partition of a key: murmur2, sign bit cleared, modulo the count."""
+    """The partition of a key by Kafka's rule: murmur2, sign bit cleared, modulo the partition count."""
     return (murmur2(key) & 0x7FFFFFFF) % partition_count
 
 
 class PriorityPartitioner:
-    """An example: keys that begin with ``PRIORITY_HIGH`` go to partition 0, other keys are hashed over the rest.
+    """An example partitioner: keys that begin with ``PRIORITY_HIGH`` are sent to partition 0, other keys are hashed
+    over the other partitions.
 
-    A consumer of partition 0 sees urgent records at once, however long the queue of the others is. Records without a
-    key go to partition 1. A topic with one partition gets everything there.
+    A consumer of partition 0 sees urgent records at once, however many records wait in the other partitions. Records
+    without a key are sent to one of the other partitions. If the topic has one partition, all records are sent to it.
     """
 
     def __init__(self, prefix: bytes = b"PRIORITY_HIGH") -> None:
@@ -43,7 +45,7 @@ class PriorityPartitioner:
 
 
 def partitioner(given: Any) -> Partitioner | None:
-    """The callable for the value of ``partitioner.class``; None for the default."""
+    """The callable for the value of ``partitioner.class``; None for the default rules."""
     if given is None:
         return None
     if isinstance(given, type):

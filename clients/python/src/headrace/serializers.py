@@ -1,6 +1,7 @@
-"""Serializers and deserializers: any callable ``(topic, value)``, or an object with ``serialize`` / ``deserialize``.
+"""Serializers and deserializers: any callable ``(topic, value)``, or an object with a method ``serialize`` or
+``deserialize``.
 
-Without one, keys and values are bytes or None.
+Without a serializer, keys and values must be bytes or None.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ def utf8(topic: str, value: str | None) -> bytes | None:
 
 
 def json_utf8(topic: str, value: Any) -> bytes | None:
-    """Any JSON value, compact; None stays a null (a tombstone)."""
+    """Serialize any JSON value to compact JSON; None stays None (a tombstone)."""
     return None if value is None else json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
 
 
@@ -31,12 +32,13 @@ def from_utf8(topic: str, data: bytes) -> str:
 
 
 def from_json(topic: str, data: bytes) -> Any:
-    """JSON as Python values."""
+    """Deserialize JSON to Python values."""
     return json.loads(data)
 
 
 def serializer(given: Any, key_name: str) -> Serializer | None:
-    """The callable for a configured serializer; its failures become SerializationError naming topic and key."""
+    """The callable for a configured serializer; its failures become SerializationError, which names the topic and the
+    key or value."""
     call, field = _callable(given, "serialize", key_name), key_name.partition(".")[0]
     if call is None:
         return None
@@ -60,7 +62,7 @@ def serializer(given: Any, key_name: str) -> Serializer | None:
 
 
 def deserializer(given: Any, key_name: str) -> Deserializer | None:
-    """Like serializer; null keys and values become None without a call."""
+    """The callable for a configured deserializer; keys and values of None are returned without a call."""
     call, field = _callable(given, "deserialize", key_name), key_name.partition(".")[0]
     if call is None:
         return None

@@ -1,7 +1,7 @@
 """Client settings: typed values of the keys in ``headrace_core.config.client_keys``.
 
-A client takes a dict with dotted names, snake_case keywords, or both; ``HEADRACE_BOOTSTRAP_SERVERS`` is the default of
-``bootstrap.servers``.
+A client takes a dict with dotted names, snake_case keywords, or both; the environment variable
+``HEADRACE_BOOTSTRAP_SERVERS`` is the default of ``bootstrap.servers``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ BOOTSTRAP_VARIABLE = "HEADRACE_BOOTSTRAP_SERVERS"
 
 
 def resolve(definition: ConfigDef, config: Mapping[str, Any] | None, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Typed values by dotted name, from a dict and keywords (a key in both is an error), with defaults filled in.
+    """Merge a dict and keywords into typed values by dotted name, with defaults for all other keys; a key in both is an
+    error.
 
     Raises InvalidConfigError, with a "did you mean" for an unknown key. Notes of accepted keys are logged at INFO.
     """
@@ -54,7 +55,7 @@ def resolve(definition: ConfigDef, config: Mapping[str, Any] | None, settings: M
 
 
 def _check_owner(definition: ConfigDef, name: str) -> None:
-    """Name the client that has an unknown key, if one does."""
+    """Raise an error that names the kind of client that has the key, if another kind of client has it."""
     dotted = name.replace("_", ".")
     if dotted in definition.keys or any(dotted.startswith(prefix) for prefix in definition.families):
         return
@@ -94,7 +95,8 @@ def _check_producer(given: Mapping[str, Any], values: dict[str, Any]) -> None:
 
 
 def _check_idempotence(given: Mapping[str, Any], values: dict[str, Any]) -> None:
-    """Switch idempotence off where other keys rule it out, or raise if it was requested (as Kafka does)."""
+    """Turn idempotence off where other keys exclude it; raise an error if ``enable.idempotence`` was set to true (as
+    Kafka does)."""
     if not values["enable.idempotence"]:
         return
     most = "max.in.flight.requests.per.connection"

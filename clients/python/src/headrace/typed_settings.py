@@ -1,6 +1,6 @@
-"""The keywords of the clients for type checkers, which then reject ``Producer(bootstrap_server=...)``.
+"""The keywords of the clients for type checkers: they then reject a misspelled ``Producer(bootstrap_server=...)``.
 
-``settings.py`` declares the keys; a test keeps both in step. None means the default.
+``settings.py`` declares the keys; a test compares both files. A value of None means the default of the key.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tools beside the clients: the command line, local clusters, benchmarks, pytest fixtures.
+"""Tools besides the clients: the command line, local clusters, benchmarks, pytest fixtures.
 
-This file imports nothing: the command line handles Ctrl-C only from ``headrace_tools.cli.main`` on.
+This file imports nothing, because the command line handles Ctrl-C only after the start of ``headrace_tools.cli.main``.
 """

@@ -1,4 +1,4 @@
-"""``python -m headrace_tools`` is ``headrace``."""
+"""Makes ``python -m headrace_tools`` the same as the command ``headrace``."""
 
 import sys
 

@@ -1,8 +1,8 @@
-"""Ask many nodes at once through a blocking client, so that silent nodes cost one timeout in all. For `headrace top`
-and `headrace doctor`.
+"""Send a request to many nodes at once with a blocking client, so that all silent nodes together cost one timeout.
+`headrace top` and `headrace doctor` use this module.
 
-The threads are daemons, not a pool's: at its end the interpreter waits for a pool's threads, so Ctrl-C would wait for
-silent nodes.
+The threads are daemon threads, not a pool: the interpreter waits at its end for the threads of a pool, so Ctrl-C would
+wait for silent nodes.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from headrace_core.errors import HeadraceError
 K = TypeVar("K")
 T = TypeVar("T")
 
-#: At most this many requests at once: a hundred silent brokers take seven timeouts.
+#: Maximum number of requests at once: with it, a hundred silent brokers take seven timeouts.
 AT_ONCE_MAX = 16
-#: Ctrl-C takes effect within this time (seconds).
+#: Ctrl-C takes effect within this many seconds.
 _CTRL_C_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Answer(Generic[T]):
-    """A result or the error, and when it came (``steady_s``, in time.monotonic())."""
+    """The result or the error for one item, and the time when it came (``steady_s``, in time.monotonic())."""
 
     value: T | None
     error: HeadraceError | None
@@ -35,8 +35,9 @@ class Answer(Generic[T]):
 
 
 def ask_each(items: Iterable[K], question: Callable[[K], T]) -> dict[K, Answer[T]]:
-    """Ask ``question`` of each item; answers in the order of ``items``. Other errors than HeadraceError, and Ctrl-C,
-    are raised at once: no further item is asked, and pending answers are dropped."""
+    """Call ``question`` for each item, in parallel; return the answers in the order of ``items``. Ctrl-C, and an error
+    that is no HeadraceError, are raised at once: no further call starts, and the results of running calls are
+    dropped."""
 
     def ask(item: K) -> Answer[T]:
         try:
@@ -81,7 +82,7 @@ def ask_each(items: Iterable[K], question: Callable[[K], T]) -> dict[K, Answer[T
 def _next(answers: queue.SimpleQueue[T]) -> T:
     """Wait for the next result in ``answers``.
 
-    A signal that comes just before the wait begins does not end it: Python handles signals after the wait. So each
+    A signal that comes just before a wait begins does not end the wait: Python handles the signal afterwards. So each
     wait is short; otherwise Ctrl-C would wait for a silent node.
     """
     while True:

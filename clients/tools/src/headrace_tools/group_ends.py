@@ -1,6 +1,7 @@
-"""A group's lag by current log ends, for ``groups describe`` and ``doctor``.
+"""A group's lag computed from current log ends, for ``groups describe`` and ``doctor``.
 
-A coordinator samples high watermarks every two seconds, so right after a reset or a burst its lag is old or unknown.
+A coordinator samples high watermarks every two seconds. So right after an offset reset or a burst of records its lag
+figures are old or unknown.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from headrace_core.types import TopicPartition
 
 
 def log_ends(client: Any, partitions: Iterable[TopicPartition], *, timeout_s: float) -> dict[TopicPartition, int]:
-    """The high watermark of each partition whose leader answers within ``timeout_s``."""
+    """The high watermark of each partition; empty if a partition leader does not answer within ``timeout_s``."""
     wanted = set(partitions)
     if not wanted:
         return {}
@@ -29,7 +30,7 @@ def log_ends(client: Any, partitions: Iterable[TopicPartition], *, timeout_s: fl
 
 
 def _counts(client: Any, topics: list[str], timeout_s: float) -> dict[str, int]:
-    """Partition counts, without deleted topics: their committed offsets remain for a while."""
+    """The partition counts of topics; deleted topics, whose committed offsets remain for a while, are left out."""
     try:
         return {topic.name: len(topic.partitions) for topic in client.describe_topics(topics, timeout=timeout_s)}
     except UnknownTopicOrPartitionError:
@@ -42,9 +43,9 @@ def _counts(client: Any, topics: list[str], timeout_s: float) -> dict[str, int]:
 
 
 def at_ends(lag: GroupLag, ends: Mapping[TopicPartition, int], *, is_empty: bool) -> GroupLag:
-    """``lag`` with known log ends in place of the coordinator's samples. A partition read to its end is OK, as in
-    the coordinator's rules. ``is_empty``: the group has no members, so a lower offset is an operator's reset and no
-    error."""
+    """The lag with the known log ends in place of the coordinator's samples. A partition that the group has read to the
+    end is OK, as in the coordinator's rules. ``is_empty``: the group has no members, so an offset that went back is an
+    operator's reset and no error."""
     parts = tuple(_at_end(part, ends.get(TopicPartition(part.topic, part.partition))) for part in lag.partitions)
     if is_empty:
         parts = tuple(dataclasses.replace(each, status="OK") if each.status == "REWIND" else each for each in parts)

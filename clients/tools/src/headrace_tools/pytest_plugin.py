@@ -8,9 +8,10 @@
     def test_a_broker_dies(headrace_cluster):
         with headrace_cluster.killed("broker", 1): ...
 
-``headrace``: one cluster for the whole run (one per pytest-xdist worker), within the test process, which makes it fast.
-``headrace_cluster``: real processes for one test, to kill, pause and restart. Both have one broker, one controller and
-one coordinator by default. ``headrace_topic``: a topic on ``headrace`` that no other test has.
+``headrace``: one cluster for the whole test run (one per pytest-xdist worker), within the test process, which makes it
+fast. ``headrace_cluster``: a cluster of real processes for one test, which may kill, pause and restart nodes. By
+default both clusters have one broker, one controller and one coordinator. ``headrace_topic``: a topic in the cluster
+``headrace`` that no other test uses.
 
 In pytest's configuration:
 
@@ -18,8 +19,8 @@ In pytest's configuration:
     headrace_nodes = 3 brokers, 3 controllers   of `headrace`, and of `headrace_cluster` unless its mark says otherwise
     headrace_config = key=value                 one line per key for all nodes of both; a mark's keys override them
 
-Clusters use production defaults, retention included. A topic with old timestamps needs ``retention.ms=-1``, or the
-retention check deletes its records (half a minute after the start, then every five minutes).
+The clusters have production defaults, retention included. A topic with old timestamps needs ``retention.ms=-1``;
+otherwise the retention check deletes its records (half a minute after the start, then every five minutes).
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _ROLES = ("brokers", "controllers", "coordinators")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Keys of pytest's configuration; ``pytest -o headrace_mode=process`` for one run."""
+    """Declare the keys of pytest's configuration; ``pytest -o headrace_mode=process`` sets a key for one run."""
     parser.addini("headrace_mode", "how the fixture `headrace` runs: inprocess or process", default="inprocess")
     parser.addini(
         "headrace_nodes", "the nodes of its cluster, such as: 3 brokers, 3 controllers, 1 coordinators", default=""
@@ -49,7 +50,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the mark, also for --strict-markers."""
+    """Register the mark ``headrace_cluster``, so that --strict-markers accepts it."""
     config.addinivalue_line(
         "markers",
         f"{_MARK}(brokers, controllers, coordinators, mode, config): what the fixture of that name is made of",
@@ -58,7 +59,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session")
 def headrace(pytestconfig: pytest.Config) -> Iterator[LocalCluster]:
-    """A running LocalCluster, shared by all tests of this process."""
+    """A running LocalCluster that all tests of this process share."""
     from .local import LocalCluster
 
     with LocalCluster(mode=pytestconfig.getini("headrace_mode"), **_shape(pytestconfig)) as cluster:
@@ -67,7 +68,7 @@ def headrace(pytestconfig: pytest.Config) -> Iterator[LocalCluster]:
 
 @pytest.fixture
 def headrace_cluster(request: pytest.FixtureRequest) -> Iterator[LocalCluster]:
-    """A running LocalCluster for this test; the mark's arguments are LocalCluster's."""
+    """A running LocalCluster for this test only; the mark's arguments are those of LocalCluster."""
     from .local import LocalCluster
 
     arguments = _own_shape(request.config, request.node.get_closest_marker(_MARK))
@@ -77,7 +78,8 @@ def headrace_cluster(request: pytest.FixtureRequest) -> Iterator[LocalCluster]:
 
 @pytest.fixture
 def headrace_topic(request: pytest.FixtureRequest, headrace: LocalCluster) -> Iterator[str]:
-    """A new topic on ``headrace`` with production defaults (one partition), deleted after the test."""
+    """A new topic in the cluster ``headrace``, with production defaults (one partition); it is deleted after the
+    test."""
     import re
     import secrets
 
@@ -97,7 +99,7 @@ def headrace_topic(request: pytest.FixtureRequest, headrace: LocalCluster) -> It
 
 
 def _own_shape(config: pytest.Config, mark: pytest.Mark | None) -> dict[str, Any]:
-    """LocalCluster's arguments for one test: pytest's configuration, overridden by its mark."""
+    """The arguments of LocalCluster for one test: those of pytest's configuration, overridden by the test's mark."""
     shape = _shape(config)
     if mark is None:
         return shape
@@ -107,7 +109,7 @@ def _own_shape(config: pytest.Config, mark: pytest.Mark | None) -> dict[str, Any
 
 
 def _shape(config: pytest.Config) -> dict[str, Any]:
-    """LocalCluster's arguments from pytest's configuration."""
+    """The arguments of LocalCluster in pytest's configuration."""
     shape: dict[str, Any] = dict.fromkeys(_ROLES, 1)
     said: set[str] = set()
     for part in filter(None, (part.strip() for part in config.getini("headrace_nodes").split(","))):

@@ -1,4 +1,5 @@
-"""The producer's hot path: batches, queues, futures, ``send``. Compiled only; there is no pure-Python version."""
+"""The producer's hot path: batches, queues, futures, ``send``. The package is compiled Cython; there is no pure-Python
+version."""
 
 from ._checks import Headers, NoSuchPartition, header_list
 

@@ -1,5 +1,6 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""Batches to be sent, and their queues. Contracts are in _native.pyi, the rules about the GIL in _native.pyx."""
+"""Record batches to be sent, and their queues. ``_native.pyi`` has the contract of each method, ``_native.pyx`` the
+rules about the GIL."""
 
 from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
 
@@ -16,9 +17,9 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_GET_SI
 
 cdef extern from *:
     """
-    /* Fourteen bytes of a batch change, and its CRC-32C with them. A CRC is linear: the new one differs from the old by
-       the CRC of the difference, carried over the zeros behind it, which is a multiplication by x^8n modulo the
-       polynomial (reflected, as CRC-32C is). So a megabyte need not be read again. */
+    /* Fourteen bytes of a batch change, and its CRC-32C with them. A CRC is linear: the new CRC is the old CRC xor
+       the CRC of the changed bits. That CRC is carried over the n unchanged bytes behind them: it is multiplied by x^8n
+       modulo the polynomial (reflected, as in CRC-32C). So a batch of a megabyte need not be read again. */
     #define HEADRACE_CRC_POLYNOMIAL 0x82F63B78u
     static unsigned int headrace_powers[40];  /* x^(2^k) */
     static unsigned int headrace_times(unsigned int a, unsigned int b) {
@@ -60,10 +61,10 @@ headrace_prepare_powers()
 
 
 cdef class Ledger:
-    """Counts unacknowledged bytes and records: the part of the accumulator that batches see."""
+    """Counts the bytes and records without an acknowledgement: the part of the accumulator that batches use."""
 
     def add_space_waiter(self, waiter):
-        """Register ``waiter`` to be called when the buffer has room. Return False if it has room now."""
+        """Register ``waiter`` to be called when the buffer has room. Return False if the buffer has room now."""
         if self.buffered_bytes < self.buffer_bytes or self.state != 0:
             return False
         self._space_waiters.append(waiter)
@@ -85,7 +86,7 @@ cdef class Ledger:
 
 
 cdef class SendBatch:
-    """A batch: ``builder`` while it is open, ``data`` once it is sealed, then the outcome."""
+    """A record batch: ``builder`` while the batch is open, ``data`` once it is sealed, then the outcome."""
 
     def __cinit__(self, PartitionQueue queue, builder, data=None, int count=0):
         self.queue = queue
@@ -103,7 +104,7 @@ cdef class SendBatch:
         self._waiters = []
 
     def stamp(self, long long producer_id, int producer_epoch, int base_sequence):
-        """Write an idempotent producer's id, epoch and sequence into the batch, in place: it has no other reader
+        """Write an idempotent producer's id, epoch and sequence into the batch, in place: no other code reads the batch
         yet."""
         data = self.data
         if data is None:
@@ -183,7 +184,7 @@ cdef class PartitionQueue:
 
 
 cdef class TopicQueues:
-    """The queues of a topic, and its sticky partition, which has a leader."""
+    """The partition queues of a topic, and its sticky partition, which is always a partition with a leader."""
 
     def __init__(self, Ledger accumulator not None, str name not None, int partitions, Py_ssize_t max_batch_bytes):
         self.accumulator = accumulator

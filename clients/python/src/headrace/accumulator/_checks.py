@@ -1,4 +1,4 @@
-"""Checks of what a producer is given: records, partitions and timestamps."""
+"""Checks of a producer's arguments: records, partitions and timestamps."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from headrace_core.records import BatchBuilder
 
 from ..arguments import INT32_MAX, INT64_MAX, whole
 
-#: Headers as a caller may pass them.
+#: Headers of a record, in the forms that a caller may pass.
 Headers = Mapping[str, bytes | None] | Iterable[tuple[str, bytes | None]]
 
 
 class NoSuchPartition(IndexError):
-    """The topic has no such partition, according to the known metadata. The argument is the partition number."""
+    """The topic has no such partition, according to the metadata that the client knows. The exception's argument is the
+    partition number."""
 
 
 def header_list(headers: Headers) -> list[Any]:
-    """The headers of a call (a dict or pairs) as a new list."""
+    """The headers of one record (a dict or pairs), as a new list."""
     try:
         return list(headers.items() if isinstance(headers, Mapping) else headers)
     except TypeError:
@@ -30,12 +31,13 @@ def header_list(headers: Headers) -> list[Any]:
 
 
 def partition_number(partition: Any) -> int:
-    """The partition number as an int. Raises InvalidArgumentError if no topic can have it."""
+    """The partition number as an int. Raises InvalidArgumentError if the number is not a valid partition number of any
+    topic."""
     return whole("partition", partition, 0, INT32_MAX)
 
 
 def timestamp_of(timestamp_ms: Any) -> int:
-    """The timestamp in ms. Raises InvalidTypeError, InvalidTimestampError."""
+    """Check a timestamp and return it in ms. Raises InvalidTypeError, InvalidTimestampError."""
     try:
         value = operator.index(timestamp_ms)
         if isinstance(timestamp_ms, bool):

@@ -1,5 +1,6 @@
 # cython: language_level=3
-"""The futures of a send: a batch and an index. Contracts are in _native.pyi."""
+"""The futures that a send returns; each refers to a batch and to the record's index in it. ``_native.pyi`` has the
+contract of each class."""
 
 cimport cython
 
@@ -43,8 +44,8 @@ cdef extern from *:
 cdef class RecordFuture:
     """The outcome of one record: poll it, wait for it, or add a callback.
 
-    ``concurrent.futures.wait``, ``as_completed`` and ``asyncio.wrap_future`` accept it as a concurrent.futures.Future.
-    It cannot be cancelled.
+    ``concurrent.futures.wait``, ``as_completed`` and ``asyncio.wrap_future`` accept a RecordFuture as a
+    concurrent.futures.Future. A RecordFuture cannot be cancelled.
     """
 
     def __init__(self, SendBatch batch not None, int index, long long timestamp_ms):
@@ -54,15 +55,16 @@ cdef class RecordFuture:
 
     @property
     def __class__(self):
-        # What isinstance checks after the type. A real subclass would halve the speed of a send.
+        # isinstance() checks the type first, then this attribute. A real subclass of concurrent.futures.Future would
+        # halve the speed of a send.
         return concurrent.futures.Future
 
     def done(self):
-        """Whether the outcome is known."""
+        """Whether the outcome of the record is known."""
         return self._batch.done
 
     def running(self):
-        """Whether the outcome is not known yet."""
+        """Whether the outcome of the record is not known yet."""
         return not self._batch.done
 
     def cancelled(self):
@@ -91,7 +93,8 @@ cdef class RecordFuture:
         raise _watching.not_copied("RecordFuture")
 
     def result(self, timeout=None):
-        """The record's RecordMetadata, waiting up to ``timeout`` seconds (TimeoutError). Raises the record's failure.
+        """Return the record's RecordMetadata; wait up to ``timeout`` seconds for it, then raise TimeoutError. Raises
+        the record's error when its delivery failed.
         """
         if not self._batch.done:
             self._wait(timeout)
@@ -100,14 +103,14 @@ cdef class RecordFuture:
         return self._batch.metadata(self._index, self._timestamp_ms)
 
     def exception(self, timeout=None):
-        """The record's failure, or None when it was acknowledged. Waits like result."""
+        """Return the error of a failed record; None when the record was acknowledged. Waits like result."""
         if not self._batch.done:
             self._wait(timeout)
         return self._batch.error
 
     def add_done_callback(self, callback):
-        """Call ``callback(self)`` on the I/O thread once the outcome is known, or at once if it is. A callback must be
-        short and must not block; its exceptions are logged."""
+        """Call ``callback(self)`` on the I/O thread once the outcome is known, or at once if the outcome is known now.
+        A callback must be short and must not block; its exceptions are logged."""
         check_callback("callback", callback)
         if not self._batch.add_waiter((self, callback)):
             run_callback(callback, self)
@@ -126,7 +129,7 @@ cdef class RecordFuture:
 cdef class AsyncRecordFuture:
     """The outcome of one record for asyncio: await it, or pass it to gather, wait or shield.
 
-    Cancelling it stops the waiting only: the record is sent.
+    Cancelling the future stops only the wait; the record is sent.
     """
 
     def __init__(self, SendBatch batch not None, int index, long long timestamp_ms):
@@ -135,7 +138,7 @@ cdef class AsyncRecordFuture:
         self._timestamp_ms = timestamp_ms
 
     def done(self):
-        """Whether the outcome is known, or waiting was cancelled."""
+        """Whether the record's outcome is known, or the future was cancelled."""
         return self._cancelled or self._batch.done
 
     def cancelled(self):
@@ -148,7 +151,7 @@ cdef class AsyncRecordFuture:
         raise _watching.not_copied("AsyncRecordFuture")
 
     def result(self):
-        """The record's RecordMetadata. Raises the record's failure, or InvalidStateError while the outcome is
+        """The record's RecordMetadata. Raises the error of a failed record, or InvalidStateError while the outcome is
         unknown."""
         error = self.exception()
         if error is not None:
@@ -156,7 +159,7 @@ cdef class AsyncRecordFuture:
         return self._batch.metadata(self._index, self._timestamp_ms)
 
     def exception(self):
-        """The record's failure, or None when it was acknowledged."""
+        """Return the error of a failed record; None when the record was acknowledged."""
         if self._cancelled:
             raise asyncio.CancelledError
         if not self._batch.done:
@@ -169,7 +172,7 @@ cdef class AsyncRecordFuture:
         return self._loop
 
     def add_done_callback(self, callback, *, context=None):
-        """Schedule ``callback(self)`` on the running loop once the outcome is known."""
+        """Schedule ``callback(self)`` on the running event loop once the record's outcome is known."""
         loop = self.get_loop()
         if not self._cancelled:
             if self._callbacks is not None:
@@ -182,7 +185,7 @@ cdef class AsyncRecordFuture:
         loop.call_soon(callback, self, context=context)
 
     def remove_done_callback(self, callback):
-        """Remove a callback; returns how many were removed."""
+        """Remove a callback; return how many registrations of it were removed."""
         if self._callbacks is None:
             return 0
         kept = [item for item in self._callbacks if item[0] != callback]
@@ -191,7 +194,7 @@ cdef class AsyncRecordFuture:
         return removed
 
     def cancel(self, msg=None):
-        """Stop waiting. The record is sent nevertheless."""
+        """Stop waiting. The record is sent in any case."""
         if self._cancelled or self._batch.done:
             return False
         self._cancelled = True
@@ -199,7 +202,7 @@ cdef class AsyncRecordFuture:
         return True
 
     def run_callbacks(self):
-        """Schedule the callbacks. Called on the loop."""
+        """Schedule the callbacks. The accumulator calls this method on the caller's event loop."""
         callbacks = self._callbacks
         self._callbacks = None
         if callbacks is not None:
@@ -228,7 +231,7 @@ cdef class AsyncRecordFuture:
 @cython.no_gc
 @cython.freelist(64)
 cdef class Sent:
-    """An awaitable that has its result: what an asyncio send returns when it need not wait."""
+    """An awaitable whose result is known: an asyncio send returns it when no wait is needed."""
 
     def __await__(self):
         return self

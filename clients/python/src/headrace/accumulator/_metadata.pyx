@@ -1,8 +1,9 @@
 # cython: language_level=3
-"""The result of a record's future. One is made for each record, so its form decides the speed.
+"""RecordMetadata: the result of a record's future. One RecordMetadata object is made for each record, so its memory
+layout decides the speed.
 
-It is not a tuple: the garbage collector tracks tuples, and its passes over hundreds of thousands of them took half of
-the time of a program that keeps its results.
+RecordMetadata is not a tuple, because the garbage collector tracks tuples. Collections over hundreds of thousands of
+tuples took half of the time of a program that keeps its results.
 """
 
 cimport cython
@@ -12,7 +13,8 @@ cimport cython
 @cython.no_gc
 @cython.freelist(256)
 cdef class RecordMetadata:
-    """Where an acknowledged record is. ``offset`` is -1 with acks=0, because the broker does not answer."""
+    """The topic, partition, offset and timestamp of an acknowledged record. ``offset`` is -1 with acks=0, because the
+    broker does not answer."""
 
     def __init__(self, str topic not None, int partition, long long offset, long long timestamp_ms):
         self.topic = topic

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""Kafka's hash of a key, for one key and for an Arrow column of them. See _pure.murmur2."""
+"""Kafka's hash of a record key (murmur2), for a single key and for an Arrow column of keys. See _pure.murmur2."""
 
 cdef extern from *:
     """
@@ -47,7 +47,8 @@ def murmur2(data):
 def key_partitions(
     size_t offsets, size_t data, size_t validity, Py_ssize_t first, Py_ssize_t rows, unsigned int count, out not None
 ):
-    """The partition of each key of a large_binary Arrow array (addresses of its buffers), -1 for null, as int32s."""
+    """Return the partition of each key of a large_binary Arrow array, as int32; -1 for a null key. The arguments are
+    the addresses of the array's buffers."""
     cdef const long long* ends = <const long long*>offsets
     cdef const unsigned char* base = <const unsigned char*>data
     cdef const unsigned char* valid = <const unsigned char*>validity

@@ -1,10 +1,11 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""The producer's hot path. ``_native.pyi`` has the contract of each method; tests/property has a model of it.
+"""The producer's hot path. ``_native.pyi`` has the contract of each method; tests/property has a model of the
+accumulator.
 
 **No lock.** Each atomic step is C code that keeps the GIL: append to a batch, seal it, take it, set an outcome. Such a
-step must not run Python code, or another thread could run in between: no callback, no Python function, and no
-allocation of a garbage-collected object, because a collection runs finalizers. Where a step must allocate one (a new
-batch, headers), it switches the collector off for that moment.
+step must run no Python code: no callback, no Python function, no allocation of a garbage-collected object (a collection
+runs finalizers). Otherwise another thread could run in the middle of the step. A step that must allocate a
+garbage-collected object (a new batch, headers) switches the collector off meanwhile.
 """
 
 cimport cython
@@ -43,7 +44,7 @@ cdef extern from "Python.h":
     int PyGC_Disable()
     int PyGC_Enable()
 
-# A cimported type is not an attribute of the module.
+# A type that Cython imports with ``cimport`` is not an attribute of the module, so add the types here.
 globals().update(
     AsyncRecordFuture=_futures.AsyncRecordFuture,
     PartitionQueue=_batches.PartitionQueue,
@@ -83,7 +84,7 @@ cdef long long _when(object timestamp_ms) except? -2:
 
 
 cdef inline bint _is_plain(object data, Py_ssize_t* size) noexcept:
-    """Whether it is bytes or None; adds its length to ``size``."""
+    """Whether ``data`` is bytes or None; adds its length to ``size``."""
     if data is None:
         return True
     if not PyBytes_CheckExact(data):
@@ -93,7 +94,8 @@ cdef inline bint _is_plain(object data, Py_ssize_t* size) noexcept:
 
 
 cdef bint _are_plain(object headers, Py_ssize_t* size) noexcept:
-    """Whether it is a list of (ASCII text, bytes or None) pairs; adds an upper bound of their bytes to ``size``."""
+    """Whether ``headers`` is a list of (ASCII text, bytes or None) pairs; adds an upper bound of their bytes to
+    ``size``."""
     cdef object pair
     if not PyList_CheckExact(headers):
         return False
@@ -109,7 +111,7 @@ cdef bint _are_plain(object headers, Py_ssize_t* size) noexcept:
 
 @cython.final
 cdef class Accumulator(Ledger):
-    """Gathers records into batches."""
+    """Gathers a producer's records into batches."""
 
     cdef readonly Py_ssize_t batch_bytes
     cdef readonly bint ignore_keys
@@ -240,7 +242,8 @@ cdef class Accumulator(Ledger):
             else:
                 run[2] = <int>run[2] + 1
             start += 1
-            # Not for each record: waking the sender may hand it the GIL, and it would send the first record alone.
+            # Wake the sender once per WAKE_RECORDS records: the sender could take the GIL at once and send the first
+            # record alone.
             if self.breathe or not start & (WAKE_RECORDS - 1):
                 self._wake_sender()
             if self.breathe:
@@ -511,8 +514,8 @@ cdef class NativeProducer:
         and ``result`` raise IllegalStateError there, and a send into a full buffer raises BufferTimeoutError at once.
 
         Raises RecordTooLargeError, SerializationError, InvalidArgumentError (no such partition),
-        UnknownTopicOrPartitionError, BufferTimeoutError (buffer full), BootstrapError, ClosedError. Later failures are
-        in the future.
+        UnknownTopicOrPartitionError, BufferTimeoutError (buffer full), BootstrapError, ClosedError. Delivery errors
+        after ``send`` has returned are raised by the future.
         """
         cdef Accumulator accumulator = self._accumulator
         cdef RecordFuture future
@@ -532,8 +535,8 @@ cdef class NativeProducer:
                 future._index = index
                 future._timestamp_ms = when
                 if accumulator.breathe:
-                    # A batch has just become full. The I/O thread may be waiting for the GIL; a thread that never
-                    # sleeps would keep it for another 5 ms (sys.getswitchinterval).
+                    # An append has just filled a batch. Sleep briefly, because the I/O thread may be waiting for the
+                    # GIL: a thread that never sleeps would keep the GIL for another 5 ms (sys.getswitchinterval).
                     accumulator.breathe = False
                     if accumulator.yield_us:
                         with nogil:
@@ -560,9 +563,9 @@ cdef class NativeAsyncProducer:
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> Awaitable[AsyncRecordFuture]:
-        """Queue one record. Await the call to get a future; await the future for the record's RecordMetadata.
+        """Queue one record. Await the call to get a future; await the future to get the record's RecordMetadata.
 
-        Arguments and errors are those of Producer.send; for a callback use the future's add_done_callback.
+        Arguments and errors are the same as in Producer.send; for a callback use the future's add_done_callback.
         """
         cdef Accumulator accumulator = self._accumulator
         cdef Sent sent

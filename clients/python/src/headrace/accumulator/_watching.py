@@ -1,8 +1,9 @@
-"""``concurrent.futures.wait`` and ``as_completed`` over record futures.
+"""Support for ``concurrent.futures.wait`` and ``as_completed`` with record futures.
 
-Both functions lock every future (``_condition``), read its ``_state``, add a waiter (``_waiters``) and unlock it. A
-record future has no lock: these attributes are made on demand and dropped afterwards. "Locking" only freezes the state
-that is shown, and never blocks; unlocking calls the waiters for changes in between.
+Both standard functions lock every future (``_condition``), read its ``_state``, add a waiter (``_waiters``) and unlock
+the future. A record future has no lock: it creates these attributes on demand and drops them afterwards. "Locking" a
+record future only freezes the state that it reports, and never blocks. Unlocking calls the waiters if the state changed
+meanwhile.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 
 from ..callbacks import refuse_to_wait
 
-#: Guards all entries. Held briefly; no other lock is taken and no foreign code runs under it.
+#: Guards all entries. This lock is held briefly; the code under it takes no other lock and calls no foreign code.
 _lock = threading.Lock()
 
 
@@ -25,7 +26,7 @@ class _Entry:
 
 
 class Watch:
-    """The frozen and awaited futures of one batch; registered as a waiter of that batch."""
+    """The frozen and awaited futures of one batch; a Watch is registered as a waiter of that batch."""
 
     __slots__ = ("entries", "is_over")
 
@@ -44,7 +45,7 @@ class Watch:
 
 
 def state_of(future: Any, batch: Any) -> str:
-    """RUNNING or FINISHED; for a frozen future the state at that time."""
+    """The ``_state`` of a future: RUNNING or FINISHED; while the future is frozen, its state when it was frozen."""
     if not batch.done:
         return "RUNNING"
     entry = None if batch.watch is None else batch.watch.entries.get(future)
@@ -52,7 +53,7 @@ def state_of(future: Any, batch: Any) -> str:
 
 
 class Condition:
-    """``_condition``: acquiring it freezes the future."""
+    """The ``_condition`` attribute of a record future: acquiring it freezes the future."""
 
     __slots__ = ("_batch", "_future")
 
@@ -95,7 +96,7 @@ class Condition:
 
 
 class Waiters:
-    """``_waiters`` of a frozen future."""
+    """The ``_waiters`` attribute of a frozen record future."""
 
     __slots__ = ("_batch", "_future")
 

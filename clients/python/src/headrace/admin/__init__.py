@@ -1,4 +1,4 @@
-"""Administration: blocking and asyncio clients over the same calls."""
+"""Administration clients, blocking and asyncio, with the same calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""AsyncAdmin: topics, configurations, records, the cluster."""
+"""AsyncAdmin: topics, configurations, records, groups and the cluster."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ T = TypeVar("T")
 
 
 class AsyncAdmin(Face):
-    """Asyncio client that describes and changes a cluster.
+    """Client that describes and changes a cluster.
 
         async with AsyncAdmin(bootstrap_servers="127.0.0.1:9095") as admin:
             await admin.create_topics([NewTopic("orders", partitions=6)])
 
     The client sees its own changes in its next call, whichever node answers (read your writes). Timeouts are in
     seconds; None means ``default.api.timeout.ms``. Every call may raise BootstrapError, RequestTimedOutError,
-    InvalidArgumentError and errors of the cluster (TopicAlreadyExistsError, InvalidConfigError, ...).
+    InvalidArgumentError, and errors of the cluster such as TopicAlreadyExistsError or InvalidConfigError.
     """
 
     def __init__(self, config: Mapping[str, Any] | None = None, /, **settings: Unpack[AdminSettings]) -> None:
@@ -58,14 +58,14 @@ class AsyncAdmin(Face):
     async def create_topics(
         self, topics: Iterable[NewTopic | str], *, timeout: float | None = None, validate_only: bool = False
     ) -> list[CreatedTopic]:
-        """Create topics. Raises the first failure; its message names every topic that failed."""
+        """Create topics. If some topics fail, raises the first failure; its message names every topic that failed."""
         wanted = new_topics(topics)
         return await self._run(
             lambda calls: calls.create_topics(wanted, timeout, validate_only), validate_only=validate_only
         )
 
     async def delete_topics(self, names: Iterable[str], *, timeout: float | None = None) -> None:
-        """Delete topics and their records. Raises UnknownTopicOrPartitionError if one does not exist."""
+        """Delete topics and their records. Raises UnknownTopicOrPartitionError if one of the topics does not exist."""
         wanted = arguments.texts("names", names)
         await self._run(lambda calls: calls.delete_topics(wanted, timeout))
 
@@ -78,14 +78,15 @@ class AsyncAdmin(Face):
     async def describe_topics(
         self, names: Iterable[str] | None = None, *, timeout: float | None = None
     ) -> list[TopicDescription]:
-        """Partitions, leaders and replicas, in the order of ``names`` (None: all topics, sorted)."""
+        """Describe topics: partitions, leaders and replicas, in the order of ``names`` (None: all topics, sorted)."""
         wanted = None if names is None else arguments.texts("names", names)
         return await self._run(lambda calls: calls.describe_topics(wanted, timeout))
 
     async def create_partitions(
         self, counts: Mapping[str, int], *, timeout: float | None = None, validate_only: bool = False
     ) -> None:
-        """Increase partition counts (topic -> new count). Raises InvalidPartitionsError unless a count is larger."""
+        """Increase partition counts (topic -> new count). Raises InvalidPartitionsError unless each new count is larger
+        than the current one."""
         wanted = new_counts(counts)
         await self._run(
             lambda calls: calls.create_partitions(wanted, timeout, validate_only), validate_only=validate_only
@@ -94,8 +95,9 @@ class AsyncAdmin(Face):
     async def describe_configs(
         self, resources: Iterable[ConfigResource], *, include_synonyms: bool = False, timeout: float | None = None
     ) -> dict[ConfigResource, dict[str, ConfigEntry]]:
-        """All keys of each resource with value and source. ``include_synonyms`` adds every value that is set for a key,
-        in order of precedence (KIP-226). A live broker answers for its own properties file."""
+        """Describe configurations: every key of each resource, with its value and the source of the value.
+        ``include_synonyms`` adds every level at which a key is set, in order of precedence (KIP-226). The values in a
+        broker's own properties file are included only while that broker is live."""
         wanted = configs.wanted_resources(resources)
         return await self._run(
             lambda calls: configs.describe_configs(calls, wanted, include_synonyms, timeout),
@@ -110,7 +112,7 @@ class AsyncAdmin(Face):
         validate_only: bool = False,
     ) -> None:
         """Set keys, reset them to their default (None), or edit lists (AppendConfig, SubtractConfig). Other keys keep
-        their values (KIP-339). ``validate_only``: check without a change."""
+        their values (KIP-339). ``validate_only``: check the changes without applying them."""
         wanted = configs.wanted_changes(changes)
         await self._run(
             lambda calls: configs.alter_configs(calls, wanted, timeout, validate_only), validate_only=validate_only
@@ -119,7 +121,8 @@ class AsyncAdmin(Face):
     async def delete_records(
         self, before: Mapping[TopicPartition, int], *, timeout: float | None = None
     ) -> dict[TopicPartition, int]:
-        """Delete records below an offset (-1: all committed records); returns the new log start offsets."""
+        """Delete the records below an offset in each partition (-1: all committed records); return the new log start
+        offsets."""
         wanted = records_before(before)
         return await self._run(lambda calls: calls.delete_records(wanted, timeout))
 
@@ -130,13 +133,13 @@ class AsyncAdmin(Face):
         isolation_level: str = "read_uncommitted",
         timeout: float | None = None,
     ) -> dict[TopicPartition, OffsetAndTimestamp]:
-        """Look up one offset per partition: log start ("earliest"), log end ("latest": one past the last committed
-        record), the record with the largest timestamp ("max-timestamp", KIP-734), or the first record at or after a
-        time (ms since 1970).
+        """Look up one offset per partition: "earliest" (the log start), "latest" (one past the last committed record),
+        "max-timestamp" (the record with the largest timestamp, KIP-734), or a time in ms since 1970 (the first record
+        at or after it).
 
-        ``offset`` is -1 when there is no such record; ``timestamp_ms`` is the record's, -1 for "earliest" and "latest".
-        ``isolation_level``: read_uncommitted or read_committed. Raises UnknownTopicOrPartitionError,
-        InvalidArgumentError (no such partition), RequestTimedOutError.
+        In the results ``offset`` is -1 when no record was found; ``timestamp_ms`` is the record's timestamp, and -1 for
+        "earliest" and "latest". ``isolation_level`` is "read_uncommitted" or "read_committed". Raises
+        UnknownTopicOrPartitionError, InvalidArgumentError (no such partition), RequestTimedOutError.
         """
         times, isolation = offsets.wanted_offsets(wanted), offsets.wanted_isolation(isolation_level)
         return await self._run(lambda calls: offsets.list_offsets(calls, times, isolation, timeout))
@@ -144,16 +147,18 @@ class AsyncAdmin(Face):
     async def describe_cluster(
         self, *, include_fenced_brokers: bool = False, timeout: float | None = None
     ) -> ClusterDescription:
-        """Cluster id, active controller, live brokers; ``include_fenced_brokers`` adds registered others (KIP-1073)."""
+        """Describe the cluster: its id, active controller and live brokers; ``include_fenced_brokers`` adds registered
+        brokers that are not live (KIP-1073)."""
         return await self._run(
             lambda calls: calls.describe_cluster(include_fenced_brokers, timeout),
             include_fenced_brokers=include_fenced_brokers,
         )
 
     async def describe_node(self, address: str, *, timeout: float | None = None) -> NodeDescription:
-        """What the process at ``address`` ("host:port" of either listener) reports: role, version, clock offset to this
-        machine, use of file descriptors. A node also answers while it is not serving. The call is not retried. Raises
-        NetworkError, RequestTimedOutError, UnsupportedVersionError (the node's version lacks the call)."""
+        """Ask the node at ``address`` ("host:port" of its client or internal listener) for its role, version, clock
+        offset to this machine, and use of file descriptors. A node answers this call even while it does not serve other
+        calls. The client does not retry this call. Raises NetworkError, RequestTimedOutError, UnsupportedVersionError
+        (the node's version does not support the call)."""
         wanted = cluster.wanted_address(address)
         return await self._run(lambda calls: cluster.describe_node(calls, wanted, timeout))
 
@@ -164,9 +169,11 @@ class AsyncAdmin(Face):
         topics: Iterable[str | TopicPartition] | None = None,
         timeout: float | None = None,
     ) -> dict[int, list[LogDirDescription]]:
-        """The log directories of brokers (None: every live one), and the replicas of ``topics`` (None: all) in them.
+        """The log directories of ``brokers`` (None: all live brokers), with the replicas of ``topics`` (None: all
+        topics) in them.
 
-        A failed directory has an ``error``. Raises BrokerIdNotRegisteredError if a broker is not live.
+        A log directory that has failed has an ``error``. Raises BrokerIdNotRegisteredError if one of the brokers is not
+        live.
         """
         ids, wanted = log_dirs.wanted_brokers(brokers), log_dirs.wanted_replicas(topics)
         return await self._run(lambda calls: log_dirs.describe_log_dirs(calls, ids, wanted, timeout))
@@ -174,10 +181,12 @@ class AsyncAdmin(Face):
     async def alter_replica_log_dirs(
         self, moves: Mapping[TopicPartitionReplica, str], *, timeout: float | None = None
     ) -> None:
-        """Move replicas to another directory of their broker (KIP-113). Paths are those of the broker's ``log.dirs``.
+        """Move replicas to another log directory of their broker (KIP-113). Each path must be one of the broker's
+        ``log.dirs``.
 
-        Returns when the moves have begun: ``describe_log_dirs`` shows a copy as ``is_future`` until it replaces the old
-        one. Raises LogDirNotFoundError, StorageError (a directory is offline), ReplicaNotAvailableError.
+        The call returns when the moves have begun: ``describe_log_dirs`` shows the new copy as ``is_future`` until it
+        replaces the old copy. Raises LogDirNotFoundError, StorageError (a log directory is offline),
+        ReplicaNotAvailableError (the broker has no such replica).
         """
         wanted = log_dirs.wanted_moves(moves)
         await self._run(lambda calls: log_dirs.alter_replica_log_dirs(calls, wanted, timeout))
@@ -189,11 +198,13 @@ class AsyncAdmin(Face):
     async def add_voter(
         self, node_id: int, directory_id: bytes | str | None = None, *, address: str = "", timeout: float | None = None
     ) -> None:
-        """Make an observer controller a voter (KIP-853). Returns when it has caught up and the change is committed.
+        """Make an observer controller a voter (KIP-853). The call returns when the controller's log has caught up and
+        the change is committed.
 
-        ``directory_id``: 16 bytes or their 22-letter text; None: that of the only observer with this id. ``address``:
-        "host:port" of its internal listener; "": the address that it reports. Raises DuplicateVoterError,
-        RequestTimedOutError (it did not catch up), InvalidArgumentError.
+        ``directory_id``: the controller's directory id as 16 bytes or 22 letters; None: that of the only observer with
+        this ``node_id``. ``address``: "host:port" of the controller's internal listener; "": the address that the
+        controller reports. Raises DuplicateVoterError, RequestTimedOutError (the controller did not catch up),
+        InvalidArgumentError.
         """
         node, directory = cluster.wanted_node(node_id), cluster.wanted_directory(directory_id)
         arguments.text("address", address)
@@ -202,20 +213,22 @@ class AsyncAdmin(Face):
     async def remove_voter(
         self, node_id: int, directory_id: bytes | str | None = None, *, timeout: float | None = None
     ) -> None:
-        """Remove a voter from the controller quorum (KIP-853); returns when the change is committed. The leader may be
-        removed, the last voter may not. Raises VoterNotFoundError, InvalidRequestError (last voter),
-        RequestTimedOutError."""
+        """Remove a voter from the controller quorum (KIP-853); return when the change is committed. The leader may be
+        removed; the last voter may not be removed. Raises VoterNotFoundError, InvalidRequestError (``node_id`` is the
+        last voter), RequestTimedOutError."""
         node, directory = cluster.wanted_node(node_id), cluster.wanted_directory(directory_id)
         await self._run(lambda calls: cluster.remove_voter(calls, node, directory, timeout))
 
     async def transfer_leadership(self, node_id: int | None = None, *, timeout: float | None = None) -> int:
-        """Make another voter the leader of the quorum without an election timeout (None: the most up-to-date one);
-        returns the new leader's id. Raises VoterNotFoundError, RequestTimedOutError (the old leader continues)."""
+        """Make the voter ``node_id`` (None: the most up-to-date voter) the leader of the controller quorum, without
+        waiting for an election timeout. Return the new leader's id. Raises VoterNotFoundError, RequestTimedOutError
+        (the old leader stays the leader)."""
         node = None if node_id is None else cluster.wanted_node(node_id)
         return await self._run(lambda calls: cluster.transfer_leadership(calls, node, timeout))
 
     async def describe_features(self, *, timeout: float | None = None) -> dict[str, FeatureInfo]:
-        """Feature levels by name (KIP-584): the cluster's level, and the range that its controller supports."""
+        """Feature levels by feature name (KIP-584): the cluster's level, and the range of levels that its controller
+        supports."""
         return await self._run(lambda calls: cluster.describe_features(calls, timeout))
 
     async def update_features(
@@ -226,11 +239,11 @@ class AsyncAdmin(Face):
         validate_only: bool = False,
         timeout: float | None = None,
     ) -> None:
-        """Raise features to these levels; with ``downgrade`` also lower them, if that loses no metadata. The only
-        feature is ``metadata.version``. Raise its level when all nodes run a Headrace version that supports the new
-        level.
+        """Raise features to these levels; with ``downgrade`` also lower a level, if no metadata is lost by that. The
+        only feature is ``metadata.version``, the format of the cluster's metadata. Raise its level only after all nodes
+        run a Headrace version that supports the new level.
 
-        Raises InvalidUpdateVersionError; its message names the obstacle.
+        Raises InvalidUpdateVersionError; its message says what prevents the change.
         """
         wanted = cluster.wanted_levels(levels)
         await self._run(
@@ -246,12 +259,12 @@ class AsyncAdmin(Face):
         *,
         timeout: float | None = None,
     ) -> dict[TopicPartition, HeadraceError | None]:
-        """Elect leaders (KIP-460): "preferred" makes the first replica lead again; "unclean" lets a replica that is not
-        in sync lead a partition without leader, which loses the records that only other replicas have. ``partitions``
-        None: all that need it.
+        """Elect leaders (KIP-460): "preferred" elects the first replica of each partition. "unclean" elects a replica
+        that is not in sync where a partition has no leader; records that only other replicas have are lost.
+        ``partitions`` is None: elect in every partition that needs an election.
 
-        Returns for each None or an error: ElectionNotNeededError, PreferredLeaderNotAvailableError,
-        EligibleLeadersNotAvailableError, UnknownTopicOrPartitionError.
+        The result of a partition is None (elected) or an error: ElectionNotNeededError,
+        PreferredLeaderNotAvailableError, EligibleLeadersNotAvailableError, UnknownTopicOrPartitionError.
         """
         kind, wanted = replicas.wanted_election(election_type), replicas.wanted_partitions(partitions)
         return await self._run(lambda calls: replicas.elect_leaders(calls, kind, wanted, timeout))
@@ -264,13 +277,15 @@ class AsyncAdmin(Face):
         allow_replication_factor_change: bool = True,
         timeout: float | None = None,
     ) -> None:
-        """Move partitions to these brokers, preferred leader first; None cancels a reassignment (KIP-455). Returns when
-        the moves are accepted, running or queued; ``list_partition_reassignments`` shows their progress.
+        """Move each partition to the given brokers, preferred leader first; None cancels a partition's reassignment
+        (KIP-455). The call returns when the controller has accepted the moves, which then run or are queued;
+        ``list_partition_reassignments`` shows their progress.
 
-        ``throttle_bytes_per_s``: limit per broker for copying until all reassignments are done (0: no limit, None:
-        unchanged). Raises InvalidReplicaAssignmentError, InvalidReplicationFactorError (the factor may not change,
-        KIP-860), NoReassignmentInProgressError, UnknownTopicOrPartitionError. The message names every refused
-        partition; the other reassignments have been accepted.
+        ``throttle_bytes_per_s``: how fast a broker may copy until all reassignments are done (0: no limit, None:
+        unchanged). Raises InvalidReplicaAssignmentError, InvalidReplicationFactorError
+        (``allow_replication_factor_change`` is False, KIP-860), NoReassignmentInProgressError,
+        UnknownTopicOrPartitionError. The error's message names every partition that was refused; the moves of all other
+        partitions have been accepted.
         """
         wanted = replicas.wanted_reassignments(reassignments)
         throttle = replicas.wanted_throttle(throttle_bytes_per_s)
@@ -284,41 +299,43 @@ class AsyncAdmin(Face):
     async def list_partition_reassignments(
         self, partitions: Iterable[TopicPartition] | None = None, *, timeout: float | None = None
     ) -> dict[TopicPartition, PartitionReassignment]:
-        """The reassignments of ``partitions`` (None: all) that are running or queued."""
+        """The reassignments of ``partitions`` (None: all partitions) that are running or queued."""
         wanted = replicas.wanted_partitions(partitions)
         return await self._run(lambda calls: replicas.list_partition_reassignments(calls, wanted, timeout))
 
     async def drain_broker(self, broker_id: int, *, cancel: bool = False, timeout: float | None = None) -> int:
-        """Move all replicas of a broker to other brokers, a few at a time, and place no new ones on it until
-        ``cancel``. Returns how many replicas remain; call it again to watch. At 0 the broker can be stopped and
-        unregistered.
+        """Drain a broker: move all its replicas to other brokers, a few at a time, and place no new replicas on it
+        until ``cancel``. Returns how many replicas remain on the broker; call the method again to watch the progress.
+        When no replicas remain, the broker can be stopped and unregistered.
 
-        Raises BrokerIdNotRegisteredError, InvalidRequestError (no other broker can take the replicas).
+        Raises BrokerIdNotRegisteredError, InvalidRequestError (no other broker can take some of the replicas).
         """
         broker = replicas.wanted_broker(broker_id)
         return await self._run(lambda calls: replicas.drain_broker(calls, broker, cancel, timeout), cancel=cancel)
 
     async def unregister_broker(self, broker_id: int, *, timeout: float | None = None) -> None:
-        """Remove a broker's registration. Raises BrokerIdNotRegisteredError, InvalidRequestError (it is alive, or has
-        replicas: drain it first)."""
+        """Remove a broker's registration from the cluster. Raises BrokerIdNotRegisteredError, InvalidRequestError (the
+        broker is alive, or has replicas: drain it first)."""
         broker = replicas.wanted_broker(broker_id)
         await self._run(lambda calls: replicas.unregister_broker(calls, broker, timeout))
 
     async def list_groups(
         self, states: Iterable[GroupState] | None = None, *, timeout: float | None = None
     ) -> list[GroupListing]:
-        """The groups of the cluster, sorted, with one of ``states`` (None: all). Kafka's listGroups. The list is
-        complete or the call fails: it waits for shards without coordinator until RequestTimedOutError."""
+        """The groups of the cluster, sorted, in one of ``states`` (None: in any state). Kafka's listGroups. The list is
+        always complete: while a shard of groups has no coordinator, the call waits, until it raises
+        RequestTimedOutError."""
         wanted = groups.wanted_states(states)
         return await self._run(lambda calls: groups.list_groups(calls, wanted, timeout))
 
     async def describe_groups(
         self, group_ids: Iterable[str], *, raise_errors: bool = True, timeout: float | None = None
     ) -> list[GroupDescription]:
-        """State, epochs, members and their assignments, in the order of ``group_ids`` (describeConsumerGroups).
+        """Describe groups: state, epochs, members and their assignments, in the order of ``group_ids`` (Kafka's
+        describeConsumerGroups).
 
-        Raises GroupIdNotFoundError, RequestTimedOutError (no coordinator answers); the message names every group that
-        failed. With ``raise_errors=False`` a failed group has an ``error`` instead.
+        Raises GroupIdNotFoundError, RequestTimedOutError (no coordinator answers); the error's message names every
+        group that failed. With ``raise_errors=False`` the description of a failed group has an ``error`` instead.
         """
         wanted = groups.wanted_groups(group_ids)
         return await self._run(
@@ -328,16 +345,17 @@ class AsyncAdmin(Face):
     async def describe_lag(
         self, group_ids: Iterable[str], *, raise_errors: bool = True, timeout: float | None = None
     ) -> list[GroupLag]:
-        """The lag of groups per partition with a committed offset, in records and in time, and a health verdict. Errors
-        as in ``describe_groups``. The coordinator maintains these figures, so the call is cheap."""
+        """The lag of each group, per partition with a committed offset, in records and in time, with a health verdict.
+        The errors are the same as in ``describe_groups``. The coordinator maintains the lag figures all the time, so
+        the call is cheap."""
         wanted = groups.wanted_groups(group_ids)
         return await self._run(
             lambda calls: groups.describe_lag(calls, wanted, raise_errors, timeout), raise_errors=raise_errors
         )
 
     async def explain_group(self, group_id: str, *, timeout: float | None = None) -> list[Rebalance]:
-        """The last rebalances of a group (at most 20, oldest first): time, cause, partitions moved, time without a
-        reader. Raises GroupIdNotFoundError."""
+        """The last rebalances of a group (at most 20, oldest first): time, cause, partitions moved, and how long a
+        partition had no reader. Raises GroupIdNotFoundError."""
         wanted = groups.wanted_group(group_id)
         return await self._run(lambda calls: groups.explain_group(calls, wanted, timeout))
 
@@ -349,9 +367,9 @@ class AsyncAdmin(Face):
         require_stable: bool = False,
         timeout: float | None = None,
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """Committed offsets of a group (listConsumerGroupOffsets): of all partitions, or of ``partitions``, with None
-        where there is no offset. A group that does not exist has no offsets. ``require_stable``: wait for pending
-        transactions (KIP-447)."""
+        """The committed offsets of a group (Kafka's listConsumerGroupOffsets), of all partitions or of ``partitions``;
+        None for a partition without a committed offset. A group that does not exist has no offsets. ``require_stable``:
+        wait until no transaction with offsets of the group is pending (KIP-447)."""
         group, wanted = groups.wanted_group(group_id), groups.wanted_partitions(partitions)
         return await self._run(
             lambda calls: groups.list_group_offsets(calls, group, wanted, require_stable, timeout),
@@ -365,8 +383,9 @@ class AsyncAdmin(Face):
         *,
         timeout: float | None = None,
     ) -> None:
-        """Commit offsets for a group without members (alterConsumerGroupOffsets, KIP-396). Other partitions keep
-        theirs. A group that does not exist is created. Whether the log has these offsets is not checked.
+        """Commit offsets for a group that has no members (Kafka's alterConsumerGroupOffsets, KIP-396). The committed
+        offsets of other partitions stay. The call creates the group if the group does not exist. The call does not
+        check whether the log has records at these offsets.
 
         Raises UnknownMemberIdError (the group has members: stop them first), UnknownTopicOrPartitionError.
         """
@@ -376,22 +395,24 @@ class AsyncAdmin(Face):
     async def delete_group_offsets(
         self, group_id: str, partitions: Iterable[TopicPartition], *, timeout: float | None = None
     ) -> None:
-        """Delete a group's committed offsets of partitions (deleteConsumerGroupOffsets, KIP-496). Raises
-        GroupIdNotFoundError, GroupSubscribedToTopicError (members read the topic); the other offsets are deleted."""
+        """Delete a group's committed offsets of these partitions (Kafka's deleteConsumerGroupOffsets, KIP-496). Raises
+        GroupIdNotFoundError, GroupSubscribedToTopicError (members of the group read the topic); the offsets of all
+        other partitions are deleted."""
         group, wanted = groups.wanted_group(group_id), groups.wanted_partitions(partitions) or []
         await self._run(lambda calls: groups.delete_group_offsets(calls, group, wanted, timeout))
 
     async def remove_group_members(
         self, group_id: str, member_ids: Iterable[str] | None = None, *, timeout: float | None = None
     ) -> list[str]:
-        """Remove members (None: all) from a group as if they had left (removeMembersFromConsumerGroup, KIP-345).
-        Running consumers join again. Returns the ids of removed members. Raises UnknownMemberIdError."""
+        """Remove members (None: all members) from a group as if they had left (Kafka's removeMembersFromConsumerGroup,
+        KIP-345). A consumer that is still running joins the group again. Returns the ids of the removed members. Raises
+        UnknownMemberIdError."""
         group, wanted = groups.wanted_group(group_id), groups.wanted_members(member_ids)
         return await self._run(lambda calls: groups.remove_group_members(calls, group, wanted, timeout))
 
     async def delete_groups(self, group_ids: Iterable[str], *, timeout: float | None = None) -> None:
-        """Delete groups without members, with their offsets (deleteConsumerGroups). Raises NonEmptyGroupError,
-        GroupIdNotFoundError; the message names every group that remains, the others are deleted."""
+        """Delete groups without members, and their committed offsets (Kafka's deleteConsumerGroups). Raises
+        NonEmptyGroupError, GroupIdNotFoundError; the error's message names every group that was not deleted."""
         wanted = groups.wanted_groups(group_ids)
         await self._run(lambda calls: groups.delete_groups(calls, wanted, timeout))
 

@@ -1,4 +1,5 @@
-"""Admin calls: Python values to protobuf and back, wire errors to exceptions. Runs on the I/O thread."""
+"""Admin calls: conversion of Python values to protobuf and back, and of error codes to exceptions. This code runs on
+the I/O thread."""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ T = TypeVar("T")
 
 
 class AdminCalls:
-    """The calls. Keeps the largest metadata offset that a response named, so that reads see this client's writes."""
+    """The calls. Keeps the largest metadata offset of all responses, so that reads see this client's own writes."""
 
     def __init__(self, config: dict[str, Any]) -> None:
         self.engine = Engine(config, self, watches=False)
@@ -54,7 +55,7 @@ class AdminCalls:
             raise closed_error("admin client")
 
     def begin_close(self) -> bool:
-        """False: an admin client has nothing to finish."""
+        """Refuse further calls. Return whether there are connections to close: False if the client was never used."""
         if self.state != "open":
             return False
         self.state = "closed"
@@ -201,14 +202,14 @@ class AdminCalls:
             )
 
     async def change(self, method: str, request: Any, timeout: float | None) -> Any:
-        """Send a change; returns when the node that answered shows it in its metadata."""
+        """Send a change to the cluster; return when the metadata of the node that answered include the change."""
         answer = await self.call(method, request, timeout, is_change=True)
         self.written_offset = max(self.written_offset, answer.metadata_offset)
         return answer
 
     async def call(self, method: str, request: Any, timeout: float | None, *, is_change: bool = False) -> Any:
-        """Send a request with retries. ``is_change``: an attempt may use all the remaining time and is not repeated
-        once it may have taken effect; a second "create" would fail with TOPIC_ALREADY_EXISTS."""
+        """Send a request with retries. ``is_change``: one attempt may use all the remaining time, and is not repeated
+        if it may have taken effect: a second "create" would fail with TOPIC_ALREADY_EXISTS."""
 
         def stub_of(address: str) -> Callable[..., Any]:
             found: Callable[..., Any] = getattr(self.engine.connections.admin(address), method)
@@ -228,8 +229,9 @@ class AdminCalls:
     async def at_broker(
         self, broker_id: int, ask: Callable[[int, str, float], Awaitable[T]], timeout: float | None
     ) -> T:
-        """Call ``ask`` at a broker for what only it knows (its disks, its properties file), once the broker's metadata
-        includes this client's writes. Raises BrokerIdNotRegisteredError if it is not live."""
+        """Call ``ask`` for one broker, about its disks or its properties file, which no other node knows. First wait
+        until the broker's metadata include this client's writes. Raises BrokerIdNotRegisteredError if the broker is not
+        live."""
         engine = self.engine
 
         async def attempt(timeout_s: float) -> T:
@@ -247,7 +249,7 @@ class AdminCalls:
 
 
 def raise_failures(results: Iterable[tuple[str, Any]]) -> None:
-    """Raise the first failure; its message lists all failures."""
+    """Raise the first of the failures; its message lists all of them."""
     failed: list[tuple[str, HeadraceError]] = [
         (name, from_number(error.code, error.message)) for name, error in results if error.code
     ]
@@ -293,7 +295,7 @@ def new_counts(counts: Mapping[str, int]) -> dict[str, int]:
 
 
 def records_before(before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-    """Check the offsets of delete_records, -1 for all. Raises InvalidArgumentError."""
+    """Check the offsets of delete_records; -1 stands for all committed records. Raises InvalidArgumentError."""
     return {
         arguments.partition(tp): arguments.whole(f"offset of {tp}", offset, -1)
         for tp, offset in arguments.mapping("before", before, "TopicPartition: offset").items()
@@ -301,6 +303,7 @@ def records_before(before: Mapping[TopicPartition, int]) -> dict[TopicPartition,
 
 
 def _check_count(topic: NewTopic, what: str, count: int | None, error: type[HeadraceError]) -> None:
-    """Accept None and Kafka's -1 for the cluster's default; refuse 0, which the wire would take for the default too."""
+    """Accept None and -1 (as in Kafka) for the cluster's default; refuse 0, which the protocol also reads as the
+    default."""
     if count is not None and count < 1 and count != -1:
         raise error(f"topic {topic.name!r}: {what}={count}: must be at least 1, or None for the cluster's default")

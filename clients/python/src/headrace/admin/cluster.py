@@ -1,5 +1,6 @@
-"""Calls about the cluster: controller quorum (KIP-595, 836, 853), feature levels (KIP-584), single nodes. Runs on the
-I/O thread, except ``wanted_*``, which check arguments in the caller's thread and raise InvalidArgumentError."""
+"""Admin calls about the cluster: controller quorum (KIP-595, 836, 853), feature levels (KIP-584), single nodes. The
+code runs on the I/O thread, except the ``wanted_*`` functions, which check arguments in the caller's thread and raise
+InvalidArgumentError."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ def wanted_node(node_id: int) -> int:
 
 
 def wanted_directory(directory_id: bytes | str | None) -> bytes:
-    """The 16 bytes of a directory id; empty for None."""
+    """The 16 bytes of a directory id; empty if ``directory_id`` is None."""
     if directory_id is None:
         return b""
     if isinstance(directory_id, str):
@@ -147,7 +148,7 @@ def wanted_address(address: str) -> str:
 
 
 async def describe_node(calls: AdminCalls, address: str, timeout: float | None) -> NodeDescription:
-    """Ask twice: the first request may include connecting; the second's round trip is short enough to compare
+    """Send two requests: the first may include the time to connect, the second has a round trip short enough to compare
     clocks."""
     engine = calls.engine
     method = engine.connections.node(address).DescribeNode

@@ -1,8 +1,8 @@
-"""Describe and alter configurations (KIP-133, KIP-226, KIP-339). Runs on the I/O thread, except ``wanted_*``, which
-raise InvalidArgumentError in the caller's thread.
+"""Describe and alter configurations (KIP-133, KIP-226, KIP-339). The code runs on the I/O thread, except the
+``wanted_*`` functions, which check arguments in the caller's thread and raise InvalidArgumentError.
 
-Only a broker knows its own properties file, so it is asked itself. For a broker that is not live, any node returns the
-dynamic values and the defaults.
+Only a broker knows its own properties file, so the request for its configuration is sent to that broker. For a broker
+that is not live, any node returns the dynamic values and the defaults.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def _checked(resource: ConfigResource) -> ConfigResource:
 async def describe_configs(
     calls: AdminCalls, resources: list[ConfigResource], include_synonyms: bool, timeout: float | None
 ) -> dict[ConfigResource, dict[str, ConfigEntry]]:
-    """Entries in the order of ``resources``."""
+    """Returns entries in the order of ``resources``."""
     wanted = [_resource(item) for item in resources]
     await calls.see_own_writes(timeout)
     by_broker: dict[int | None, list[Any]] = {}
@@ -84,7 +84,7 @@ async def alter_configs(
     timeout: float | None,
     validate_only: bool,
 ) -> None:
-    """Change all keys of a resource or none. Unnamed keys keep their values."""
+    """Change either all keys of a resource or none of them. Keys that ``changes`` does not name keep their values."""
     results: list[Any] = []
     for page in pages(list(changes.items())):
         request = admin_pb2.AlterConfigsRequest(validate_only=validate_only)
@@ -117,7 +117,8 @@ async def _describe(
 
 
 def _broker_of(resource: Any) -> int | None:
-    """The broker to ask; None: any node. The server refuses an invalid broker id."""
+    """The id of the broker that must receive the request; None if any node can answer. An invalid broker id also gives
+    None, and the server refuses it."""
     if resource.type != admin_pb2.CONFIG_RESOURCE_TYPE_BROKER or not (
         resource.name.isascii() and resource.name.isdigit() and len(resource.name) <= 10
     ):
@@ -161,6 +162,6 @@ def _resource(resource: ConfigResource) -> Any:
 
 
 def _shown(resource: Any) -> str:
-    """A resource as error texts show it: ``topic orders``, ``broker 1``, ``all brokers``."""
+    """A resource as error messages name it: ``topic orders``, ``broker 1``, ``all brokers``."""
     kind = _RESOURCE_NAMES.get(resource.type, "resource")
     return f"{kind} {resource.name}" if resource.name or kind != "broker" else "all brokers"

@@ -1,5 +1,6 @@
-"""Calls about consumer groups (KIP-222, 396, 848, 1043), sent to the coordinator of each group and again to its new
-coordinator when a shard moves. Runs on the I/O thread, except ``wanted_*``, which check arguments in the caller's."""
+"""Admin calls about consumer groups (KIP-222, 396, 848, 1043). Each request is sent to the group's coordinator, and
+again to the new coordinator after a change. The code runs on the I/O thread, except the ``wanted_*`` functions, which
+check arguments in the caller's thread."""
 
 from __future__ import annotations
 
@@ -40,9 +41,9 @@ from ..group_models import (
 from ..models import OffsetAndMetadata
 from .calls import AdminCalls, raise_failures
 
-#: Each of its partitions is a shard of groups.
+#: Each partition of this topic is a shard of groups.
 _SHARDS_TOPIC = "__consumer_offsets"
-#: For an attempt with at most one group.
+#: Timeout of one attempt of a request that names at most one group.
 _ATTEMPT_TIMEOUT_S = 2 * ATTEMPT_TIMEOUT_S
 
 # -- arguments, checked in the caller's thread
@@ -57,13 +58,13 @@ def wanted_group(group_id: str) -> str:
 
 
 def wanted_groups(group_ids: Iterable[str] | str) -> list[str]:
-    """Each once, in order; a single text becomes a list of one. Raises InvalidGroupIdError."""
+    """The group ids in order, without duplicates; a single text becomes a list of one. Raises InvalidGroupIdError."""
     given = [group_ids] if isinstance(group_ids, str) else arguments.items("group_ids", group_ids, "group ids")
     return list(dict.fromkeys(map(wanted_group, given)))
 
 
 def wanted_states(states: Iterable[str] | str | None) -> list[str]:
-    """The names of these group states on the wire; an empty list means all. Raises InvalidArgumentError."""
+    """The protocol's names of these group states; an empty list stands for all states. Raises InvalidArgumentError."""
     given = [states] if isinstance(states, str) else arguments.items("states", states or (), "states")
     for state in given:
         if not isinstance(state, str) or state.lower() not in GROUP_STATES:
@@ -78,7 +79,7 @@ def wanted_partitions(partitions: Iterable[TopicPartition] | None) -> list[Topic
 def wanted_offsets(
     offsets: Mapping[TopicPartition, int | OffsetAndMetadata],
 ) -> dict[TopicPartition, OffsetAndMetadata]:
-    """Raises InvalidArgumentError for a missing or negative offset."""
+    """Check the offsets to commit. Raises InvalidArgumentError for a missing or negative offset."""
     found = {}
     for each, given in arguments.mapping("offsets", offsets, "TopicPartition: offset").items():
         partition = arguments.partition(each)
@@ -87,7 +88,7 @@ def wanted_offsets(
 
 
 def wanted_members(member_ids: Iterable[str] | str | None) -> list[str] | None:
-    """Each once; None means all. Raises InvalidArgumentError."""
+    """The member ids without duplicates; None stands for all members. Raises InvalidArgumentError."""
     if member_ids is None:
         return None
     return list(dict.fromkeys(arguments.texts("member_ids", member_ids)))
@@ -97,8 +98,8 @@ def wanted_members(member_ids: Iterable[str] | str | None) -> list[str] | None:
 
 
 async def list_groups(calls: AdminCalls, states: list[str], timeout: float | None) -> list[GroupListing]:
-    """Sorted by id. Ask the owners of all shards; try again while a shard has no owner, is loading or moves during the
-    call, because the list would be incomplete."""
+    """Sorted by id. Ask the coordinators of all shards of groups. Retry while a shard has no coordinator, is loading or
+    changes its coordinator, because the list would be incomplete."""
     engine = calls.engine
     deadline = engine.deadline(timeout)
     request = groups_pb2.ListGroupsRequest(states=states)
@@ -128,8 +129,8 @@ async def list_groups(calls: AdminCalls, states: list[str], timeout: float | Non
 
 
 async def _shards(calls: AdminCalls, timeout_s: float) -> tuple[list[tuple[int, int]], dict[int, str]]:
-    """Owner and epoch of each shard, and the coordinators' addresses. Both empty: no group was ever used. Raises
-    CoordinatorNotAvailableError."""
+    """The coordinator and epoch of each shard of groups, and the addresses of the coordinators. Both are empty if no
+    group was ever used in the cluster. Raises CoordinatorNotAvailableError."""
     engine = calls.engine
     answer = await engine.metadata.ask(metadata_pb2.MetadataRequest(topics=[_SHARDS_TOPIC]), engine.deadline(timeout_s))
     (topic,) = answer.topics
@@ -156,7 +157,7 @@ async def _shards(calls: AdminCalls, timeout_s: float) -> tuple[list[tuple[int, 
 async def describe_groups(
     calls: AdminCalls, group_ids: list[str], raise_errors: bool, timeout: float | None
 ) -> list[GroupDescription]:
-    """Results in the order of ``group_ids``."""
+    """Returns descriptions in the order of ``group_ids``."""
     items = await calls.coordinators.each(
         group_ids,
         "DescribeGroups",
@@ -172,7 +173,7 @@ async def describe_groups(
 async def describe_lag(
     calls: AdminCalls, group_ids: list[str], raise_errors: bool, timeout: float | None
 ) -> list[GroupLag]:
-    """Results in the order of ``group_ids``."""
+    """Returns lags in the order of ``group_ids``."""
     items = await calls.coordinators.each(
         group_ids,
         "DescribeLag",
@@ -186,7 +187,7 @@ async def describe_lag(
 
 
 async def delete_groups(calls: AdminCalls, group_ids: list[str], timeout: float | None) -> None:
-    """Raise the first failure; its message lists all failures."""
+    """Raise the first failure of a group; its message lists all failures."""
     items = await calls.coordinators.each(
         group_ids,
         "DeleteGroups",
@@ -249,7 +250,7 @@ async def list_group_offsets(
     require_stable: bool,
     timeout: float | None,
 ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-    """Offsets in the order of ``partitions``; None where there is no offset."""
+    """Returns offsets in the order of ``partitions``; None for a partition without a committed offset."""
     found: dict[TopicPartition, OffsetAndMetadata | None] = dict.fromkeys(partitions or ())
     deadline = calls.engine.deadline(timeout)
     for page in [None] if partitions is None else pages(partitions):
@@ -288,8 +289,8 @@ async def _list_offsets(
 async def alter_group_offsets(
     calls: AdminCalls, group_id: str, offsets: dict[TopicPartition, OffsetAndMetadata], timeout: float | None
 ) -> None:
-    """Commit as a non-member. Partitions that do not exist are refused here: a coordinator cannot tell them from new
-    partitions, and would be asked until the timeout."""
+    """Commit offsets without being a member of the group. Refuse partitions that do not exist before sending the
+    commit: a coordinator takes an unknown partition for a new one, so the commit would be retried until the timeout."""
     if not offsets:
         return
     deadline = calls.engine.deadline(timeout)
@@ -348,7 +349,7 @@ async def delete_group_offsets(
 
 
 def _raise_errors(items: Mapping[str, Any]) -> None:
-    """Raise the first failure; its message lists all failures."""
+    """Raise the first failure of a partition; its message lists all failures."""
     errors = [(group_id, each) for group_id, each in items.items() if isinstance(each, HeadraceError)]
     if errors:
         messages = (
@@ -391,7 +392,7 @@ def _member(item: Any) -> MemberDescription:
 
 
 def _partitions(item: Any) -> tuple[TopicPartition, ...]:
-    """Sorted. A deleted topic has no name and is left out."""
+    """Sorted. Leaves out deleted topics, because they have no name."""
     return tuple(
         sorted(TopicPartition(each.topic, part) for each in item.topics if each.topic for part in each.partitions)
     )

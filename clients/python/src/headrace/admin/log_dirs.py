@@ -1,5 +1,6 @@
-"""Describe log directories and move replicas between them (KIP-113, KIP-827). Each request goes to the broker that it
-is about, because only that broker knows its disks. Runs on the I/O thread, except ``wanted_*``."""
+"""Describe log directories and move replicas between them (KIP-113, KIP-827). Each request is sent to the broker whose
+disks it concerns, because no other node knows them. The code runs on the I/O thread, except the ``wanted_*`` functions,
+which run in the caller's thread."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from .calls import AdminCalls
 
 
 def wanted_replicas(topics: Iterable[str | TopicPartition] | str | None) -> dict[str, set[int]] | None:
-    """Topic -> partitions (none: all of them); None for all topics."""
+    """Maps each topic to the wanted partitions (an empty set: all of the topic's partitions); None for all topics."""
     if topics is None:
         return None
     wanted: dict[str, set[int]] = {}
@@ -45,7 +46,7 @@ def wanted_brokers(brokers: Iterable[int] | None) -> list[int] | None:
 
 
 def wanted_moves(moves: Mapping[TopicPartitionReplica, str]) -> dict[TopicPartitionReplica, str]:
-    """The moves, with tuples made TopicPartitionReplica. Raises InvalidArgumentError."""
+    """The moves, with each plain tuple converted to a TopicPartitionReplica. Raises InvalidArgumentError."""
     checked = {}
     for replica, path in arguments.mapping("moves", moves, "TopicPartitionReplica: path").items():
         if not isinstance(replica, tuple) or len(replica) != 3:
@@ -59,7 +60,7 @@ def wanted_moves(moves: Mapping[TopicPartitionReplica, str]) -> dict[TopicPartit
 async def describe_log_dirs(
     calls: AdminCalls, brokers: list[int] | None, wanted: dict[str, set[int]] | None, timeout: float | None
 ) -> dict[int, list[LogDirDescription]]:
-    """The log directories of each broker. ``brokers`` None: all live brokers."""
+    """The log directories of each broker. ``brokers`` is None for all live brokers."""
     engine = calls.engine
     await engine.metadata.refresh([], deadline=engine.deadline(timeout))
     ids = sorted(engine.metadata.snapshot.brokers) if brokers is None else list(dict.fromkeys(brokers))
@@ -84,7 +85,8 @@ async def describe_log_dirs(
 async def alter_replica_log_dirs(
     calls: AdminCalls, moves: Mapping[TopicPartitionReplica, str], timeout: float | None
 ) -> None:
-    """One request to each broker. Raise the first failure; its message lists all failures."""
+    """Send one request to each broker that has replicas to move. Raises the first failure of a replica; its message
+    lists all failures."""
     engine = calls.engine
     await engine.metadata.refresh([], deadline=engine.deadline(timeout))
     by_broker: dict[int, list[tuple[TopicPartitionReplica, str]]] = defaultdict(list)

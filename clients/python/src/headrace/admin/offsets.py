@@ -1,4 +1,5 @@
-"""Offsets of the start and the end of a log, and by time (KIP-396, KIP-734). Runs on the I/O thread."""
+"""Look up offsets: log start, log end, or by time (KIP-396, KIP-734). This code runs on the I/O thread, except the
+checks of arguments."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ _SPECIAL = {"earliest": EARLIEST_TIMESTAMP, "latest": LATEST_TIMESTAMP, "max-tim
 
 
 def wanted_offsets(specs: Mapping[TopicPartition, OffsetSpec]) -> dict[TopicPartition, int]:
-    """Specs as wire timestamps, checked in the caller's thread. Raises InvalidArgumentError."""
+    """Check offset specifications in the caller's thread, and convert them to the protocol's timestamps. Raises
+    InvalidArgumentError."""
     given = arguments.mapping("wanted", specs, "TopicPartition: where to look")
     return {arguments.partition(partition): _timestamp(partition, spec) for partition, spec in given.items()}
 
@@ -32,7 +34,7 @@ def wanted_isolation(level: str) -> int:
 async def list_offsets(
     calls: AdminCalls, wanted: dict[TopicPartition, int], isolation: int, timeout: float | None
 ) -> dict[TopicPartition, OffsetAndTimestamp]:
-    """Results in the order of ``wanted``."""
+    """Returns offsets in the order of ``wanted``."""
     engine = calls.engine
     deadline = engine.deadline(timeout)
     strangers = {partition.topic for partition in wanted} - set(engine.metadata.snapshot.topics)

@@ -1,5 +1,6 @@
-"""Leader elections (KIP-460), reassignments (KIP-455), drains. Runs on the I/O thread, except ``wanted_*``, which check
-arguments in the caller's thread and raise InvalidArgumentError."""
+"""Admin calls about replicas: leader elections (KIP-460), reassignments (KIP-455), drains. The code runs on the I/O
+thread, except the ``wanted_*`` functions, which check arguments in the caller's thread and raise
+InvalidArgumentError."""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ def wanted_election(election_type: ElectionType) -> admin_pb2.ElectionType:
 
 
 def wanted_partitions(partitions: Iterable[TopicPartition] | None) -> list[TopicPartition] | None:
-    """The partitions in order, each once; None: all partitions."""
+    """The partitions in order, without duplicates; None stands for all partitions."""
     if partitions is None:
         return None
     if isinstance(partitions, str | TopicPartition):
@@ -51,7 +52,7 @@ def wanted_partitions(partitions: Iterable[TopicPartition] | None) -> list[Topic
 def wanted_reassignments(
     reassignments: Mapping[TopicPartition, Sequence[int] | None],
 ) -> dict[TopicPartition, list[int] | None]:
-    """The target replicas of each partition; None: cancel."""
+    """Maps each partition to its target replicas; None cancels the partition's reassignment."""
     return {
         _partition(partition): None
         if replicas is None
@@ -98,7 +99,7 @@ async def elect_leaders(
     partitions: list[TopicPartition] | None,
     timeout: float | None,
 ) -> Elections:
-    """Repeat the request while the controller answers with a part of the partitions."""
+    """Send the request again while the controller's answer covers only a part of the partitions."""
     deadline = calls.engine.deadline(timeout)
     outcome: Elections = {}
     asked = partitions

@@ -1,4 +1,4 @@
-"""Consumers: blocking and asyncio clients over the same core."""
+"""Consumers, blocking and asyncio, over the same core."""
 
 from __future__ import annotations
 

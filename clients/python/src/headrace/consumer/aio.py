@@ -30,27 +30,29 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("headrace")
 
-#: Iteration lets the event loop run after this many seconds without a wait.
+#: An iteration without a wait lets the event loop run after this many seconds.
 TURN_S = 0.005
-#: Iteration reads the clock once in this many records: a reading costs a tenth of a record. When the loop's body
-#: suddenly becomes slow, the event loop is held for at most this many records; at a steady pace TURN_S holds.
+#: An iteration reads the clock once in this many records: reading the clock costs a tenth of the time of a record. When
+#: the body of the user's loop suddenly becomes slow, the event loop waits for at most this many records; at a steady
+#: pace the limit is TURN_S.
 UNTIMED_RECORDS = 32
 
-#: Rebalance callback: (consumer, partitions); awaited if it returns an awaitable.
+#: Rebalance callback, called with (consumer, partitions); its result is awaited if it is awaitable.
 AsyncRebalanced = Callable[["AsyncConsumer", list[TopicPartition]], object]
 
 
 class AsyncConsumer(Face):
-    """Asyncio consumer of records, with partitions assigned by its group (``subscribe``) or by hand (``assign``).
+    """Asyncio consumer of records. Its partitions are assigned by the group (``subscribe``) or by the program
+    (``assign``).
 
         async with AsyncConsumer(bootstrap_servers="127.0.0.1:9095", group_id="g") as consumer:
             await consumer.subscribe(["orders"])    # or await consumer.assign([TopicPartition("orders", 0)])
             async for record in consumer:
                 print(record.offset, record.value)
 
-    Configuration, errors and methods are those of Consumer, awaited. Methods that never wait (assign, seek, pause,
-    resume, metrics, ...) take effect when called; awaiting them is optional. Network I/O runs on Headrace's I/O thread,
-    so a busy event loop does not delay heartbeats or fetches.
+    Configuration, errors and methods are those of Consumer; methods must be awaited. Methods that never wait (assign,
+    seek, pause, resume, metrics, ...) take effect when they are called; awaiting their result is optional. Network I/O
+    runs on Headrace's I/O thread, so a busy event loop does not delay heartbeats or fetches.
     """
 
     def __init__(self, config: Mapping[str, Any] | None = None, /, **settings: Unpack[ConsumerSettings]) -> None:
@@ -72,8 +74,8 @@ class AsyncConsumer(Face):
         on_revoked: AsyncRebalanced | None = None,
         on_lost: AsyncRebalanced | None = None,
     ) -> Awaitable[None]:
-        """Join the group ``group.id`` (see Consumer.subscribe). Callbacks may be coroutine functions. Empty topics
-        (``[]``) mean ``unsubscribe``; that call must be awaited."""
+        """Join the group ``group.id`` (see Consumer.subscribe). Callbacks may be coroutine functions, unlike those of
+        Consumer. An empty list of topics means ``unsubscribe``; in that case the call must be awaited."""
         for name, callback in (("on_assigned", on_assigned), ("on_revoked", on_revoked), ("on_lost", on_lost)):
             check_callback(name, callback, may_be_async=True)
         if topics is not None and not isinstance(topics, str):
@@ -92,7 +94,7 @@ class AsyncConsumer(Face):
         return lambda partitions: callback(this(), partitions)  # type: ignore[arg-type]
 
     def subscription(self) -> frozenset[str]:
-        """The topics subscribed by name."""
+        """The topics of the subscription; empty after a subscription by pattern."""
         group = self._core.group
         return frozenset() if group is None or group.subscription is None else frozenset(group.subscription.topics)
 
@@ -107,7 +109,8 @@ class AsyncConsumer(Face):
         core.reading.clear_assignment()
 
     async def commit(self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | Record | None = None) -> None:
-        """Commit to the group: the positions after the returned records, or these offsets (see Consumer.commit)."""
+        """Commit offsets to the group: the positions after the returned records, or the given offsets (see
+        Consumer.commit)."""
         core = self._core
         group = core.in_group("commit")
         await core.engine.io.run_async(group.commit_work(core.reading.offsets_to_commit(offsets)))
@@ -117,8 +120,8 @@ class AsyncConsumer(Face):
         offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | Record | None = None,
         callback: Callable[[dict[TopicPartition, OffsetAndMetadata], BaseException | None], object] | None = None,
     ) -> asyncio.Future[None]:
-        """Like ``commit``, without waiting: the returned future may be awaited or ignored. ``callback(offsets,
-        error)``, a plain function, runs on the caller's loop."""
+        """Commit like ``commit``, without waiting for the result: the returned future may be awaited or ignored.
+        ``callback(offsets, error)`` must be a plain function; it runs on the caller's event loop."""
         core = self._core
         check_callback("callback", callback)
         group = core.in_group("commit")
@@ -144,7 +147,7 @@ class AsyncConsumer(Face):
     async def committed(
         self, partitions: TopicPartition | Iterable[TopicPartition], timeout: float | None = None
     ) -> int | dict[TopicPartition, OffsetAndMetadata | None] | None:
-        """Committed offsets of the group: an int for one partition, a dict for several. None: no offset."""
+        """The group's committed offsets: an int for one partition, a dict for several partitions. None: no offset."""
         core = self._core
         wanted, is_one = committed_of(partitions)
         found = await core.engine.io.run_async(core.in_group("committed").fetch_work(wanted, timeout))
@@ -154,7 +157,7 @@ class AsyncConsumer(Face):
         return None if committed is None else committed.offset
 
     def group_metadata(self) -> GroupMetadata:
-        """The group id, member id and epoch of this consumer, for transactions (KIP-447)."""
+        """This consumer's group id, member id and epoch, which a transaction needs to commit offsets (KIP-447)."""
         return self._core.in_group("group_metadata").metadata
 
     def assign(self, partitions: Iterable[TopicPartition]) -> Done:
@@ -167,17 +170,19 @@ class AsyncConsumer(Face):
         return AwaitableSet(self._core.reading.partitions)
 
     def seek(self, partition: TopicPartition, offset: int) -> Done:
-        """Set the position to ``offset``."""
+        """Set the partition's position to ``offset``: the next poll reads from there."""
         self._core.reading.seek(arguments.partition(partition), offset)
         return DONE
 
     def seek_to_beginning(self, *partitions: TopicPartition | Iterable[TopicPartition]) -> Done:
-        """Set the position to the log start (no argument: of all partitions), looked up by the next poll."""
+        """Set the positions of these partitions (no argument: all assigned ones) to the log start; the next poll looks
+        it up."""
         self._core.reading.seek_to(partitions, "earliest")
         return DONE
 
     def seek_to_end(self, *partitions: TopicPartition | Iterable[TopicPartition]) -> Done:
-        """Set the position to the log end (no argument: of all partitions), looked up by the next poll."""
+        """Set the positions of these partitions (no argument: all assigned ones) to the log end; the next poll looks it
+        up."""
         self._core.reading.seek_to(partitions, "latest")
         return DONE
 
@@ -196,10 +201,10 @@ class AsyncConsumer(Face):
         return AwaitableSet(tp for tp, assigned in self._core.reading.partitions.items() if assigned.paused)
 
     async def poll(self, timeout: float = 1.0, max_records: int | None = None) -> list[Record]:
-        """Records as soon as there are any; an empty list after ``timeout`` seconds.
+        """Return records as soon as there are any; return an empty list after ``timeout`` seconds without records.
 
-        Each call lets the event loop run once, also while records are queued. A rebalance callback survives a cancelled
-        poll; the next poll waits for it before it returns records.
+        Each call lets the event loop run once, even when fetched records are already queued. When a poll is cancelled,
+        its rebalance callback continues; the next poll waits for that callback before it returns records.
         """
         core = self._core
         timeout, most = arguments.polling(timeout, max_records)
@@ -227,7 +232,7 @@ class AsyncConsumer(Face):
             core.reading.sync()
 
     async def _wait(self, deadline: float) -> bool:
-        """Wait until there may be records or events; False at ``deadline``."""
+        """Wait until there may be records or rebalance events; return False when ``deadline`` passes first."""
         core, group = self._core, self._core.group
         if group is None:
             if await core.reading.inbox.wait_async(deadline):
@@ -291,7 +296,8 @@ class AsyncConsumer(Face):
         include_headers: bool = True,
         max_bytes: int = ARROW_BYTES,
     ) -> pa.Table:
-        """Fetched records as an Arrow table (see Consumer.fetch_arrow); empty after ``timeout`` seconds."""
+        """Return fetched records as an Arrow table (see Consumer.fetch_arrow); the table is empty after ``timeout``
+        seconds without records."""
         import pyarrow as pa
 
         from headrace_core.records.arrow import arrow_schema
@@ -318,7 +324,7 @@ class AsyncConsumer(Face):
         return pa.Table.from_batches(batches, schema=schema)
 
     async def position(self, partition: TopicPartition, timeout: float | None = None) -> int:
-        """The offset of the next record that a poll returns."""
+        """The position of the partition: the offset of the next record that a poll returns."""
         core, tp = self._core, arguments.partition(partition)
         core.reading.check_open()
         found = core.reading.known_position(tp)
@@ -337,14 +343,14 @@ class AsyncConsumer(Face):
     async def end_offsets(
         self, partitions: Iterable[TopicPartition], timeout: float | None = None
     ) -> dict[TopicPartition, int]:
-        """The offset after the last readable record of each partition."""
+        """The end offset of each partition: one past the last record that this consumer could read."""
         found = await self._offsets(partitions, LATEST_TIMESTAMP, timeout)
         return {tp: item.offset for tp, item in found.items()}
 
     async def offsets_for_times(
         self, timestamps_ms: Mapping[TopicPartition, int], timeout: float | None = None
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """The first record at or after each time (ms since 1970); None where the log has none."""
+        """Look up the first record at or after each timestamp (ms since 1970); None if there is no such record."""
         core = self._core
         core.reading.check_open()
         found = await core.engine.io.run_async(core.offsets(arguments.times(timestamps_ms), timeout))
@@ -366,16 +372,16 @@ class AsyncConsumer(Face):
         )
 
     def metrics(self) -> AwaitableDict[str, float]:
-        """Kafka's consumer metrics by name; times in ms."""
+        """Kafka's consumer metrics by name; times are in ms."""
         return AwaitableDict(self._core.metric_values())
 
     async def close(self, timeout: float = 30.0) -> None:
-        """Revoke the group's partitions (``on_revoked``, auto-commit), leave the group, close the connections.
+        """Revoke the group's partitions (``on_revoked``, auto-commit), leave the group, and close the connections.
         ``timeout`` in seconds."""
         await self._close(timeout, commits=True)
 
     async def _close(self, timeout: float, *, commits: bool) -> None:
-        """Runs to the end, also when the caller is cancelled."""
+        """The work runs to its end, even when the caller is cancelled."""
         timeout = arguments.seconds(timeout)
         self._finalizer.detach()
         if self._closing is None or self._closing.done():
@@ -417,7 +423,7 @@ class AsyncConsumer(Face):
         return self
 
     async def __aexit__(self, kind: object, *_: object) -> None:
-        # The records of an interrupted iteration may not have been processed: do not commit them.
+        # The program may not have processed the records of an interrupted iteration, so do not commit their offsets.
         await self._close(30.0, commits=kind is None)
 
 

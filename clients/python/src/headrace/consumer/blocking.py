@@ -27,22 +27,22 @@ if TYPE_CHECKING:
 ARROW_BYTES = 16 * 1024 * 1024
 
 
-#: Rebalance callback: (consumer, partitions).
+#: Rebalance callback, called with (consumer, partitions).
 Rebalanced = Callable[["Consumer", list[TopicPartition]], object]
 
 
 class Consumer(Face):
-    """Reads records, with partitions assigned by its group (``subscribe``) or by hand (``assign``).
+    """Reads records. Its partitions are assigned by the group (``subscribe``) or by the program (``assign``).
 
         with Consumer(bootstrap_servers="127.0.0.1:9095", group_id="g", auto_offset_reset="earliest") as consumer:
             consumer.subscribe(["orders"])          # or consumer.assign([TopicPartition("orders", 0)])
             for record in consumer:
                 print(record.offset, record.value)
 
-    Configuration: Kafka's dotted names in a dict, or snake_case keywords. Only one thread at a time may use a consumer.
-    It connects at the first call, then fetches ahead in the background, up to ``fetch.queue.max.bytes``. Raises
-    BootstrapError, UnknownTopicOrPartitionError, OffsetOutOfRangeError and NoOffsetForPartitionError
-    (``auto.offset.reset=none``), CorruptMessageError, SerializationError, ClosedError.
+    Pass the configuration as a dict with Kafka's dotted names, or as snake_case keywords. Only one thread at a time may
+    use a consumer. A consumer connects at its first call, then fetches records ahead in the background, up to
+    ``fetch.queue.max.bytes``. Its methods raise BootstrapError, UnknownTopicOrPartitionError, OffsetOutOfRangeError and
+    NoOffsetForPartitionError (``auto.offset.reset=none``), CorruptMessageError, SerializationError, ClosedError.
     """
 
     def __init__(self, config: Mapping[str, Any] | None = None, /, **settings: Unpack[ConsumerSettings]) -> None:
@@ -65,14 +65,16 @@ class Consumer(Face):
         on_revoked: Rebalanced | None = None,
         on_lost: Rebalanced | None = None,
     ) -> None:
-        """Join the group ``group.id``, which assigns partitions of these topics. Replaces the previous subscription.
+        """Join the group ``group.id``, which assigns partitions of these topics. A new call replaces the previous
+        subscription.
 
-        ``pattern``: all topics whose whole name matches (RE2, KIP-848). ``on_assigned``, ``on_revoked`` and ``on_lost``
-        are called with (consumer, partitions) in this thread, within poll, iteration, unsubscribe and close. In
-        ``on_revoked`` the consumer still owns the partitions and may commit them; in ``on_lost`` (default:
-        ``on_revoked``) another member may own them. Reading begins at the committed offset, or as ``auto.offset.reset``
-        says. Empty topics (``[]``) mean ``unsubscribe``. Raises InvalidGroupIdError, InvalidTopicError,
-        InvalidArgumentError, IllegalStateError (partitions are assigned by hand).
+        ``pattern``: a regular expression; the subscription has all topics whose whole name matches it (RE2, KIP-848).
+        ``on_assigned``, ``on_revoked`` and ``on_lost`` are called with (consumer, partitions), in this thread, during
+        poll, iteration, unsubscribe and close. In ``on_revoked`` the consumer still owns the partitions and may commit
+        their offsets; in ``on_lost`` (default: the ``on_revoked`` callback) other members may own the partitions.
+        Reading of a partition begins at its committed offset; without one, ``auto.offset.reset`` decides. An empty list
+        of topics means ``unsubscribe``. Raises InvalidGroupIdError, InvalidTopicError, InvalidArgumentError,
+        IllegalStateError (partitions are assigned with ``assign``).
         """
         for name, callback in (("on_assigned", on_assigned), ("on_revoked", on_revoked), ("on_lost", on_lost)):
             check_callback(name, callback)
@@ -92,7 +94,7 @@ class Consumer(Face):
         return lambda partitions: callback(this(), partitions)  # type: ignore[arg-type]
 
     def subscription(self) -> frozenset[str]:
-        """The topics subscribed by name."""
+        """The topics of the subscription; empty after a subscription by pattern."""
         group = self._core.group
         return frozenset() if group is None or group.subscription is None else frozenset(group.subscription.topics)
 
@@ -106,11 +108,12 @@ class Consumer(Face):
         core.reading.clear_assignment()
 
     def commit(self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | Record | None = None) -> None:
-        """Commit to the group: the positions after the returned records, or these offsets (each the next one to read).
+        """Commit offsets to the group: the positions after the returned records, or the given offsets (the offset of
+        the next record to read).
 
-        Returns when the commit is on all in-sync replicas. Raises InvalidGroupIdError; UnknownMemberIdError,
+        The call returns when all in-sync replicas have the commit. Raises InvalidGroupIdError; UnknownMemberIdError,
         FencedMemberEpochError, StaleMemberEpochError, FencedInstanceIdError (the consumer has lost its partitions);
-        RequestTimedOutError (outcome unknown after ``default.api.timeout.ms``).
+        RequestTimedOutError (no response within ``default.api.timeout.ms``: the commit may have succeeded).
         """
         core = self._core
         group = core.in_group("commit")
@@ -121,8 +124,9 @@ class Consumer(Face):
         offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | Record | None = None,
         callback: Callable[[dict[TopicPartition, OffsetAndMetadata], BaseException | None], object] | None = None,
     ) -> Future[None]:
-        """Like ``commit``, without waiting; commits keep their order. ``callback(offsets, error)`` runs on Headrace's
-        I/O thread and must not block (IllegalStateError); its exceptions are logged."""
+        """Commit like ``commit``, without waiting for the result; commits take effect in the order of their calls.
+        ``callback(offsets, error)`` runs on Headrace's I/O thread and must not block (a blocking call raises
+        IllegalStateError there); its exceptions are logged."""
         core = self._core
         check_callback("callback", callback)
         group = core.in_group("commit")
@@ -145,7 +149,7 @@ class Consumer(Face):
     def committed(
         self, partitions: TopicPartition | Iterable[TopicPartition], timeout: float | None = None
     ) -> int | dict[TopicPartition, OffsetAndMetadata | None] | None:
-        """Committed offsets of the group: an int for one partition, a dict for several. None: no offset."""
+        """The group's committed offsets: an int for one partition, a dict for several partitions. None: no offset."""
         core = self._core
         wanted, is_one = committed_of(partitions)
         found = core.engine.io.run(core.in_group("committed").fetch_work(wanted, timeout))
@@ -155,7 +159,7 @@ class Consumer(Face):
         return None if committed is None else committed.offset
 
     def group_metadata(self) -> GroupMetadata:
-        """The group id, member id and epoch of this consumer, for transactions (KIP-447)."""
+        """This consumer's group id, member id and epoch, which a transaction needs to commit offsets (KIP-447)."""
         return self._core.in_group("group_metadata").metadata
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
@@ -163,19 +167,21 @@ class Consumer(Face):
         self._core.assign(partitions)
 
     def assignment(self) -> set[TopicPartition]:
-        """The assigned partitions, by hand or by the group."""
+        """The partitions that are assigned to this consumer, by ``assign`` or by its group."""
         return set(self._core.reading.partitions)
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Set the position to ``offset``."""
+        """Set the partition's position to ``offset``: the next poll reads from there."""
         self._core.reading.seek(arguments.partition(partition), offset)
 
     def seek_to_beginning(self, *partitions: TopicPartition | Iterable[TopicPartition]) -> None:
-        """Set the position to the log start (no argument: of all partitions), looked up by the next poll."""
+        """Set the positions of these partitions (no argument: all assigned ones) to the log start; the next poll looks
+        it up."""
         self._core.reading.seek_to(partitions, "earliest")
 
     def seek_to_end(self, *partitions: TopicPartition | Iterable[TopicPartition]) -> None:
-        """Set the position to the log end (no argument: of all partitions), looked up by the next poll."""
+        """Set the positions of these partitions (no argument: all assigned ones) to the log end; the next poll looks it
+        up."""
         self._core.reading.seek_to(partitions, "latest")
 
     def pause(self, *partitions: TopicPartition | Iterable[TopicPartition]) -> None:
@@ -193,10 +199,10 @@ class Consumer(Face):
     # --- reading ---------------------------------------------------------------------------------------------------
 
     def poll(self, timeout: float = 1.0, max_records: int | None = None) -> list[Record]:
-        """Records as soon as there are any; an empty list after ``timeout`` seconds.
+        """Return records as soon as there are any; return an empty list after ``timeout`` seconds without records.
 
-        At most ``max_records`` (default ``max.poll.records``), possibly of several partitions; those of one partition
-        are in offset order.
+        Returns at most ``max_records`` (default ``max.poll.records``) of one or more partitions; the records of each
+        partition are in offset order.
         """
         core = self._core
         timeout, most = arguments.polling(timeout, max_records)
@@ -221,7 +227,7 @@ class Consumer(Face):
             core.reading.sync()
 
     def _wait(self, deadline: float) -> bool:
-        """Wait until there may be records or events; False at ``deadline``."""
+        """Wait until there may be records or rebalance events; return False when ``deadline`` passes first."""
         core, group = self._core, self._core.group
         if group is None:
             if core.reading.inbox.wait(deadline):
@@ -244,7 +250,8 @@ class Consumer(Face):
         return False
 
     def __iter__(self) -> Iterator[Record]:
-        """Iterate over records without end, waiting for new ones. A seek or pause takes effect at the next record."""
+        """Iterate over records without end; the iteration waits for new records. A seek or pause takes effect at the
+        next record."""
         core = self._core
         self._begin_poll()
         while core.reading.state == "open":
@@ -273,11 +280,11 @@ class Consumer(Face):
         include_headers: bool = True,
         max_bytes: int = ARROW_BYTES,
     ) -> pa.Table:
-        """Fetched records as an Arrow table; empty after ``timeout`` seconds.
+        """Return fetched records as an Arrow table; the table is empty after ``timeout`` seconds without records.
 
-        The columns are those of the Spark source: key, value, topic, partition, offset, timestamp, timestampType,
-        headers. No Python object is made per record, and deserializers are not called. ``columns``: the ones to return;
-        ``max_bytes``: limit of encoded bytes per table.
+        The columns are the same as in the Spark source: key, value, topic, partition, offset, timestamp, timestampType,
+        headers. The call makes no Python object for a record, and does not call deserializers. ``columns``: names of
+        the columns to return; ``max_bytes``: limit of encoded record bytes per table.
         """
         import pyarrow as pa
 
@@ -297,7 +304,7 @@ class Consumer(Face):
     # --- offsets and metadata --------------------------------------------------------------------------------------
 
     def position(self, partition: TopicPartition, timeout: float | None = None) -> int:
-        """The offset of the next record that a poll returns."""
+        """The position of the partition: the offset of the next record that a poll returns."""
         core, tp = self._core, arguments.partition(partition)
         core.reading.check_open()
         found = core.reading.known_position(tp)
@@ -316,13 +323,13 @@ class Consumer(Face):
     def end_offsets(
         self, partitions: Iterable[TopicPartition], timeout: float | None = None
     ) -> dict[TopicPartition, int]:
-        """The offset after the last readable record of each partition."""
+        """The end offset of each partition: one past the last record that this consumer could read."""
         return {tp: found.offset for tp, found in self._offsets(partitions, LATEST_TIMESTAMP, timeout).items()}
 
     def offsets_for_times(
         self, timestamps_ms: Mapping[TopicPartition, int], timeout: float | None = None
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """The first record at or after each time (ms since 1970); None where the log has none."""
+        """Look up the first record at or after each timestamp (ms since 1970); None if there is no such record."""
         core = self._core
         core.reading.check_open()
         found = core.engine.io.run(core.offsets(arguments.times(timestamps_ms), timeout))
@@ -342,11 +349,11 @@ class Consumer(Face):
         return core.engine.io.run(core.offsets(dict.fromkeys(arguments.partitions(partitions), timestamp), timeout))
 
     def metrics(self) -> dict[str, float]:
-        """Kafka's consumer metrics by name (``records-consumed-rate``, ``fetch-latency-avg``, ...); times in ms."""
+        """Kafka's consumer metrics by name (``records-consumed-rate``, ``fetch-latency-avg``, ...); times are in ms."""
         return self._core.metric_values()
 
     def close(self, timeout: float = 30.0) -> None:
-        """Revoke the group's partitions (``on_revoked``, auto-commit), leave the group, close the connections.
+        """Revoke the group's partitions (``on_revoked``, auto-commit), leave the group, and close the connections.
         ``timeout`` in seconds."""
         self._close(timeout, commits=True)
 
@@ -366,5 +373,5 @@ class Consumer(Face):
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
-        # The records of an interrupted iteration may not have been processed: do not commit them.
+        # The program may not have processed the records of an interrupted iteration, so do not commit their offsets.
         self._close(30.0, commits=kind is None)

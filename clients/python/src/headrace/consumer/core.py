@@ -1,4 +1,4 @@
-"""The non-waiting part of a consumer: reading, group, queries, close."""
+"""The part of a consumer that never waits: reading, group membership, queries, close."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from .reading import Reading, each_of
 
 
 class ConsumerCore:
-    """State and calls that the blocking and the asyncio consumer share."""
+    """The state and the calls that the blocking and the asyncio consumer have in common."""
 
     def __init__(self, config: dict[str, Any]) -> None:
         self.config = config
         self.engine = Engine(config, self)
         self.reading = Reading(config, self.engine)
-        #: None until ``group.id`` is used.
+        #: None until the first use of ``group.id``.
         self.group: GroupConsumer | None = None
         self.isolation = ISOLATION[config["isolation.level"]]
 
@@ -44,7 +44,7 @@ class ConsumerCore:
         return [*parts, self.reading.state]
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Replace the assignment; partitions that remain keep their positions."""
+        """Replace the assignment; partitions that stay assigned keep their positions."""
         self.reading.check_open()
         if self.is_subscribed:
             raise not_both(subscribed=True)
@@ -60,7 +60,8 @@ class ConsumerCore:
         return self.group is not None and self.group.subscription is not None
 
     def in_group(self, what: str) -> GroupConsumer:
-        """The consumer's group. Raises InvalidGroupIdError: ``what`` needs a group."""
+        """The consumer's group. Raises InvalidGroupIdError, which says that ``what`` needs ``group.id``, if the
+        consumer has no group."""
         self.reading.check_open()
         if self.group is None:
             check_group(self.config, what)

@@ -1,4 +1,4 @@
-"""Run a group's steps: blocking, or from an event loop."""
+"""Run the steps of a GroupConsumer: in the caller's thread, or from an event loop."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from .group import OnIoThread, Steps
 
 
 def drive(steps: Steps, io: IoThread, timeout_s: float | None = None) -> None:
-    """Run the steps in the caller's thread. ``timeout_s``: limit for all steps on the I/O thread together."""
+    """Run a group's steps in the caller's thread. ``timeout_s``: time limit for all steps together that run on the I/O
+    thread."""
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     answer: Any = None
     error: BaseException | None = None
@@ -41,7 +42,7 @@ def drive(steps: Steps, io: IoThread, timeout_s: float | None = None) -> None:
 
 
 async def drive_async(steps: Steps, io: IoThread) -> None:
-    """Run the steps from an event loop; callbacks may be coroutine functions."""
+    """Run a group's steps from an event loop; callbacks may be coroutine functions."""
     answer: Any = None
     error: BaseException | None = None
     while True:
@@ -63,15 +64,16 @@ async def drive_async(steps: Steps, io: IoThread) -> None:
             error = failure
 
 
-#: The task that runs a callback; what the callback starts inherits it.
+#: The task that runs the current callback; tasks that the callback starts inherit this variable.
 _within: contextvars.ContextVar[asyncio.Task[None] | None] = contextvars.ContextVar("headrace-steps", default=None)
 
 
 class AsyncSteps:
-    """Runs the steps of an AsyncConsumer in a task, one at a time.
+    """Runs the group's steps of an AsyncConsumer in a task, one task at a time.
 
-    Cancelling the caller (wait_for around a poll, a cancelled task) does not cancel a rebalance callback: it continues,
-    and the next call waits for it before it returns records. That call raises what the callback raised.
+    Cancelling the caller (wait_for around a poll, a cancelled task) does not cancel a rebalance callback: the callback
+    continues, and the next call waits for it before it returns records. The call that waited raises the exception of
+    the callback.
     """
 
     def __init__(self) -> None:
@@ -79,11 +81,12 @@ class AsyncSteps:
 
     @property
     def is_under_way(self) -> bool:
-        """Whether a task runs, or no caller has seen its end. False within its callbacks, which cannot wait for it."""
+        """Whether a task runs, or has ended and no call has received its result yet. The value is False within the
+        task's own callbacks, which cannot wait for their task."""
         return self._task is not None and _within.get() is not self._task
 
     async def take(self, steps: Steps, io: IoThread) -> None:
-        """Run these steps. The caller ensures that no other task is under way."""
+        """Run these steps. The steps run in a new task; the caller ensures that no other task is under way."""
 
         async def work() -> None:
             _within.set(asyncio.current_task())
@@ -93,7 +96,7 @@ class AsyncSteps:
         await self.finish()
 
     async def finish(self) -> None:
-        """Wait for the task under way; raises its exception."""
+        """Wait for the task that is under way; raise its exception."""
         task = self._task
         if task is None:
             return
@@ -110,7 +113,8 @@ class AsyncSteps:
 
 
 def committed_of(partitions: TopicPartition | Iterable[TopicPartition]) -> tuple[list[TopicPartition], bool]:
-    """The partitions of a ``committed`` call, and whether it named a single one. Raises InvalidArgumentError."""
+    """The partitions in the argument of ``committed``, and whether the argument was a single partition. Raises
+    InvalidArgumentError."""
     if isinstance(partitions, tuple) and len(partitions) == 2 and isinstance(partitions[0], str):
         return [arguments.partition(partitions)], True
     return arguments.partitions(partitions), False

@@ -1,8 +1,9 @@
-"""The fetch session at one broker. Runs on the I/O thread.
+"""The fetch session of a consumer at one broker. This code runs on the I/O thread.
 
-A stream holds one session (see fetch.proto): partitions are named once, later requests only continue. The next request
-is sent before the last response is consumed. While the consumer catches up, several requests are in flight, so that the
-broker reads during the transfer. At the log end only one long poll waits, because a second request would end it.
+Each fetch stream has one session (see fetch.proto): the first request names the partitions, later requests only name
+changes. The client sends the next request before it has processed the last response. While the consumer catches up,
+several requests are in flight, so that the broker reads during the transfer. At the log end only one long poll waits,
+because a second request would end it.
 
 No request is sent when the inbox plus the expected responses would exceed ``fetch.queue.max.bytes``.
 """
@@ -33,10 +34,11 @@ from .tracked import SessionOwner, Tracked
 
 logger = logging.getLogger("headrace")
 
-#: A response of this size means that the consumer is catching up.
+#: A response of at least this size means that the consumer is catching up.
 CATCHING_UP_BYTES = 65_536
 
-#: Requests in flight while catching up (a broker limits responses to about 1 MiB, the best size of a message).
+#: Requests in flight while the consumer is catching up (a broker limits a response to about 1 MiB, the best size of a
+#: message).
 CATCHING_UP_REQUESTS = 4
 
 
@@ -44,7 +46,8 @@ Stream = Duplex[fetch_pb2.FetchRequest, fetch_pb2.FetchResponse]
 
 
 class FetchLink:
-    """The fetch session at one broker. ``rack``: sent to the broker; without it a leader names no nearer follower."""
+    """The fetch session of a consumer at one broker. ``rack``: the client's rack as sent to the broker; empty: the
+    leader does not redirect to a follower in the same rack."""
 
     def __init__(self, fetcher: SessionOwner, broker_id: int, address: str, rack: str) -> None:
         self.fetcher = fetcher
@@ -92,7 +95,8 @@ class FetchLink:
             self._event.set()
 
     def retire(self) -> None:
-        """The broker has another address: find the leaders of all its partitions again."""
+        """Stop the stream because the broker has another address; the fetcher looks up the leaders of its partitions
+        again."""
         if self._task is not None:
             self._task.cancel()
         self._everyone_home(None)
@@ -132,7 +136,7 @@ class FetchLink:
             self.fetcher.send_home(tracked, error)
 
     async def _session(self) -> None:
-        """Run one stream until it breaks (HeadraceError)."""
+        """Run one fetch stream until it breaks; raises HeadraceError."""
         stream = self._stream = self.fetcher.engine.connections.fetch_stream(self.address)
         try:
             await stream.run(self._read(stream), self._write(stream), self._watch(stream))
@@ -153,7 +157,7 @@ class FetchLink:
                 await self._event.wait()
 
     async def _watch(self, stream: Stream) -> None:
-        """Break a stream whose broker is silent for longer than a response may take."""
+        """Break the stream when the broker is silent for longer than any response may take."""
         fetcher = self.fetcher
         limit = fetcher.max_wait_ms / 1000 + fetcher.engine.request_timeout_s
         while True:
@@ -174,7 +178,8 @@ class FetchLink:
             return False
         fetcher = self.fetcher
         inbox = fetcher.inbox
-        # A batch is never split, so a response may exceed the requested size: expect that again.
+        # A broker never splits a batch, so a response may exceed the requested size: expect the size of the last
+        # response again.
         expected = inbox.queued_bytes + (flying + 1) * max(fetcher.answer_bytes, self._last_bytes)
         if expected > inbox.max_bytes and (flying or inbox.slices):
             inbox.fetcher_waits = True
@@ -193,7 +198,7 @@ class FetchLink:
             isolation_level=fetcher.isolation,
             rack=self._rack,
         )
-        # The partitions beyond the limit go into the next request, which follows at once (_may_ask).
+        # The next request, which follows at once, names the partitions beyond the limit (see _may_ask).
         naming = list(itertools.islice(self._to_name, PARTITIONS_MAX))
         forgetting = list(itertools.islice(self._to_forget, PARTITIONS_MAX))
         for tp in naming:
@@ -256,7 +261,7 @@ class FetchLink:
         self._event.set()
 
     def _gone(self, tp: TopicPartition, tracked: Tracked) -> None:
-        """The partition has left the broker's session."""
+        """Note that the broker's session no longer has this partition."""
         del self.members[tp]
         self._named.discard(tp)
         tracked.link = None
@@ -266,7 +271,8 @@ class FetchLink:
         return info.partitions[tp.partition].leader_epoch if info and tp.partition < len(info.partitions) else -1
 
     def _failed(self, tp: TopicPartition, tracked: Tracked, result: fetch_pb2.FetchPartitionResult) -> None:
-        """The partition has left the session: find its new leader, or pass the error to the caller."""
+        """Handle a partition's error, which removed it from the session: find its new leader, or pass the error to the
+        caller."""
         fetcher = self.fetcher
         detail = result.error.message
         error = from_number(result.error.code, detail if detail.startswith(str(tp)) else f"{tp}: {detail}")

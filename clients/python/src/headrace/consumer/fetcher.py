@@ -1,8 +1,8 @@
-"""The fetcher: keeps the inbox full. Runs on the I/O thread.
+"""The fetcher keeps the inbox filled with records. This code runs on the I/O thread.
 
-It finds a position and a leader for each wanted partition and adds it to the fetch session at that broker
-(``fetch_session.py``). Partitions that need a leader at the same time are looked up together, with few requests;
-partitions of another time do not wait for them.
+The fetcher finds a position and a leader for each wanted partition, and adds the partition to the fetch session at that
+broker (``fetch_session.py``). Partitions that need a leader at the same time are looked up together, with few requests;
+other partitions do not wait for that lookup.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ logger = logging.getLogger("headrace")
 
 
 class Fetcher:
-    """Keeps each wanted partition on the link to its leader."""
+    """Keeps each wanted partition on the FetchLink of the broker to read from."""
 
     def __init__(self, engine: Engine, config: dict[str, Any], inbox: Inbox, metrics: Metrics) -> None:
         self.engine = engine
@@ -40,14 +40,15 @@ class Fetcher:
         self.max_wait_ms: int = config["fetch.max.wait.ms"]
         self.min_bytes: int = config["fetch.min.bytes"]
         self.partition_bytes: int = config["max.partition.fetch.bytes"]
-        #: Size of one response: at most an eighth of the queue, so that requests in flight fit beside queued data.
+        #: Maximum size of one response: an eighth of the inbox, so that requests in flight fit beside queued records.
         self.answer_bytes: int = min(config["fetch.max.bytes"], max(config["fetch.queue.max.bytes"] // 8, 1))
         self.near_s: float = config["metadata.max.age.ms"] / 1000
         self.isolation = ISOLATION[config["isolation.level"]]
         self.tracked: dict[TopicPartition, Tracked] = {}
-        #: By (broker, whether the link sends our rack). A leader that gets the rack redirects us to a follower in it.
+        #: Fetch links by (broker id, whether the link sends the client's rack). A leader that knows the client's rack
+        #: redirects the client to a follower in the same rack.
         self.links: dict[tuple[int, bool], FetchLink] = {}
-        #: Committed offsets of the group, if hand-assigned partitions begin there.
+        #: Looks up the group's committed offsets; set if partitions of ``assign`` begin at committed offsets.
         self.committed: Committed | None = None
         self._homeless: dict[TopicPartition, None] = {}
         self._placing = asyncio.Event()
@@ -58,7 +59,8 @@ class Fetcher:
     # --- the wanted partitions -------------------------------------------------------------------------------------
 
     def sync(self, wanted: list[tuple[Assigned, int, int | None, str | None, bool]]) -> None:
-        """Update the sessions from (assigned, generation, position, reset, paused) of every assigned partition."""
+        """Update the fetch sessions. ``wanted`` has (assigned, generation, position, reset, paused) for every assigned
+        partition."""
         self.engine.start()
         if self._placer is None:
             self._placer = self.engine.io.spawn(self._place_all(), "headrace-fetch-placer")
@@ -92,7 +94,7 @@ class Fetcher:
         self._placing.set()
 
     def stop(self, partitions: Iterable[TopicPartition]) -> None:
-        """Stop fetching these until ``sync`` names them again."""
+        """Stop fetching these partitions until ``sync`` names them again."""
         for tp in partitions:
             tracked = self.tracked.get(tp)
             if tracked is not None:
@@ -109,14 +111,14 @@ class Fetcher:
             tracked.link = None
 
     def has_room(self) -> None:
-        """The consumer has taken slices: continue."""
+        """Continue to fetch: the consumer has taken slices from the inbox."""
         for link in self.links.values():
             link.nudge()
 
     # --- placing ----------------------------------------------------------------------------------------------------
 
     def send_home(self, tracked: Tracked, error: HeadraceError | None = None) -> None:
-        """Look up the partition's leader (again), after a pause if ``error`` calls for one."""
+        """Look up the partition's leader again; wait first if ``error`` is a failure of the broker."""
         tp = tracked.assigned.tp
         tracked.link = None
         if self.tracked.get(tp) is not tracked or tracked.paused:
@@ -148,7 +150,8 @@ class Fetcher:
             self._placing.set()
 
     def read_near(self, tracked: Tracked, broker_id: int) -> None:
-        """The leader named a follower in our rack: read there; ask the leader again after metadata.max.age.ms."""
+        """Read the partition from a follower in the client's rack, which its leader has named; ask the leader again
+        after metadata.max.age.ms."""
         if broker_id not in self.engine.metadata.snapshot.brokers:
             if tracked.attempts:  # the refreshed metadata lack it
                 tracked.far_until = time.monotonic() + self.near_s
@@ -158,7 +161,8 @@ class Fetcher:
         self.send_home(tracked)
 
     def _home(self, tracked: Tracked) -> FetchLink | None:
-        """The broker to read the partition from: a follower in our rack, or its leader; None without a leader."""
+        """The link of the broker to read the partition from: a follower in the client's rack, or the leader; None if
+        the partition has no leader."""
         snapshot, tp = self.engine.metadata.snapshot, tracked.assigned.tp
         info = snapshot.topics.get(tp.topic)
         leader = info.partitions[tp.partition].leader if info and tp.partition < len(info.partitions) else -1
@@ -199,7 +203,7 @@ class Fetcher:
                 pass
 
     async def _place_together(self, due: list[Tracked]) -> None:
-        """Look up many partitions with few requests; a missing topic delays no other."""
+        """Look up many partitions with few requests; a missing topic does not delay the other partitions."""
         known = self.engine.metadata.snapshot.topics
         strangers = {tracked.assigned.tp.topic for tracked in due if tracked.assigned.tp.topic not in known}
         if len(strangers) > 1:
@@ -226,7 +230,7 @@ class Fetcher:
                 self._placing.set()
 
     async def _place(self, tracked: Tracked) -> None:
-        """Find a position for one partition if it has none, and add it to its leader's link."""
+        """Find the partition's position if it has none, and add the partition to its leader's link."""
         tp = tracked.assigned.tp
         try:
             info = await self.engine.topic(tp.topic)
@@ -266,7 +270,7 @@ class Fetcher:
         link.add(tracked)
 
     def tell(self, tracked: Tracked, error: HeadraceError) -> None:
-        """Have the caller raise ``error`` after the records before it."""
+        """Let the caller's poll raise ``error``, after the records that were fetched before it."""
         at = tracked.fetch_at if tracked.fetch_at is not None else -1
         self.inbox.put(Slice(tracked.assigned, tracked.generation, at, at, b"", error))
 

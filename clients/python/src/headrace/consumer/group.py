@@ -1,4 +1,4 @@
-"""A consumer in its group: the caller's side, and the bridge to its membership.
+"""A consumer in its group: the caller's side, and the connection to its membership on the I/O thread.
 
     I/O thread                                          caller's thread
     member: Assign --> committed offsets --> Assigned --> partitions get positions; on_assigned
@@ -7,12 +7,14 @@
             Suspended, Resumed ------------> the inbox is shut, and opened again
             Failed ------------------------> raised by every poll
 
-Callbacks run in the caller's thread, within poll, iteration, unsubscribe and close (Kafka's rule). ``steps`` is one
-generator for both consumers: it yields calls for the I/O thread or for the caller, and receives their results.
+Callbacks run in the caller's thread, during poll, iteration, unsubscribe and close (Kafka's rule). The blocking and the
+asyncio consumer use the same generator ``steps``: it yields calls for the I/O thread or for the caller, and receives
+their results.
 
-**Losses.** A member that lost all partitions rejoins by itself while its caller still processes old records. Until the
-caller has learned of the loss (``on_lost`` included), its commits are refused: they would count for the new membership,
-while other members have already read further. So both sides count losses.
+**Losses.** A member that has lost all partitions joins its group again automatically, while its caller still processes
+old records. Commits are refused until the caller has learned of the loss (``on_lost`` included): they would count for
+the new membership, although other members may have read further. So the I/O thread and the caller's thread each count
+the losses; a commit is valid only if their counts are equal.
 
 A record is auto-committed only after the caller has asked for the next one.
 """
@@ -56,8 +58,8 @@ Callback = Callable[[list[TopicPartition]], Any]
 
 
 class Callbacks:
-    """Rebalance callbacks. The consumer object owns them, not GroupConsumer: they may refer to the consumer, and the
-    garbage collector never frees what tasks of the I/O thread refer to."""
+    """Rebalance callbacks. The consumer object owns the callbacks, not GroupConsumer: callbacks may refer to the
+    consumer, and the garbage collector never frees objects that tasks of the I/O thread refer to."""
 
     __slots__ = ("__weakref__", "on_assigned", "on_lost", "on_revoked")
 
@@ -78,7 +80,8 @@ class Assigned(NamedTuple):
 
 
 class Revoking(NamedTuple):
-    """Partitions to revoke. ``commits`` False: the caller interrupted the auto-commit and need not wait for another."""
+    """Partitions to revoke. ``commits`` is False if the caller has interrupted the auto-commit, so that no second one
+    is attempted."""
 
     ticket: int
     partitions: list[TopicPartition]
@@ -86,20 +89,20 @@ class Revoking(NamedTuple):
 
 
 class Gone(NamedTuple):
-    """``number``: the loss's count."""
+    """Partitions that were lost; ``number`` counts the losses."""
 
     partitions: list[TopicPartition]
     number: int
 
 
 class Trouble(NamedTuple):
-    """An error to raise once; the operation is retried."""
+    """An error that the caller's next call raises once; the client retries the operation."""
 
     error: HeadraceError
 
 
 class Paused(NamedTuple):
-    """Reading is paused since ``since_ms`` (wall clock)."""
+    """The member does not return records since ``since_ms`` (wall clock)."""
 
     cause: PauseCause
     why: str
@@ -108,21 +111,21 @@ class Paused(NamedTuple):
 
 Event = Assigned | Revoking | Gone | Trouble
 
-#: Warn after this time without a coordinator, then at this interval.
+#: A warning is logged after this many seconds without a coordinator, then again at the second interval.
 WAITING_S, WAITING_AGAIN_S = 3.0, 60.0
 
-#: The topic was deleted or re-created: an auto-commit stops waiting.
+#: An auto-commit does not wait for a topic that was deleted or created again.
 DELETED = (UnknownTopicOrPartitionError, UnknownTopicIdError)
 
 
 class OnIoThread(NamedTuple):
-    """A step: run this on the I/O thread and send back its result."""
+    """A step: run ``work`` on the I/O thread and send its result to the generator."""
 
     work: Coroutine[Any, Any, Any]
 
 
 class InCaller(NamedTuple):
-    """A step: call this in the caller's thread, and await an awaitable result."""
+    """A step: call ``function`` in the caller's thread, and await its result if it is awaitable."""
 
     function: Callback
     partitions: list[TopicPartition]
@@ -132,18 +135,19 @@ Steps = Generator[OnIoThread | InCaller, Any, None]
 
 
 class GroupConsumer:
-    """Membership and commits of a consumer, made when ``group.id`` is needed. ``reading``: partitions and positions."""
+    """Group membership and commits of a consumer, created when ``group.id`` is first needed. ``reading`` has the
+    consumer's partitions and positions."""
 
     def __init__(self, config: dict[str, Any], engine: Engine, reading: Reading) -> None:
         self.group_id: str = config["group.id"]
         self.instance_id: str | None = config["group.instance.id"]
         self.subscription: Subscription | None = None
         self.error: HeadraceError | None = None
-        #: Time of the caller's last call (time.monotonic()); whether it waits in one now.
+        #: Time of the caller's last call (time.monotonic()); ``is_here``: whether the caller waits in a call now.
         self.seen_at = time.monotonic()
         self.is_here = False
         self.is_evicted = False
-        #: Set on the I/O thread; None while records may be returned.
+        #: Set on the I/O thread while no records may be returned; otherwise None.
         self.paused: Paused | None = None
         self._reported_pause: Paused | None = None
         self._tell_waiting_at = 0.0
@@ -212,7 +216,7 @@ class GroupConsumer:
         io.call(lambda: io.spawn(self._begin(subscription), "headrace-member-begin"))
 
     def assigned_by_hand(self) -> None:
-        """Prepare an assignment by hand: commit what was read of the old partitions."""
+        """Prepare a call of ``assign``: commit the positions of the old partitions."""
         if self._is_auto_commit_due(float("inf")):
             self._commit_now()
         self._next_commit_at = time.monotonic() + self._interval_s
@@ -220,7 +224,7 @@ class GroupConsumer:
     async def committed_of(
         self, partitions: list[TopicPartition], timeout_s: float
     ) -> dict[TopicPartition, tuple[int, int] | None]:
-        """(offset, leader epoch) for the fetcher; None: no offset. On the I/O thread."""
+        """(offset, leader epoch) for the fetcher; None: no offset. Runs on the I/O thread."""
         try:
             found = await self._commits.fetch(partitions, timeout_s)
         except HeadraceError as error:
@@ -230,14 +234,15 @@ class GroupConsumer:
         return {tp: None if each is None else (each.offset, each.leader_epoch) for tp, each in found.items()}
 
     def check(self) -> None:
-        """Note a call of the caller. Raise the error that ended the membership, once all its events were delivered."""
+        """Note the time of the caller's call, and log warnings that are due. Raise the error that ended the membership,
+        after all its events were delivered."""
         self.seen_at = time.monotonic()
         self._warn()
         if not self._events:
             self._go_on()
 
     def _warn(self) -> None:
-        """Log why the member does not read: a pause once, a missing coordinator at intervals."""
+        """Log why the member does not return records: once per pause, and at intervals while it has no coordinator."""
         paused = self.paused
         if paused is not self._reported_pause:
             self._reported_pause = paused
@@ -254,7 +259,7 @@ class GroupConsumer:
             logger.warning("%s", why)
 
     def waiting(self, longer_than_s: float) -> str:
-        """What the group has been waiting for at least this long; "" if nothing."""
+        """Say what the group has been waiting for at least this long; "" if it is not waiting."""
         waiting = self._membership.waiting
         if waiting is None or self.subscription is None or time.monotonic() - waiting[0] < longer_than_s:
             return ""
@@ -274,19 +279,20 @@ class GroupConsumer:
         return self._reading.inbox.alarm or self._is_auto_commit_due(time.monotonic())
 
     def _is_auto_commit_due(self, now: float) -> bool:
-        """Hand-assigned partitions are committed too, as in Kafka."""
+        """The auto-commit also covers partitions of ``assign``, as in Kafka."""
         return self._commits_itself and bool(self._reading.partitions) and now >= self._next_commit_at
 
     def _commit_now(self) -> None:
-        """Auto-commit, in the background, what has changed since the last one."""
+        """Commit in the background all positions that have changed since the last auto-commit."""
         positions = self._reading.positions()
         if positions and positions != self._committed:
             self._committed = positions
             self._engine.io.call(self._commit_behind_the_scenes, positions, self._reported_losses)
 
     def steps(self) -> Steps:
-        """The events since the caller's last call, in order, and the auto-commit if due. An exception in a callback
-        ends the generator; its event still takes effect, and the next call continues after it."""
+        """Steps for the events since the caller's last call, in order, and for the auto-commit if it is due. An
+        exception in a callback ends the generator; the event of that callback still takes effect, and the next call
+        continues with the event after it."""
         while self._events:
             event = self._events.popleft()
             if isinstance(event, Gone):
@@ -310,7 +316,7 @@ class GroupConsumer:
             self._commit_now()
 
     def wake_at(self, deadline: float) -> float:
-        """Until when a caller may sleep before ``has_work`` or ``check`` must be called, at most ``deadline``."""
+        """The time until which the caller may sleep before it calls ``has_work`` or ``check``: at most ``deadline``."""
         waiting = self._membership.waiting
         if waiting is not None:
             deadline = min(deadline, max(waiting[0] + WAITING_S, self._tell_waiting_at, self.seen_at + 0.05))
@@ -333,7 +339,8 @@ class GroupConsumer:
         yield from self._let_go(event.partitions, event.ticket)
 
     def _commit_at_last(self, partitions: list[TopicPartition]) -> Steps:
-        """Auto-commit before partitions are revoked. After a failure, records since the last commit are read again."""
+        """Auto-commit positions before their partitions are revoked. If the commit fails, the next owner reads the
+        records since the last commit again."""
         positions = self._reading.positions(partitions) if self._commits_itself else {}
         if not positions:
             return
@@ -368,8 +375,9 @@ class GroupConsumer:
             self._reported_losses = event.number
 
     def leave_steps(self, timeout_s: float | None = 30.0, *, commits: bool = True) -> Steps:
-        """Steps of unsubscribe and close: revoke everything, then leave. ``commits`` False: skip the auto-commit,
-        because the last records were not processed. ``timeout_s``: the auto-commit leaves part of it for leaving."""
+        """Steps of unsubscribe and close: revoke all partitions, then leave the group. ``commits`` is False to skip the
+        auto-commit, because the last records were not processed. ``timeout_s``: time limit of all steps; the
+        auto-commit leaves a part of it for the leave request."""
         if self._is_leaving:
             return
         if self.subscription is None:  # partitions assigned by hand, if any
@@ -411,7 +419,8 @@ class GroupConsumer:
                 self._commit_timeout_s = self._engine.request_timeout_s
 
     def metric_values(self) -> dict[str, float]:
-        """Since when reading is paused (0: not paused), and a gauge per cause: 1 for the current one."""
+        """Metrics: the time since when no records are returned (0: not paused), and a gauge per cause, which is 1 for
+        the current cause."""
         paused = self.paused
         found = {"paused-since-ms": 0.0 if paused is None else float(paused.since_ms)}
         for cause in PauseCause:
@@ -419,7 +428,8 @@ class GroupConsumer:
         return found
 
     def commit_work(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> Coroutine[Any, Any, None]:
-        """For the I/O thread. Raises UnknownMemberIdError when the consumer was evicted or has lost its partitions."""
+        """The coroutine of a commit, for the I/O thread. Raises UnknownMemberIdError when the consumer was evicted or
+        has lost its partitions."""
         self.seen_at = time.monotonic()
         self._committed = {}
         return self._commit(offsets, self._reported_losses)
@@ -456,7 +466,8 @@ class GroupConsumer:
             watcher.cancel()
 
     async def end(self) -> None:
-        """The consumer was dropped without close (garbage-collected, or the process ends): only leave the group."""
+        """Leave the group without a commit: the consumer was dropped without close (garbage-collected, or the process
+        ends)."""
         if self.subscription is not None:
             await self._leave()
 
@@ -471,7 +482,7 @@ class GroupConsumer:
         timeout_s: float | None = None,
         final: tuple[type[HeadraceError], ...] = (),
     ) -> None:
-        """``reported_losses``: the losses that the caller knew when it chose the offsets."""
+        """``reported_losses``: how many losses the caller knew of when it chose the offsets."""
         if self.subscription is not None and (self.is_evicted or reported_losses != self._losses):
             raise UnknownMemberIdError(
                 f"group {self.group_id!r}: cannot commit, the partitions are lost: {self._lost_why}"
@@ -495,7 +506,7 @@ class GroupConsumer:
             logger.warning("group %r: auto-commit failed: %s", self.group_id, error)
 
     def _settle(self) -> None:
-        """Move the member's events to the consumer."""
+        """Pass the member's new events on to the consumer."""
         for event in self._membership.member.take_events():
             if isinstance(event, Assign):
                 task = self._engine.io.spawn(self._arrive(event), "headrace-member-arrival")
@@ -537,7 +548,7 @@ class GroupConsumer:
         self._reading.interrupt()
 
     async def _arrive(self, event: Assign) -> None:
-        """Fetch the committed offsets of an assignment, then pass it to the caller."""
+        """Fetch the committed offsets of newly assigned partitions, then pass the assignment to the caller."""
         partitions = [TopicPartition(part.topic, part.partition) for part in event.parts]
         offsets: dict[TopicPartition, OffsetAndMetadata | None] = {}
         while True:
@@ -555,7 +566,7 @@ class GroupConsumer:
 
     async def _watch_progress(self) -> None:
         """Leave the group when the caller makes no call for max.poll.interval.ms, so that other members get the
-        partitions. Each call and each step of an iteration counts."""
+        partitions. Each call of the consumer, and each step of an iteration, counts as a call."""
         while True:
             await asyncio.sleep(min(self._max_poll_interval_s / 10, 1.0))
             now = time.monotonic()
@@ -601,7 +612,7 @@ def subscription_of(topics: Iterable[str] | None, pattern: str | None) -> Subscr
 
 
 def check_group(config: Mapping[str, Any], what: str) -> None:
-    """Raise InvalidGroupIdError if there is no group."""
+    """Raise InvalidGroupIdError if the configuration has no ``group.id``."""
     if not config["group.id"]:
         raise InvalidGroupIdError(f"{what} needs a consumer group: set group.id")
 

@@ -1,4 +1,4 @@
-"""The queue of fetched slices: filled on the I/O thread, emptied in the caller's, bounded by bytes."""
+"""The inbox: a queue of fetched slices, bounded by bytes. The I/O thread fills it, the caller's thread empties it."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Assigned:
 
     The caller's thread owns ``position`` and ``generation``; assign and seek raise the generation, which makes slices
     for the old position stale. The I/O thread owns the other fields. While ``position`` is None, the I/O thread looks
-    one up by ``reset`` ("earliest", "latest", or None for auto.offset.reset). It stores it in ``found`` with the
-    generation of the lookup: written to ``position``, it could overwrite a seek.
+    up an offset by ``reset`` ("earliest", "latest", or None for auto.offset.reset). It stores the offset in ``found``,
+    with the generation of the lookup, because a write to ``position`` could overwrite a seek.
     """
 
     __slots__ = (
@@ -58,7 +58,8 @@ class Assigned:
 
 
 class Slice:
-    """Whole batches of one partition, from ``fetch_offset`` (the first may begin below it) to ``next_offset``."""
+    """Whole batches of one partition, from ``fetch_offset`` to ``next_offset``; the first batch may begin below
+    ``fetch_offset``."""
 
     __slots__ = ("assigned", "data", "error", "fetch_offset", "generation", "next_offset")
 
@@ -80,14 +81,16 @@ class Slice:
 
 
 class Inbox:
-    """A FIFO queue. ``on_room`` is called in the caller's thread when the fetcher waits for room."""
+    """A FIFO queue of slices; ``on_room`` is called in the caller's thread when the fetcher waits for
+    room in the queue."""
 
     def __init__(self, max_bytes: int, on_room: Callable[[], object]) -> None:
         self.max_bytes = max_bytes
         self.fetcher_waits = False
-        #: Set by the I/O thread. ``alarm``: the caller has other work first; ``shut``: no slices are returned.
+        #: The I/O thread sets both flags. ``alarm``: the caller has other work before the next record; ``shut``: no
+        #: slices may be returned.
         self.alarm = self.shut = False
-        #: No slices are returned after this time (``boottime_s()``); see ``open_until``.
+        #: No slices may be returned after this time (``boottime_s()``); see ``open_until``.
         self.reads_until = float("inf")
         self.slices: deque[Slice] = deque()
         self._on_room = on_room
@@ -97,7 +100,7 @@ class Inbox:
         self._async_sleeper: tuple[Any, Any] | None = None
 
     def open_until(self, moment_s: float) -> None:
-        """On the I/O thread: queued slices may be returned until ``moment_s`` (``boottime_s()``)."""
+        """Allow queued slices to be returned until ``moment_s`` (``boottime_s()``); runs on the I/O thread."""
         was_over = self.reads_until <= boottime_s()
         self.reads_until = moment_s
         if was_over and not self.is_shut:  # the caller may have looked in between and may be asleep
@@ -105,7 +108,8 @@ class Inbox:
 
     @property
     def is_shut(self) -> bool:
-        """Whether no slices may be returned now, by the clock: the I/O thread's timers are late after a suspension."""
+        """Whether no slices may be returned now. The clock decides, because timers of the I/O thread fire late after
+        the machine was suspended."""
         return self.shut or (self.reads_until != float("inf") and boottime_s() >= self.reads_until)
 
     @property
@@ -113,13 +117,13 @@ class Inbox:
         return self._bytes_in - self._bytes_out
 
     def put(self, item: Slice) -> None:
-        """Add a slice. On the I/O thread."""
+        """Add a slice. Runs on the I/O thread."""
         self._bytes_in += len(item.data)
         self.slices.append(item)
         self.notify()
 
     def notify(self) -> None:
-        """Wake the caller if it sleeps."""
+        """Wake the caller's thread or task if it waits for a slice."""
         sleeper = self._sleeper
         if sleeper is not None:
             sleeper.set()
@@ -130,7 +134,8 @@ class Inbox:
             call_in(loop, lambda: future.done() or future.set_result(None))
 
     def take(self) -> Slice | None:
-        """The next slice that is not stale, or None. The queue must hold no slices of paused partitions (see hold)."""
+        """Return the next slice that is not stale, or None. Slices of paused partitions must have been removed from the
+        queue before (see Reading._hold)."""
         while self.slices:
             item = self.slices.popleft()
             self._bytes_out += len(item.data)
@@ -142,7 +147,8 @@ class Inbox:
         return None
 
     def wait(self, deadline: float) -> bool:
-        """Block until there is a slice or an alarm, or until ``deadline`` (time.monotonic()); False without a slice."""
+        """Block until there is a slice or an alarm, or until ``deadline`` (time.monotonic()); return False at the
+        deadline."""
         refuse_to_wait()
         if self._sleeper is None:
             self._sleeper = threading.Event()
@@ -158,7 +164,7 @@ class Inbox:
         return (bool(self.slices) and not self.is_shut) or self.alarm
 
     async def wait_async(self, deadline: float) -> bool:
-        """Like wait, from an event loop."""
+        """Wait like ``wait``, but from an event loop."""
         loop = asyncio.get_running_loop()
         future = loop.create_future()
         self._async_sleeper = (loop, future)

@@ -1,6 +1,7 @@
-"""Find starting positions, and check that a position is still valid. Runs on the I/O thread.
+"""Find the positions at which reading starts, and check that a position is still valid. This code runs on the I/O
+thread.
 
-Partitions that need a position at the same time share one request per leader: one request for each of a thousand
+Partitions that need a position at the same time share one request per leader: a request for each of a thousand
 partitions would take seconds.
 """
 
@@ -20,16 +21,17 @@ from .tracked import SessionOwner, Tracked
 
 logger = logging.getLogger("headrace")
 
-#: In a batch's header after the base offset (8 bytes).
+#: Batch size and leader epoch, which follow the base offset (8 bytes) in a batch header.
 _SIZE_AND_EPOCH = struct.Struct(">ii")
 _BATCH_START = 16
 
-#: When a joint request takes longer (seconds), each partition is asked for on its own.
+#: After this many seconds a joint request is given up, and each partition is looked up by its own request.
 TOGETHER_S = 2.0
 
 
 def reset_timestamp(reset: str | None, policy: str, tp: TopicPartition) -> int:
-    """The special timestamp for a reset. Raises NoOffsetForPartitionError when the policy is none."""
+    """The special timestamp of a ListOffsets request for a reset to "earliest" or "latest". Raises
+    NoOffsetForPartitionError when auto.offset.reset is "none"."""
     wanted = reset or policy
     if wanted == "earliest":
         return EARLIEST_TIMESTAMP
@@ -41,7 +43,8 @@ def reset_timestamp(reset: str | None, policy: str, tp: TopicPartition) -> int:
 
 
 async def find_together(fetcher: SessionOwner, lost: list[Tracked]) -> None:
-    """Find positions with one request per leader. Failures are left to ``find_position``, which raises their cause."""
+    """Find the positions of many partitions with one request per leader. Partitions that fail here stay without a
+    position; ``find_position`` tries them again and raises the cause."""
     engine = fetcher.engine
     with contextlib.suppress(HeadraceError):
         await _begin_where_committed(fetcher, lost, TOGETHER_S)
@@ -70,7 +73,8 @@ async def _find_group(fetcher: SessionOwner, group: list[Tracked]) -> None:
 
 
 async def _begin_where_committed(fetcher: SessionOwner, some: list[Tracked], timeout_s: float) -> None:
-    """Set hand-assigned partitions of a consumer with a group to the committed offsets. Raises the request's errors."""
+    """Set the positions of partitions from ``assign`` to the group's committed offsets, if the consumer has a group.
+    Raises the errors of the request."""
     asking = [tracked for tracked in some if tracked.asks_group]
     if not asking or fetcher.committed is None:
         return
@@ -84,7 +88,8 @@ async def _begin_where_committed(fetcher: SessionOwner, some: list[Tracked], tim
 
 
 async def find_position(fetcher: SessionOwner, tracked: Tracked) -> None:
-    """Find a position: the group's committed offset, or by ``reset``. Raises the partition's error."""
+    """Find the position of one partition: the group's committed offset, or else an offset by ``reset``. Raises the
+    error of the partition."""
     engine, tp = fetcher.engine, tracked.assigned.tp
     await _begin_where_committed(fetcher, [tracked], engine.request_timeout_s)
     if tracked.fetch_at is not None:
@@ -95,8 +100,9 @@ async def find_position(fetcher: SessionOwner, tracked: Tracked) -> None:
 
 
 async def check_truncation(fetcher: SessionOwner, tracked: Tracked) -> None:
-    """Check whether the log still has the records before ``fetch_at`` (KIP-320). If not, move to the first diverging
-    offset, or raise LogTruncationError when auto.offset.reset is none or the read is of a range."""
+    """Check whether the log still has the records before ``fetch_at`` (KIP-320). If the log lacks them, move the
+    position to the first diverging offset. Raise LogTruncationError instead when auto.offset.reset is "none" or the
+    consumer reads a bounded range."""
     tp, at, epoch = tracked.assigned.tp, tracked.fetch_at, tracked.epochs.last
     assert at is not None
     engine = fetcher.engine
@@ -126,7 +132,7 @@ async def check_truncation(fetcher: SessionOwner, tracked: Tracked) -> None:
 
 
 def note_epochs(tracked: Tracked, data: bytes, newest: int) -> None:
-    """Note the epochs of fetched batches; ``newest`` as in ``last_leader_epoch``."""
+    """Remember the leader epochs of fetched batches; ``newest`` as in ``last_leader_epoch``."""
     epochs, last = tracked.epochs, last_leader_epoch(data, newest)
     if last < 0 or last == epochs.last:
         return
@@ -138,8 +144,9 @@ def note_epochs(tracked: Tracked, data: bytes, newest: int) -> None:
 
 
 def last_leader_epoch(data: bytes, newest: int) -> int:
-    """The leader epoch of the last of whole batches; -1 without a batch. ``newest`` is the highest possible one (-1:
-    unknown). Epochs never decrease within a log, so usually the first batch suffices."""
+    """The leader epoch of the last batch in ``data``; -1 if ``data`` has no whole batch. ``newest`` is the highest
+    epoch that a batch can have (-1: unknown). Leader epochs never decrease within a log, so the search ends at the
+    first batch with ``newest``, usually the first of all."""
     at, epoch = 0, -1
     while at + _BATCH_START <= len(data):
         size, epoch = _SIZE_AND_EPOCH.unpack_from(data, at + 8)

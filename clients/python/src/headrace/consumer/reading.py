@@ -1,7 +1,7 @@
-"""The reading part of a consumer, without waiting: assignment, positions, and records from the inbox.
+"""The reading part of a consumer, which never waits: assignment, positions, and records from the inbox.
 
-Records are decoded here, in the caller's thread, slice by slice on demand. A position is the offset after the last
-record returned.
+Records are decoded in the caller's thread, slice by slice, on demand. The position of a partition is the offset after
+the last record that was returned.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from .inbox import Assigned, Inbox, Slice
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: Partitions in a call: ``pause(a, b)`` and ``pause([a, b])`` mean the same.
+#: Partitions as a method accepts them: ``pause(a, b)`` and ``pause([a, b])`` mean the same.
 Named = Iterable["TopicPartition | Iterable[TopicPartition]"]
 
 
 class Reading:
-    """Partitions, positions and current records of one consumer. Not thread-safe, like Kafka's consumer."""
+    """Partitions, positions and current records of one consumer. It is not thread-safe, like Kafka's consumer."""
 
     def __init__(self, config: dict[str, Any], engine: Engine) -> None:
         self.state = "open"
@@ -47,8 +47,8 @@ class Reading:
         self.partitions: dict[TopicPartition, Assigned] = {}
         self._engine = engine
         self._current: tuple[Slice, RecordIterator] | None = None
-        #: The iterator that records come from. When this is another one or None, iteration stops before the next
-        #: record; the I/O thread may set None (``interrupt``).
+        #: The iterator of the slice from which records are returned. Iteration stops before the next record when
+        #: ``under_way`` is another iterator or None; the I/O thread may set it to None (``interrupt``).
         self.under_way: RecordIterator | None = None
         self._held: dict[TopicPartition, deque[tuple[Slice, RecordIterator | None]]] = {}  # of paused partitions
         self._resumed: deque[tuple[Slice, RecordIterator | None]] = deque()  # taken before the inbox
@@ -78,8 +78,8 @@ class Reading:
     # --- assignment and positions ------------------------------------------------------------------------------------
 
     def replace_assignment(self, wanted: Iterable[TopicPartition], *, from_group: bool) -> None:
-        """Replace the assignment; partitions that remain keep their positions. ``from_group``: new ones begin at the
-        group's committed offset."""
+        """Replace the assignment; partitions that stay assigned keep their positions. ``from_group``: new partitions
+        begin at the group's committed offset."""
         old = self.partitions
         self.partitions = {tp: old.get(tp) or self._new(tp, from_group=from_group) for tp in wanted}
         for tp, assigned in old.items():
@@ -88,7 +88,8 @@ class Reading:
         self._dirty = True
 
     def add_assigned(self, offsets: Mapping[TopicPartition, OffsetAndMetadata | None]) -> None:
-        """Add partitions that the group assigned; None: no committed offset, so auto.offset.reset applies."""
+        """Add partitions that the group has assigned, with their committed offsets; without an offset (None)
+        auto.offset.reset applies."""
         for tp, committed in offsets.items():
             assigned = self.partitions[tp] = self._new(tp)
             if committed is not None:
@@ -103,8 +104,8 @@ class Reading:
                 self._void(assigned)
 
     def positions(self, partitions: Iterable[TopicPartition] | None = None) -> dict[TopicPartition, OffsetAndMetadata]:
-        """The known positions of these partitions (None: all), with the epoch of the record before, by which the next
-        reader detects a diverged log (KIP-320)."""
+        """The known positions of these partitions (None: all), with the leader epoch of the record before each
+        position. With that epoch, the next reader detects a diverged log (KIP-320)."""
         found = {}
         for tp in self.partitions if partitions is None else partitions:
             position = self.known_position(tp) if tp in self.partitions else None
@@ -116,7 +117,8 @@ class Reading:
     def offsets_to_commit(
         self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | Record | None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """The offsets for a commit; for a record the offset after it. Raises InvalidArgumentError."""
+        """The offsets to commit for the argument of a commit; for a record, the offset after it. Raises
+        InvalidArgumentError."""
         if offsets is None:
             return self.positions()
         found = {}
@@ -146,7 +148,7 @@ class Reading:
         return found
 
     def _void(self, assigned: Assigned) -> None:
-        """Make everything fetched for this partition stale."""
+        """Make all fetched slices of this partition stale."""
         self._generation += 1
         assigned.generation = self._generation
         self._held.pop(assigned.tp, None)
@@ -204,7 +206,7 @@ class Reading:
             item.assigned.position = position
 
     def known_position(self, tp: TopicPartition) -> int | None:
-        """The position; None until it is found."""
+        """The partition's position; None until it has been looked up."""
         assigned = self.assigned(tp)
         if self.current is not None and self.current[0].assigned is assigned:
             return int(self.current[1].position)
@@ -225,14 +227,14 @@ class Reading:
     # --- for the group (on the I/O thread) ---------------------------------------------------------------------------
 
     def interrupt(self) -> None:
-        """Stop the iteration: the caller has other work before the next record."""
+        """Stop the iteration before the next record, because the caller has other work first."""
         self.inbox.alarm = True
         self.under_way = None
         self.inbox.notify()
 
     def shut(self, is_shut: bool) -> None:
-        """Stop or allow returning records. Opening interrupts the caller's wait, because no new slice announces records
-        that are already queued."""
+        """Forbid or allow the return of records. A call that allows records also interrupts the caller's wait, because
+        no new slice announces records that are already queued."""
         self.inbox.shut = is_shut
         if is_shut:
             self.under_way = None
@@ -242,7 +244,8 @@ class Reading:
     # --- returning records -------------------------------------------------------------------------------------------
 
     def next_slice(self) -> tuple[Slice, RecordIterator | None] | None:
-        """The next slice to read from. Raises a partition's error when the partition is next."""
+        """The next slice to read records from, and its iterator if reading of the slice has begun. Raises the error of
+        a partition in the place of its next slice."""
         while True:
             if self._resumed:
                 item, iterator = self._resumed.popleft()
@@ -262,13 +265,15 @@ class Reading:
             return item, iterator
 
     def _raise_standing(self) -> None:
-        """Raise the error of a stopped partition, at each poll, after the records of the others."""
+        """Raise the error of a partition that has stopped: at each poll, after the fetched records of all other
+        partitions."""
         for tp, error in self._errors.items():
             if not self.partitions[tp].paused:
                 raise error.with_traceback(None)
 
     def next_iterator(self) -> RecordIterator | None:
-        """The iterator to read from: the current one, or one over the next slice; None without data."""
+        """The iterator to read records from: the current one, or a new one over the next slice; None without fetched
+        records."""
         if self.inbox.alarm or self.inbox.is_shut:
             return None
         if self._current is not None:
@@ -294,17 +299,17 @@ class Reading:
         )
 
     def finish_slice(self, iterator: RecordIterator) -> None:
-        """Move the partition's position past the slice of an exhausted iterator."""
+        """Set the position past the slice of an iterator that has ended."""
         if self.current is not None and self.current[1] is iterator:
             item = self.current[0]
             item.assigned.position = max(iterator.position, item.next_offset)
             self.current = None
 
     def drain(self, max_records: int) -> list[Record]:
-        """Up to ``max_records`` fetched records. Raises an error only when no record precedes it.
+        """Return up to ``max_records`` fetched records. Raises an error only when no record was taken before it.
 
-        An error that is not raised occurs again at the next call: a bad slice stays the current one, an error that
-        stops a partition is kept in ``_errors``, and a retriable one repeats.
+        An error that this call does not raise occurs again at the next call: a bad slice stays the current slice, the
+        error of a stopped partition is kept in ``_errors``, and a retriable error repeats.
         """
         out: list[Record] = []
         while len(out) < max_records:
@@ -329,7 +334,7 @@ class Reading:
         return out
 
     def deserialize(self, record: Record) -> Record:
-        """Replace key and value by the deserializers' results. Raises SerializationError."""
+        """Replace the record's key and value by the results of the deserializers. Raises SerializationError."""
         if self.key_deserializer is not None and record.key is not None:
             record.key = self.key_deserializer(record.topic, record.key)
         if self.value_deserializer is not None and record.value is not None:
@@ -337,7 +342,7 @@ class Reading:
         return record
 
     def _deserialized(self, records: list[Record]) -> list[Record]:
-        """Deserialize the records before the first one that fails; the next poll starts at that one."""
+        """Deserialize records up to the first failure; the next poll starts at the record that failed."""
         for index, record in enumerate(records):
             try:
                 self.deserialize(record)
@@ -355,14 +360,15 @@ class Reading:
         return records
 
     def go_back(self, record: Record) -> Record:
-        """Make ``record``, taken from the current slice, the next one again. Returns it unchanged."""
+        """Return to ``record``, which was taken from the current slice, so that it is the next record again. Returns it
+        unchanged."""
         assert self.current is not None
         item = self.current[0]
         self.current = (item, self._iterator(item, record.offset))
         return self._iterator(item, record.offset).take(1)[0]
 
     def iterate_ready(self, iterator: RecordIterator) -> Iterator[Record]:
-        """The records of one slice, until it ends or is no longer the current one (seek, pause, close)."""
+        """The records of one slice, until the slice ends or another one becomes current (seek, pause, close)."""
         if self.plain:
             for record in iterator:
                 yield record
@@ -376,9 +382,9 @@ class Reading:
         self.finish_slice(iterator)
 
     def take_arrow(self, max_bytes: int, columns: list[str] | None, include_headers: bool) -> list[pa.RecordBatch]:
-        """Decode slices of up to about ``max_bytes``; one or more Arrow batches per run of a partition.
+        """Take slices of about ``max_bytes`` and decode them; the result has one or more Arrow batches per partition.
 
-        With a damaged batch, first return the batches before it; afterwards raise its error at each call.
+        If a batch is damaged, return the batches before it first; later calls raise its error.
         """
         self._taken = []
         if self.inbox.alarm or self.inbox.is_shut:
@@ -423,7 +429,7 @@ class Reading:
         return batches
 
     def give_back(self) -> None:
-        """Fetch the slices of the last take_arrow again: its caller did not receive the result."""
+        """Undo the last take_arrow, whose caller did not receive the result: fetch its slices again."""
         for item, start in self._taken:
             if item.generation == item.assigned.generation and self.state == "open":
                 self._void(item.assigned)
@@ -448,7 +454,7 @@ class Reading:
     def _arrow_before_damage(
         self, entries: list[tuple[Slice, int]], decode: Callable[[list[bytes], int], list[pa.RecordBatch]]
     ) -> list[pa.RecordBatch]:
-        """Decode batch by batch until one fails; the failing one and the rest stay queued."""
+        """Decode batch by batch until a batch fails; the failed batch and those after it stay queued."""
         batches: list[pa.RecordBatch] = []
         for index, (item, start) in enumerate(entries):
             position = start
@@ -467,7 +473,7 @@ class Reading:
     # --- close -------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Return no more records."""
+        """Close the consumer: no more records are returned."""
         self.state = "closed"
         self.current = None
         self.inbox.notify()

@@ -1,4 +1,4 @@
-"""The fetcher's state of one partition, and the interfaces between fetcher, sessions and position lookup."""
+"""The fetcher's state of one partition, and the protocols between fetcher, fetch sessions and position lookup."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from ..metrics import Metrics
 from .inbox import Assigned, Inbox
 from .read_epochs import ReadEpochs
 
-#: Looks up the group's committed (offset, leader epoch) within a timeout in seconds; None: no offset.
+#: Looks up the group's committed (offset, leader epoch) of each partition, within a timeout in seconds; None for a
+#: partition without a committed offset.
 Committed = Callable[[list[TopicPartition], float], Awaitable[dict[TopicPartition, tuple[int, int] | None]]]
 
 
 class Session(Protocol):
-    """The part of a fetch session that its partitions use."""
+    """The methods of a fetch session that its partitions use."""
 
     def add(self, tracked: Tracked) -> None: ...
 
@@ -56,7 +57,7 @@ class Tracked:
         self.generation = assigned.generation
         self.fetch_at = fetch_at
         self.reset = reset
-        #: The group's committed offset must be looked up first.
+        #: Whether the group's committed offset must be looked up before any other position.
         self.asks_group = assigned.from_group and fetch_at is None and reset is None
         self.link: Session | None = None
         self.paused = False
@@ -73,14 +74,14 @@ class Tracked:
         self.retry_at = 0.0
 
     def learn_epoch(self, leader_epoch: int) -> None:
-        """The metadata show this epoch. A newer one ends the pause after a failure."""
+        """Note the partition's leader epoch in the metadata. A newer epoch ends the pause after a failure."""
         if leader_epoch > self.known_epoch:
             self.known_epoch, self.has_news = leader_epoch, True
             self.retry_at, self.attempts = 0.0, 0
 
 
 class SessionOwner(Protocol):
-    """The part of the fetcher that sessions and position lookup use."""
+    """The methods of the fetcher that fetch sessions and position lookup use."""
 
     engine: Engine
     inbox: Inbox

@@ -27,7 +27,7 @@ from .metadata import Backoff, MetadataCache, TopicInfo
 
 
 class FinalError(Exception):
-    """Within ``retrying``: do not retry this error, although it is retriable."""
+    """Raised inside ``retrying``: an error that must not be retried, although its class is retriable."""
 
     def __init__(self, error: HeadraceError) -> None:
         super().__init__(error.message)
@@ -35,18 +35,19 @@ class FinalError(Exception):
 
 
 class NoSuchTopicError(FinalError):
-    """The topic was still unknown after the grace period."""
+    """The topic was still unknown after the grace period for new topics."""
 
 
 class Engine:
-    """Connections and metadata of one client. Everything except ``__init__``, ``io`` and ``is_used`` runs on the I/O
-    thread.
+    """The connections and the metadata of one client. All methods except ``__init__``, ``io`` and ``is_used`` run on
+    the I/O thread.
 
-    An opened but unused client has no thread and is unknown to the fork handlers, so it works in a child process.
+    A client that is open but unused has no thread, and the fork handlers do not know it. So it works in a child
+    process.
     """
 
     def __init__(self, config: dict[str, Any], tenant: Tenant, *, watches: bool = True) -> None:
-        """``watches``: subscribe to leader changes (not worth a stream for a few calls)."""
+        """``watches``: open a stream for metadata changes; False for clients that make only a few calls."""
         self.config = config
         self.watches = watches
         self._tenant = weakref.ref(tenant)
@@ -65,8 +66,8 @@ class Engine:
 
     @property
     def io(self) -> IoThread:
-        """The process's I/O thread, which knows the client from the first use on. Raises IllegalStateError in a child
-        process that cannot have one."""
+        """The process's I/O thread; the first use registers the client with the thread. Raises IllegalStateError in a
+        forked child process that cannot have an I/O thread."""
         if self._io is None:
             found, tenant = io_thread(), self._tenant()
             if tenant is not None:
@@ -75,7 +76,7 @@ class Engine:
         return self._io
 
     def start(self) -> None:
-        """Start background work once."""
+        """Start the client's background tasks, unless they run already."""
         if not self._keepers:
             self._keepers.append(self.io.spawn(self.metadata.keep_fresh(), "headrace-metadata"))
             if self.watches:
@@ -99,7 +100,8 @@ class Engine:
         )
 
     async def learn(self, topics: Iterable[str]) -> None:
-        """Read many topics with one request. ``topic`` retries, or raises the cause, for those it does not return."""
+        """Read the metadata of many topics with one request. For a topic that the response lacks, the method ``topic``
+        tries again or raises the cause."""
         with contextlib.suppress(HeadraceError):
             deadline = self.deadline(self.request_timeout_s)
             await self.metadata.refresh(topics, create=self.create_topics, unless_known=True, deadline=deadline)
@@ -126,10 +128,10 @@ class Engine:
             await asyncio.sleep(pause)
 
     async def at_leader(self, topic: str, partition: int, timeout_s: float | None = None) -> tuple[str, int]:
-        """Address and leader epoch of a partition's leader. Call it within ``retrying``.
+        """The address and the leader epoch of a partition's leader. Call this method within ``retrying``.
 
-        Raises LeaderNotAvailableError (retriable) without a leader, InvalidArgumentError for a partition that does not
-        exist; ``retrying`` raises UnknownTopicOrPartitionError for a topic that does not.
+        Raises LeaderNotAvailableError (retriable) if the partition has no leader, InvalidArgumentError if the topic
+        lacks the partition; ``retrying`` raises UnknownTopicOrPartitionError if the topic does not exist.
         """
         try:
             info = await self.topic(topic, timeout_s)
@@ -153,10 +155,11 @@ class Engine:
     async def anywhere(
         self, stub_of: Callable[[str], Callable[..., Any]], request: Any, timeout_s: float, *, once: bool = False
     ) -> Any:
-        """Call any node: the first reachable one answers. ``stub_of(address)`` is the method.
+        """Send a request to any node: the response of the first node that can be reached counts. ``stub_of(address)``
+        returns the gRPC method for one node.
 
-        ``once``: do not repeat a call that may have taken effect, here or in ``retrying``; RequestTimedOutError then
-        means that the outcome is unknown.
+        ``once``: do not repeat a call that may have taken effect, neither here nor in ``retrying``;
+        RequestTimedOutError then means that the outcome is unknown.
         """
         if not self.metadata.snapshot.brokers:
             await self.metadata.refresh([], deadline=self.deadline(timeout_s))

@@ -1,4 +1,4 @@
-"""Connections to nodes: one per address for calls, one per stream; and calls with typed errors."""
+"""Connections to nodes: one per address for unary calls, one per stream; unary calls that raise HeadraceError."""
 
 from __future__ import annotations
 
@@ -29,13 +29,14 @@ from headrace_protos.v1 import (
 
 Answer = TypeVar("Answer")
 
-#: After this many seconds without a response, ask another node whether the broker still leads.
+#: After this many seconds without a response from a broker, the client asks another node whether that broker is still
+#: the leader.
 SILENT_S = 2.0
 
 
 class Connections:
-    """The channels of one client. They connect lazily and reconnect by themselves; ``close`` closes them. A stream has
-    a connection that ends with it."""
+    """The gRPC channels of one client. Channels connect at their first call and reconnect automatically; ``close``
+    closes them. Each stream has its own connection, which is closed when the stream ends."""
 
     def __init__(self) -> None:
         self._channels: dict[str, grpc.aio.Channel] = {}
@@ -59,7 +60,7 @@ class Connections:
         return offsets_pb2_grpc.OffsetsStub(self._channel(address))  # type: ignore[no-untyped-call]
 
     def produce(self, address: str) -> Any:
-        """The channel for unary produce calls, which never queue behind batches of streams."""
+        """The channel for unary produce calls, which never wait behind the batches of a stream."""
         return produce_pb2_grpc.ProduceStub(self._channel(address))  # type: ignore[no-untyped-call]
 
     def groups(self, address: str) -> Any:
@@ -84,7 +85,7 @@ class Connections:
 
 
 async def call(method: Callable[..., Any], request: Any, address: str, timeout_s: float) -> Any:
-    """Make one unary call. A failure raises a HeadraceError that names the address."""
+    """Make one unary call. A failed call raises a HeadraceError that names the address."""
     try:
         return await method(request, timeout=max(timeout_s, 0.001))
     except grpc.aio.AioRpcError as failure:
@@ -92,14 +93,14 @@ async def call(method: Callable[..., Any], request: Any, address: str, timeout_s
 
 
 async def pause(seconds: float, news: asyncio.Event) -> None:
-    """Pause before the next stream to the same broker; ``news`` ends the pause early."""
+    """Wait before the next stream to the same broker is opened; the event ``news`` ends the wait early."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await news.wait()
 
 
 async def why_unreachable(address: str, error: HeadraceError, timeout_s: float) -> str:
-    """Why calls to an address fail: DNS, connection refused, timeout, or the error itself."""
+    """The reason why calls to an address fail: DNS, connection refused, timeout, or else the text of the error."""
     host, _, port = address.rpartition(":")
     try:
         await asyncio.get_running_loop().getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)

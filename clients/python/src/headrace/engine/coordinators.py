@@ -1,4 +1,4 @@
-"""Find the coordinators of groups, and call them; a call follows its group to a new coordinator."""
+"""Find the coordinators of groups, and call them; after a change of coordinator, a call is sent to the new one."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from headrace_protos.v1 import metadata_pb2
 from .client import Engine
 from .connections import call
 
-#: First timeout of one attempt of an admin call, in seconds; longer in later rounds. It is short because a hanging
-#: coordinator's groups move to another one when its session ends.
+#: First timeout of one attempt of an admin call, in seconds; the timeout grows in later rounds. The timeout is short
+#: because the groups of a hanging coordinator get another coordinator when its session ends.
 ATTEMPT_TIMEOUT_S = 3.0
 _EQUAL_ATTEMPTS = 4
-#: At most this many groups in one request.
+#: Maximum number of groups in one request.
 GROUPS_PER_REQUEST = 1_000
-#: Errors after which the group's coordinator is looked up again.
+#: After these errors the group's coordinator is looked up again.
 _ELSEWHERE = (NetworkError, RequestTimedOutError, NotCoordinatorError, CoordinatorNotAvailableError)
 
 
 class Shard(NamedTuple):
-    """Metadata of a group's shard: its epoch (0: unknown), whether it lacks an owner, and their age limit (None:
-    unknown)."""
+    """Metadata of a group's shard: the shard's epoch (0: unknown), whether it lacks a coordinator, and an upper limit
+    of the age of these data (None: unknown)."""
 
     shard_epoch: int
     is_vacant: bool
@@ -42,7 +42,8 @@ class Shard(NamedTuple):
 
 
 class Coordinators:
-    """Cache of one client, on the I/O thread: a coordinator is remembered until a call shows that it has changed."""
+    """The coordinator cache of one client, used on the I/O thread: a coordinator is remembered until a call shows that
+    it has changed."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -50,8 +51,8 @@ class Coordinators:
         self._ids: dict[str, int] = {}  # by address
 
     async def address(self, group_id: str, timeout_s: float) -> str:
-        """host:port of the group's coordinator. Raises CoordinatorNotAvailableError (retriable: the shards' topic is
-        being created, or no coordinator is alive), InvalidGroupIdError, and errors of a call to any broker."""
+        """host:port of the group's coordinator. Raises CoordinatorNotAvailableError (retriable: the topic of the shards
+        is being created, or no coordinator is alive), InvalidGroupIdError, and errors of a call to any broker."""
         found = self._addresses.get(group_id)
         if found is None:
             self._engine.start()
@@ -62,7 +63,8 @@ class Coordinators:
         return found
 
     async def addresses(self, group_ids: Iterable[str], timeout_s: float) -> dict[str, str | HeadraceError]:
-        """Like ``address`` for many groups, with one request for all unknown ones; errors by group."""
+        """The addresses for many groups, with one request for all groups that are not in the cache; an error instead
+        for each group that failed."""
         found: dict[str, str | HeadraceError] = dict.fromkeys(group_ids, "")
         strangers = [group_id for group_id in found if group_id not in self._addresses]
         engine = self._engine
@@ -88,7 +90,8 @@ class Coordinators:
         return {group_id: self._addresses.get(group_id, located) for group_id, located in found.items()}
 
     async def who_has(self, group_id: str, timeout_s: float) -> Shard:
-        """Look up the shard of a group, uncached. Raises errors of a call to any broker."""
+        """Look up the shard of a group; the result does not come from the cache. Raises the errors of a call to any
+        broker."""
         engine = self._engine
         request = metadata_pb2.FindCoordinatorRequest(type=metadata_pb2.COORDINATOR_TYPE_GROUP, keys=[group_id])
         answer = await engine.anywhere(
@@ -99,12 +102,12 @@ class Coordinators:
         return Shard(max(located.shard_epoch, 0), located.coordinator_id < 0, age_s)
 
     def node_of(self, group_id: str) -> tuple[int, str]:
-        """Id and address of the coordinator last used for the group; (-1, "") if none."""
+        """The id and address of the coordinator that was last used for the group; (-1, "") if there is none."""
         address = self._addresses.get(group_id, "")
         return self._ids.get(address, -1), address
 
     def forget(self, group_id: str, address: str) -> None:
-        """Drop a wrong address: the next call looks the coordinator up again."""
+        """Remove a wrong address from the cache: the next call looks up the coordinator again."""
         if self._addresses.get(group_id) == address:
             del self._addresses[group_id]
 
@@ -118,9 +121,9 @@ class Coordinators:
         check: Callable[[Any], None] | None = None,
         attempt_timeout_s: float | None = None,
     ) -> Any:
-        """Call ``method`` of the Groups service at the group's coordinator, retried at the current coordinator until
-        ``deadline`` (time.monotonic()). ``check`` raises the error in a response: retriable errors are retried, others
-        are raised. ``attempt_timeout_s``: timeout of one attempt; None: request.timeout.ms."""
+        """Call ``method`` of the Groups service at the group's coordinator; retry until ``deadline``
+        (time.monotonic()), after a change at the new coordinator. ``check`` raises the error in a response; the call is
+        retried if that error is retriable. ``attempt_timeout_s``: timeout of one attempt; None: request.timeout.ms."""
 
         async def attempt(timeout_s: float) -> Any:
             if attempt_timeout_s is not None:
@@ -148,12 +151,12 @@ class Coordinators:
         *,
         when_repeated: type[HeadraceError] | None = None,
     ) -> dict[str, Any]:
-        """Call ``method`` for many groups: each gets its item of a response (with ``group_id`` and ``error``) or a
-        HeadraceError. One call per coordinator; groups whose coordinator is missing, unreachable or changed are retried
-        until ``deadline``, without those that have a result.
+        """Call ``method`` for many groups. The result of a group is its item of a response (with ``group_id`` and
+        ``error``) or a HeadraceError. Each round makes one call per coordinator. Groups whose coordinator is missing,
+        unreachable or changed are retried until ``deadline``.
 
-        ``when_repeated``: the error that a retry meets when the first attempt took effect but its response was lost. It
-        counts as success (None).
+        ``when_repeated``: the error that a second attempt gets if the first attempt took effect but its response was
+        lost. That error counts as success (result None).
         """
         found: dict[str, Any] = dict.fromkeys(group_ids)
         waiting = list(found)
@@ -192,8 +195,8 @@ class Coordinators:
         timeout_s: float,
         lost: set[str],
     ) -> dict[str, Any]:
-        """One attempt: an item or an error per group. Requests in ``lost`` got no response; they may have taken
-        effect."""
+        """Make one attempt; return an item or an error per group. Adds to ``lost`` the groups whose request got no
+        response, because it may have taken effect."""
         try:
             found: dict[str, Any] = dict(await self.addresses(group_ids, timeout_s))
         except BootstrapError:
@@ -241,7 +244,7 @@ def _in_vain(method: str, group_id: str, error: HeadraceError) -> RequestTimedOu
 
 
 def raise_first(results: Any, where: str) -> None:
-    """Raise the first error among items; final errors before retriable ones."""
+    """Raise the first error in the results; errors that are not retriable take precedence."""
     errors = [from_number(each.error.code, f"{where}: {each.error.message}") for each in results if each.error.code]
     found: HeadraceError | None = next((error for error in errors if not error.retriable), None)
     if found is None and errors:

@@ -1,14 +1,15 @@
-"""The I/O thread: one per process, with one event loop, for every client, blocking or asyncio.
+"""The I/O thread: each process has one, with one event loop, for all its clients, blocking and asyncio.
 
-Asyncio clients use it too, for three reasons: grpc.aio misbehaves with several loops in a process; a busy user loop
-must not delay heartbeats or a producer's sender; connections must survive the end of a loop (two ``asyncio.run`` in a
-row). The hot paths (a producer's append, a consumer's decode) run in the caller's thread and use this one only to wake
-it.
+Asyncio clients use the I/O thread too, for three reasons: grpc.aio fails with several event loops in a process; a busy
+user loop must not delay heartbeats or a producer's sender; connections must survive the end of an event loop (two
+``asyncio.run`` in a row). The hot paths (a producer's append, a consumer's decode) run in the caller's thread, and only
+wake the I/O thread.
 
 **Fork.** gRPC's threads do not survive a fork, and its state cannot be reset in the child. A client that was used
-before the fork raises IllegalStateError in the child; one that was only opened works there, because it registers at its
-first use (``Engine.io``). A child may use clients if no used client was open in its parent at the fork; otherwise it
-gets an error instead of a hang. So the first client that needs the thread starts it, never an import.
+before the fork raises IllegalStateError in the child. A client that was only opened works in the child, because it
+registers at its first use (``Engine.io``). A child process may use clients if no used client was open in its parent at
+the fork; otherwise its clients raise an error instead of hanging. The I/O thread is started by the first client that
+needs it, never by an import.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ T = TypeVar("T")
 
 
 class Tenant(Protocol):
-    """A client or a cluster that uses the thread: notified after a fork (in the child) and when the process ends."""
+    """A client or a cluster that uses the I/O thread: it is notified after a fork (in the child) and when the process
+    ends."""
 
     def after_fork(self) -> None: ...
 
@@ -46,7 +48,7 @@ class Tenant(Protocol):
 
 
 class IoThread:
-    """Use ``io_thread()`` to get the process's own."""
+    """The thread with the event loop; call ``io_thread()`` to get the one of this process."""
 
     def __init__(self) -> None:
         self.loop = new_event_loop()
@@ -70,7 +72,8 @@ class IoThread:
         return self._thread
 
     def submit(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
-        """Start a coroutine on the thread, from any other thread. Cancelling the future cancels the coroutine."""
+        """Start a coroutine on the I/O thread; call this method from any other thread. Cancelling the future cancels
+        the coroutine."""
         future: _Outcome[T] = _Outcome()
         self.loop.call_soon_threadsafe(self._start, work, future)
         return future
@@ -86,9 +89,9 @@ class IoThread:
         future.add_done_callback(cancel)
 
     def run(self, work: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
-        """Run a coroutine on the thread and wait for it (``timeout`` in seconds). Ctrl-C cancels it.
+        """Run a coroutine on the I/O thread and wait for its result (``timeout`` in seconds). Ctrl-C cancels it.
 
-        Raises IllegalStateError in a callback, which runs on this thread; ClosedError when the client is closed during
+        Raises IllegalStateError if a callback on the I/O thread calls it; ClosedError when the client is closed during
         the call.
         """
         try:
@@ -106,7 +109,8 @@ class IoThread:
             raise
 
     async def run_async(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine on the thread and await it from another loop. Cancelling the caller cancels it."""
+        """Run a coroutine on the I/O thread, and await its result from another event loop. Cancelling the caller
+        cancels the coroutine."""
         try:
             return await asyncio.wrap_future(self.submit(work))
         except asyncio.CancelledError:
@@ -116,12 +120,13 @@ class IoThread:
             raise interrupted_error() from None
 
     def call(self, function: Callable[..., object], *arguments: Any) -> None:
-        """Have the thread call ``function`` soon; callable from any thread. Does nothing when the process ends."""
+        """Schedule ``function`` on the I/O thread; callable from any thread. The call does nothing while the process
+        ends."""
         with contextlib.suppress(RuntimeError):  # the loop is closed: the process is ending
             self.loop.call_soon_threadsafe(function, *arguments)
 
     def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
-        """Start a background task (call on the thread); its exception is logged."""
+        """Start a background task, from the I/O thread; an exception of the task is logged."""
         task = self.loop.create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._finished)
@@ -133,13 +138,14 @@ class IoThread:
             logger.error("background task %s failed", task.get_name(), exc_info=error)
 
     def stop(self) -> None:
-        """End the thread. Clients must be closed before."""
+        """End the thread. Close all clients before."""
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(5)
 
 
 class _Outcome(concurrent.futures.Future[T]):
-    """The result of a coroutine on the I/O thread. Callbacks never wait for one (``refuse_to_wait``)."""
+    """The result of a coroutine that runs on the I/O thread. A callback on the I/O thread cannot wait for such a result
+    (``refuse_to_wait``)."""
 
     def settle(self, task: asyncio.Task[T]) -> None:
         if task.cancelled():
@@ -163,8 +169,8 @@ class _Outcome(concurrent.futures.Future[T]):
 
 
 def _note(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Log an unhandled error. grpc.aio's poller sometimes reads a descriptor that was closed when another loop of the
-    process ended (EBADF); that is harmless and is not logged."""
+    """Log an unhandled error of the event loop. An EBADF error of grpc.aio's poller is not logged: the poller sometimes
+    reads a descriptor that was closed when another event loop ended, which is harmless."""
     error = context.get("exception")
     if isinstance(error, OSError) and error.errno == errno.EBADF and "_handle_events" in _innermost(error):
         logger.debug("grpc's poller met a closed descriptor")
@@ -180,7 +186,7 @@ def _innermost(error: BaseException) -> str:
 
 
 def call_in(loop: asyncio.AbstractEventLoop, function: Callable[[], object]) -> None:
-    """Have a caller's event loop call ``function`` soon; does nothing when that loop has ended."""
+    """Schedule ``function`` on a caller's event loop; does nothing when that loop has ended."""
     with contextlib.suppress(RuntimeError):
         loop.call_soon_threadsafe(function)
 
@@ -195,7 +201,8 @@ _unusable = False  # a child process whose parent had open connections
 
 
 def io_thread() -> IoThread:
-    """The process's I/O thread, started at first use. Raises IllegalStateError in a child that cannot have one."""
+    """Return the process's I/O thread; the first call starts it. Raises IllegalStateError in a forked child process
+    that cannot have an I/O thread."""
     global _current
     if _unusable:
         raise IllegalStateError(
@@ -210,7 +217,8 @@ def io_thread() -> IoThread:
 
 
 def register(tenant: Tenant, *, last: bool = False) -> None:
-    """Notify ``tenant`` of forks and of the process's end while it is referenced; ``last``: after the others."""
+    """Notify ``tenant`` of forks and of the process's end, as long as other objects refer to it; with ``last``, after
+    all other tenants."""
     _tenants.add(tenant)
     if last:
         _last_to_leave.add(tenant)
@@ -222,8 +230,8 @@ def forget(tenant: Tenant) -> None:
 
 
 def leave_before_pools() -> None:
-    """At interpreter exit, end all tenants before concurrent.futures ends its thread pools: nodes need theirs until
-    they have stopped. Python joins the program's threads at that time, too."""
+    """At interpreter exit, end all tenants before concurrent.futures ends its thread pools: nodes in this process need
+    their thread pools until they have stopped. Python also joins the program's other threads at that time."""
     global _leaves_before_pools
     with _lock:
         register_atexit = getattr(threading, "_register_atexit", None)  # concurrent.futures uses it too
@@ -251,15 +259,16 @@ def interrupted_error() -> ClosedError:
 
 
 def _grpc_is_alive() -> bool:
-    """Whether gRPC has threads: grpc.aio's poller, which ends with its last object, or the core's, which end a moment
-    later. A child forked between the two would hang in gRPC's half-closed state."""
+    """Whether gRPC has threads: the poller of grpc.aio, which ends with the last gRPC object, or the threads of gRPC's
+    core, which end a moment later. A child that is forked between these two moments would hang in gRPC's half-closed
+    state."""
     if any(thread.name.endswith("(_poll_wrapper)") for thread in threading.enumerate()):
         return True
     return any(name.startswith(("event_engine", "lifeguard", "grpc_")) for name in _native_threads())
 
 
 def _native_threads() -> list[str]:
-    """The kernel's names of this process's threads; empty without /proc (macOS)."""
+    """The names of this process's threads, as the kernel knows them; empty without /proc (macOS)."""
     names = []
     for thread in Path("/proc/self/task").glob("*/comm"):
         with contextlib.suppress(OSError):  # it ended during the read
@@ -268,7 +277,7 @@ def _native_threads() -> list[str]:
 
 
 def _before_fork() -> None:
-    """Collect closed clients' garbage, so that the child can start its own thread."""
+    """Let the garbage collector free closed clients, so that the child process can start its own I/O thread."""
     global _grpc_before_fork
     if _current is not None and not _tenants and _grpc_is_alive():
         gc.collect()

@@ -1,8 +1,9 @@
-"""The client's metadata: brokers, and the topics it uses with their leaders.
+"""The client's metadata: the brokers, and the leaders of the topics that the client uses.
 
-A snapshot is immutable; the cache replaces it. A broker pushes changes (``watch.py``). The client also reads metadata
-when they are older than ``metadata.max.age.ms``, when a response shows that they are wrong, and when a topic is used
-for the first time (only that topic, KIP-526). Requests are serialized: callers that arrive during one share its result.
+A snapshot is immutable; the metadata cache replaces it. A broker pushes metadata changes to the client (``watch.py``).
+The client also reads metadata in three cases: they are older than ``metadata.max.age.ms``, a response shows that they
+are wrong, or a topic is used for the first time (only that topic, KIP-526). Metadata requests are serialized: callers
+that arrive during a request share its result.
 """
 
 from __future__ import annotations
@@ -35,15 +36,16 @@ from .watch import MetadataWatch
 
 logger = logging.getLogger("headrace")
 
-#: How long an unknown topic is looked up before the error is final: a new topic needs a moment to reach every node.
+#: How long an unknown topic is looked up before the error becomes final: a new topic needs a moment to reach every
+#: node.
 UNKNOWN_TOPIC_GRACE_S = 2.0
 
-#: First timeout of one node for a request that it answers from memory; doubled each round.
+#: First timeout for a request that a node answers from memory; the timeout is doubled each round.
 QUICK_S = 2.0
 
 
 class Backoff:
-    """Exponential back-off with 20 % jitter, so that clients do not retry in step."""
+    """Exponential back-off with 20 % jitter, so that clients do not all retry at the same moments."""
 
     def __init__(self, config: dict[str, Any], chance: random.Random | None = None) -> None:
         self.first_s = config["retry.backoff.ms"] / 1000
@@ -51,7 +53,7 @@ class Backoff:
         self._chance = chance or random.Random()
 
     def delay_s(self, attempt: int) -> float:
-        """The pause after failure number ``attempt`` (from 0)."""
+        """How long to wait after failure number ``attempt`` (counted from 0)."""
         pause: float = min(self.longest_s, self.first_s * 2 ** min(attempt, 16))
         return pause * self._chance.uniform(0.8, 1.2)
 
@@ -88,12 +90,13 @@ _EMPTY = Snapshot("", -1, {}, {}, 0)
 
 
 class MetadataCache:
-    """Runs on the I/O thread. ``listeners`` are called with each new snapshot."""
+    """The cache of the client's metadata; its methods run on the I/O thread. The ``listeners`` are called with each new
+    snapshot."""
 
     def __init__(self, config: dict[str, Any], connections: Connections) -> None:
         self.snapshot = _EMPTY
         self.listeners: list[Any] = []
-        #: Last leader and epoch of partitions that have had no leader since this client knows them.
+        #: For each partition without a leader: its last known leader and leader epoch.
         self.last_leaders: dict[tuple[str, int], tuple[int, int]] = {}
         self._config = config
         self._connections = connections
@@ -111,10 +114,11 @@ class MetadataCache:
         )
 
     async def topic(self, name: str, *, create: bool, deadline: float) -> TopicInfo:
-        """The topic, read from the cluster if unknown; ``deadline`` is in time.monotonic().
+        """The metadata of a topic, read from the cluster if the cache lacks them; ``deadline`` is in time.monotonic().
 
-        Raises UnknownTopicOrPartitionError when it does not exist and is not created, InvalidReplicationFactorError
-        when too few brokers are alive to create it, InvalidTopicError, BootstrapError, RequestTimedOutError.
+        Raises UnknownTopicOrPartitionError when the topic does not exist and is not created,
+        InvalidReplicationFactorError when too few brokers are alive to create it, InvalidTopicError, BootstrapError,
+        RequestTimedOutError.
         """
         found = self.snapshot.topics.get(name)
         if found is not None:
@@ -135,7 +139,7 @@ class MetadataCache:
                 raise
             except HeadraceError as failure:
                 error = failure
-            # (More brokers may be about to start, so too few brokers is not final.)
+            # (The error about too few brokers is not final, because more brokers may be about to start.)
             may_come = isinstance(error, UnknownTopicOrPartitionError | InvalidReplicationFactorError)
             late = may_come and time.monotonic() - begun > UNKNOWN_TOPIC_GRACE_S
             if late or not (may_come or error.retriable):
@@ -170,9 +174,9 @@ class MetadataCache:
         unless_known: bool = False,
         deadline: float,
     ) -> dict[str, HeadraceError]:
-        """Read ``topics`` (None: all that this client uses) again; returns errors by topic.
+        """Read the metadata of ``topics`` (None: all that this client uses) again; return the errors by topic.
 
-        ``unless_known``: a caller that waited for another request does not ask if that request returned these topics.
+        ``unless_known``: send no request if another caller's request has returned these topics meanwhile.
         """
         seen = self._version
         async with self._my_turn(deadline):
@@ -191,7 +195,7 @@ class MetadataCache:
 
     @contextlib.asynccontextmanager
     async def _my_turn(self, deadline: float) -> AsyncIterator[None]:
-        """Serialize requests; a waiting caller keeps its own deadline."""
+        """Let one caller at a time send requests; a waiting caller fails at its own deadline."""
         try:
             async with asyncio.timeout(max(deadline - time.monotonic(), 0)):
                 await self._lock.acquire()
@@ -205,9 +209,10 @@ class MetadataCache:
             self._lock.release()
 
     async def ask(self, request: Any, deadline: float) -> Any:
-        """GetMetadata from the first node that answers: known brokers, then the bootstrap addresses.
+        """Send GetMetadata to the first node that answers: known brokers are tried first, then the bootstrap addresses.
 
-        Raises BootstrapError with every address and its cause when none did within ``bootstrap.timeout.ms``.
+        Raises BootstrapError, which names every address and why it failed, when no node answered within
+        ``bootstrap.timeout.ms``.
         """
         give_up = min(deadline, time.monotonic() + self._config["bootstrap.timeout.ms"] / 1000)
         attempt = 0
@@ -288,12 +293,12 @@ class MetadataCache:
                     self.last_leaders[key] = (before.leader, before.leader_epoch)
 
     def invalidate(self) -> None:
-        """The snapshot is outdated: read it again soon."""
+        """Mark the snapshot as outdated, so that the metadata are read again soon."""
         self._stale.set()
 
     def doubt(self) -> None:
-        """A broker has been silent for long, and so may be the one that pushes changes: ask and watch another node.
-        Does nothing if that happened a moment ago."""
+        """Read metadata from another node and move the metadata watch, because a broker has been silent for long; the
+        watch may hang at the same broker. The call does nothing within two seconds after another one."""
         now = time.monotonic()
         if now - self._doubted_at > QUICK_S:
             self._doubted_at = now
@@ -301,7 +306,7 @@ class MetadataCache:
             self.invalidate()
 
     def follow_hint(self, topic: str, partition: int, leader: int, leader_epoch: int) -> None:
-        """Use the newer leader that a broker named in its refusal, without a metadata request (KIP-951)."""
+        """Use the newer leader that a broker has named in its error response, without a metadata request (KIP-951)."""
         info = self.snapshot.topics.get(topic)
         if info is None or leader < 0 or leader not in self.snapshot.brokers or partition >= len(info.partitions):
             self.invalidate()
@@ -328,7 +333,7 @@ class MetadataCache:
         await self._watch.run()
 
     async def keep_fresh(self) -> None:
-        """Background task: read metadata by age and on error, at most once per back-off."""
+        """Background task: read metadata again when they are old or wrong, at most once per back-off."""
         failures = 0
         while True:
             try:
@@ -379,7 +384,8 @@ def _topic(item: Any) -> TopicInfo:
 
 
 def _newer(old: TopicInfo | None, new: TopicInfo) -> TopicInfo:
-    """``new``, but never an older leader epoch than the known one: a lagging node must not send us back (KIP-320)."""
+    """The new metadata of a topic, except that a partition keeps its leader if its known leader epoch is newer: the
+    answer of a lagging node must not lead back to an old leader (KIP-320)."""
     if old is None or old.topic_id != new.topic_id:
         return new
     parts = tuple(

@@ -1,4 +1,5 @@
-"""Look up offsets by time, epoch end, log start or log end at partition leaders. Runs on the I/O thread."""
+"""Look up offsets at partition leaders: by time, end of a leader epoch, log start or log end. This code runs on the I/O
+thread."""
 
 from __future__ import annotations
 
@@ -23,8 +24,8 @@ ISOLATION = {
 
 
 class EpochEnd(NamedTuple):
-    """``leader_epoch``: the log's largest one not above the requested one; ``end_offset``: one past its last record.
-    -1: none.
+    """``leader_epoch``: the log's largest leader epoch that is not above the requested one; ``end_offset``: one past
+    the last record of that epoch. Both are -1 if there is no such epoch.
     """
 
     leader_epoch: int
@@ -32,7 +33,7 @@ class EpochEnd(NamedTuple):
 
 
 async def end_of_epoch(engine: Engine, tp: TopicPartition, epoch: int, deadline: float) -> EpochEnd:
-    """The end of a leader epoch, from the partition's leader (KIP-101). Raises the partition's error."""
+    """Ask a partition's leader for the end offset of a leader epoch (KIP-101). Raises the error of the partition."""
 
     async def attempt(timeout_s: float) -> EpochEnd:
         address, current = await engine.at_leader(*tp, max(deadline - time.monotonic(), 0.01))
@@ -52,10 +53,10 @@ async def end_of_epoch(engine: Engine, tp: TopicPartition, epoch: int, deadline:
 async def list_offsets(
     engine: Engine, timestamps: dict[TopicPartition, int], isolation: Any, deadline: float
 ) -> dict[TopicPartition, OffsetAndTimestamp]:
-    """Offsets by time (or -1 end, -2 start, -3 largest timestamp), one request to each leader (more above 10,000
-    partitions), retried until deadline.
+    """Look up an offset for each partition by time, or by -1 (log end), -2 (log start), -3 (largest timestamp). Each
+    leader gets one request per 10,000 partitions; failures are retried until ``deadline``.
 
-    An offset of -1 means that the log has no such record. Raises the first partition's error.
+    An offset of -1 in the result means that the log has no such record. Raises the first error of a partition.
     """
     found: dict[TopicPartition, OffsetAndTimestamp] = {}
 

@@ -1,9 +1,10 @@
-"""The metadata watch: a stream on which a broker pushes each change of the topics that a client uses.
+"""The metadata watch: a stream on which a broker pushes each metadata change of the topics that a client uses.
 
-A client learns of a new leader at once and need not poll after it has lost the old one. The cache is updated, and still
-reads metadata by age and on errors, because a hanging watch reports nothing.
+With the watch, a client learns of a new leader at once, and does not need to poll metadata after the old leader has
+failed. Without news the cache still reads metadata by age and after errors, because a hanging watch reports nothing.
 
-A broker may hang with all its connections open: after two seconds of silence the client asks and watches another one.
+A broker may hang while its connections stay open: after two seconds of silence the client opens the watch at another
+broker.
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ logger = logging.getLogger("headrace")
 
 
 class MetadataWatch:
-    """Runs on the I/O thread. ``wanted()``: the topics; ``addresses()``: nodes to try, shuffled; ``heard(answer,
-    names)`` receives the news; ``pause_s(attempt)`` is the pause after a failure."""
+    """The metadata watch of one client; its methods run on the I/O thread. ``wanted()`` returns the topics,
+    ``addresses()`` the nodes to try in random order. ``on_answer(answer, names)`` receives each response;
+    ``pause_s(attempt)`` is the wait after a failure."""
 
     def __init__(
         self,
@@ -51,7 +53,7 @@ class MetadataWatch:
         failures, strangers = 0, set[str]()
         while True:
             self.changed.clear()
-            # Topics beyond the limit of a request are only read by metadata.max.age.ms and on errors.
+            # Topics beyond the limit of one request are not watched; their metadata are read by age and after errors.
             names = sorted(self._wanted())[:ITEMS_MAX]
             if not names:
                 await self.changed.wait()
@@ -71,7 +73,7 @@ class MetadataWatch:
                 await asyncio.sleep(self._pause_s(failures))
 
     async def _watch(self, address: str, names: list[str]) -> None:
-        """Run one stream until it breaks (HeadraceError) or the set of topics changes."""
+        """Read one stream until it breaks (HeadraceError) or the set of watched topics changes."""
         stream = self._connections.metadata(address).WatchMetadata(metadata_pb2.MetadataRequest(topics=names))
         reader = asyncio.create_task(self._read(stream, address, names))
         change = asyncio.create_task(self.changed.wait())

@@ -1,8 +1,8 @@
-"""The consumer side of groups (KIP-848 on a stream): membership and committed offsets.
+"""The consumer side of consumer groups (KIP-848 over a stream): membership and committed offsets.
 
     member.py      one member, pure: events and times in; requests, and work for its consumer, out
     membership.py  its stream, on the I/O thread
     commits.py     offsets, committed and fetched
 
-The caller's side (events, callbacks, auto-commit) is in consumer/group.py.
+The part that runs in the caller's thread (events, callbacks, auto-commit) is in consumer/group.py.
 """

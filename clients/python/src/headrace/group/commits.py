@@ -1,4 +1,4 @@
-"""Commit a group's offsets in call order, and fetch them. Runs on the I/O thread."""
+"""Commit a group's offsets in the order of the calls, and fetch committed offsets. This code runs on the I/O thread."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ logger = logging.getLogger("headrace")
 
 
 class Who(NamedTuple):
-    """The identity of a commit. A non-member has an empty id and epoch -1."""
+    """The member on whose behalf offsets are committed. A program that is not a member has an empty id and epoch -1."""
 
     member_id: str = ""
     epoch: int = -1
@@ -32,12 +32,13 @@ NO_MEMBER = Who()
 
 
 class Commits:
-    """Commits and fetches. ``who()`` is the member's identity when a commit is requested; retries keep it. In a newer
-    epoch another member may own the partitions and have read further. The coordinator accepts a commit of an older
-    epoch only for partitions that the member still has (KIP-1251).
+    """Commits and fetches. ``who()`` returns the member's identity when a commit is requested; the retries of that
+    commit use the same identity. With a newer member epoch they could overwrite the commit of another member, which
+    owns the partitions now and has read further. The coordinator accepts a commit with an older member epoch only for
+    partitions that the member still owns (KIP-1251).
 
-    ``topic_id_of``: the id of the topic that was read; b"": unknown. A topic that was deleted and created again has the
-    same name, but offsets of the old one mean nothing in it.
+    ``topic_id_of`` returns the id of the topic that was read; b"" if the id is unknown. A topic that was deleted and
+    created again has the same name and another id; offsets of the old topic mean nothing in the new one.
     """
 
     def __init__(
@@ -61,13 +62,13 @@ class Commits:
         timeout_s: float | None = None,
         final: tuple[type[HeadraceError], ...] = (),
     ) -> None:
-        """Commit; returns when all offsets are on all in-sync replicas of the group's shard. Retries until the timeout.
-        ``final``: retriable errors that end the retries. Raises UnknownTopicOrPartitionError at once for a topic that
-        the brokers do not know either.
+        """Commit offsets; return when all in-sync replicas of the group's shard have them. Failed attempts are retried
+        until the timeout. ``final``: retriable errors that are raised instead of retried. Raises
+        UnknownTopicOrPartitionError without further retries if the brokers do not know the topic either.
 
         Raises UnknownMemberIdError, FencedMemberEpochError, FencedInstanceIdError, StaleMemberEpochError (the caller is
         no longer a member, or has lost the partition); InvalidCommitOffsetSizeError, OffsetMetadataTooLargeError,
-        UnknownTopicIdError; RequestTimedOutError (outcome unknown).
+        UnknownTopicIdError; RequestTimedOutError (the outcome is unknown).
         """
         if not offsets:
             return
@@ -83,7 +84,7 @@ class Commits:
         deadline: float,
         final: tuple[type[HeadraceError], ...],
     ) -> None:
-        """Commit as many as one request may name."""
+        """Commit the offsets of one request."""
         request = groups_pb2.CommitOffsetsRequest(
             group_id=self._group_id, member_id=who.member_id, member_epoch=who.epoch, instance_id=who.instance_id
         )
@@ -119,13 +120,14 @@ class Commits:
                 except UnknownTopicOrPartitionError as error:
                     if isinstance(error, final) or await self._is_any_gone(offsets, deadline):
                         raise
-                # The topic is new: the coordinator's metadata are older than the brokers'.
+                # The topic is new: the brokers know it, the coordinator does not know it yet.
                 await asyncio.sleep(self._engine.backoff.longest_s)
         finally:
             self._turn.release()
 
     async def _is_any_gone(self, partitions: Iterable[TopicPartition], deadline: float) -> bool:
-        """Whether the brokers' current metadata lack a partition; True if there is no time to retry."""
+        """Whether one of the partitions is missing in the brokers' current metadata; also True if there is no time for
+        a retry."""
         if time.monotonic() + self._engine.backoff.longest_s >= deadline:
             return True
         wanted = list(partitions)
@@ -141,7 +143,7 @@ class Commits:
     async def fetch(
         self, partitions: Iterable[TopicPartition], timeout_s: float | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """The committed offset of each partition; None: no offset."""
+        """The committed offset of each partition; None for a partition without a committed offset."""
         deadline = self._engine.deadline(timeout_s)
         found: dict[TopicPartition, OffsetAndMetadata | None] = {}
         for page in pages(list(partitions)):
@@ -151,7 +153,7 @@ class Commits:
     async def _fetch(
         self, wanted: Sequence[TopicPartition], deadline: float
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """Fetch as many as one request may name."""
+        """Fetch the committed offsets of one request."""
         request = groups_pb2.FetchOffsetsRequest(require_stable=True)
         of_group = request.groups.add(group_id=self._group_id, member_epoch=-1)
         of_group.partitions.SetInParent()

@@ -1,40 +1,44 @@
-"""One member of a group, pure (KIP-848): no stream, clock or threads. Times are arguments, in seconds of a clock that
-never goes back and includes suspensions of the machine (core/clock.py).
+"""The state machine of one group member (KIP-848), a pure core: no stream, clock or threads. Times are arguments, in
+seconds of a clock that never goes back and counts suspensions of the machine (core/clock.py).
 
-    subscribe, connected, disconnected, heard, refused, looked_up, tick ----> request()      what to send now
-                                                                        `---> take_events()  work for the consumer
+    join, connected, disconnected, answered, refused, looked_up, tick ----> request()      the heartbeat to send now
+                                                                      `---> take_events()  work for the consumer
     Assign(parts)  ---> begin(): the ones still in the target assignment; the member owns and reads them
     Revoke(parts)  ---> released(): the consumer has released them
     Lost(parts)        other members may read them: their commits are refused
     Suspended, Resumed ownership is unknown: reading stops, nothing is lost yet
     Failed(error)      the group refuses the member permanently
 
-Changes are processed one at a time: partitions are released before new ones are taken, and each event is delivered
-before the next is computed. So the owned partitions in a heartbeat are always exact. Only an Assign that has not begun
-is dropped for a revocation: finding its start offsets may take long, and other members wait for the revoked ones.
+Changes are processed one at a time: the member releases partitions before it takes new ones, and each event is
+delivered before the next is computed. So the owned partitions in a heartbeat are always exact. A revocation drops an
+Assign that has not begun: finding start offsets may take long, and other members wait for the revoked partitions. No
+other change is dropped.
 
-**The lease.** A member may have lost its partitions when it had no response for the session timeout, or no connection
-for the grace period. The coordinator counts the same times from later moments: from the receipt of the request, and
-from when it saw the connection break. So the member stops reading first, until it gets a response. A member whose
-process stood still for the grace period also stops: its connection may have broken in between.
+**The lease.** A member may have lost its partitions after the session timeout without a response, or after the grace
+period without a connection. The coordinator measures the same times, but starts later: when it receives the request,
+and when it notices the broken connection. So the member stops reading before the coordinator can give its partitions to
+other members, and continues after the next response. A member also stops reading after its process was paused for the
+grace period: its connection may have broken during the pause.
 
-**Without a coordinator** a member continues to read, based on the metadata. A coordinator that was deposed *before* the
-grace period ended has not removed the member and cannot any more, because it removes members only while it provably
-owns the shard. Its successor counts every session from the moment when it takes over. So the lease is a whole session
-timeout again, from a moment when the shard certainly had no later owner: when the deposed coordinator last claimed it,
-or when the metadata, complete as of that moment, showed no owner. Such news counts only during the lease and after a
-response: a lost request may have reached a coordinator with an epoch that the member does not know.
+**Without a coordinator** a member continues to read, based on the metadata. A coordinator that lost the shard *before*
+the end of the grace period has not removed the member, and cannot remove it later: it removes members only while it
+provably owns the shard. The new coordinator counts every session timeout from the moment when it takes over the shard.
+So the lease is again a whole session timeout. It starts at a moment when the shard certainly had no newer coordinator:
+when the old coordinator last proved its ownership, or the time of metadata in which the shard has no coordinator.
+Metadata about the shard count only during the lease, and only if the last request got a response: a lost request may
+have reached a coordinator with an epoch that the member does not know.
 
-**Assumption**: a member sees its connection break no later than its coordinator. With a half-open connection that the
-coordinator sees first, two members may read the same records until the request times out and the lease ends; if the
-coordinator fails too, until a new one takes over. The old member's commits are refused. It cannot detect this case:
-treating every response later than the grace period as a broken connection would need a heartbeat per grace period.
+**Assumption**: a member sees its connection break no later than its coordinator. If the coordinator notices a half-open
+connection first, two members may read the same records until the request times out and the lease ends. If the
+coordinator fails too, this lasts until a new coordinator takes over. The coordinator refuses the old member's commits.
+The member cannot detect this case without a heartbeat per grace period: it would have to treat every response later
+than the grace period as a broken connection.
 
-**Revisions.** Each assignment has one. A heartbeat repeats the latest received one, so that the coordinator knows which
-assignment its owned partitions refer to.
+**Revisions.** Each assignment has a revision number. A heartbeat repeats the revision of the latest assignment that the
+member has received. So the coordinator knows to which assignment the owned partitions in the heartbeat refer.
 
-A revocation has three steps: fetching stops when the coordinator says so; the caller, back in ``poll``, commits and
-releases; then a heartbeat reports that the member no longer owns the partitions.
+A revocation has three steps. The member stops fetching when it receives the revocation; the caller commits and releases
+the partitions in its next ``poll``; then a heartbeat reports that the member no longer owns the partitions.
 """
 
 from __future__ import annotations
@@ -47,9 +51,9 @@ from headrace_core.errors import HeadraceError
 
 JOIN_EPOCH = 0
 
-#: Errors that end this membership: the member joins again.
+#: After these errors the membership has ended, and the member joins the group again.
 REJOIN = ("UNKNOWN_MEMBER_ID", "FENCED_MEMBER_EPOCH")
-#: Another process still has the instance id; it is released when that process's connection ends.
+#: Another process still uses the instance id; the coordinator releases the id when that process's connection ends.
 WAIT = ("UNRELEASED_INSTANCE_ID",)
 
 
@@ -65,14 +69,15 @@ NOTHING: Parts = frozenset()
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """``topics`` by name; ``pattern``: RE2 regex for whole names; "" for none."""
+    """``topics``: topic names; ``pattern``: an RE2 regular expression for whole topic names, "" for none."""
 
     topics: tuple[str, ...] = ()
     pattern: str = ""
 
 
 class Request(NamedTuple):
-    """A heartbeat. ``is_full``: it names everything (first on a stream, or a join). ``owned`` None: unchanged."""
+    """A heartbeat. ``is_full``: the request has all fields, as the first request on a stream and each join must.
+    ``owned`` None: unchanged."""
 
     number: int
     epoch: int
@@ -82,7 +87,8 @@ class Request(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """A response; ``number`` 0: pushed without a request. ``assignment`` None: unchanged."""
+    """A response of the coordinator; ``number`` is 0 if the coordinator sent it without a request. ``assignment`` None:
+    unchanged."""
 
     number: int
     epoch: int
@@ -91,9 +97,9 @@ class Answer(NamedTuple):
     heartbeat_interval_s: float
     session_timeout_s: float
     connection_grace_s: float
-    #: The shard's epoch; 0: not given (pushed).
+    #: The epoch of the group's shard; 0 in a message without a request, which does not carry it.
     shard_epoch: int = 0
-    #: How long before the response the coordinator certainly owned the shard under that epoch; None: unknown.
+    #: The coordinator certainly owned the shard, under that epoch, this long before the response; None: unknown.
     ownership_age_s: float | None = None
 
 
@@ -113,7 +119,7 @@ class Lost(NamedTuple):
 
 
 class PauseCause(enum.StrEnum):
-    """Causes of a pause in reading; ``metrics()`` has a gauge for each."""
+    """Causes why a member stops reading; ``metrics()`` has a gauge for each cause."""
 
     NO_CONNECTION = "no-connection"
     NO_ANSWER = "no-answer"
@@ -136,22 +142,23 @@ class Failed(NamedTuple):
 
 Event = Assign | Revoke | Lost | Suspended | Resumed | Failed
 
-#: Defaults until the coordinator sends its values.
+#: Default intervals, until the coordinator sends its own values.
 INTERVAL_S, SESSION_S, GRACE_S = 5.0, 45.0, 1.5
-#: Lower limit, independent of the grace period: the I/O thread may wait this long to be scheduled.
+#: Lower limit for a pause of the process that counts: the I/O thread may need this long to be scheduled.
 SHORTEST_STILL_S = 0.5
 
 
 class Member:
-    """The state machine of one member. ``retry_s``: pause after a retriable refusal."""
+    """The state machine of one group member. ``retry_s``: wait after a retriable error of the coordinator."""
 
     def __init__(self, *, retry_s: float = 0.1) -> None:
         self.epoch = JOIN_EPOCH
         self.revision = 0
-        #: Partitions that it reads or is releasing.
+        #: Partitions that the member reads or is releasing.
         self.owned: Parts = NOTHING
         self.is_suspended = False
-        #: Whether it is or wants to be a member; False after a leave, an eviction or a final refusal.
+        #: Whether the member belongs to the group or wants to join it; False after a leave, an eviction or a final
+        #: error.
         self.is_wanted = False
         self.interval_s, self.session_s, self.grace_s = INTERVAL_S, SESSION_S, GRACE_S
         self._target: Parts | None = None
@@ -201,7 +208,7 @@ class Member:
         self._is_connected, self._sent = False, None
 
     def answered(self, answer: Answer, now: float) -> None:
-        """Handle a response without an error, or a pushed message."""
+        """Handle a response without an error, or a message without a request."""
         sent = self._take_sent(answer.number)
         if not self.is_wanted or 0 < answer.number <= self._past:
             return
@@ -223,14 +230,14 @@ class Member:
         self.tick(now)
 
     def _take_sent(self, number: int) -> float | None:
-        """When the request of this response was sent; None: no request."""
+        """When the request of response ``number`` was sent; None if the message has no request."""
         if self._sent is None or number != self._sent[0]:
             return None
         sent, self._sent = self._sent[1], None
         return sent
 
     def refused(self, number: int, error: HeadraceError, now: float) -> None:
-        """Handle a response (0: pushed) with an error."""
+        """Handle a response with an error; ``number`` is 0 for a message without a request."""
         self._take_sent(number)
         if not self.is_wanted or 0 < number <= self._past:
             return
@@ -246,12 +253,12 @@ class Member:
             self._events.append(Failed(error))
 
     def not_coordinator(self, number: int) -> None:
-        """The asked node is not the coordinator and changed nothing."""
+        """Handle a NOT_COORDINATOR response: the node has changed nothing."""
         self._take_sent(number)
 
     def looked_up(self, shard_epoch: int, as_of: float | None, now: float, *, is_vacant: bool) -> None:
-        """The shard's epoch and whether it lacks an owner, from metadata that are complete as of ``as_of`` (None:
-        unknown). An older answer's epoch is still valid."""
+        """Take the metadata of the group's shard: its epoch, and whether it lacks a coordinator. The metadata are
+        complete as of ``as_of`` (None: unknown). A known epoch stays valid even when a later answer is older."""
         if self._is_connected or not self.owned or not self._shard_epoch or self._is_doubtful:
             return
         self.tick(now)
@@ -268,16 +275,17 @@ class Member:
 
     @property
     def needs_news(self) -> bool:
-        """Whether the metadata about the shard help: the member reads, without responses."""
+        """Whether the member needs metadata about the shard: it reads partitions, but has no connection to a
+        coordinator."""
         return bool(self.owned) and not self._is_connected and not self.is_suspended
 
     @property
     def is_orphaned(self) -> bool:
-        """Whether it reads without a coordinator."""
+        """Whether the member reads without a coordinator, based on metadata."""
         return self._is_orphaned
 
     def tick(self, now: float) -> None:
-        """Process the passage of time. Call it by ``look_at`` at the latest."""
+        """Process the passage of time. Call this method at the time of ``look_at``, or earlier."""
         if self._looked_at is not None and now - self._looked_at >= self._still_s:
             self._stood_still_until, self._is_due = now, True
         if self.owned:
@@ -296,7 +304,7 @@ class Member:
         return self._why_over(now) if self.owned else ""
 
     def _why_over(self, now: float) -> str:
-        """Why other members may own its partitions; "" if they cannot."""
+        """The reason why other members may own this member's partitions; "" if no other member can."""
         match self._cause_over(now):
             case PauseCause.NO_CONNECTION:
                 return f"no connection to the coordinator for {self.grace_s:g} s"
@@ -320,15 +328,15 @@ class Member:
 
     @property
     def _still_s(self) -> float:
-        """A pause of the process longer than this may hide a broken connection."""
+        """A longer pause of the process may have hidden a broken connection."""
         return max(self.grace_s, SHORTEST_STILL_S)
 
     # -- results of events -------------------------------------------------------------------------------------------
 
     def begin(self, ticket: int, now: float) -> Parts:
-        """Record that the consumer is ready to read the assignment ``ticket``. Returns its partitions that are still
-        assigned; the member owns them from now on. Returns nothing when the lease has ended: other members may own the
-        partitions, and the coordinator's next response says which are assigned."""
+        """Record that the consumer is ready to read the assignment ``ticket``. Returns those of its partitions that are
+        still assigned; from now on the member owns them. Returns nothing if the lease has ended: other members may own
+        the partitions, and the coordinator's next response says which ones are assigned."""
         if self._change is None or self._change.ticket != ticket:
             return NOTHING
         if self._why_over(now):
@@ -351,7 +359,7 @@ class Member:
         self._go_on()
 
     def lost(self, why: str) -> None:
-        """Drop all partitions without asking the coordinator."""
+        """Drop all partitions without a request to the coordinator."""
         parts, self.owned = self.owned, NOTHING
         self._change = self._target = None
         self.epoch, self.revision = JOIN_EPOCH, 0
@@ -365,7 +373,7 @@ class Member:
             self._events.append(Resumed())
 
     def left(self) -> Parts:
-        """Leave the group; returns the partitions it owned."""
+        """Leave the group; return the partitions that the member owned."""
         parts, self.owned = self.owned, NOTHING
         self.lost("")
         self.is_wanted = False
@@ -391,7 +399,7 @@ class Member:
         return events
 
     def request(self, now: float) -> Request | None:
-        """The heartbeat to send now, or None. A returned one counts as sent."""
+        """The heartbeat to send now, or None. A heartbeat that this method returns counts as sent."""
         if not self._is_connected or not self.is_wanted or self._sent is not None:
             return None
         if now < self._not_before or not (self._is_due or now >= self._next_at):
@@ -407,32 +415,33 @@ class Member:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether a request has no response yet."""
+        """Whether the member waits for the response to a request."""
         return self._sent is not None
 
     def next_at(self) -> float:
-        """When ``request`` next has something to send without new input; infinite while a response is awaited."""
+        """When ``request`` will return the next heartbeat if nothing else happens; infinite while a response is
+        missing."""
         if not self._is_connected or not self.is_wanted or self._sent is not None:
             return float("inf")
         return self._not_before if self._is_due else max(self._not_before, self._next_at)
 
     def lease_ends_at(self) -> float:
-        """When it must stop reading without a response; infinite when it reads nothing."""
+        """When the member must stop reading if no response arrives; infinite if the member reads no partitions."""
         if not self.owned or self.is_suspended:
             return float("inf")
         end = self._lease_from() + self.session_s
         return end if self._broken_at is None else min(end, self._broken_at + self.grace_s)
 
     def reads_until(self) -> float:
-        """No records may be returned after this time unless ``tick`` ran: the lease has ended, or the process stood
-        still. For the caller's thread, which may run before the timer that ticks, mainly after a machine was
-        suspended."""
+        """After this time no records may be returned unless ``tick`` has run: the lease has ended, or the process was
+        paused. The caller's thread needs this limit, because it may run before the timer that calls ``tick``, mainly
+        after the machine was suspended."""
         if self._looked_at is None:
             return float("inf")
         return min(self.lease_ends_at(), self._looked_at + self._still_s)
 
     def look_at(self) -> float:
-        """When to call ``tick`` at the latest: end of the lease, or next clock reading."""
+        """When ``tick`` must be called at the latest: at the end of the lease, or for the next reading of the clock."""
         if not self.owned:
             return float("inf")
         return (

@@ -1,4 +1,5 @@
-"""A member's stream to its group's coordinator. On the I/O thread, so that heartbeats never wait for the caller."""
+"""The stream between a group member and its coordinator. The stream runs on the I/O thread, so that heartbeats never
+wait for the caller."""
 
 from __future__ import annotations
 
@@ -20,26 +21,27 @@ from .member import Answer, Member, Part, Request, Subscription
 
 logger = logging.getLogger("headrace")
 
-#: FindCoordinator timeout while the lease depends on the answer, and the interval of these lookups once the coordinator
-#: is known to be deposed.
+#: FindCoordinator timeout while the lease depends on the answer, and the interval of these lookups after the
+#: coordinator has lost the shard.
 NEWS_TIMEOUT_S, NEWS_EVERY_S = 1.0, 1.0
-#: Before that, this many lookups per grace period.
+#: Until the coordinator has lost the shard: number of lookups per grace period.
 NEWS_IN_GRACE = 6
-#: Timeout of a leave. The coordinator notices the closed connection anyway.
+#: Timeout of a leave request. A lost leave request is harmless: the coordinator also notices the closed connection.
 LEAVE_S = 3.0
 FIRST_RETRY_S = 0.02
-#: This many failures in a row are normal while a coordinator changes; the next one is logged, once.
+#: This many failures in a row are normal while a group gets a new coordinator; the next failure is logged, once.
 FAILURES_BEFORE_WARNING = 6
 
 
 Stream = Duplex[groups_pb2.MembershipRequest, groups_pb2.MembershipResponse]
 
-#: Correlation id of the leave; heartbeats are numbered from 1.
+#: Correlation id of the leave request; heartbeats are numbered from 1.
 _LEAVE = 1 << 62
 
 
 class Membership:
-    """``has_events`` is called when the member has events for the consumer (``member.take_events``)."""
+    """The membership of a consumer; ``has_events`` is called when the member has events for the consumer
+    (``member.take_events``)."""
 
     def __init__(
         self,
@@ -66,11 +68,12 @@ class Membership:
         self._tasks: list[asyncio.Task[None]] = []
         self._goodbye: groups_pb2.MembershipRequest | None = None  # the leave request, to be written
         self._left: asyncio.Future[None] | None = None
-        #: Called with an error that a person must fix; the operation is retried.
+        #: Called with an error that an operator must resolve; the client retries the operation meanwhile.
         self.has_trouble: Callable[[HeadraceError], None] = lambda _: None
-        #: Since when (time.monotonic()) no request succeeded, and the last error; None: requests succeed.
+        #: The time (time.monotonic()) since when no request has succeeded, and the last error; None while requests
+        #: succeed.
         self.waiting: tuple[float, HeadraceError] | None = None
-        #: Called when ``waiting`` is set.
+        #: Called when ``waiting`` changes from None to a value.
         self.begins_to_wait: Callable[[], None] = lambda: None
         self._was_answered = False
 
@@ -93,14 +96,14 @@ class Membership:
         self.nudge()
 
     def nudge(self) -> None:
-        """The member has new input."""
+        """Wake the stream, because the member has new input."""
         self._event.set()
         self._lease_changed.set()
         self._has_events()
 
     async def leave(self) -> None:
-        """Send a leave if there is a connection (a static member keeps its place), then end the stream. Not during
-        another leave or ``subscribe``."""
+        """Send a leave request if there is a connection, then end the stream; a static member keeps its place in the
+        group. Do not call this method during another leave or during ``subscribe``."""
         may_be_member = self.member.epoch != 0 or self.member.is_waiting  # a join may be in flight
         self.member.left()
         self.waiting = None
@@ -114,7 +117,7 @@ class Membership:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _say_goodbye(self) -> None:
-        """Write the leave, and wait for its response or for the end of the stream."""
+        """Send the leave request, and wait for its response or for the end of the stream."""
         self._left = asyncio.get_running_loop().create_future()
         request = self._goodbye = groups_pb2.MembershipRequest(correlation_id=_LEAVE)
         request.leave.group_id, request.leave.member_id = self.group_id, self.member_id
@@ -156,11 +159,12 @@ class Membership:
                     "group %r: the stream to the coordinator: unexpected error; reconnecting", self.group_id
                 )
             failures = 0 if self._was_answered else failures + 1
-            # (No pause before the first retry: a broken connection must be back within the grace period.)
+            # (The first retry has no wait: a member keeps its partitions only if it is connected again within the grace
+            # period.)
             await asyncio.sleep(self._engine.backoff.delay_s(failures - 1) if failures else FIRST_RETRY_S)
 
     async def _session(self, address: str) -> None:
-        """Run one stream until it breaks (HeadraceError)."""
+        """Run one stream until it breaks; raises HeadraceError."""
         stream = self._stream = self._engine.connections.membership_stream(address)
         try:
             await stream.run(self._read(stream), self._write(stream))
@@ -226,7 +230,7 @@ class Membership:
             self.begins_to_wait()
 
     async def _watch_lease(self) -> None:
-        """Tick, connected or not."""
+        """Call ``tick`` in time, with or without a connection."""
         member = self.member
         while True:
             self._lease_changed.clear()
@@ -235,7 +239,8 @@ class Membership:
             await _wait(self._lease_changed, member.look_at())
 
     async def _watch_shard(self) -> None:
-        """While the member reads without responses, look up the shard's owner, beside connecting, which may hang."""
+        """While the member reads without a connection, look up the coordinator of its shard. This task runs beside the
+        one that connects, because connecting may hang."""
         member, is_logged = self.member, False
         while True:
             if not member.needs_news:
@@ -290,7 +295,7 @@ class Membership:
 
 
 async def _wait(event: asyncio.Event, moment: float) -> None:
-    """Wait for ``event`` until ``moment`` (boottime_s(); may be infinite)."""
+    """Wait for ``event``, at most until ``moment`` (boottime_s(); may be infinite)."""
     try:
         async with asyncio.timeout(None if moment == float("inf") else max(moment - boottime_s(), 0.001)):
             await event.wait()

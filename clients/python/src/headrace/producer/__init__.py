@@ -1,4 +1,4 @@
-"""Producers: blocking and asyncio clients over the same core."""
+"""Producers, blocking and asyncio, over the same core."""
 
 from __future__ import annotations
 

@@ -35,8 +35,8 @@ class AsyncProducer(Face, NativeAsyncProducer):
             future = await producer.send("orders", b"...", key=b"k")   # queued (waits while the buffer is full)
             metadata = await future                                    # acknowledged
 
-    The futures work with asyncio.gather, wait and shield. Network I/O runs on Headrace's I/O thread, so a busy event
-    loop does not delay acknowledgements. Configuration and errors are Producer's.
+    The futures that ``send`` returns work with asyncio.gather, wait and shield. Network I/O runs on Headrace's I/O
+    thread, so a busy event loop does not delay acknowledgements. Configuration and errors are the same as for Producer.
     """
 
     def __init__(self, config: Mapping[str, Any] | None = None, /, **settings: Unpack[ProducerSettings]) -> None:
@@ -59,15 +59,17 @@ class AsyncProducer(Face, NativeAsyncProducer):
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> RecordMetadata:
-        """Queue one record and wait for its outcome: ``await (await producer.send(...))``. Errors are those of both."""
+        """Queue one record and wait until it is acknowledged: ``await (await producer.send(...))``. Raises the errors
+        of ``send`` and of the record's future."""
         metadata: RecordMetadata = await (await self.send(topic, value, key, headers, partition, timestamp_ms))
         return metadata
 
     async def send_many(
         self, topic: str, values: Iterable[Any], *, partition: int | None = None, timestamp_ms: int | None = None
     ) -> ManyFuture:
-        """Queue many records: values, or (key, value) or (key, value, headers) tuples. Await the returned future for
-        their outcome. All records are refused or none, as in Producer.send_many."""
+        """Queue many records: a list of values, of (key, value) tuples, or of (key, value, headers) tuples. Await the
+        returned future for the outcome of the records. Either all records are refused or none, as in
+        Producer.send_many."""
         core, start = self._core, 0
         arguments.topic(topic)
         if partition is not None:
@@ -99,7 +101,7 @@ class AsyncProducer(Face, NativeAsyncProducer):
         return ManyFuture(topic, runs)
 
     async def send_arrow(self, topic: str, table: ArrowData) -> ManyFuture:
-        """Queue the rows of an Arrow table (see Producer.send_arrow). Encoding runs on a worker thread."""
+        """Queue the rows of an Arrow table as records (see Producer.send_arrow). A worker thread encodes the rows."""
         from .arrow import arrow_batches, as_table
 
         arguments.topic(topic)
@@ -119,7 +121,8 @@ class AsyncProducer(Face, NativeAsyncProducer):
         return ManyFuture(topic, runs)
 
     async def flush(self, timeout: float | None = None) -> None:
-        """Send everything now and wait for every outcome. ``timeout`` in seconds; raises DeliveryTimeoutError."""
+        """Send all queued records now, and wait until each has an outcome. ``timeout`` is in seconds; after that time
+        DeliveryTimeoutError is raised."""
         self._core.check_open()
         await self._core.flush_async(None if timeout is None else arguments.seconds(timeout))
 
@@ -131,11 +134,11 @@ class AsyncProducer(Face, NativeAsyncProducer):
         return [part.partition for part in info.partitions]
 
     def metrics(self) -> AwaitableDict[str, float]:
-        """Kafka's producer metrics by name; times in ms."""
+        """Kafka's producer metrics by name; times are in ms."""
         return AwaitableDict(self._core.metric_values())
 
     async def close(self, timeout: float | None = None) -> None:
-        """Send the remaining records (``timeout`` in seconds, None: delivery.timeout.ms), then close."""
+        """Send the remaining records (``timeout`` in seconds, None: delivery.timeout.ms), then close the producer."""
         timeout_s = self._core.sender.delivery_timeout_s + 1 if timeout is None else arguments.seconds(timeout)
         self._finalizer.detach()
         await self._core.close_async(timeout_s)
@@ -148,7 +151,7 @@ class AsyncProducer(Face, NativeAsyncProducer):
 
 
 class _Slow:
-    """A send that could not be queued at once."""
+    """The slow path of ``send``, for a record that could not be queued at once."""
 
     core: ProducerCore
 

@@ -1,7 +1,8 @@
 """send_arrow: rows of a table into whole batches, without a Python object per row.
 
-Rows are encoded chunk by chunk, so that encoded and unsent data stay below ``buffer.memory``. A row's partition is its
-``partition``, otherwise that of its key, otherwise the sticky one, which changes from batch to batch.
+Rows are encoded chunk by chunk, so that the encoded rows that are not sent yet stay below ``buffer.memory``. The
+partition of a row is its ``partition`` if set, otherwise the partition of its key, otherwise the sticky partition,
+which changes from batch to batch.
 """
 
 from __future__ import annotations
@@ -18,17 +19,19 @@ from headrace_core.records.arrow import binary_column, encode_arrow
 
 from ..accumulator import key_partitions
 
-#: Fill batches up to this part of their limit by estimated row size, so that no chunk leaves a small remainder.
+#: Fill batches up to this part of their size limit, by estimated row size, so that a chunk does not leave a small batch
+#: at its end.
 FILL = 0.98
-#: Bytes of a record besides key and value: lengths, deltas.
+#: Bytes of an encoded record besides its key and value: lengths and deltas.
 RECORD_OVERHEAD = 10
-#: At most this many batches from one chunk.
+#: Maximum number of batches that are made from one chunk.
 CHUNK_BATCHES_MAX = 16
 
 
 def as_table(data: Any) -> pa.Table:
-    """The argument of send_arrow as a pyarrow table. Accepts pyarrow objects and anything with the Arrow PyCapsule
-    interface (polars, pandas, DuckDB: ``__arrow_c_stream__``, ``__arrow_c_array__``). Raises InvalidArgumentError."""
+    """Convert the argument of send_arrow to a pyarrow table. Accepts pyarrow objects and all objects with the Arrow
+    PyCapsule interface (polars, pandas, DuckDB: ``__arrow_c_stream__``, ``__arrow_c_array__``). Raises
+    InvalidArgumentError."""
     if isinstance(data, pa.Table):
         table = data
     elif isinstance(data, pa.RecordBatch):
@@ -56,10 +59,10 @@ def as_table(data: Any) -> pa.Table:
 
 
 def arrow_batches(core: Any, topic: str, table: pa.Table) -> Iterator[tuple[int, bytes, int]]:
-    """(partition, batch, record count) for all rows of an ``as_table``. The topic must be known to the accumulator.
+    """(partition, batch, record count) for all rows of an ``as_table``. The accumulator must know the topic already.
 
-    Raises encode_arrow's errors (earlier rows may have been yielded), and InvalidArgumentError for a partition that
-    does not exist.
+    Raises the errors of encode_arrow (after earlier rows may have been yielded), and InvalidArgumentError for a
+    partition that does not exist.
     """
     if not table.num_rows:
         return
@@ -96,7 +99,7 @@ def arrow_batches(core: Any, topic: str, table: pa.Table) -> Iterator[tuple[int,
 
 
 def _partitions(core: Any, topic: str, chunk: pa.Table, first_row: int, count: int) -> pa.Array:
-    """The partition of each row, -1 for the sticky one."""
+    """The partition of each row; -1 stands for the sticky partition."""
     found: pa.Array | None = None
     if "key" in chunk.column_names and not core.accumulator.ignore_keys:
         keys = binary_column("key", chunk["key"]).cast(pa.large_binary()).combine_chunks()

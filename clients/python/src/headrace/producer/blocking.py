@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 
 class ArrowStream(Protocol):
-    """Rows as an Arrow stream (PyCapsule interface) of polars, pandas, DuckDB and others."""
+    """An object with rows as an Arrow stream (PyCapsule interface): of polars, pandas, DuckDB and others."""
 
     def __arrow_c_stream__(self, requested_schema: object = None, /) -> object: ...
 
 
 class ArrowArray(Protocol):
-    """Rows as one Arrow struct array."""
+    """An object with rows as one Arrow struct array (PyCapsule interface)."""
 
     def __arrow_c_array__(self, requested_schema: object = None, /) -> Any: ...
 
@@ -47,9 +47,10 @@ class Producer(Face, NativeProducer):
             future = producer.send("orders", b"...", key=b"k")
             print(future.result(timeout=10).offset)
 
-    Configuration: Kafka's dotted names in a dict, or snake_case keywords (InvalidConfigError with a "did you mean").
-    Thread-safe. It connects at the first call. A send waits up to ``max.block.ms`` while the buffer is full; ``close``,
-    or leaving the ``with``, sends the remaining records. ``send`` is compiled (``NativeProducer.send``).
+    Pass the configuration as a dict with Kafka's dotted names, or as snake_case keywords; an unknown key raises
+    InvalidConfigError with a "did you mean". Thread-safe. A producer connects at its first call. A send waits up to
+    ``max.block.ms`` while the buffer is full. ``close``, or leaving the ``with`` block, sends the remaining records.
+    The method ``send`` is compiled (``NativeProducer.send``).
     """
 
     def __init__(self, config: Mapping[str, Any] | None = None, /, **settings: Unpack[ProducerSettings]) -> None:
@@ -66,11 +67,13 @@ class Producer(Face, NativeProducer):
     def send_many(
         self, topic: str, values: Iterable[Any], *, partition: int | None = None, timestamp_ms: int | None = None
     ) -> ManyFuture:
-        """Queue many records: values, or (key, value) or (key, value, headers) tuples; one future for all.
+        """Queue many records: a list of values, of (key, value) tuples, or of (key, value, headers) tuples. Returns one
+        future for all of them.
 
-        ``values`` may be any iterable. All records are serialized and checked before the first is queued: an error
-        names the bad record, and nothing was sent. Only BufferTimeoutError or ClosedError in the middle of a list
-        larger than the free buffer leaves its beginning sent; the message says how much.
+        ``values`` may be any iterable. All records are serialized and checked before the first one is queued: an error
+        names the bad record, and means that no record was sent. Only BufferTimeoutError or ClosedError in the middle of
+        a list that is larger than the free buffer can mean that a part was sent; the error's message says how many
+        records.
         """
         core, start = self._core, 0
         arguments.topic(topic)
@@ -103,12 +106,12 @@ class Producer(Face, NativeProducer):
         return ManyFuture(topic, runs)
 
     def send_arrow(self, topic: str, table: ArrowData) -> ManyFuture:
-        """Queue the rows of an Arrow table: column ``value``, and optionally ``key``, ``headers``, ``partition`` and
-        ``timestamp``. No Python object is made per row; one future for all.
+        """Queue the rows of an Arrow table as records: column ``value``, and optionally ``key``, ``headers``,
+        ``partition`` and ``timestamp``. The call makes no Python object for a row, and returns one future for all rows.
 
         ``table`` is a pyarrow table or any object with ``__arrow_c_stream__``: a data frame of polars or pandas, a
-        relation of DuckDB. ``value`` and ``key`` are binary or text of any width. Rows are copied before the call
-        returns. Serializers and ``partitioner.class`` are not applied.
+        relation of DuckDB. The columns ``value`` and ``key`` are binary or text of any width. Rows are copied before
+        the call returns. Serializers and ``partitioner.class`` do not apply to Arrow rows.
         """
         from .arrow import arrow_batches, as_table
 
@@ -127,7 +130,8 @@ class Producer(Face, NativeProducer):
         return ManyFuture(topic, runs)
 
     def flush(self, timeout: float | None = None) -> None:
-        """Send everything now and wait for every outcome. ``timeout`` in seconds; raises DeliveryTimeoutError."""
+        """Send all queued records now, and wait until each has an outcome. ``timeout`` is in seconds; after that time
+        DeliveryTimeoutError is raised."""
         self._core.check_open()
         self._core.flush(None if timeout is None else arguments.seconds(timeout))
 
@@ -139,11 +143,11 @@ class Producer(Face, NativeProducer):
         return [part.partition for part in info.partitions]
 
     def metrics(self) -> dict[str, float]:
-        """Kafka's producer metrics by name (``record-send-rate``, ``request-latency-avg``, ...); times in ms."""
+        """Kafka's producer metrics by name (``record-send-rate``, ``request-latency-avg``, ...); times are in ms."""
         return self._core.metric_values()
 
     def close(self, timeout: float | None = None) -> None:
-        """Send the remaining records (``timeout`` in seconds, None: delivery.timeout.ms), then close."""
+        """Send the remaining records (``timeout`` in seconds, None: delivery.timeout.ms), then close the producer."""
         refuse_to_wait()
         timeout_s = self._core.sender.delivery_timeout_s + 1 if timeout is None else arguments.seconds(timeout)
         self._finalizer.detach()
@@ -157,7 +161,8 @@ class Producer(Face, NativeProducer):
 
 
 class _Slow:
-    """A send that could not be queued at once. Holds the core, so that the producer can be collected."""
+    """The slow path of ``send``, for a record that could not be queued at once. It refers to the core only, so that the
+    garbage collector can free the producer."""
 
     core: ProducerCore
 
@@ -199,7 +204,7 @@ class _Slow:
 
 
 class _Delivery:
-    """Calls ``on_delivery(metadata, error)`` for a finished future."""
+    """A done callback that calls ``on_delivery(metadata, error)``."""
 
     def __init__(self, on_delivery: OnDelivery) -> None:
         self.wrapped = on_delivery

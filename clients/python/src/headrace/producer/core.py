@@ -1,4 +1,4 @@
-"""The common core of both producers: accumulator, sender, lifecycle, and the waits of a send."""
+"""The common core of the blocking and the asyncio producer: accumulator, sender, lifecycle, and the waits of a send."""
 
 from __future__ import annotations
 
@@ -35,12 +35,13 @@ logger = logging.getLogger("headrace")
 
 OPEN, CLOSED, FORKED = 0, 1, 2
 
-#: How long unsent records are waited for at the end of the process (seconds).
+#: How long the end of the process waits until the remaining records are sent (seconds).
 EXIT_FLUSH_S = 10.0
 
 
 class ProducerCore:
-    """The core of one producer. Producer and AsyncProducer have no other state, so they may be dropped at any time."""
+    """The core of one producer. Producer and AsyncProducer have no state besides the core, so the garbage collector may
+    free them at any time."""
 
     def __init__(self, config: dict[str, Any], slow: Callable[..., Any]) -> None:
         self.config = config
@@ -70,7 +71,7 @@ class ProducerCore:
     # --- topics ----------------------------------------------------------------------------------------------------
 
     async def learn(self, topic: str, timeout_s: float) -> TopicInfo:
-        """On the I/O thread: get the topic's metadata and make queues for it."""
+        """Get the topic's metadata and make partition queues for it; runs on the I/O thread."""
         info = await self.engine.topic(topic, timeout_s)
         if self.sender.identity is not None and self.sender.identity.current is None:
             self.sender.identity.ask()  # early, because the first batch waits for it
@@ -81,7 +82,8 @@ class ProducerCore:
         return info
 
     async def recheck_partition(self, topic: str, partition: int, timeout_s: float) -> None:
-        """Refresh the metadata of an unknown partition. Raises InvalidArgumentError if it does not exist."""
+        """Refresh the metadata of the topic, because it seems to lack the partition. Raises InvalidArgumentError if the
+        partition does not exist."""
         await self.engine.metadata.refresh([topic], deadline=time.monotonic() + timeout_s)
         count = len(self.accumulator.topics[topic].queues)
         if not 0 <= partition < count:
@@ -96,7 +98,8 @@ class ProducerCore:
                 queues.max_batch_bytes = self._max_batch_bytes(info)
 
     def _max_batch_bytes(self, info: TopicInfo) -> int:
-        """The largest useful batch; compressed ones are measured before they are sent (Sender.too_large)."""
+        """The largest batch that brokers accept; compressed batches are measured before they are sent
+        (Sender.too_large)."""
         limit: int = self.config["max.request.size"]
         if info.max_message_bytes > 0 and self.config["compression.type"] == "none":
             limit = min(limit, info.max_message_bytes)
@@ -105,14 +108,14 @@ class ProducerCore:
     # --- sending many ----------------------------------------------------------------------------------------------
 
     def prepare_many(self, topic: str, values: Any, partition: int | None) -> list[Any]:
-        """Serialize and check the records of a send_many; the topic is known. Raises NoSuchPartition."""
+        """Serialize and check the records of a send_many call, whose topic must be known. Raises NoSuchPartition."""
         self.check_open()
         return self.accumulator.prepare_many(topic, values, partition)
 
     def append_prepared(
         self, topic: str, items: list[Any], start: int, partition: int | None, when: int, runs: list[list[Any]]
     ) -> int:
-        """Append prepared records from ``start`` on; returns where it stopped because the buffer was full."""
+        """Append prepared records from index ``start`` on; return the index at which the buffer was full."""
         try:
             return self.accumulator.append_many(topic, items, start, partition, when, runs)
         except NoSuchPartition as error:  # the topic was created again with fewer partitions
@@ -122,7 +125,7 @@ class ProducerCore:
             raise self.stopped(gone, sum(run[2] for run in runs), len(items)) from None
 
     def stopped(self, error: HeadraceError, sent: int, count: int) -> HeadraceError:
-        """The error of a send_many that ``error`` interrupted, with the number of records sent."""
+        """Complete the ``error`` that interrupted a send_many call with the number of records sent."""
         if sent:
             error.args = (f"{error.message}; the first {sent} of {count} records are being sent", *error.args[1:])
         return error
@@ -143,8 +146,8 @@ class ProducerCore:
     def wait_until_sendable(self, topic: str, deadline: float) -> None:
         """Block until the topic is known and the buffer has room.
 
-        Raises BufferTimeoutError or RequestTimedOutError after max.block.ms, and errors about the topic. In a callback
-        it raises BufferTimeoutError or IllegalStateError at once.
+        Raises BufferTimeoutError or RequestTimedOutError after max.block.ms, and errors about the topic. In a callback,
+        which must not block, BufferTimeoutError or IllegalStateError is raised at once.
         """
         self.check_open()
         if topic not in self.accumulator.topics:
@@ -165,7 +168,7 @@ class ProducerCore:
             time.sleep(0)  # another thread is in the middle of an append
 
     async def wait_until_sendable_async(self, topic: str, deadline: float) -> None:
-        """Like wait_until_sendable, from another event loop."""
+        """Wait like ``wait_until_sendable``, from another event loop."""
         self.check_open()
         if topic not in self.accumulator.topics:
             await self.engine.io.run_async(self.learn(topic, max(deadline - time.monotonic(), 0.01)))
@@ -191,7 +194,7 @@ class ProducerCore:
     # --- flush and close -------------------------------------------------------------------------------------------
 
     def begin_flush(self) -> list[Any]:
-        """Send everything at once; returns the batches to wait for. Pair with end_flush."""
+        """Make all queued records sendable at once; return the batches to wait for. Pair with end_flush."""
         with self._flushing:
             self.sender.flushing += 1
         batches = self.accumulator.seal_all()
@@ -204,7 +207,7 @@ class ProducerCore:
             self.sender.flushing -= 1
 
     def flush(self, timeout_s: float | None) -> None:
-        """Block until every earlier record has an outcome. Raises DeliveryTimeoutError."""
+        """Block until every record sent before has an outcome. Raises DeliveryTimeoutError."""
         refuse_to_wait()
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         batches = self.begin_flush()
@@ -216,7 +219,7 @@ class ProducerCore:
             self.end_flush()
 
     async def flush_async(self, timeout_s: float | None) -> None:
-        """Like flush, from another event loop."""
+        """Wait like ``flush``, from another event loop."""
         loop, batches = asyncio.get_running_loop(), self.begin_flush()
         try:
             async with asyncio.timeout(timeout_s):
@@ -241,7 +244,7 @@ class ProducerCore:
         )
 
     def close(self, timeout_s: float | None) -> None:
-        """Flush, then close. Records without an outcome after ``timeout_s`` fail, with a warning."""
+        """Flush, then close. Records that have no outcome after ``timeout_s`` fail, with a warning."""
         refuse_to_wait()
         if not self._begin_close():
             return
@@ -255,7 +258,7 @@ class ProducerCore:
             self.engine.io.run(self.shut_down(), 10)
 
     async def close_async(self, timeout_s: float | None) -> None:
-        """Like close, from another event loop."""
+        """Close like ``close``, from another event loop."""
         if not self._begin_close():
             return
         left: DeliveryTimeoutError | None = None
@@ -277,7 +280,7 @@ class ProducerCore:
         return self.engine.is_used
 
     def end_close(self, left: HeadraceError | None) -> None:
-        """Close; log a warning if records are dropped."""
+        """Log a warning if records without an outcome are dropped at close."""
         count = sum(batch.count for batch in self.accumulator.snapshot_unfinished())
         if count:
             text = f"a producer was closed with {counted(count, 'record')} unacknowledged; each future has its error"
@@ -289,7 +292,7 @@ class ProducerCore:
         await self.engine.close()
 
     def abandon(self) -> None:
-        """The producer was garbage-collected unclosed: send the remaining records in the background, then close."""
+        """Send the remaining records in the background, then close: the producer was garbage-collected unclosed."""
         if self.accumulator.state != OPEN:
             return
         if not self.engine.is_used:  # a concurrent first call raises the error

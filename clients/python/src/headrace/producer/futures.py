@@ -1,4 +1,4 @@
-"""The future of many records; that of one record is in ``headrace.accumulator``."""
+"""The future of many records; the future of one record is in ``headrace.accumulator``."""
 
 from __future__ import annotations
 
@@ -18,9 +18,11 @@ __all__ = ["AsyncRecordFuture", "ManyFuture", "RecordFuture"]
 
 
 class ManyFuture:
-    """The outcome of all records of one send_many or send_arrow call: done when the outcome of each record is known.
+    """The outcome of all records of one send_many or send_arrow call; the future is done when the outcome of each
+    record is known.
 
-    Blocking callers use ``result``; asyncio callers await it. It fails with the first failure in sending order.
+    Blocking callers call ``result``; asyncio callers await the future. If records fail, the future raises the first
+    failure in the order of sending.
     """
 
     def __init__(self, topic: str, runs: list[list[Any]]) -> None:
@@ -28,18 +30,19 @@ class ManyFuture:
         self._runs = runs  # [batch, first index, count]
 
     def done(self) -> bool:
-        """Whether every record's outcome is known."""
+        """Whether the outcome of every record is known."""
         return all(run[0].done for run in self._runs)
 
     def result(self, timeout: float | None = None) -> ManyMetadata:
-        """Where the records are. Waits up to ``timeout`` seconds (TimeoutError); raises the first failure."""
+        """The partitions and offsets of the records. Waits up to ``timeout`` seconds, then raises TimeoutError; raises
+        the first failure of a record."""
         error = self.exception(timeout)
         if error is not None:
             raise error
         return self._metadata()
 
     def exception(self, timeout: float | None = None) -> HeadraceError | None:
-        """The first failure, or None when all were acknowledged. Waits like result."""
+        """The first failure of a record, or None if all records were acknowledged. Waits like result."""
         deadline = None if timeout is None else time.monotonic() + timeout
         for batch, _, _ in self._runs:
             left = None if deadline is None else max(deadline - time.monotonic(), 0)
@@ -48,8 +51,8 @@ class ManyFuture:
         return next((batch.error for batch, _, _ in self._runs if batch.error is not None), None)
 
     def add_done_callback(self, callback: Callable[[ManyFuture], object]) -> None:
-        """Call ``callback(self)`` once every outcome is known, on the I/O thread, or at once if they are. Its
-        exceptions are logged."""
+        """Call ``callback(self)`` on the I/O thread once every outcome is known, or at once if all are known now.
+        Exceptions of the callback are logged."""
         check_callback("callback", callback)
         batches = {id(run[0]): run[0] for run in self._runs}
         left = len(batches) + 1

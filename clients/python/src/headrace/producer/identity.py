@@ -1,4 +1,5 @@
-"""A producer's id and epoch: requested from any broker before its first batch and after each gap (KIP-360)."""
+"""A producer's id and epoch. They are requested from any broker: before the first batch, and again after a gap in the
+sequence numbers (KIP-360)."""
 
 from __future__ import annotations
 
@@ -22,8 +23,8 @@ from .sequences import Identity
 
 
 class ProducerIdentity:
-    """Runs on the I/O thread. Calls ``renewed()`` with each new identity, ``refused(error)`` when no broker grants one;
-    the next ``ask`` tries again."""
+    """The identity of an idempotent producer; its methods run on the I/O thread. Calls ``renewed()`` with each new
+    identity, and ``refused(error)`` when no broker grants an identity; the next ``ask`` tries again."""
 
     def __init__(
         self, engine: Engine, renewed: Callable[[], object], refused: Callable[[HeadraceError], object]
@@ -36,7 +37,7 @@ class ProducerIdentity:
         self._task: asyncio.Task[None] | None = None
 
     def ask(self) -> None:
-        """Request a new identity, with the next epoch of the current id; one request at a time."""
+        """Request a new identity, which has the next epoch of the current producer id; one request runs at a time."""
         if self._task is None:
             self._task = self._engine.io.spawn(self._ask(), "headrace-producer-id")
 
@@ -79,7 +80,7 @@ class ProducerIdentity:
                 attempt += 1
 
     async def _ask_brokers(self, request: Any) -> Any:
-        """The first broker's answer; if none answers, raises the last one's error."""
+        """Ask brokers in random order until one answers; if none answers, raise the last error."""
         engine = self._engine
         brokers = list(engine.metadata.snapshot.brokers.values())
         random.shuffle(brokers)

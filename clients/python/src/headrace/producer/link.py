@@ -1,4 +1,4 @@
-"""The produce stream to one broker: builds and times requests, and matches responses."""
+"""The produce stream to one broker: builds requests, decides when to send them, and matches responses."""
 
 from __future__ import annotations
 
@@ -22,17 +22,18 @@ from .sequences import DUPLICATE
 
 logger = logging.getLogger("headrace")
 
-#: How long a partial batch waits for the previous response (linger.ms=0 on a busy link); Kafka 4's linger.
+#: How long a partial batch waits for the previous response with linger.ms=0 on a busy link; as long as Kafka 4's
+#: default linger.
 GATHER_S = 0.005
 
-#: How long a broker that has lost a partition may take to refuse the requests in flight (seconds).
+#: How long a broker that has lost the leadership of a partition may take to refuse the requests in flight (seconds).
 MOVED_S = 1.0
 
-#: How long closing waits for the broker to read requests with acks=0 (seconds).
+#: How long close waits until the broker has read requests with acks=0 (seconds).
 DRAIN_S = 2.0
 
-#: After these errors a batch may be in the log: a broker also returns them for batches that it appended and could not
-#: commit (for example when a leader resigns).
+#: After these errors a batch may still be in the log: brokers also return them for batches that were appended but could
+#: not be committed (for example when a leader resigns).
 _UNKNOWN_OUTCOMES = frozenset(
     (
         "REQUEST_TIMED_OUT",
@@ -51,7 +52,7 @@ Stream = Duplex[produce_pb2.ProduceRequest, produce_pb2.ProduceResponse]
 
 
 class LinkOwner(Protocol):
-    """The part of the Sender that a link uses: it routes queues to links and handles failures."""
+    """The methods of the Sender that a link uses: the Sender assigns queues to links and handles failures."""
 
     engine: Engine
     accumulator: Accumulator
@@ -117,12 +118,12 @@ class BrokerLink:
         self._event.set()
 
     def has_news(self) -> None:
-        """The broker has become a leader: earlier failures are outdated, so end the pause."""
+        """End the wait before the next stream: the broker has become a leader, so its earlier failures are outdated."""
         self._failures = 0
         self._news.set()
 
     def retire(self) -> None:
-        """The broker has a new address: drop the stream; waiting queues are routed again."""
+        """Drop the stream because the broker has a new address; the sender assigns waiting queues to the new link."""
         self.sender.orphan(self.pending)
         self.pending.clear()
         self._end()
@@ -156,8 +157,9 @@ class BrokerLink:
             self._stream.cancel(RequestTimedOutError(f"{self.address}: no answer for {limit_s:g} s"))
 
     def moved(self, now: float) -> None:
-        """Stop waiting for responses about partitions that another broker has led for a while: a live broker would have
-        refused them by now. Sequence numbers make a retry there safe; late responses are ignored."""
+        """Stop waiting for responses about a partition that another broker has led for MOVED_S: a live broker would
+        have refused the batches by now. Sequence numbers make a retry at the new leader safe; late responses of the old
+        leader are ignored."""
         for request in self.in_flight.values():
             for index, batch in enumerate(request.batches if request.was_sent else ()):
                 if batch is None or batch.queue.sender.sequences is None:
@@ -201,7 +203,7 @@ class BrokerLink:
             await self._event.wait()
 
     async def _session(self) -> None:
-        """Run one stream until it breaks (HeadraceError)."""
+        """Run one produce stream until it breaks; raises HeadraceError."""
         stream = self._stream = self.sender.engine.connections.produce_stream(self.address)
         try:
             await stream.run(self._read(stream), self._write(stream))
@@ -223,8 +225,8 @@ class BrokerLink:
                 if self.sender.acks == produce_pb2.ACKS_NONE:
                     self._answered_by_nobody(request)
             elif self._is_draining:
-                # With acks=0 only the stream's end shows that the broker has read everything; cancelling drops the
-                # rest.
+                # With acks=0 only the end of the stream shows that the broker has read all requests; cancelling the
+                # stream would drop the unread ones.
                 await stream.done_writing()
                 await asyncio.Event().wait()
             else:
@@ -233,7 +235,7 @@ class BrokerLink:
     # --- requests --------------------------------------------------------------------------------------------------
 
     async def _collect(self) -> Request | None:
-        """The next request, or None; then ``_event`` is set when there may be one."""
+        """The next request, or None if no batch may be sent now; ``_event`` is set when that may have changed."""
         self._event.clear()
         sender, now = self.sender, time.monotonic()
         if len(self.in_flight) >= sender.max_in_flight:
@@ -292,7 +294,8 @@ class BrokerLink:
         return request
 
     def _refused_here(self, batch: SendBatch) -> bool:
-        """Fail a batch that is too large after compression: brokers refuse it unread and close the stream."""
+        """Fail a batch that is too large after compression: a broker would refuse the batch unread and close the
+        stream."""
         error = self.sender.too_large(batch)
         if error is not None:
             self.sender.settle(batch, error, unknown=False)
@@ -300,7 +303,7 @@ class BrokerLink:
         return error is not None
 
     def _may_send_partial(self, queue: PartitionQueue, now: float) -> float:
-        """When the queue's open batch may be sent, in time.monotonic(); a past time means now."""
+        """The time (time.monotonic()) from which the queue's open batch may be sent; a past time means now."""
         sender = self.sender
         if sender.flushing or queue.open is None:
             return 0.0
@@ -344,7 +347,7 @@ class BrokerLink:
         return message
 
     def _wake_at(self, when: float) -> None:
-        """Set the event at ``when``; one timer at a time."""
+        """Set ``_event`` at the time ``when``; there is one timer at a time."""
         if when == float("inf") or (self._timer is not None and self._timer_at <= when and not self._timer.cancelled()):
             return
         if self._timer is not None:
@@ -396,7 +399,7 @@ class BrokerLink:
             self.sender.release(batch.queue)
 
     def _lost(self, error: HeadraceError) -> None:
-        """The stream broke: the outcome of requests in flight is unknown."""
+        """Handle a broken stream: the outcome of requests in flight is unknown."""
         requests, self.in_flight = self.in_flight, {}
         if not requests:
             self.sender.engine.metadata.invalidate()
@@ -408,7 +411,7 @@ class BrokerLink:
 
 
 def first_batch(queue: PartitionQueue) -> SendBatch | None:
-    """The batch that ``take`` would return."""
+    """The batch that ``Accumulator.take`` would return next."""
     try:
         return queue.sealed[0]
     except IndexError:
@@ -421,7 +424,7 @@ def first_size(queue: PartitionQueue) -> int:
 
 
 def build(batch: SendBatch, compression: Compression, level: int | None) -> None:
-    """Encode a sealed batch (on a worker thread when compressing)."""
+    """Encode a sealed batch; compression runs on a worker thread."""
     builder = batch.builder
     if builder is not None and batch.data is None:
         data = builder.build(compression=compression, level=level)

@@ -1,24 +1,28 @@
-"""The sender: takes batches off the partition queues and gives each an outcome. Runs on the I/O thread.
+"""The sender: takes batches from the partition queues, sends them, and gives each an outcome. The sender runs on the
+I/O thread.
 
-One ``BrokerLink`` per broker has one produce stream with up to ``max.in.flight.requests.per.connection`` requests in
-flight. A request holds at most one batch of each partition, in queue order.
+There is one ``BrokerLink`` per broker. It has one produce stream, with up to ``max.in.flight.requests.per.connection``
+requests in flight. A request holds at most one batch of each partition; the batches of a partition are sent in queue
+order.
 
-With linger.ms=0, a partial batch is sent at once when nothing is in flight to its broker; otherwise at the next
-response, or after 5 ms. So an idle link has the lowest latency, and a busy one batches by itself: many small requests
-would overload it (a message costs as much as a million bytes). Full batches never wait.
+With linger.ms=0, a partial batch is sent at once when no request is in flight to its broker; otherwise it waits for the
+next response, at most 5 ms. So an idle link has the lowest latency, and a busy link forms larger batches: many small
+requests would overload it (a message costs as much as a million bytes). A full batch is sent without this wait.
 
-**Order.** A broker handles a stream in order, so a partition's batches arrive in order. When one fails with a retriable
-error, its partition is held until all its batches in flight have a response; then all failed ones are retried, oldest
-first. An idempotent producer numbers its batches (``sequences.py``), and the broker refuses batches behind a failed
-one. Without numbers, a later batch may succeed before the retry, unless max.in.flight.requests.per.connection=1.
+**Order.** A broker handles the requests of a stream in order, so the batches of a partition arrive in order. When a
+batch fails with a retriable error, its partition sends nothing until all its batches in flight have a response. Then
+all failed batches are retried, oldest first. An idempotent producer gives its batches sequence numbers
+(``sequences.py``), so the broker refuses the batches behind a failed one. Without sequence numbers, a later batch may
+be written before the retry of an earlier one, unless max.in.flight.requests.per.connection=1.
 
-**Outcome unknown.** When a stream breaks or a request times out, its batches may have been written. They are retried
-within delivery.timeout.ms under the same numbers, by which the broker detects duplicates (without idempotence they may
-be duplicated). When retries end, the error is UnknownOutcomeError.
+**Outcome unknown.** When a stream breaks or a request times out, the batches of the unanswered requests may have been
+written. They are retried within delivery.timeout.ms with the same sequence numbers, by which the broker detects
+duplicates; without idempotence such batches may be written twice. When these retries end without an acknowledgement,
+the error is UnknownOutcomeError.
 
-**Leader changes.** A refusal that names the new leader is followed at once (KIP-951), and so is news of the metadata
-watch; batches that wait for a retry then go without waiting. Without news a link or a partition is retried once per
-retry.backoff.ms, which grows.
+**Leader changes.** The sender uses a new leader at once, when a broker's refusal names it (KIP-951) or the metadata
+watch reports it; batches that wait for a retry are then sent without a further wait. Otherwise a link or a partition is
+retried once per retry.backoff.ms, a time that grows with each failure.
 """
 
 from __future__ import annotations
@@ -77,7 +81,7 @@ _STALE_METADATA = frozenset(
 
 
 class QueueNotes:
-    """The sender's state of one partition queue. ``sequences``: None without idempotence."""
+    """The sender's state of one partition queue. ``sequences`` is None without idempotence."""
 
     __slots__ = ("failed", "in_flight", "last_error", "leader_epoch", "link", "moved_at", "retry_at", "sequences")
 
@@ -93,7 +97,7 @@ class QueueNotes:
 
 
 class Sender:
-    """Routes queues to links, and handles failures."""
+    """Assigns partition queues to broker links, and handles failures."""
 
     def __init__(self, engine: Engine, config: dict[str, Any], metrics: Metrics) -> None:
         self.engine = engine
@@ -125,7 +129,7 @@ class Sender:
     # --- queues and routing ----------------------------------------------------------------------------------------
 
     def wake(self) -> None:
-        """On the I/O thread: process the announced queues."""
+        """Process the queues that have new batches; runs on the I/O thread."""
         if self._closed:
             return
         links = set()
@@ -145,7 +149,7 @@ class Sender:
             link.nudge()
 
     def _route(self, queue: PartitionQueue) -> BrokerLink | None:
-        """Put the queue on its leader's list; None (and an orphan) while no leader is known."""
+        """Add the queue to the link of its leader; without a known leader, remember it and return None."""
         snapshot = self.engine.metadata.snapshot
         info = snapshot.topics.get(queue.topic.name)
         leader = info.partitions[queue.partition].leader if info and queue.partition < len(info.partitions) else -1
@@ -192,12 +196,12 @@ class Sender:
         self.adopt_orphans()
 
     def leader_of(self, queue: PartitionQueue) -> int:
-        """The leader according to the metadata; -1: none."""
+        """The id of the partition's leader according to the metadata; -1 without a leader."""
         info = self.engine.metadata.snapshot.topics.get(queue.topic.name)
         return info.partitions[queue.partition].leader if info and queue.partition < len(info.partitions) else -1
 
     def _has_news(self, queue: PartitionQueue, link: BrokerLink) -> bool:
-        """Whether another broker leads, or the same one in a new epoch."""
+        """Whether the partition has another leader, or the same leader in a new epoch."""
         info = self.engine.metadata.snapshot.topics.get(queue.topic.name)
         if info is None or queue.partition >= len(info.partitions):
             return True
@@ -206,11 +210,11 @@ class Sender:
         return bool(part.leader != link.broker_id or part.leader_epoch > known)
 
     def orphan(self, queues: Iterable[PartitionQueue]) -> None:
-        """These have lost their link; they are routed again with the next metadata."""
+        """Remember queues that have lost their link; new metadata assign them to links again."""
         self._orphans.update(dict.fromkeys(queues))
 
     def adopt_orphans(self) -> None:
-        """Route queues that had no leader or waited for their old one."""
+        """Assign queues to links that had no leader, or waited for their old leader."""
         if self._closed:
             return
         orphans, self._orphans = self._orphans, {}
@@ -220,7 +224,8 @@ class Sender:
                 link.nudge()
 
     async def compressed(self, batch: SendBatch) -> None:
-        """Compress the batch on a worker thread, once, even if the link that asked first is gone."""
+        """Compress the batch on a worker thread; the work is done once, even if the link that requested it no longer
+        exists."""
         work = self._compressing.get(batch)
         if work is None:
             loop = asyncio.get_running_loop()
@@ -236,7 +241,8 @@ class Sender:
     # --- producer id and numbers -----------------------------------------------------------------------------------
 
     def may_go(self, queue: PartitionQueue, batch: SendBatch, now: float) -> bool:
-        """Whether the queue's next batch may be sent now. If not, its link is notified when to ask again."""
+        """Whether the next batch of the queue may be sent now. If not, the queue's link is notified when it should
+        check again."""
         notes: QueueNotes = queue.sender
         sequences = notes.sequences
         if sequences is None or batch.done:
@@ -266,7 +272,7 @@ class Sender:
         self.nudge_all()
 
     def _identity_refused(self, error: HeadraceError) -> None:
-        """No producer id was granted: the waiting batches fail with the reason."""
+        """Fail the waiting batches, because no broker granted a producer id."""
         waiting, self._nameless = self._nameless, {}
         for batch in self.accumulator.snapshot_unfinished():
             if batch.queue in waiting and not batch.in_flight:
@@ -274,7 +280,7 @@ class Sender:
         self.nudge_all()
 
     def too_large(self, batch: SendBatch) -> RecordTooLargeError | None:
-        """The error for a batch larger than its topic allows; None if it fits."""
+        """The error for a batch larger than its topic allows; None if the size is allowed."""
         topic, size = batch.queue.topic.name, len(batch.data or b"")
         info = self.engine.metadata.snapshot.topics.get(topic)
         if info is None or not 0 < info.max_message_bytes < size:
@@ -297,7 +303,7 @@ class Sender:
         self.metrics["record-send"].record(count, count)
 
     def fail(self, batch: SendBatch, error: HeadraceError) -> None:
-        """Give the batch the outcome ``error``; later responses have no effect."""
+        """Set ``error`` as the outcome of the batch; later responses have no effect."""
         self.metrics["record-error"].record(batch.count, batch.count)
         notes: QueueNotes | None = batch.queue.sender
         if notes is not None and notes.sequences is not None:
@@ -305,7 +311,7 @@ class Sender:
         finish(batch, -1, -1, error)
 
     def settle(self, batch: SendBatch, error: HeadraceError, *, unknown: bool) -> None:
-        """Retry a failed batch or give it this error. ``unknown``: it may have been written."""
+        """Retry a failed batch, or set ``error`` as its outcome. ``unknown``: it may have been written."""
         queue = batch.queue
         notes: QueueNotes = queue.sender
         batch.in_flight = False
@@ -331,7 +337,8 @@ class Sender:
             self.fail(batch, type(error)(f"{queue.topic.name}-{queue.partition}: {_reason(queue, error)}"))
 
     def release(self, queue: PartitionQueue) -> None:
-        """One batch of the queue has its response. Once all have, failed ones are requeued, oldest first."""
+        """Note that a batch of the queue has its response. When no batch is in flight any more, failed batches are put
+        back into the queue, oldest first."""
         notes: QueueNotes = queue.sender
         notes.in_flight -= 1
         if notes.in_flight:
@@ -367,7 +374,7 @@ class Sender:
         )
 
     async def _sweep(self) -> None:
-        """Fail batches older than delivery.timeout.ms wherever they are; also recover a lost wake-up."""
+        """Fail all batches that are older than delivery.timeout.ms, in any state; also repeat a lost wake-up."""
         pause = min(max(self.delivery_timeout_s / 10, 0.02), 0.5)
         while True:
             await asyncio.sleep(pause)
@@ -415,7 +422,7 @@ class Sender:
         return f"{queue.topic.name}-{queue.partition} has no leader; broker {last[0]} led it last (epoch {last[1]})"
 
     async def close(self) -> None:
-        """Fail the remaining batches and end the streams; later wake-ups open none."""
+        """Fail the remaining batches and end the streams; later wake-ups open no new streams."""
         self._closed = True
         if self._sweeper is not None:
             self._sweeper.cancel()
@@ -433,7 +440,8 @@ class Sender:
 
 
 def finish(batch: SendBatch, base_offset: int, log_append_time_ms: int, error: HeadraceError | None) -> None:
-    """Set the outcome of a batch and notify its waiters, each in its own way."""
+    """Set the outcome of a batch and notify its waiters: a callback is called, an asyncio future is completed on its
+    event loop."""
     loops: dict[asyncio.AbstractEventLoop, list[AsyncRecordFuture]] = {}
     for waiter in batch.finish(base_offset, log_append_time_ms, error):
         if isinstance(waiter, tuple):
@@ -449,7 +457,7 @@ def finish(batch: SendBatch, base_offset: int, log_append_time_ms: int, error: H
 
 
 def _reason(queue: PartitionQueue, error: HeadraceError) -> str:
-    """The error's text without the partition's name, which our message already begins with."""
+    """The text of an error without the name of the partition, with which our own message already begins."""
     return error.message.removeprefix(f"{queue.topic.name}-{queue.partition}: ")
 
 

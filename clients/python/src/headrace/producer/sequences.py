@@ -1,8 +1,8 @@
 """The sequence numbers of an idempotent producer in one partition (KIP-98, KIP-360). Pure.
 
-A batch gets its number (producer id, epoch, base sequence) at its first attempt and keeps it for all attempts, so that
-the broker recognizes duplicates. A broker accepts only the next number: when a batch fails, those in flight behind it
-are refused with OUT_OF_ORDER, and all are retried, oldest first.
+A batch gets its number (producer id, epoch, base sequence) at its first attempt. All further attempts use the same
+number, so that the broker recognizes duplicates. A broker accepts only the next number: when a batch fails, the batches
+in flight behind it are refused with OUT_OF_ORDER_SEQUENCE_NUMBER. Then all of them are retried, oldest first.
 
     state      batches in flight       left by
     probing    one                     an acknowledgement (flowing)
@@ -10,17 +10,19 @@ are refused with OUT_OF_ORDER, and all are retried, oldest first.
     broken     only numbered ones      all numbers being settled: none was lost (probing), or some may be (renewing)
     renewing   none                    a new epoch, in which numbers begin at 0 (probing)
 
-Probing sends one batch at first, because a broker accepts any number from a producer that it does not know (the records
-may have been deleted long ago). If the first batch were refused for a moment with a second one in flight, the broker
-would take the second for the first. After an acknowledgement the broker knows the producer. It remembers a producer's
-last five batches, so at most five are without an outcome.
+In the state "probing" one batch is in flight, because a broker accepts any number from a producer that it does not know
+(its records may have been deleted long ago). With two batches in flight, a broker that refused the first one for a
+moment would accept the second one as the producer's first batch. After an acknowledgement the broker knows the
+producer, so more batches may be in flight. A broker remembers the last five batches of a producer, so at most five
+batches may be without an outcome.
 
-**Invariant.** A batch that may have been written keeps its number or expires: under another number it could be in the
-log twice (KAFKA-18579). Only a batch whose every attempt was refused gets a new number.
+**Invariant.** A batch that may have been written keeps its number until it has an outcome: with another number it could
+be in the log twice (KAFKA-18579). A batch gets a new number only if every attempt was refused.
 
-**Gaps.** A batch is *given up* when its time is over or its refusal is final. Its number may be missing in the log, so
-no new batch is numbered until those behind it are settled. If the last number was acknowledged, no number is missing.
-Otherwise numbers restart under the next epoch, which also fences requests of the old epoch that are still in flight.
+**Gaps.** A batch is *given up* when its time is over or when an error is not retriable. The number of such a batch may
+be missing in the log, so no new batch is numbered until all batches behind it have an outcome. If the batch with the
+last number was acknowledged, no number is missing. Otherwise numbers restart at 0 in the next epoch, which also fences
+requests of the old epoch that are still in flight.
 """
 
 from __future__ import annotations
@@ -31,10 +33,11 @@ from typing import Generic, NamedTuple, TypeVar
 
 B = TypeVar("B", bound=Hashable)
 
-#: Batches of one partition without an outcome: a broker remembers this many per producer.
+#: Limit of batches without an outcome in one partition: a broker remembers this many batches per producer.
 WINDOW = 5
 
-#: A broker may forget a producer after this silence (seconds; producer.id.expiration.ms is a day by default).
+#: A broker may forget a producer that has been silent for this long (seconds; producer.id.expiration.ms is a day by
+#: default).
 SILENCE_S = 600.0
 
 _SEQUENCES = 2**31
@@ -42,7 +45,7 @@ _SEQUENCES = 2**31
 _UNKNOWN_TO_BROKER = frozenset(("OUT_OF_ORDER_SEQUENCE_NUMBER", "UNKNOWN_PRODUCER_ID"))
 _FENCED = "INVALID_PRODUCER_EPOCH"
 
-#: With this answer the batch is certainly in the log.
+#: This error means that the batch is certainly in the log.
 DUPLICATE = "DUPLICATE_SEQUENCE_NUMBER"
 
 
@@ -52,7 +55,7 @@ class Identity(NamedTuple):
 
 
 class Stamp(NamedTuple):
-    """Header fields of a batch; the sequence is that of its first record, below 2^31."""
+    """Header fields of a batch; ``base_sequence`` is the sequence number of its first record, below 2^31."""
 
     producer_id: int
     producer_epoch: int
@@ -81,7 +84,7 @@ class _Number:
 
 
 class PartitionSequences(Generic[B]):
-    """The state of one partition. ``B`` is the type of a batch. Times are seconds of a monotonic clock."""
+    """The sequence numbers of one partition. ``B`` is the type of a batch. Times are seconds of a monotonic clock."""
 
     def __init__(self) -> None:
         self.identity: Identity | None = None
@@ -96,7 +99,8 @@ class PartitionSequences(Generic[B]):
     # --- sending ---------------------------------------------------------------------------------------------------
 
     def may_send(self, batch: B, in_flight: int, now: float) -> bool:
-        """Whether the partition's next batch may be sent beside ``in_flight`` others of the partition."""
+        """Whether the partition's next batch may be sent while ``in_flight`` other batches of the partition are in
+        flight."""
         if in_flight and (in_flight >= WINDOW or now > self._flowing_until):
             return False
         if batch in self._numbers:
@@ -104,7 +108,8 @@ class PartitionSequences(Generic[B]):
         return self.identity is not None and not self._is_broken and self._is_remembered()
 
     def number(self, batch: B, count: int) -> Stamp:
-        """The number of a batch of ``count`` records about to be sent; the same at each attempt."""
+        """Assign a number to a batch of ``count`` records that is about to be sent, the same number for each
+        attempt."""
         found = self._numbers.get(batch)
         if found is None:
             assert self.identity is not None, "nothing is numbered without a producer id"
@@ -116,7 +121,7 @@ class PartitionSequences(Generic[B]):
         return Stamp(*found.identity, found.sequence % _SEQUENCES)
 
     def _is_remembered(self) -> bool:
-        """Whether the oldest batch without an outcome is still among the last five when one more is numbered."""
+        """Whether the broker still remembers the oldest batch without an outcome after one more batch is numbered."""
         oldest = next(iter(self._numbers.values()), None)
         return oldest is None or self._places - oldest.place < WINDOW
 
@@ -129,9 +134,10 @@ class PartitionSequences(Generic[B]):
             self._flowing_until = now + SILENCE_S
 
     def failed(self, batch: B, code: str, *, retriable: bool, unknown: bool) -> Verdict:
-        """An attempt failed with the error ``code``. ``unknown``: the batch may have been written nevertheless.
+        """Handle an attempt that failed with the error ``code``. ``unknown``: whether the batch may have been written
+        in spite of the error.
 
-        After RETRY the caller may still give up the batch (``give_up``). After FAIL and UNKNOWN it is given up.
+        After RETRY the caller may still give up the batch (``give_up``). After FAIL and UNKNOWN the batch is given up.
         """
         self._flowing_until = float("-inf")
         number = self._numbers.get(batch)
@@ -160,8 +166,8 @@ class PartitionSequences(Generic[B]):
         return Verdict.UNKNOWN if number.maybe_written else Verdict.FAIL
 
     def give_up(self, batch: B, *, in_flight: bool) -> bool:
-        """The batch's time is over: it gets its outcome now. ``in_flight``: an attempt has no response yet. Returns
-        whether the batch may have been written."""
+        """Give up a batch whose time is over: it gets its outcome now. ``in_flight``: whether an attempt has no
+        response yet. Returns whether the batch may have been written."""
         number = self._numbers.get(batch)
         if number is None:
             return False
@@ -181,8 +187,9 @@ class PartitionSequences(Generic[B]):
     # --- gaps ------------------------------------------------------------------------------------------------------
 
     def regroup(self) -> list[B]:
-        """Nothing is in flight: drop settled batches. Returns those that may not be retried, because they may have been
-        written and could only get a new number; they are given up (UNKNOWN)."""
+        """Drop the numbers of given-up batches; call this method when no batch is in flight. Returns the batches that
+        must not be retried: they may have been written, and a retry would need a new number. These batches are given up
+        (UNKNOWN)."""
         if not self._is_broken:
             return []
         hopeless: list[B] = []
@@ -197,11 +204,11 @@ class PartitionSequences(Generic[B]):
 
     @property
     def needs_identity(self) -> bool:
-        """Whether it needs a (new) producer id or epoch to continue. Ask after ``regroup``."""
+        """Whether a new producer id or epoch is needed to continue. Ask after ``regroup``."""
         return self.identity is None or (self._is_broken and not self._numbers)
 
     def renew(self, identity: Identity) -> None:
-        """Number from 0 under the new ``identity``."""
+        """Restart the numbers from 0 with the new ``identity``."""
         assert identity != self.identity, "the old numbers are used up"
         assert not self._numbers, "what has a number keeps it"
         self.identity = identity

@@ -1,13 +1,15 @@
 """The measurements behind ``headrace bench``: produce, consume, latency.
 
-* Values are random bytes, made before the clock starts; memory is touched before it starts too (the first touch of a
-  page by a virtual machine is ten times slower than any later one).
-* The clock stops when the last outcome is known, not when the last record is queued.
-* ``verified`` is checked. Produce: every record was acknowledged, and the end offsets moved by as many. Consume: CRCs
-  are valid (check.crcs), and every offset from the earliest on was seen once. Latency: every record came back intact.
+* The workloads make random values before the clock starts. They also touch their memory before: a virtual machine
+  needs ten times longer for the first touch of a page than for later ones.
+* The clock stops when the outcome of the last record is known, not when that record is queued.
+* ``verified`` is the result of a check. A produce run is verified if every record was acknowledged and the end offsets
+  grew by the same number. A consume run is verified if all CRCs are valid (check.crcs) and every offset from the
+  earliest on was read once. A latency run is verified if every record came back unchanged.
 
-``latency_ms`` is, for produce, from send to acknowledgement (samples with object and async, whole calls with many and
-arrow); for consume, the time of a call for more records; for latency, from send to receipt.
+The meaning of ``latency_ms`` depends on the workload. produce: time from send to acknowledgement (samples with object
+and async, whole calls with many and arrow). consume: time of a call for more records. latency: time from send to
+receipt.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Common parts of the workloads: options, results, memory, topics, values."""
+"""The common parts of the benchmark workloads: options, results, memory, topics, values."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ STALL_S = 30.0  # give up after this long without progress
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchResult:
-    """A result. ``value_bytes``: of all records together; ``latencies_ms``: unsorted, at least one."""
+    """A result. ``value_bytes``: bytes of all values together; ``latencies_ms``: unsorted, at least one."""
 
     workload: str
     api: Api
@@ -36,7 +36,7 @@ class BenchResult:
     verified: bool
 
     def document(self) -> dict[str, Any]:
-        """The JSON document of ``headrace bench -o json``."""
+        """The result as the JSON document of ``headrace bench -o json``."""
         ordered = sorted(self.latencies_ms)
         seconds = max(self.seconds, 1e-9)
         return {
@@ -57,7 +57,8 @@ class BenchResult:
 
 
 def percentile(ordered: Sequence[float], share: float) -> float:
-    """The smallest value that at least ``share`` of the sorted values do not exceed (nearest rank); 0 without any."""
+    """The smallest value in ``ordered`` that at least ``share`` of the values do not exceed (nearest rank); 0 for an
+    empty list."""
     if not ordered:
         return 0.0
     rank = -(-len(ordered) * share // 1)  # ceiling
@@ -66,9 +67,9 @@ def percentile(ordered: Sequence[float], share: float) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchOptions:
-    """Options of a workload. ``config``: dotted keys for every client, with bootstrap.servers. ``records``: how many;
-    None makes ``consume`` read all records of the topic. ``rate``: records per second; None: as fast as possible
-    (latency: one in flight)."""
+    """Options of a workload. ``config``: configuration keys for every client, with bootstrap.servers. ``records``:
+    number of records; with None, ``consume`` reads all records of the topic. ``rate``: records per second; None means
+    as fast as possible, and for ``latency`` one record in flight."""
 
     topic: str
     config: dict[str, Any]
@@ -92,7 +93,8 @@ class BenchOptions:
 
 
 def warm_memory() -> None:
-    """Have the kernel map memory, and glibc keep it, before the clock starts. For our own processes only."""
+    """Touch memory before the clock starts, so that the kernel has mapped it and glibc keeps it. Call this only in a
+    process of a benchmark, because it changes the allocator."""
     from headrace import tune_memory
 
     tune_memory()
@@ -101,7 +103,7 @@ def warm_memory() -> None:
 
 
 async def call(method: Callable[..., Any], *arguments: Any) -> None:
-    """Call a method of an async client, awaiting its result if it is awaitable."""
+    """Call a method of an asyncio client, and await the result if it is awaitable."""
     outcome = method(*arguments)
     if inspect.isawaitable(outcome):
         await outcome
@@ -135,8 +137,8 @@ def end_offsets_of(options: BenchOptions) -> dict[TopicPartition, int]:
 
 
 def moved_by(options: BenchOptions, before: dict[TopicPartition, int], wanted: int) -> bool:
-    """Whether the end offsets moved by exactly ``wanted`` (more: duplicates or another writer). acks=0 takes a
-    moment."""
+    """Whether the end offsets have grown by exactly ``wanted``; a larger growth means duplicates or another writer.
+    With acks=0 the last records take a moment."""
     deadline = time.monotonic() + STALL_S
     while True:
         after = end_offsets_of(options)
@@ -149,7 +151,7 @@ def moved_by(options: BenchOptions, before: dict[TopicPartition, int], wanted: i
 
 
 class Values:
-    """Random values of one size: a pool of distinct values, used in turn."""
+    """Random values of one size: a pool of distinct values, which are used in turn."""
 
     def __init__(self, size: int, count: int) -> None:
         self.size = size
@@ -158,7 +160,7 @@ class Values:
         self.pool = [self.blob[at : at + size] for at in range(0, len(self.blob), size)]
 
     def portions(self, total: int, portion: int) -> list[list[bytes]]:
-        """``total`` values in lists of at most ``portion``, made before the clock starts."""
+        """``total`` values in lists of at most ``portion`` values; call this before the clock starts."""
         length = min(portion, total)
         if total <= self.distinct:
             return [self.pool[at : min(at + length, total)] for at in range(0, total, length)]
@@ -170,7 +172,7 @@ class Values:
         return [*found, whole[0][:rest]] if rest else found
 
     def table(self, rows: int) -> Any:
-        """A pyarrow table of ``rows`` values (at most ``distinct``) in the pool's memory."""
+        """A pyarrow table of ``rows`` values (at most ``distinct``), which uses the memory of the pool."""
         try:
             import numpy
             import pyarrow
@@ -186,14 +188,14 @@ class Values:
 
 
 class Pace:
-    """Limits a sender to ``rate`` records per second on a fixed schedule: it catches up after a late start."""
+    """Limits a sender to ``rate`` records per second on a fixed schedule: after a delay, the sender catches up."""
 
     def __init__(self, rate: float | None) -> None:
         self._rate = rate
         self._begun = time.perf_counter()
 
     def delay(self, sent: int) -> float:
-        """Seconds until record ``sent`` is due."""
+        """The number of seconds until the record with number ``sent`` is due."""
         if self._rate is None:
             return 0.0
         return max(0.0, self._begun + sent / self._rate - time.perf_counter())
@@ -204,11 +206,11 @@ class Pace:
 
 
 def portion_of(options: BenchOptions, wanted: int) -> int:
-    """Records per call: with a rate at most as many as are due in 5 ms."""
+    """Number of records per call: with a rate, at most as many as are due in 5 ms."""
     return wanted if options.rate is None else max(1, min(wanted, int(options.rate * 0.005)))
 
 
 def timed(latencies: list[float]) -> Callable[[Any], None]:
-    """A callback for a future: records the time since this call."""
+    """A done callback for a future: it appends the time since the call of this function to ``latencies``."""
     begun = time.perf_counter()
     return lambda _future: latencies.append((time.perf_counter() - begun) * 1e3)

@@ -1,4 +1,4 @@
-"""Consume, and account for every offset."""
+"""The consume workload: read a topic and check that every offset comes once."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from headrace_core.types import TopicPartition
 
 from .common import SAMPLES, STALL_S, BenchOptions, BenchResult, call, partitions_of, warm_memory
 
-#: Async iteration checks records in groups of this size.
+#: An async iteration checks records in groups of this size.
 _PORTION_RECORDS = 2_000
 
 
 class _Ledger:
-    """The offsets seen of each partition: each once, in order, from the earliest on.
+    """Checks the offsets of each partition: each offset must come once, in order, from the earliest on.
 
-    Every offset is checked, for ``verified``. The time of the check counts as reading time. So the check compares whole
-    runs of consecutive records of one partition, which is faster than one record at a time. With ``ends``, each
-    partition is read exactly to its end: later records are checked, but not counted.
+    Every offset is checked, for the field ``verified`` of the result. The time of the check counts as reading time. So
+    the check compares whole runs of consecutive records of one partition, which is faster than a check per record. With
+    ``ends``, each partition is read up to its end: records beyond the end are checked, but not counted.
     """
 
     def __init__(self, starts: dict[TopicPartition, int], ends: dict[TopicPartition, int] | None = None) -> None:
@@ -33,26 +33,26 @@ class _Ledger:
         self.sound = True
 
     def is_done(self, wanted: int) -> bool:
-        """Whether all partitions reached their ends; without ends, whether ``wanted`` records were read. A gap or a
-        duplicate ends the run too."""
+        """Whether all partitions have reached their ends; without ends, whether ``wanted`` records were read. A gap or
+        a duplicate also ends the run."""
         if self._ends is None:
             return self.records >= wanted
         return not self.sound or all(self._next[partition] >= end for partition, end in self._ends.items())
 
     def is_verified(self, wanted: int) -> bool:
-        """Whether every offset was seen once, in order, and their number is right."""
+        """Whether every offset came once, in order, and the number of records is right."""
         if self._ends is None:
             return self.sound and self.records >= wanted
         return self.sound and self.is_done(wanted) and self.records == wanted
 
     def _excess(self, partition: int, after: int, count: int) -> int:
-        """How many of the last ``count`` offsets below ``after`` are beyond the partition's end."""
+        """How many of the ``count`` offsets before ``after`` are beyond the partition's end."""
         if self._ends is None or partition not in self._ends:
             return 0
         return min(count, max(0, after - self._ends[partition]))
 
     def take_records(self, records: list[Any]) -> None:
-        """Add a list of records, run by run."""
+        """Check and count a list of records, run by run."""
         self.value_bytes += sum(map(len, filter(None, map(attrgetter("value"), records))))
         self.records += len(records)
         position, count = 0, len(records)
@@ -70,7 +70,7 @@ class _Ledger:
             position = end
 
     def take_table(self, table: Any) -> None:
-        """Add a table, batch by batch."""
+        """Check and count the records of an Arrow table, batch by batch."""
         for batch in table.to_batches():
             if batch.num_rows:
                 self._take_batch(batch)
@@ -92,7 +92,7 @@ class _Ledger:
 
 
 def _bytes_in(values: Any) -> int:
-    """Bytes of all values of a binary array, from its first and last offset."""
+    """The size of all values of a binary array in bytes, computed from its first and last buffer offset."""
     import numpy
 
     ends = numpy.frombuffer(values.buffers()[1], numpy.int32)
@@ -100,7 +100,8 @@ def _bytes_in(values: Any) -> int:
 
 
 def _run_end(records: list[Any], begin: int, partition: int, offset: int) -> int:
-    """The index after the run of consecutive offsets of ``partition`` that begins at ``begin``, by bisection."""
+    """The index after the run of consecutive offsets of ``partition`` that begins at index ``begin``, found by
+    bisection."""
 
     def inside(at: int) -> bool:
         return bool(records[at].partition == partition and records[at].offset == offset + at - begin)
@@ -115,7 +116,7 @@ def _run_end(records: list[Any], begin: int, partition: int, offset: int) -> int
 
 
 def consume(options: BenchOptions) -> BenchResult:
-    """Read the topic from the earliest offset: ``records`` of them, or all that exist at the start."""
+    """Read a topic from the earliest offset: ``records`` records, or all that exist when the workload starts."""
     options.check()
     if options.api == "arrow":
         _import_arrow()
@@ -138,7 +139,7 @@ def consume(options: BenchOptions) -> BenchResult:
 
 
 def _import_arrow() -> None:
-    """Import pyarrow before the clock starts: it takes longer than reading a million records."""
+    """Import pyarrow before the clock starts: the import takes longer than reading a million records."""
     try:
         import numpy  # noqa: F401
         import pyarrow  # noqa: F401

@@ -1,8 +1,8 @@
-"""Latency from send to receipt, through one producer and one consumer in this process.
+"""The latency workload: time from send to receipt, through one producer and one consumer in this process.
 
 Without ``rate`` one record is in flight at a time. With ``rate`` records are sent on a schedule (open loop) while
-another task or thread reads; each value begins with its number, which matches it to its send. ``linger.ms=0`` unless
-configured.
+another task or thread reads. Each value begins with a number, which matches the received record to its send.
+``linger.ms=0`` unless configured.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ _WARM_UP_RECORDS = 50  # connections, sessions, caches: not measured
 
 
 def latency(options: BenchOptions) -> BenchResult:
-    """Measure ``records`` round trips (10,000 by default). InvalidArgumentError for an API without single records."""
+    """Measure ``records`` round trips (10,000 by default). Raises InvalidArgumentError for an API that cannot send
+    single records."""
     options.check()
     if options.api not in ("object", "async"):
         raise InvalidArgumentError(f"--api {options.api}: latency is measured record by record, with object or async")
@@ -51,7 +52,7 @@ def latency(options: BenchOptions) -> BenchResult:
 
 
 class _Trip:
-    """Send and receive times of each record. Numbers below the warm-up count are not measured."""
+    """The times at which each record was sent and received. The first records are for warm-up and not measured."""
 
     def __init__(self, records: int, record_bytes: int) -> None:
         self.count = records + _WARM_UP_RECORDS
@@ -133,7 +134,7 @@ def _run_blocking(options: BenchOptions, trip: _Trip) -> None:
 
 
 class _Sender(threading.Thread):
-    """Sends the measured records on schedule while the main thread reads."""
+    """A thread that sends the measured records on schedule while the main thread reads."""
 
     def __init__(self, options: BenchOptions, producer: Any, trip: _Trip) -> None:
         super().__init__(name="headrace-bench-sender", daemon=True)

@@ -1,4 +1,4 @@
-"""Produce through four interfaces, awaiting every outcome."""
+"""The produce workload: send through one of four interfaces, and await every outcome."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _OPEN_RECORDS = 200_000  # outcomes pending at a time with object and async
 
 
 def produce(options: BenchOptions) -> BenchResult:
-    """Send ``records`` values and await every outcome. Raises the first error of a record."""
+    """Send ``records`` values and await the outcome of each. Raises the first error of a record."""
     options.check()
     records = options.records or 1_000_000
     ensure_topic(options)

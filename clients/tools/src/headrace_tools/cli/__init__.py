@@ -1,17 +1,18 @@
 """The command line: ``headrace <noun> <verb>``. ``main`` is the console script; other modules are imported on demand.
 
-This file and ``headrace_tools/__init__.py`` import nothing: before ``main`` installs its handler, Ctrl-C during an
-import prints a traceback.
+This file and ``headrace_tools/__init__.py`` import nothing: until ``main`` has installed its signal handler, Ctrl-C
+during an import would print a traceback.
 """
 
 from __future__ import annotations
 
 
 def main() -> int:
-    """Run the command line of this process; returns the exit code (0 done, 1 failed, 2 wrong usage, 130 Ctrl-C).
+    """Run the command line of this process; return the exit code (0 done, 1 failed, 2 wrong usage, 130 Ctrl-C).
 
-    Ctrl-C ends the process at once while modules are imported and after the command has ended. In between it is a
-    KeyboardInterrupt, so that the command can clean up. Where SIGINT is ignored (nohup) it stays ignored.
+    Ctrl-C ends the process at once while modules are imported, and after the command has ended. While the command runs,
+    Ctrl-C raises KeyboardInterrupt, so that the command can clean up. If SIGINT is ignored at the start (nohup), it
+    stays ignored.
     """
     import _signal as signals  # type: ignore[import-not-found] # built in; ``signal`` imports other modules
 

@@ -1,8 +1,8 @@
 """Run a command, and turn errors into messages and exit codes.
 
-Only the module of the requested command is imported (``up`` needs no client, ``topics`` no supervisor); help and
-unknown commands import all. A HeadraceError prints one line to stderr and exits with 1, with HEADRACE_DEBUG=1 also a
-traceback; a wrong command line exits with 2, Ctrl-C with 130.
+Only the module of the requested command is imported (``up`` needs no client, ``topics`` no supervisor). For help and
+for unknown commands all modules are imported. A HeadraceError prints one line to stderr, and the exit code is 1; with
+HEADRACE_DEBUG=1 its traceback is printed too. A wrong command line exits with 2, Ctrl-C with 130.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from .pipes import broken_pipe
 
 
 def run(arguments: list[str] | None = None, *, begin: Callable[[], object] = lambda: None) -> int:
-    """Parse and execute ``arguments`` (default: the process's); returns the exit code. ``begin`` is called after the
-    import of the command's module, before it starts. When the reader of stdout is gone, the exit code is 141."""
+    """Parse and execute ``arguments`` (default: those of the process); return the exit code. ``begin`` is called after
+    the import of the command's module, before the command starts. The exit code is 141 if the reader of stdout has
+    closed the pipe."""
     code = _run(arguments, begin)
     try:
         sys.stdout.flush()  # flush here: it may be the first write to a closed pipe
@@ -32,7 +33,7 @@ def _run(arguments: list[str] | None, begin: Callable[[], object]) -> int:
     given = sys.argv[1:] if arguments is None else arguments
     from .root import build
 
-    # Under nohup SIGHUP stays ignored.
+    # A process under nohup ignores SIGHUP; keep it ignored.
     ends = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) is signal.SIG_DFL]
     for number in ends:
         signal.signal(number, _on_end)

@@ -81,7 +81,7 @@ def consume(
     acks: Annotated[str, typer.Option("--acks", hidden=True)] = "all",
     compression: Annotated[str, typer.Option("--compression", hidden=True)] = "none",
 ) -> None:
-    """Read a topic from its earliest offset; check CRCs and that no offset is missing.
+    """Read a topic from its earliest offset; check the CRCs, and that no offset is missing.
 
     \b
     Examples:
@@ -117,7 +117,7 @@ def latency(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Measure the time from send to receive, with one record in flight or at a --rate.
+    """Measure the time from send to receipt, with one record in flight or at a --rate.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""``brokers list|drain|unregister``: list the brokers, move all replicas away from some, remove a registration."""
+"""The commands ``brokers list``, ``brokers drain`` (move all replicas to other brokers) and ``brokers unregister``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from .progress import HowFar, progress
 from .times import duration
 
 _LOOK_S = 0.5
-#: `drain --wait` gives up after this time without a movable replica: a broker's restart, or a plan, takes seconds.
+#: `drain --wait` fails after this time without a replica that can move; a restart of a broker, or a new plan of the
+#: controller, takes less.
 _STUCK_S = 10.0
 
 _Ids = Annotated[
@@ -112,9 +113,9 @@ def drain(
 ) -> None:
     """Move all replicas away from brokers, a few at a time. A draining broker gets no new replicas.
 
-    `headrace cluster drain` and `headrace brokers drain` are the same. To remove several brokers, drain them together:
-    no replica then moves from one to another of them. With --wait the command fails when none of the remaining
-    replicas can move, and names their partitions.
+    `headrace cluster drain` and `headrace brokers drain` are the same command. To remove several brokers, drain them in
+    one command, so that no replica moves from one of these brokers to another of them. With --wait the command fails
+    when none of the remaining replicas can move; the error names their partitions.
 
     \b
     Examples:
@@ -145,8 +146,8 @@ def drain(
 
 
 def _wait(client: Any, left: dict[int, int]) -> None:
-    """Wait until the brokers in ``left`` (id -> replicas) are empty. Raises InvalidRequestError when the rest is
-    stuck."""
+    """Wait until no broker in ``left`` (broker id -> replicas) has replicas. Raises InvalidRequestError when none of
+    the remaining replicas can move."""
 
     def how_far() -> HowFar:
         words = (f"broker {broker}: {counted(count, 'replica')} left" for broker, count in left.items() if count)
@@ -172,7 +173,7 @@ def _wait(client: Any, left: dict[int, int]) -> None:
 
 
 def _obstacles(client: Any, left: Mapping[int, int]) -> dict[TopicPartition, str]:
-    """Why none of the remaining replicas can move; empty if one can."""
+    """For each remaining replica, the reason why it cannot move; empty if at least one replica can move."""
     return obstacles(
         [broker for broker, count in left.items() if count],
         client.describe_cluster(include_fenced_brokers=True).brokers,

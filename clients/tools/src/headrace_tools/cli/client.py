@@ -1,8 +1,9 @@
-"""Common options of client commands, ``--bootstrap``, ``--profile`` and ``-X``, and the client configuration from them.
+"""The common options of client commands (``--bootstrap``, ``--profile``, ``-X``), and the client configuration that
+they give.
 
-Order of precedence: ``--bootstrap`` and ``--profile``, then ``HEADRACE_BOOTSTRAP_SERVERS``, ``HEADRACE_PROFILE``, the
-profile chosen by ``headrace profile use``, the default address: if that is a broker of a cluster on this machine, all
-of its brokers (local/finding.py).
+The cluster of a command comes from the first of these: ``--bootstrap`` and ``--profile``,
+``HEADRACE_BOOTSTRAP_SERVERS``, ``HEADRACE_PROFILE``, the profile chosen by ``headrace profile use``, the default
+address. If the default address is a broker of a local cluster, all brokers of that cluster are used (local/finding.py).
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ BOOTSTRAP_VARIABLE = "HEADRACE_BOOTSTRAP_SERVERS"
 
 
 def _servers_here(default: str) -> str:
-    """All brokers of the local cluster at the address ``default``, or ``default``. Notes on stderr when another cluster
-    runs in the data directory."""
+    """The addresses of all brokers of the local cluster at the address ``default``; ``default`` if there is no such
+    cluster. Print a note on stderr when another cluster runs in the data directory."""
     here = clusters_here(default)
     if here.other is not None:
         note(
@@ -42,7 +43,8 @@ def _servers_here(default: str) -> str:
 
 
 def is_given(context: typer.Context, name: str, *, only_typed: bool = False) -> bool:
-    """Whether the user gave the option: by flag, environment or profile. ``only_typed``: by flag."""
+    """Whether the user gave the option: by flag, environment or profile. With ``only_typed``,
+    only a flag counts."""
     if only_typed:
         return _is_typed(context, name)
     profile = _chosen.get()
@@ -81,7 +83,7 @@ _chosen: ContextVar[Profile | None] = ContextVar("the profile of the command tha
 
 
 def finds_cluster(command: Callable[..., None]) -> Callable[..., None]:
-    """Add ``--profile`` to a command that takes ``bootstrap``: the profile may name the cluster."""
+    """Add ``--profile`` to a command that has ``bootstrap``: a profile may name the cluster."""
 
     @functools.wraps(command)
     def with_profile(*, typer_context: typer.Context, profile_name: str | None, **given: Any) -> None:
@@ -109,7 +111,8 @@ def finds_cluster(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _cluster(context: typer.Context, profile_name: str | None, bootstrap: str, data: Any) -> tuple[Profile | None, str]:
-    """The profile of a command and the addresses of its cluster. ``data``: the command's --data."""
+    """The profile of a command, and the addresses of the command's cluster. ``data`` is the value of the command's
+    option --data."""
     profile = _choose(context, profile_name)
     servers = None
     if profile is not None and not _outranks(context, "bootstrap", "profile_name"):
@@ -120,7 +123,7 @@ def _cluster(context: typer.Context, profile_name: str | None, bootstrap: str, d
 
 
 def config_for_completion(context: typer.Context, timeout_s: float) -> dict[str, Any]:
-    """The configuration of an admin client for an incomplete command line."""
+    """The configuration of an admin client for shell completion, when the command line is not complete yet."""
     given = context.params
     profile, bootstrap = _cluster(
         context, given.get("profile_name"), given.get("bootstrap") or DEFAULT_BOOTSTRAP, given.get("data")
@@ -131,7 +134,7 @@ def config_for_completion(context: typer.Context, timeout_s: float) -> dict[str,
 
 
 def _choose(context: typer.Context, named: str | None) -> Profile | None:
-    """The effective profile; None for an empty name, even if the file names one."""
+    """The profile that applies; None for an empty name, even if there is a current profile."""
     from .profile_files import ProfileFiles
 
     before_the_command = context.find_root().params.get("profile")
@@ -145,7 +148,7 @@ def _choose(context: typer.Context, named: str | None) -> Profile | None:
 
 
 def _outranks(context: typer.Context, one: str, other: str) -> bool:
-    """Whether ``one`` has precedence: typed, or set in the environment while ``other`` was not typed."""
+    """Whether option ``one`` has precedence: it was typed, or is set in the environment and ``other`` was not typed."""
     if context.find_root().params.get("profile") is not None or _is_typed(context, other):
         return _is_typed(context, one)
     return is_given(context, one)
@@ -168,9 +171,9 @@ def client_config(
     defaults: Mapping[str, Any] | None = None,
     flags: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Dotted keys for a client of a ``kind`` (admin, producer, consumer). Later ones win: our defaults and the
-    command's ``defaults``, the profile, the command's ``flags``, -X. Dead addresses time out sooner than in a
-    service."""
+    """The configuration keys for a client of this ``kind`` (admin, producer, consumer). The order of precedence is,
+    lowest first: the defaults here and the command's ``defaults``, the profile, the command's ``flags``, -X. The
+    bootstrap timeout is shorter than in a service, because a user waits for it."""
     profile = _chosen.get()
     kept = {} if profile is None else profile.keys_of(kind)
     ours = {"bootstrap.timeout.ms": 3_000, "client.id": "headrace-cli"} | dict(defaults or {})
@@ -181,7 +184,7 @@ def client_config(
 
 
 def _check(kind: str, typed: Mapping[str, Any], flag: str) -> None:
-    """Raise a usage error for a key or value that a client of this ``kind`` refuses."""
+    """Raise a usage error for a key or a value that a client of this ``kind`` refuses."""
     if typed:
         from headrace.settings import ADMIN, CONSUMER, PRODUCER
 
@@ -192,7 +195,7 @@ def _check(kind: str, typed: Mapping[str, Any], flag: str) -> None:
 
 
 def admin(bootstrap: str, properties: Iterable[str] | None = None) -> Any:
-    """A blocking admin client; use it in a ``with`` block."""
+    """Make a blocking admin client; use it in a ``with`` block."""
     from headrace import Admin
 
     return Admin(client_config(bootstrap, properties))
@@ -202,14 +205,15 @@ def admin(bootstrap: str, properties: Iterable[str] | None = None) -> Any:
 
 GroupTimeout = Annotated[float, duration("--timeout", least_s=0.1, help="How long to wait for coordinators.")]
 
-#: Timeout of group commands: a dead coordinator's groups are taken over well within it.
+#: Timeout of group commands: long enough for other coordinators to take over the groups of a dead coordinator.
 GROUP_TIMEOUT_S = 15.0
-#: Timeout when no coordinator is alive: long enough for one that is starting.
+#: Timeout when no coordinator is alive: long enough for a coordinator that is just starting.
 NOBODY_S = 3.0
 
 
 def coordinator_timeout_s(client: Any, timeout_s: float) -> float:
-    """``timeout_s``; if that is the default and no registered coordinator listens, NOBODY_S, to fail soon."""
+    """Return ``timeout_s``, or the short NOBODY_S if ``timeout_s`` is the default and no registered coordinator accepts
+    connections."""
     if timeout_s != GROUP_TIMEOUT_S:
         return timeout_s
     try:
@@ -220,8 +224,9 @@ def coordinator_timeout_s(client: Any, timeout_s: float) -> float:
 
 
 def _listens(host: str, port: int) -> bool:
-    """False for an ended process, which controllers may still list. A silent one counts as listening: it may be slow,
-    or its session may end and its shards move."""
+    """Whether a process accepts connections at this address; False for a process that has ended, which controllers may
+    still list. A process that does not respond counts as listening: it may be slow, or its session may end and its
+    shards get another coordinator."""
     try:
         socket.create_connection((host, port), timeout=1.0).close()
     except TimeoutError:

@@ -1,5 +1,5 @@
-"""Shell completion of topics, partitions, groups and brokers with names from the cluster that the command line selects.
-A cluster that does not answer within a second gives no completions and no message."""
+"""Shell completion of topics, partitions, groups and brokers, with names from the cluster of the command line. A
+cluster that does not answer within a second gives no completions and no message."""
 
 from __future__ import annotations
 

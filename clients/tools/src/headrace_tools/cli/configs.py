@@ -1,4 +1,4 @@
-"""``configs describe|alter``: the configuration of topics and brokers."""
+"""The commands ``configs describe`` and ``configs alter``, for the configuration of topics and brokers."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _Broker = Annotated[
 ]
 _BrokerDefault = Annotated[bool, typer.Option("--broker-default", help="The default of all brokers.")]
 
-#: Commas between keys: outside [...] and before KEY=VALUE.
+#: Matches the commas between KEY=VALUE pairs, but not the commas inside [...].
 _BETWEEN_KEYS = re.compile(r",(?![^\[]*\])(?=[^,=\[\]]+=)")
 
-#: The source of values set on a resource, by (type, whether it has a name).
+#: The source of values that are set on a resource, by (type of the resource, whether it has a name).
 _SOURCES = {
     ("topic", True): "dynamic_topic",
     ("broker", True): "dynamic_broker",
@@ -46,7 +46,8 @@ def describe(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Show the keys that were set for a topic or a broker; with --all also the defaults. JSON always has every key.
+    """Show the keys that were set for a topic or a broker; with --all also the keys that have their default. JSON
+    output always has all keys.
 
     \b
     Examples:
@@ -116,7 +117,8 @@ def alter(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Set or reset keys of a topic or a broker, all or none of them, and show the values that hold then.
+    """Set or reset keys of a topic or a broker, and show the values that apply afterwards. Either all keys change or
+    none.
 
     \b
     Examples:
@@ -158,8 +160,8 @@ def alter(
 
 
 class Held(NamedTuple):
-    """The effective value of a key after it was reset. ``brokers``: those with this value, where brokers differ.
-    ``value`` is None for a hidden one."""
+    """The value of a key after it was reset. ``brokers``: the brokers with this value, if brokers have different
+    values. ``value`` is None if the value is hidden (a password)."""
 
     brokers: tuple[int, ...]
     value: str | None
@@ -167,8 +169,8 @@ class Held(NamedTuple):
 
 
 def what_holds(client: Any, resource: Any, keys: Sequence[str]) -> dict[str, list[Held]]:
-    """The effective values of the deleted ``keys``; for the default of all brokers, those on each live broker. The
-    result is the same before (after a dry run) and after the deletion."""
+    """The values that the ``keys`` have without their deleted values; for the default of all brokers, the values on
+    each live broker. The result is the same before the deletion (after a dry run) and after it."""
     from headrace import ConfigResource
 
     asked = [resource]
@@ -179,7 +181,7 @@ def what_holds(client: Any, resource: Any, keys: Sequence[str]) -> dict[str, lis
 
 
 def _held(key: str, gone: str, found: Mapping[Any, Mapping[str, Any]]) -> list[Held]:
-    """``gone``: the source that the key is deleted from."""
+    """``gone``: the source (level of configuration) from which the key is deleted."""
     who: dict[tuple[str | None, str], list[int]] = {}
     for resource, entries in found.items():
         entry = entries.get(key)
@@ -191,7 +193,7 @@ def _held(key: str, gone: str, found: Mapping[Any, Mapping[str, Any]]) -> list[H
 
 
 def value_after_reset(key: str, held: Sequence[Held]) -> str:
-    """``log.cleaner.threads: reset; now 2 (dynamic_default_broker)``."""
+    """A line such as ``log.cleaner.threads: reset; now 2 (dynamic_default_broker)``."""
     shown = [
         f"{'[hidden]' if each.value is None else each.value} ({each.source})"
         + (f" on broker {', '.join(map(str, each.brokers))}" if each.brokers else "")
@@ -207,7 +209,7 @@ def _change(changes: dict[str, Any], key: str, value: Any, flag: str) -> None:
 
 
 def _shown(value: Any, entry: Any) -> str | None:
-    """The new value of a key; for an edited list, the resulting list."""
+    """The new value of a key; if a list was edited, the resulting list."""
     if value is None or isinstance(value, str):
         return value
     return entry.value if entry is not None else f"{type(value).__name__.removesuffix('Config').lower()} {value.items}"
@@ -218,7 +220,7 @@ def _without_brackets(value: str) -> str:
 
 
 def _hidden_by(entry: Any) -> str:
-    """Other values that are set without effect: ``9 (log.retention.ms, static_broker)``."""
+    """The values that are set at lower levels and have no effect, such as ``9 (log.retention.ms, static_broker)``."""
     others = [each for each in entry.synonyms[1:] if each.source != "default"]
     return "; ".join(
         f"{'[hidden]' if entry.is_sensitive else each.value} ({each.name}, {each.source})" for each in others

@@ -1,4 +1,4 @@
-"""``consume``: records of a topic to stdout. kcat's flags (kcat -C)."""
+"""The command ``consume``: print records of a topic to stdout, with the flags of kcat -C."""
 
 from __future__ import annotations
 
@@ -85,20 +85,21 @@ def consume(
     properties: Properties = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Print the records of a topic from its beginning, and new ones as they come; -e ends at the end of the log. With
-    -G: join a group and print the records that it has not read yet.
+    """Print the records of a topic from its beginning, and new records as they arrive; -e stops at the end of the log.
+    With -G the command joins a group and prints the records that the group has not read yet.
 
     \b
     In -f:  %t topic  %p partition  %o offset  %T timestamp (ms)  %k key  %K its length
             %s value  %S its length  %h headers  \\n \\t \\xHH  %% percent
 
     \b
-    -o is kcat's offset. With `-o json` the output is one JSON array of all records (use it with -e or -c); pass both
-    as -o -10 -o json. For a stream of JSON objects use -J. A TIME is an ISO time (UTC), -2h, or milliseconds.
+    -o is kcat's offset. With `-o json` the output is one JSON array of all records; add -e or -c, so that the command
+    ends. To give an offset too, pass -o twice: -o -10 -o json. For a JSON object per record use -J.
+    A TIME is an ISO time (UTC), a duration before now such as -2h, or milliseconds since 1970.
 
     \b
-    When the log has no offset N, `-X auto.offset.reset=` decides: earliest, latest, or none for an error. Without it
-    reading begins at the first record if N was deleted, and at the end if N is beyond it.
+    When the log has no offset N, `-X auto.offset.reset=` decides: earliest, latest, or none for an error. Without that
+    key reading begins at the first record if N was deleted, and at the end of the log if N is beyond the end.
 
     \b
     Examples:
@@ -192,7 +193,7 @@ class _Writer:
 
 
 class _DocumentWriter(_Writer):
-    """Writes one JSON array, record by record, and always closes it."""
+    """Writes one JSON array, record by record, and always writes its end."""
 
     def __init__(self) -> None:
         super().__init__(lambda record: json.dumps(document(record), ensure_ascii=False).encode("utf-8", "replace"))
@@ -214,16 +215,16 @@ class _DocumentWriter(_Writer):
 
 @dataclass(frozen=True)
 class _Choice:
-    """Where to begin. ``reset``: auto.offset.reset if given, otherwise None; ``tell``: report on stderr an offset that
-    the log does not have."""
+    """Where to begin. ``reset``: auto.offset.reset if the user set it, otherwise None. ``tell``: print a note to stderr
+    if the log lacks the requested offset."""
 
     wanted: OffsetRange
     reset: str | None = None
     tell: bool = True
 
     def start(self, partition: TopicPartition, beginning: int, end: int, by_time: int | None) -> int:
-        """The first offset to read of a log [beginning, end). Raises OffsetOutOfRangeError when the log lacks the
-        requested one and auto.offset.reset is none."""
+        """The offset at which reading of a log with the offsets [beginning, end) starts. Raises OffsetOutOfRangeError
+        when the log lacks the requested offset and auto.offset.reset is none."""
         start = self.wanted.start(beginning, end, by_time)
         named = self.wanted.at
         if named is None or beginning <= named <= end or named < 0:  # -N: up to N, so fewer are no error
@@ -242,8 +243,8 @@ class _Choice:
 
 @dataclass
 class _Reading:
-    """How far to read each partition. ``stops``: end offsets; ``stop_ms``: the first record this late ends its
-    partition; ``left``: how many records may still be printed (None: no limit)."""
+    """How far to read each partition. ``stops``: end offsets by partition. ``stop_ms``: the first record with this
+    timestamp or a later one ends its partition. ``left``: how many records may still be printed (None: no limit)."""
 
     stops: dict[TopicPartition, int]
     stop_ms: int | None
@@ -251,7 +252,7 @@ class _Reading:
     open: set[TopicPartition] = field(default_factory=set)
 
     def take(self, records: list[Any]) -> list[Any]:
-        """The ``records`` to print; finished partitions leave ``open``."""
+        """Return the records to print, and remove finished partitions from ``open``."""
         wanted = []
         for record in records:
             partition = TopicPartition(record.topic, record.partition)
@@ -314,7 +315,7 @@ def _run(
 
 
 def _reader_is_gone() -> bool:
-    """Whether the reader of our pipe closed it (`headrace consume -t quiet | head -1` must end)."""
+    """Whether the reader of the output pipe has closed it (`headrace consume -t quiet | head -1` must end)."""
     watch = select.poll()
     watch.register(sys.stdout.fileno(), 0)
     return any(event & select.POLLERR for _, event in watch.poll(0))
@@ -337,7 +338,7 @@ def _partitions(consumer: Any, topic: str, only: list[int] | None) -> list[Topic
 def _position(
     consumer: Any, partitions: list[TopicPartition], choice: _Choice, exit_at_end: bool
 ) -> dict[TopicPartition, int]:
-    """Seek every partition to its start; returns the end offsets of those that have one."""
+    """Seek every partition to its start; return the end offsets of the partitions that have a limit."""
     beginnings, ends = consumer.beginning_offsets(partitions), consumer.end_offsets(partitions)
 
     def at(time_ms: int | None) -> dict[TopicPartition, int | None]:
@@ -363,7 +364,7 @@ def _position(
 
 
 def _close_finished(consumer: Any, reading: _Reading, quiet: bool) -> None:
-    """End partitions whose position reached their stop without a record there."""
+    """Finish the partitions whose position has reached their stop offset, even if no record was printed there."""
     for partition in sorted(reading.open):
         stop = reading.stops.get(partition)
         if stop is not None and consumer.position(partition) >= stop:
@@ -376,7 +377,7 @@ def _close_finished(consumer: Any, reading: _Reading, quiet: bool) -> None:
 
 
 def _check_group_flags(topics: list[str], only: list[int] | None, offsets: list[str]) -> None:
-    """Raise a usage error for flags that do not apply with a group."""
+    """Raise a usage error for flags that cannot be combined with a group."""
     if only:
         raise typer.BadParameter("cannot be combined with -G: the group assigns the partitions", param_hint="-p")
     if offsets:
@@ -401,9 +402,11 @@ def _run_in_group(
     quiet: bool,
     shown: Progress,
 ) -> None:
-    """Read until Ctrl-C, ``count`` records, or with ``exit_at_end`` the partitions' ends at their assignment.
+    """Read until Ctrl-C or until ``count`` records are printed. With ``exit_at_end``, stop at the end offsets that the
+    partitions had when they were assigned.
 
-    Commits every five seconds, at the end, and at Ctrl-C. Interrupted records are read again (at least once).
+    Offsets are committed every five seconds, at the end, and at Ctrl-C. After an interrupt some records may be printed
+    again by the next run (at least once).
     """
     from headrace import Consumer
 
@@ -464,8 +467,8 @@ def _run_in_group(
 
 
 class _Waiting:
-    """Reports after some seconds that the group has no coordinator, then once a minute. ``gives_up``: the command has
-    to end by itself, so it fails after GROUP_TIMEOUT_S."""
+    """Prints a note after some seconds without a coordinator of the group, then once a minute. ``gives_up``: the
+    command must end without Ctrl-C, so it fails after GROUP_TIMEOUT_S without a coordinator."""
 
     def __init__(self, *, gives_up: bool) -> None:
         self._gives_up = gives_up

@@ -1,4 +1,4 @@
-"""``cluster describe``. ``cluster drain`` and ``cluster roll`` are in brokers.py and roll.py."""
+"""``cluster describe``. The commands ``cluster drain`` and ``cluster roll`` are in brokers.py and roll.py."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def register(app: typer.Typer) -> None:
 
 
 def _group() -> None:
-    """Describe the cluster, restart it node by node, empty some of its brokers."""
+    """Describe the cluster, restart its nodes one by one, move all replicas away from some of its brokers."""
 
 
 def describe(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, output: Output = OutputFormat.TEXT) -> None:
-    """Show the cluster's id, its controllers and brokers, and how old that may be on the node that answers.
+    """Show the cluster's id, controllers and brokers, and how old this information may be on the node that answered.
 
     \b
     Examples:

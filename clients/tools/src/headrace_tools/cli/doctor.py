@@ -1,4 +1,4 @@
-"""``doctor``: faults of a cluster, where they are, and their cures."""
+"""The command ``doctor``: find faults of a cluster, and name their places and cures."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def doctor(
 ) -> None:
     """Check a cluster for faults: addresses, controllers, disks, clocks, versions, partitions, groups.
 
-    Changes nothing. Prints each fault, where it is and its cure; one line for a healthy cluster, with advice about
-    costly patterns of use. Exit code 0: healthy; 1: an error or a warning was found, or a node did not answer a
-    question that any client may ask.
+    Changes nothing. Prints each fault with its place and its cure, or one line for a healthy cluster, and advice about
+    patterns of use that become expensive. Exit code 0 means healthy. Exit code 1 means that an error or a warning was
+    found, or that a node did not answer a request that any client may send.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""Why a broker's replicas cannot move away. Pure: from descriptions to text."""
+"""The reasons why a broker's replicas cannot move to other brokers. The functions are pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headrace_core.types import TopicPartition
 if TYPE_CHECKING:
     from headrace.models import BrokerInfo, PartitionDescription, PartitionReassignment, TopicDescription
 
-#: An error names at most this many partitions, and counts all.
+#: An error message names at most this many partitions, and counts all of them.
 NAMED_MAX = 5
 
 
@@ -21,7 +21,8 @@ def obstacles(
     topics: Iterable[TopicDescription],
     moves: Mapping[TopicPartition, PartitionReassignment],
 ) -> dict[TopicPartition, str]:
-    """Why none of the replicas left on ``drained`` can move, per partition. Empty while at least one of them can."""
+    """For each partition with a replica on ``drained``, the reason why that replica cannot move. The result is empty if
+    at least one of the replicas can move."""
     leaving = set(drained)
     live = {each.broker_id for each in brokers if not each.fenced}
     takers = live - leaving - {each.broker_id for each in brokers if each.draining}
@@ -52,7 +53,7 @@ def _why_it_stays(
 
 
 def words(drained: Iterable[int], found: Mapping[TopicPartition, str]) -> str:
-    """The error: which partitions stay, why, what to do."""
+    """The error message: which partitions cannot move, why, and what to do."""
     named = [f"{each.topic}-{each.partition} ({why})" for each, why in list(found.items())[:NAMED_MAX]]
     if len(found) > NAMED_MAX:
         named.append(f"and {len(found) - NAMED_MAX} more")

@@ -1,4 +1,5 @@
-"""``features describe|upgrade|downgrade``: the feature levels of a cluster, as in kafka-features."""
+"""The commands ``features describe``, ``upgrade`` and ``downgrade``: the feature levels of a cluster, as in
+kafka-features."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ def _group() -> None:
 
 
 def describe(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, output: Output = OutputFormat.TEXT) -> None:
-    """Show the feature levels of the cluster, and the levels that its controllers support.
+    """Show the feature levels of the cluster, and the range of levels that its controllers support.
 
     \b
     Examples:
@@ -51,7 +52,8 @@ def upgrade(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Raise feature levels, once all nodes run a version that supports them. Older versions can then no longer join.
+    """Raise feature levels after all nodes run a version that supports the new levels. Nodes of older versions can then
+    no longer join the cluster.
 
     \b
     Examples:
@@ -70,7 +72,7 @@ def downgrade(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Lower feature levels. Refused if data would be lost.
+    """Lower feature levels. The command is refused if the lower level would lose data.
 
     \b
     Examples:

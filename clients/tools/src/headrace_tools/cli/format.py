@@ -1,4 +1,5 @@
-"""``format`` and ``random-uuid``: directories for nodes that are run by hand, as kafka-storage does it."""
+"""The commands ``format`` and ``random-uuid``: prepare the directories of nodes that are started by hand, as
+kafka-storage does."""
 
 from __future__ import annotations
 
@@ -65,9 +66,9 @@ def format_node(
     ] = False,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Format the directories of a node that is run by hand. (`headrace up` formats its own.)
+    """Format the directories of a node that you start by hand. (`headrace up` formats its own.)
 
-    A controller needs one of -s, -I and -N, which say who are the first voters of its quorum.
+    A controller needs one of -s, -I and -N, which name the first voters of its quorum.
 
     \b
     Examples:
@@ -122,7 +123,7 @@ def format_node(
 
 
 def random_uuid(output: Output = OutputFormat.TEXT) -> None:
-    """Print a new random id, for a cluster or a directory: 22 letters, as Kafka writes them.
+    """Print a new random id for a cluster or a directory: 22 letters, in Kafka's form.
 
     \b
     Examples:
@@ -140,7 +141,7 @@ def _parts(text: str) -> list[str]:
 
 
 def _read(path: Path, *, is_controller: bool) -> NodeConfig:
-    """The node's configuration with absolute directories."""
+    """The node's configuration, with its directories as absolute paths."""
     from headrace_core.node.config import NodeConfig
     from headrace_core.node.properties import read_properties
 

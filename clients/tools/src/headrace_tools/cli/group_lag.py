@@ -11,12 +11,12 @@ if TYPE_CHECKING:
     from headrace.group_models import GroupDescription, GroupLag, MemberDescription
     from headrace_core.types import TopicPartition
 
-#: Group statuses that --fail-on counts as failures.
+#: The group statuses that count as failures, by the value of --fail-on.
 BAD = {"warn": ("WARN", "ERR"), "err": ("ERR",)}
 
 
 def partitions_of(group: GroupDescription, lag: GroupLag) -> set[TopicPartition]:
-    """Partitions that the group reads or has committed offsets of."""
+    """The partitions that the group reads, or for which it has committed offsets."""
     from headrace_core.types import TopicPartition
 
     return {
@@ -26,13 +26,14 @@ def partitions_of(group: GroupDescription, lag: GroupLag) -> set[TopicPartition]
 
 
 def readers_of(group: GroupDescription) -> dict[TopicPartition, MemberDescription]:
-    """The owner of each partition; a partition being revoked still belongs to its old member."""
+    """The owner of each partition; a partition that is being revoked still belongs to its old member."""
     return {part: member for member in group.members for part in (*member.assigned, *member.revoking)}
 
 
 def document(group: GroupDescription, lag: GroupLag, ends: Mapping[TopicPartition, int]) -> dict[str, Any]:
-    """The group as in ``-o json``. ``ends``: current log ends from the leaders; where one is missing, the coordinator's
-    last sample. The lag is the distance to the end shown beside it, so both agree."""
+    """The group as a document of ``-o json``. ``ends``: current log ends from the partition leaders; for a partition
+    without one, the coordinator's last sample is used. The lag is computed from the log end that is shown with it, so
+    the two figures agree."""
     from ..group_ends import at_ends
 
     error = group.error or lag.error
@@ -97,7 +98,8 @@ def heading(group: Mapping[str, Any]) -> str:
 
 
 def judged(groups: list[dict[str, Any]], fail_on: str) -> list[str]:
-    """A line for each group at least as bad as ``fail_on``: its partitions and what is wrong with them."""
+    """One line for each group whose status is at least as bad as ``fail_on``: its partitions, and what is wrong with
+    each."""
     lines = []
     for group in groups:
         if group["status"] in BAD[fail_on]:
@@ -111,14 +113,14 @@ def judged(groups: list[dict[str, Any]], fail_on: str) -> list[str]:
 
 
 def lag_time(row: Mapping[str, Any]) -> str:
-    """Age of the first unread record; "-": unknown."""
+    """The age of the first unread record; "-" if it is unknown."""
     if row["lag_ms"] is None:
         return "-"
     return (">= " if row["lag_ms_is_at_least"] else "") + duration(row["lag_ms"])
 
 
 def duration(ms: int) -> str:
-    """A duration with at most three digits."""
+    """A duration as text, with at most three digits."""
     if ms < 1_000:
         return f"{ms} ms"
     for limit, unit_ms, unit in ((100, 1_000, "s"), (100, 60_000, "min"), (72, 3_600_000, "h")):

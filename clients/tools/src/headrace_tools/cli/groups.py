@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from headrace.group_models import GroupDescription, MemberDescription, Rebalance
     from headrace_core.types import TopicPartition
 
-#: Timeout for log end offsets: a partition without leader must not delay the table.
+#: Timeout for the lookup of log end offsets: a partition without leader must not delay the table.
 _ENDS_S = 5.0
-#: Exit code of --fail-on: neither a failure of the command (1) nor a wrong command line (2).
+#: Exit code of --fail-on, which differs from a failed command (1) and from a wrong command line (2).
 _LAGS = 3
-#: Terminal widths from which ``describe`` shows whole member ids, and members at all.
+#: The widths of a terminal from which ``describe`` shows member ids in full, and from which it shows members at all.
 _WIDE, _NARROW = 140, 110
 
 
@@ -52,7 +52,7 @@ def register(app: typer.Typer) -> None:
 
 
 def _group() -> None:
-    """Consumer groups: members, assignments, lag, offsets, and the reasons of rebalances."""
+    """Show consumer groups (members, assignments, lag, offsets, rebalances), and change or delete them."""
 
 
 def list_groups(
@@ -101,9 +101,10 @@ def describe(
 ) -> None:
     """Show the partitions of groups: member, committed offset, log end offset, and lag in records and in time.
 
-    STATUS judges the last commits, by Burrow's rules. OK; WARN: commits, and the lag grows; STOP: no more commits;
-    STALL: commits the same offset again; REWIND: the offset went back. A group is WARN, or ERR if a partition has one
-    of the last three. With --fail-on the exit code is 3 if a group is so; --watch then ends.
+    The column STATUS judges the last commits by Burrow's rules. The values are OK; WARN: the group commits, and its lag
+    grows; STOP: no more commits; STALL: the same offset is committed again; REWIND: the committed offset went back. The
+    status of a group is WARN, or ERR if one of its partitions has STOP, STALL or REWIND. With --fail-on the exit code
+    is 3 if a group has such a status; --watch then ends.
 
     \b
     Examples:
@@ -141,7 +142,8 @@ def describe(
 
 
 def _look(client: Any, wanted: list[str], timeout_s: float, *, may_fail: bool) -> list[dict[str, Any]]:
-    """Documents of the groups (none named: of all). ``may_fail``: an error of a group goes into its document."""
+    """The JSON documents of the groups ``wanted`` (empty: all groups). ``may_fail``: write the error of a group into
+    its document instead of raising it."""
     from ..group_ends import log_ends
 
     ids = wanted or [each.group_id for each in client.list_groups(timeout=timeout_s)]
@@ -165,8 +167,9 @@ _COLUMNS = (
 
 
 def _show_groups(groups: list[dict[str, Any]]) -> None:
-    """Print a table per group. A pipe gets Kafka's columns. A terminal has less room: the group is only in the heading,
-    ids are cut, and on a narrow one left out (`groups members` shows them whole)."""
+    """Print a table for each group. In a pipe the table has Kafka's columns. A terminal has less room: the group is
+    only named in the heading, member ids are cut, and a narrow terminal shows no members (`groups members` shows their
+    full ids)."""
     if not groups:
         print("no group")
     columns, id_letters = list(_COLUMNS), 0
@@ -185,7 +188,7 @@ def _show_groups(groups: list[dict[str, Any]]) -> None:
 
 
 def _cells(group: str, row: dict[str, Any], id_letters: int) -> dict[str, Any]:
-    """Cells by column. ``id_letters``: length of a member id; 0: all of it."""
+    """Cells by column. ``id_letters``: how many letters of a member id to show; 0: all of them."""
     reader = row["member_id"]
     if reader is not None and id_letters and len(reader) > id_letters + 2:
         reader = reader[:id_letters] + ".."
@@ -270,7 +273,7 @@ def _member(member: MemberDescription) -> dict[str, Any]:
 
 
 def _parts(parts: Iterable[TopicPartition]) -> str | None:
-    """``orders(0,1) clicks(3)``, as in Kafka's tool."""
+    """The partitions of a topic in the form ``orders(0,1) clicks(3)``, as in Kafka's tool."""
     by_topic: dict[str, list[str]] = {}
     for each in parts:
         by_topic.setdefault(each.topic, []).append(str(each.partition))
@@ -289,7 +292,8 @@ def explain(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Show a group's last rebalances, oldest first: time, reason, moved partitions, and how long each went unread.
+    """Show a group's last rebalances, oldest first: time, reason, moved partitions, and how long each partition was not
+    read.
 
     \b
     Examples:
@@ -434,8 +438,8 @@ def remove_members(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Remove members from a group, as if they had left. Use it for static members that will not come back; a member
-    that still runs joins again.
+    """Remove members from a group as if they had left. Use it for static members that will not come back; a member that
+    is still running joins the group again.
 
     \b
     Examples:

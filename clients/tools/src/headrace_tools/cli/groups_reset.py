@@ -1,4 +1,5 @@
-"""``groups reset-offsets``: set a group's committed offsets, with kafka-consumer-groups' options (KIP-122).
+"""The command ``groups reset-offsets``: set a group's committed offsets, with the options of kafka-consumer-groups
+(KIP-122).
 
 strategy                new offset of a partition whose log is [start, end)
 --to-earliest           start
@@ -41,12 +42,12 @@ Group = Annotated[str, typer.Argument(metavar="GROUP", help="The group's id.", a
 
 # -- new offsets: pure
 
-#: Topic -> partitions; None: all of them.
+#: Maps a topic to its wanted partitions; None means all partitions of the topic.
 Scope = dict[str, set[int] | None]
 
 
 def parse_scope(given: Iterable[str]) -> Scope:
-    """Parse ``orders`` or ``orders:0,1``. Raises InvalidArgumentError."""
+    """Parse partitions in the form ``orders`` or ``orders:0,1``. Raises InvalidArgumentError."""
     scope: Scope = {}
     for text in given:
         topic, colon, numbers = text.partition(":")
@@ -59,8 +60,9 @@ def parse_scope(given: Iterable[str]) -> Scope:
 
 
 def parse_file(text: str, group: str, name: str) -> dict[TopicPartition, int]:
-    """Parse lines ``topic,partition,offset``, as --export writes them, or ``group,topic,partition,offset``, of which
-    only those of ``group`` count. Raises InvalidArgumentError with the line."""
+    """Parse the lines of an offset file: ``topic,partition,offset`` as --export writes them, or
+    ``group,topic,partition,offset``. Lines of groups other than ``group`` are ignored. Raises InvalidArgumentError,
+    which names the line."""
     found: dict[TopicPartition, int] = {}
     for number, row in enumerate(csv.reader(io.StringIO(text)), start=1):
         if not row:
@@ -93,8 +95,8 @@ def to_csv(rows: Iterable[Reset]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """One partition: committed offset (None: none) and new offset. ``note``: why the new one is not the requested
-    one."""
+    """One partition with its committed offset (None: it has none) and its new offset. ``note``: why the new offset is
+    not the requested one."""
 
     partition: TopicPartition
     current_offset: int | None
@@ -104,7 +106,7 @@ class Reset:
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """Start and end of a partition's log, and the offset found by time (None: no such record)."""
+    """The start and end of a partition's log, and the offset found by time (None: no record is that late)."""
 
     start: int
     end: int
@@ -113,7 +115,7 @@ class Log:
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """Exactly one field is set. ``time_ms``: of --to-datetime and --by-duration."""
+    """A way to choose new offsets; exactly one field is set. ``time_ms``: from --to-datetime or --by-duration."""
 
     to_earliest: bool = False
     to_latest: bool = False
@@ -127,7 +129,8 @@ class Strategy:
 def plan(
     strategy: Strategy, committed: Mapping[TopicPartition, int], logs: Mapping[TopicPartition, Log]
 ) -> list[Reset]:
-    """A row for each partition of ``logs``. Raises InvalidArgumentError without a committed offset to shift."""
+    """Compute a row for each partition of ``logs``. Raises InvalidArgumentError if --shift-by applies to a partition
+    without a committed offset."""
     unset = [str(partition) for partition in sorted(logs) if partition not in committed]
     if strategy.shift_by is not None and unset:
         raise InvalidArgumentError(
@@ -211,7 +214,8 @@ def reset_offsets(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Set a group's committed offsets, where it continues. Stop its consumers first; --execute makes the change.
+    """Set the committed offsets of a group, which are the offsets where it continues to read. Stop the group's
+    consumers first. Without --execute the command only shows the new offsets.
 
     \b
     Examples:
@@ -262,7 +266,7 @@ def reset_offsets(
 
 
 def scope_of(given: Iterable[str]) -> Scope:
-    """The value of ``--topic``; raises a usage error."""
+    """Parse the value of ``--topic``; raises a usage error if it is wrong."""
     with usage_of("--topic"):
         return parse_scope(given)
 
@@ -286,7 +290,7 @@ def _time(to_datetime: str | None, by_duration: str | None) -> int | None:
 
 
 def _members(client: Any, group: str, timeout_s: float) -> int:
-    """The number of members; 0 for a group that does not exist, which the reset creates."""
+    """The number of members of the group; 0 for a group that does not exist, which the reset creates."""
     try:
         return len(client.describe_groups([group], timeout=timeout_s)[0].members)
     except GroupIdNotFoundError:

@@ -1,17 +1,18 @@
-r"""kcat's output formats: ``-f`` templates, ``-J`` envelopes, and headers as text. Pure: bytes in, bytes out.
+r"""kcat's output formats: ``-f`` templates, ``-J`` envelopes, and headers as text. The module is pure: bytes in, bytes
+out.
 
     %s value   %S its length (-1: null)   %R its length as 4 bytes, big-endian
     %k key     %K its length (-1: null)   %T timestamp (ms)   %h headers as a=b,c=d
     %t topic   %p partition   %o offset   %% a percent sign    \n \r \t \\ \0 \xHH escapes
 
-Source: kcat(1), "Format string tokens".
+The tokens are documented in kcat(1), "Format string tokens".
 
 kcat's ``-o``, where to start and stop:
 
     beginning (earliest)  end (latest)  stored  N (absolute)  -N (the last N)  s@TIME (from)  e@TIME (up to)
 
-``s@`` and ``e@`` may be combined, as two ``-o``. A TIME is milliseconds since 1970 as in kcat, or a form of times.py;
-``-2h`` and an ISO time alone mean ``s@``. Source: kcat(1), option -o.
+``s@`` and ``e@`` may be combined by passing ``-o`` twice. A TIME is milliseconds since 1970, as in kcat, or a form of
+times.py; ``-2h`` or an ISO time without ``s@`` means ``s@``. The forms are documented in kcat(1), option -o.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ _PLAIN = {"n": "\n", "r": "\r", "t": "\t", "\\": "\\", "0": "\0", "a": "\a", "b"
 
 
 def unescape(text: str) -> bytes:
-    r"""The bytes of a string with ``\n``, ``\t``, ``\0``, ``\xHH``. Raises InvalidArgumentError for another escape."""
+    r"""The bytes of a string with the escapes ``\n``, ``\t``, ``\0``, ``\xHH``. Raises InvalidArgumentError for any
+    other escape."""
 
     def replace(found: re.Match[str]) -> str:
         what = found.group(1)
@@ -61,7 +63,8 @@ def _size(data: bytes | None) -> int:
 
 
 def compile_format(template: str, *, null: bytes = b"") -> Callable[[Record], bytes]:
-    """A function that renders a record; ``null`` stands for a missing key or value (kcat's -Z: ``NULL``).
+    """Compile a format string to a function that renders a record; ``null`` stands for a missing key or value (kcat's
+    -Z: ``NULL``).
 
     Raises InvalidArgumentError for an unknown token.
     """
@@ -101,7 +104,8 @@ def _literal(parts: list[Callable[[Record], bytes]], text: str) -> None:
 
 
 def default_format(delimiter: bytes, key_delimiter: bytes | None, *, null: bytes = b"") -> Callable[[Record], bytes]:
-    """Without -f: the value, after the key and -K if given; -D ends each record."""
+    """The function that renders a record without -f: the value, after the key and -K if -K is given; -D ends each
+    record."""
 
     def render(record: Record) -> bytes:
         value = null if record.value is None else record.value
@@ -113,7 +117,8 @@ def default_format(delimiter: bytes, key_delimiter: bytes | None, *, null: bytes
 
 
 def envelope(record: Record) -> dict[str, Any]:
-    """kcat's -J object. Bytes that are not UTF-8 get replacement characters; ``..._base64`` has the exact bytes."""
+    """kcat's -J object. Bytes that are not valid UTF-8 become replacement characters; the field ``..._base64`` has the
+    exact bytes."""
     headers = [item for key, value in record.headers or () for item in (key, _text(value))]
     found: dict[str, Any] = {
         "topic": record.topic,
@@ -127,7 +132,7 @@ def envelope(record: Record) -> dict[str, Any]:
 
 
 def document(record: Record) -> dict[str, Any]:
-    """One record of ``consume -o json``, with the Python client's field names."""
+    """One record as ``consume -o json`` prints it, with the field names of the Python client."""
     found: dict[str, Any] = {
         "topic": record.topic,
         "partition": record.partition,
@@ -158,7 +163,8 @@ def json_line(record: Record) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class OffsetRange:
-    """The ``-o`` options. At most one of the three starts is set; none means the beginning."""
+    """The ``-o`` options. At most one of the three start fields is set; if none is set, reading starts at the
+    beginning."""
 
     at: int | None = None  # an absolute offset, or -N: N before the end
     from_end: bool = False
@@ -166,9 +172,10 @@ class OffsetRange:
     stop_ms: int | None = None
 
     def start(self, beginning: int, end: int, by_time: int | None) -> int:
-        """The first offset to read of a log [beginning, end). ``by_time``: the offset found for ``start_ms``, None
-        without such a record. A deleted offset becomes the first that exists, so that nothing readable is skipped; one
-        beyond the end is kept. ``_Choice`` in consume.py handles both by auto.offset.reset."""
+        """The offset at which reading of a log with the offsets [beginning, end) starts. ``by_time``: the offset found
+        for ``start_ms``; None if no record is that late. A deleted offset becomes the first offset that exists, so that
+        no readable record is skipped; an offset beyond the end is kept. ``_Choice`` in consume.py applies
+        auto.offset.reset to deleted offsets and to offsets beyond the end."""
         if self.from_end:
             return end
         if self.start_ms is not None:
@@ -179,7 +186,7 @@ class OffsetRange:
 
 
 def parse_offsets(given: Iterable[str]) -> OffsetRange:
-    """Parse one or more ``-o``. Raises InvalidArgumentError with the valid forms."""
+    """Parse the values of one or more ``-o``. Raises InvalidArgumentError, which lists the valid forms."""
     at: int | None = None
     from_end = False
     start_ms: int | None = None

@@ -1,4 +1,5 @@
-"""``up``, ``ps``, ``down``, ``restart``: clusters on this machine. Imports neither grpc nor the client."""
+"""The commands ``up``, ``ps``, ``down`` and ``restart``, for clusters on this machine. The module imports neither grpc
+nor the client."""
 
 from __future__ import annotations
 
@@ -63,7 +64,7 @@ def up(
     timeout: Annotated[float, duration("--timeout", help="How long a node may take until it serves.")] = 60.0,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Start a cluster of real processes, or start an existing one again.
+    """Start a cluster of real processes on this machine, or start an existing cluster again.
 
     Without -d the command stays in the foreground, and Ctrl-C stops the cluster cleanly.
 
@@ -140,7 +141,7 @@ def _counted(state: ClusterState) -> str:
 
 
 def _stay(cluster: ClusterDirectory) -> None:
-    """Stay until Ctrl-C or SIGTERM, then stop the cluster; end when another command has stopped it."""
+    """Wait until Ctrl-C or SIGTERM, then stop the cluster; return earlier when another command has stopped it."""
     dead: set[tuple[str, int]] = set()
     try:
         while cluster.exists():
@@ -157,7 +158,7 @@ def _stay(cluster: ClusterDirectory) -> None:
             dead = now_dead
             time.sleep(_WATCH_S)
     except (KeyboardInterrupt, SystemExit) as end:
-        # A second Ctrl-C, or a closing terminal, must not leave nodes behind.
+        # Ignore further signals: a second Ctrl-C, or a closing terminal, must not leave nodes behind.
         previous = {number: signal.signal(number, signal.SIG_IGN) for number in _ENDS}
         note("headrace: stopping the cluster ...")
         cluster.down()
@@ -168,7 +169,7 @@ def _stay(cluster: ClusterDirectory) -> None:
 
 
 def ps(data: _Data = DEFAULT_DATA, output: Output = OutputFormat.TEXT) -> None:
-    """List the nodes of a cluster. A stopped or dead node has no pid.
+    """List the nodes of a cluster on this machine. A stopped or dead node has no pid.
 
     \b
     Examples:
@@ -189,7 +190,7 @@ def ps(data: _Data = DEFAULT_DATA, output: Output = OutputFormat.TEXT) -> None:
 
 
 def _pid_or_state(node: Node) -> int | str:
-    """The pid, or "dead": the node ended by itself, and its log says why."""
+    """The pid of the node; "stopped", or "dead" if the process ended without `headrace down` (its log says why)."""
     return node.pid() or ("stopped" if node.process is None else "dead")
 
 
@@ -198,7 +199,7 @@ def down(
     delete: Annotated[bool, typer.Option("--delete", help="Remove the data as well.")] = False,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Stop a cluster cleanly: brokers first, then controllers. The data stays, unless --delete.
+    """Stop a cluster cleanly: brokers first, then controllers. The data are kept, unless --delete is given.
 
     \b
     Examples:
@@ -224,8 +225,8 @@ def restart(
     timeout: Annotated[float, duration("--timeout", help="How long the node may take until it serves.")] = 60.0,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Start a dead node again, with the same directories and ports; return when it serves. A running node is stopped
-    cleanly first.
+    """Start a dead node again, with the same directories and ports; the command returns when the node serves. A running
+    node is first stopped cleanly.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""``log dump`` and ``log verify``: segments, indexes and checkpoints, read without a broker."""
+"""The commands ``log dump`` and ``log verify``: read segments, indexes and checkpoints without a broker."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def register(app: typer.Typer) -> None:
 
 
 def _group() -> None:
-    """Read log files without a broker."""
+    """Read and check log files without a broker."""
 
 
 def dump(
@@ -44,10 +44,10 @@ def dump(
     data: DataPath = None,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Print what is in the files of a log, and check it: CRCs, offsets, indexes against segments.
+    """Print the contents of log files, and check them: CRCs, offsets, indexes against segments.
 
-    Changes nothing. Exit code 1 on corruption; each problem is a line on stderr with file, position and offset. A torn
-    tail, which the broker cuts when it starts, is a note on stderr and no corruption.
+    Changes nothing. Exit code 1 means corruption; each problem is a line on stderr with file, position and offset. An
+    incomplete last batch, which the broker cuts off when it starts, is only a note on stderr and no corruption.
 
     \b
     Examples:
@@ -102,11 +102,11 @@ def verify(
     data: DataPath = None,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Check everything in the files of a log: batches, records, offsets, leader epochs, indexes, checkpoints.
+    """Check the files of a log completely: batches, records, offsets, leader epochs, indexes, checkpoints.
 
-    Changes nothing. Exit code 1 on damage; each problem is a line on stderr with file, position, offset and cure. A
-    torn tail, which the broker repairs when it starts, is a note on stderr and no damage: exit code 0. Stop the broker
-    first to be sure: a record that it is writing may look like damage.
+    Changes nothing. Exit code 1 means damage; each problem is a line on stderr with file, position, offset and cure. An
+    incomplete last batch, which the broker cuts off when it starts, is only a note on stderr and no damage: the exit
+    code stays 0. For a certain result stop the broker first: a record that the broker is writing may look like damage.
 
     \b
     Examples:
@@ -149,7 +149,7 @@ def verify(
         raise typer.Exit(1)
 
 
-#: Interval of progress lines where no bar can be drawn (seconds).
+#: Interval of progress lines in seconds, where stderr cannot show a progress bar.
 _PROGRESS_S = 2.0
 
 
@@ -193,7 +193,8 @@ def _without_kind(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _row(line: Any) -> dict[str, Any]:
-    """The fields of a line; those of a batch header and of a record are beside path and position."""
+    """The fields of a line for JSON output; the fields of a batch header or of a record are at the same level as path
+    and position."""
     fields = {field.name: getattr(line, field.name) for field in dataclasses.fields(line)}
     if "cure" in fields:  # a problem or a note: -1 means unknown
         return {key: None if value == -1 else value for key, value in fields.items()}

@@ -1,4 +1,5 @@
-"""``log-dirs describe|move``: log directories of brokers, and moves of replicas between them."""
+"""The commands ``log-dirs describe`` and ``log-dirs move``: log directories of brokers, and moves of replicas between
+them."""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ def describe(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Show each broker's log directories: free space, failures, and replicas.
+    """Show the log directories of each broker: free space, failures, and replicas.
 
     \b
     Examples:
@@ -120,7 +121,7 @@ def move(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Move a broker's replica of a partition to another log directory of that broker, while clients use it.
+    """Move a broker's replica of a partition to another log directory of the same broker, while clients use it.
 
     \b
     Examples:
@@ -148,7 +149,8 @@ def move(
 
 
 def _wait(client: Any, wanted: Any, to: str) -> None:
-    """Wait until the replica is in ``to``. Raises ReplicaNotAvailableError when no move to it is running any more."""
+    """Wait until the replica is in the log directory ``to``. Raises ReplicaNotAvailableError when the move to ``to`` is
+    no longer running."""
     from headrace_core.errors import ReplicaNotAvailableError
 
     with progress() as shown:

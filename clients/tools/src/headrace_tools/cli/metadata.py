@@ -1,4 +1,4 @@
-"""``metadata dump|ls|cat``: a node's metadata log, read from its files without a controller."""
+"""The commands ``metadata dump``, ``ls`` and ``cat``: read a node's metadata log without a controller."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ def register(app: typer.Typer) -> None:
 
 
 def _group() -> None:
-    """Look into a metadata log's files, without a controller.
+    """Read the files of a metadata log, without a controller.
 
-    Changes nothing and takes no lock, so it also reads the directory of a running node. The end of a controller's log
-    may not be committed yet: a majority of the controllers must have it.
+    The commands change nothing and take no lock, so they can read the directory of a running node. The last records of
+    a controller's log may not be committed yet: a record is committed when a majority of the controllers has it.
     """
 
 
@@ -52,9 +52,9 @@ def dump(
     data: DataPath = None,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Print every record of all snapshots and of the log, one JSON object a line; control records too.
+    """Print every record of all snapshots and of the log, as one JSON object per line, control records included.
 
-    Exit code 1 on damage; each problem is a line on stderr with file, position and offset.
+    Exit code 1 means damage; each problem is a line on stderr with file, position and offset.
 
     \b
     Examples:
@@ -103,7 +103,7 @@ def ls(
     data: DataPath = None,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """List the names in a place of the cluster's state, as kafka-metadata-shell does.
+    """List the names at a path of the cluster's metadata, as kafka-metadata-shell does.
 
     \b
     Examples:
@@ -127,7 +127,7 @@ def cat(
     data: DataPath = None,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Print one thing of the cluster's state.
+    """Print one entry of the cluster's metadata.
 
     \b
     Examples:
@@ -151,7 +151,7 @@ def cat(
 def _path_and_place(
     path: Path | None, place: str | None, data: Path | None, default: str | None = None
 ) -> tuple[Path, str]:
-    """With --data the first argument is the place."""
+    """The values of the arguments PATH and PLACE; with --data the first argument is the PLACE."""
     if data is not None and path is not None and place is None:
         path, place = None, str(path)
     found, place = path_of(path, data), place or default

@@ -1,6 +1,7 @@
-"""Output of commands: results go to stdout, as text or as one JSON document; everything else goes to stderr.
+"""Output of commands: results are written to stdout, as text or as one JSON document; all other messages are written to
+stderr.
 
-Tables are drawn by rich on a terminal; a pipe gets plain columns without colour, never wrapped or cut.
+On a terminal rich draws the tables; a pipe gets plain columns without colour, which are never wrapped or cut.
 """
 
 from __future__ import annotations
@@ -25,17 +26,17 @@ class OutputFormat(enum.StrEnum):
     JSON = "json"
 
 
-#: ``-o json``, the same for every command.
+#: The option ``-o json``, which all commands have in common.
 Output = Annotated[OutputFormat, typer.Option("--output", "-o", help="text, or json: one JSON document on stdout.")]
 
 
 def note(message: str) -> None:
-    """Print a line for people on stderr; a closed terminal is ignored."""
+    """Print a line for people on stderr; a closed terminal is no error."""
     _tell(message, sys.stderr)
 
 
 def say(message: str) -> None:
-    """Print a line on stdout, for a command that continues even when the terminal has closed."""
+    """Print a line on stdout; a closed terminal is no error, because the command continues."""
     _tell(message, sys.stdout)
 
 
@@ -57,7 +58,7 @@ def show(output: OutputFormat, document: Any, text: str) -> None:
 
 
 def show_rows(output: OutputFormat, columns: Sequence[str], rows: Sequence[dict[str, Any]]) -> None:
-    """Print rows as JSON, or as a table with ``columns`` in the order of the values."""
+    """Print rows as JSON, or as a table with these ``columns``; each row has its values in the order of the columns."""
     if output is OutputFormat.JSON:
         print_json(rows)
     else:
@@ -65,7 +66,7 @@ def show_rows(output: OutputFormat, columns: Sequence[str], rows: Sequence[dict[
 
 
 def print_json(document: Any, *, one_line: bool = False) -> None:
-    """Print a JSON document, indented on a terminal (unless ``one_line``), on one line in a pipe."""
+    """Print a JSON document: indented on a terminal (unless ``one_line``), on one line in a pipe."""
     indent = 2 if sys.stdout.isatty() and not one_line else None
     sys.stdout.write(json.dumps(document, indent=indent, default=_plain) + "\n")
     sys.stdout.flush()
@@ -99,12 +100,12 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
 
 
 def rich_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Any:
-    """The same as a rich renderable, for live views."""
+    """Make the table of ``print_table`` as a rich renderable, for live views."""
     return _rich_table(columns, *_cells(columns, rows))
 
 
 def _cells(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> tuple[list[tuple[str, ...]], list[bool]]:
-    """The text of each row, and which columns hold numbers."""
+    """The text of each cell, and for each column whether it holds numbers."""
     table = [tuple("-" if cell is None else str(cell) for cell in row) for row in rows]
     return table, [bool(table) and all(_is_number(row[at]) for row in table) for at in range(len(columns))]
 
@@ -128,7 +129,7 @@ def _rich_table(columns: Sequence[str], rows: Sequence[Sequence[str]], numeric: 
 
 @contextlib.contextmanager
 def usage_of(flag: str) -> Iterator[None]:
-    """Make an error about the value of ``flag`` a usage error: exit code 2."""
+    """Convert an error about the value of ``flag`` to a usage error (exit code 2)."""
     try:
         yield
     except (HeadraceError, ValueError) as error:
@@ -136,7 +137,8 @@ def usage_of(flag: str) -> Iterator[None]:
 
 
 def key_values(pairs: Iterable[str], flag: str) -> dict[str, str]:
-    """``["a=b", ...]`` as a dict, with ``.ms=7d`` in milliseconds; a usage error names the flag of a wrong pair."""
+    """Parse ``["a=b", ...]`` to a dict; a value such as 7d of a key with ``.ms`` is converted to milliseconds. A usage
+    error names ``flag`` and the wrong pair."""
     found = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
@@ -147,8 +149,8 @@ def key_values(pairs: Iterable[str], flag: str) -> dict[str, str]:
 
 
 def tell_notes(kind: str, keys: Iterable[str]) -> None:
-    """Note on stderr which ``keys`` have no effect, and their replacements; ``kind``: "topic" or "broker". Skips keys
-    that this release does not know: a newer cluster may know them."""
+    """Print a note on stderr for each of the ``keys`` that has no effect, with its replacement; ``kind`` is "topic" or
+    "broker". Keys that this release does not know are skipped, because a newer cluster may know them."""
     from headrace_core.config.server_keys import SERVER
     from headrace_core.config.topic_keys import TOPIC
     from headrace_core.errors import InvalidConfigError

@@ -1,4 +1,5 @@
-"""``partitions reassign|elect|list-reassignments``, like kafka-reassign-partitions and kafka-leader-election."""
+"""The commands ``partitions reassign``, ``elect`` and ``list-reassignments``, like kafka-reassign-partitions and
+kafka-leader-election."""
 
 from __future__ import annotations
 
@@ -83,7 +84,7 @@ def reassign(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Move partitions to other brokers while clients use them, or cancel such moves.
+    """Move partitions to other brokers while clients use them, or cancel running moves.
 
     \b
     Examples:
@@ -180,7 +181,8 @@ def _named(client: Any, partitions: Iterable[str] | None, topics: Sequence[str] 
 
 
 def _plan(file: Path) -> list[tuple[TopicPartition, list[int]]]:
-    """Read ``{"version": 1, "partitions": [{"topic", "partition", "replicas"}]}``. Raises InvalidArgumentError."""
+    """Read a plan in the form ``{"version": 1, "partitions": [{"topic", "partition", "replicas"}]}``. Raises
+    InvalidArgumentError."""
     from headrace import TopicPartition
 
     text = typer.get_text_stream("stdin").read() if str(file) == "-" else file.read_text()
@@ -210,7 +212,8 @@ def _kafka_plan(wanted: dict[TopicPartition, list[int] | None]) -> dict[str, Any
 
 
 def _with_factor(client: Any, topics: Sequence[str], factor: int) -> list[tuple[TopicPartition, list[int]]]:
-    """Each partition with ``factor`` replicas: the first of its current ones, then the least loaded brokers."""
+    """New replicas for each partition, so that it has ``factor`` replicas: its first current replicas, then the least
+    loaded brokers."""
     from headrace import TopicPartition
 
     every = client.describe_topics()
@@ -237,8 +240,8 @@ def _with_factor(client: Any, topics: Sequence[str], factor: int) -> list[tuple[
 
 
 def targets(replicas: list[int], factor: int, load: dict[int, int], racks: dict[int, str]) -> list[int]:
-    """``replicas`` cut to ``factor``, or extended by brokers of ``racks``: first those in racks without a replica, then
-    those with the least ``load``."""
+    """Cut ``replicas`` to ``factor``, or extend them by brokers from ``racks``. Brokers in racks without a replica come
+    first, then those with the least ``load``."""
     chosen = replicas[:factor]
     while len(chosen) < factor:
         taken = {racks.get(each, "") for each in chosen} - {""}
@@ -263,7 +266,7 @@ def list_reassignments(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Show the running and waiting moves of partitions, and how much is copied.
+    """Show the reassignments that are running or queued, and how much of their data is copied.
 
     \b
     Examples:
@@ -365,7 +368,7 @@ def _how_far(client: Any, under_way: dict[TopicPartition, PartitionReassignment]
     copied = _copied(client, under_way).values()
     has, whole = sum(each[0] for each in copied), sum(each[1] for each in copied)
     done, moving = total - len(under_way), len(under_way) - waiting
-    # The sizes of queued partitions are unknown, so count partitions.
+    # The progress counts partitions, because the sizes of queued partitions are unknown.
     return HowFar(
         done + (has / whole * moving if whole else 0.0),
         total,
@@ -392,7 +395,8 @@ def elect(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Elect the preferred leader (the first replica) of partitions; with --unclean a leader for those without one.
+    """Elect the preferred leader (the first replica) of partitions; with --unclean, elect a leader for partitions that
+    have none.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""``--data``: the directory of a node or of a cluster, for commands that read its files."""
+"""The option ``--data``: the directory of a node or of a cluster, for commands that read its files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ DataPath = Annotated[Path | None, typer.Option("--data", metavar="PATH", help="T
 
 
 def path_of(path: Path | None, data: Path | None) -> Path:
-    """The one of the two that was given; a usage error unless it is exactly one."""
+    """Return PATH or the value of --data, whichever was given; raises a usage error unless exactly one of them was
+    given."""
     if path is None and data is None:
         raise typer.BadParameter("Missing argument 'PATH' (or --data PATH).")
     if path is not None and data is not None:

@@ -1,4 +1,4 @@
-"""Handling of a closed output pipe."""
+"""Handling of an output pipe whose reader has closed it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import sys
 
 
 def broken_pipe() -> int:
-    """End quietly when the reader of our output is gone, with the exit code of a process killed by SIGPIPE."""
+    """End without an error message when the reader of the output has closed the pipe; the exit code is that of a
+    process killed by SIGPIPE."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # discards buffered output
     return 128 + signal.SIGPIPE

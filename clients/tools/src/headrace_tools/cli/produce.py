@@ -1,4 +1,4 @@
-"""``produce``: send lines or files to a topic. kcat's flags (kcat -P)."""
+"""The command ``produce``: send lines or files to a topic, with the flags of kcat -P."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .progress import HowFar, Progress, progress
 
 _READ_BYTES = 1 << 20
 _OUTSTANDING_MAX = 100_000
-#: A terminal gets a line each for up to this many partitions.
+#: On a terminal the summary has one line per partition, for up to this many partitions.
 _PARTITIONS_SHOWN_MAX = 12
 
 Headers = list[tuple[str, bytes | None]]
@@ -55,7 +55,8 @@ def produce(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Send records: each line of stdin (-D changes the delimiter), or each file. Ends when all are acknowledged.
+    """Send records to a topic: each line of stdin is a record (-D changes the delimiter), or each file. The command
+    ends when all records are acknowledged.
 
     \b
     Examples:
@@ -93,7 +94,8 @@ def produce(
 
 
 def _may_create(producer: Any, topic: str) -> bool:
-    """Whether the topic is missing, so that the first record creates it. Other errors surface with the first record."""
+    """Whether the topic is missing, so that the first record would create it. Other errors are ignored here; the send
+    of the first record raises them."""
     engine = producer._core.engine
 
     async def is_missing() -> bool:
@@ -123,7 +125,7 @@ def _summary(topic: str, ranges: list[dict[str, int]]) -> list[str]:
 
 
 def _header(text: str) -> tuple[str, bytes | None]:
-    """``name=value``; ``name`` alone has a null value, as in kcat."""
+    """Parse a header ``name=value``; ``name`` alone has a null value, as in kcat."""
     name, equals, value = text.partition("=")
     if not name:
         raise typer.BadParameter(f"{text!r}: must be NAME=VALUE", param_hint="-H")
@@ -131,7 +133,7 @@ def _header(text: str) -> tuple[str, bytes | None]:
 
 
 def _size(files: list[Path]) -> int:
-    """Bytes to send; 0 if unknown (a pipe, a terminal)."""
+    """The number of bytes to send; 0 if it is unknown (a pipe, a terminal)."""
     try:
         if not files:
             found = os.fstat(sys.stdin.fileno())
@@ -143,7 +145,7 @@ def _size(files: list[Path]) -> int:
 
 
 def _messages(files: list[Path], delimiter: bytes, lines: bool) -> Iterator[list[bytes]]:
-    """Messages in groups, as soon as they can be read."""
+    """Iterate over the messages of the files in groups, as soon as they can be read."""
     if not files:
         yield from _split(sys.stdin.fileno(), delimiter)
     for path in files:
@@ -158,10 +160,10 @@ def _messages(files: list[Path], delimiter: bytes, lines: bool) -> Iterator[list
 
 
 def _split(descriptor: int, delimiter: bytes) -> Iterator[list[bytes]]:
-    """Messages that end with the delimiter, and the rest of the input, if any."""
+    """Iterate over the messages that end with the delimiter, and over the rest of the input, if any."""
     rest: list[bytes] = []  # pieces of an incomplete message: joined once, so a huge one takes linear time
     while piece := os.read(descriptor, _READ_BYTES):
-        # A delimiter of several bytes may span two pieces: search the end of the last piece too.
+        # A delimiter of several bytes may span two pieces, so search the end of the previous piece too.
         overlap = rest.pop() if rest and len(delimiter) > 1 else b""
         parts = (overlap + piece).split(delimiter)
         if len(parts) == 1:
@@ -176,7 +178,7 @@ def _split(descriptor: int, delimiter: bytes) -> Iterator[list[bytes]]:
 
 
 class _Sender:
-    """Sends messages in order, with a bounded number of pending outcomes, and counts acknowledgements."""
+    """Sends messages in order, with a bounded number of unacknowledged records, and counts acknowledgements."""
 
     def __init__(
         self,
@@ -205,8 +207,8 @@ class _Sender:
         *,
         tee: bool,
     ) -> None:
-        """Send the whole input, or ``count`` records. ``size``: bytes of the input, for ``shown``. ``tee``: copy the
-        records to stdout, ``delimiter`` after each."""
+        """Send the whole input, or the first ``count`` records. ``size``: bytes of the input, for the progress in
+        ``shown``. ``tee``: copy the records to stdout, with ``delimiter`` after each record."""
         from headrace import Producer
 
         left, read = count, 0
@@ -264,7 +266,7 @@ class _Sender:
         seen[1], seen[2] = min(seen[1], metadata.offset), max(seen[2], metadata.offset)
 
     def ranges(self) -> list[dict[str, int]]:
-        """Per partition: number of records, first and last offset (-1 with acks=0)."""
+        """The result per partition: number of records, first and last offset (-1 with acks=0)."""
         return [
             {"partition": number, "records": records, "first_offset": first, "last_offset": last}
             for number, (records, first, last) in sorted(self._ranges.items())

@@ -1,10 +1,10 @@
 """Connection profiles: named sets of client keys in files, such as ``staging.properties`` with ``bootstrap.servers``.
 
-Each profile is a properties file (kcat's ``-F`` reads it too); ``.current`` beside them has the name of the default
-one. The directory is ``HEADRACE_PROFILES``, otherwise ``$XDG_CONFIG_HOME/headrace/profiles`` (``~/.config`` by
-default), readable by its owner only.
+Each profile is a properties file (kcat's ``-F`` reads it too); the file ``.current`` in the same directory has the name
+of the current profile. The directory is ``HEADRACE_PROFILES``, otherwise ``$XDG_CONFIG_HOME/headrace/profiles``
+(``~/.config`` by default); only its owner can read it.
 
-Only the command line reads profiles; programs have their own configuration.
+Only the command line reads profiles; programs pass their configuration to the clients.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """A profile as read. ``values`` remember their line numbers."""
+    """A profile, as read from its file. Each value in ``values`` remembers its line number in the file."""
 
     name: str
     path: Path
     values: Properties
 
     def keys_of(self, kind: str) -> dict[str, str]:
-        """The keys for a client of this ``kind`` (``admin``, ``producer``, ``consumer``): an admin has no ``acks``, for
-        example.
+        """The profile's keys for a client of this ``kind`` (``admin``, ``producer``, ``consumer``): an admin client has
+        no ``acks``, for example.
 
-        ``group.id`` is left out: reading with one commits, which needs ``consume -G``. Raises InvalidConfigError for a
-        key that no client knows, with its line and a "did you mean".
+        The result does not have ``group.id``: a consumer with a group commits offsets, and only ``consume -G`` should
+        do so. Raises InvalidConfigError for a key that no client knows, with the key's line and a "did you mean".
         """
         from headrace.settings import ADMIN, CONSUMER, PRODUCER
 
@@ -58,7 +58,7 @@ class Profile:
         return found
 
     def check(self) -> None:
-        """Raise InvalidConfigError if a client would refuse it."""
+        """Raise InvalidConfigError if a client would refuse the profile."""
         from headrace.settings import ADMIN, CONSUMER, PRODUCER, resolve
 
         for definition in (ADMIN, PRODUCER, CONSUMER):
@@ -74,14 +74,14 @@ class ProfileFiles:
         return sorted(path.name.removesuffix(_SUFFIX) for path in self.directory.glob(f"*{_SUFFIX}"))
 
     def current(self) -> str | None:
-        """The name set by ``headrace profile use``; None without one."""
+        """The name that ``headrace profile use`` has set; None if it has set none."""
         try:
             return (self.directory / _CURRENT).read_text(encoding="utf-8").strip() or None
         except FileNotFoundError:
             return None
 
     def path(self, name: str) -> Path:
-        """The path of a profile, existing or not. Raises InvalidArgumentError for an invalid name."""
+        """The path of a profile's file, whether it exists or not. Raises InvalidArgumentError for an invalid name."""
         if not _NAME.fullmatch(name):
             raise InvalidArgumentError(
                 f"invalid profile name {name!r}: use letters, digits, dots, dashes and underscores, no dot first"
@@ -89,8 +89,8 @@ class ProfileFiles:
         return self.directory / (name + _SUFFIX)
 
     def read(self, name: str) -> Profile:
-        """Read a profile. Raises InvalidArgumentError if it is missing, InvalidConfigError if it is no properties
-        file."""
+        """Read a profile. Raises InvalidArgumentError if its file is missing, InvalidConfigError if the file is no
+        properties file."""
         path = self.path(name)
         if not path.exists():
             there = ", ".join(self.names()) or "none"
@@ -101,7 +101,7 @@ class ProfileFiles:
         return Profile(name=name, path=path, values=read_properties(path))
 
     def write(self, name: str, values: Mapping[str, str]) -> Profile:
-        """Create or replace a profile; unchanged when a client would refuse it (InvalidConfigError)."""
+        """Create or replace a profile; InvalidConfigError, and no change, if a client would refuse it."""
         path = self.path(name)
         for key, value in values.items():
             if not value.isprintable():
@@ -114,7 +114,7 @@ class ProfileFiles:
         return profile
 
     def use(self, name: str | None) -> None:
-        """Make ``name`` the default profile; None: no default."""
+        """Make ``name`` the current profile; None: no profile is current."""
         if name is None:
             (self.directory / _CURRENT).unlink(missing_ok=True)
             return
@@ -122,13 +122,13 @@ class ProfileFiles:
         self._replace(self.directory / _CURRENT, name + "\n")
 
     def delete(self, name: str) -> None:
-        """Delete a profile, also as the default."""
+        """Delete a profile; if it is the current profile, there is none afterwards."""
         self.read_path(name).unlink()
         if self.current() == name:
             self.use(None)
 
     def read_path(self, name: str) -> Path:
-        """The file of an existing profile, valid or not."""
+        """The path of an existing profile's file, whether its contents are valid or not."""
         path = self.path(name)
         if not path.exists():
             self.read(name)

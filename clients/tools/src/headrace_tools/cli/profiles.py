@@ -1,4 +1,4 @@
-"""``profile list|show|set|use|delete``: named connections, and the default one."""
+"""The commands ``profile list``, ``show``, ``set``, ``use`` and ``delete``: named connections, and the current one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def register(app: typer.Typer) -> None:
 
 
 def list_profiles(output: Output = OutputFormat.TEXT) -> None:
-    """List the profiles; `*` marks the current one, which commands use by default.
+    """List the profiles; `*` marks the current profile, which commands use by default.
 
     \b
     Examples:
@@ -88,10 +88,10 @@ def set_keys(
     and_use: Annotated[bool, typer.Option("--use", help="Also make it the current profile.")] = False,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Create a profile, or change keys of it. All keys are checked before the file is written.
+    """Create a profile, or change some of its keys. All keys are checked before the file is written.
 
-    The keys are those of producers, consumers and admins (docs/reference/configuration.md); each command uses those
-    that its client knows. The file is replaced: comments in it are lost.
+    The keys are those of producers, consumers and admin clients (docs/reference/configuration.md); each command uses
+    the keys that its client knows. The command writes a new file, so comments in the old file are lost.
 
     \b
     Examples:
@@ -149,7 +149,7 @@ def delete(
     names: Annotated[list[str], typer.Argument(metavar="NAME...", help="The profiles.")],
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Delete profiles. If one of them is the current profile, there is none afterwards.
+    """Delete profiles. If a deleted profile is the current one, no profile is current afterwards.
 
     \b
     Examples:

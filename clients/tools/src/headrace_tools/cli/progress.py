@@ -1,8 +1,8 @@
-"""Progress of long work: a bar where stderr is a terminal, otherwise a line every few seconds.
+"""Progress of long work: a bar where stderr is a terminal, otherwise one line every few seconds.
 
-Progress never goes to stdout. There is no bar where the terminal cannot redraw (``TERM=dumb``), and none where records
-are printed to the same terminal (``beside_records``), because they would overwrite each other. The bar disappears at
-the end; notes printed in between stay above it.
+Progress is written to stderr, never to stdout. There is no bar if the terminal cannot redraw (``TERM=dumb``), or if
+records are printed to the same terminal (``beside_records``), because bar and records would overwrite each other. The
+bar disappears when the work ends; notes that are printed meanwhile stay above it.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from typing import Any, NamedTuple
 
 from .output import note
 
-#: Shortest interval between redraws, and interval of lines where there is no bar (seconds).
+#: The shortest interval between two redraws of the bar, and the interval of lines where there is no bar (seconds).
 DRAW_S = 0.1
 LINE_S = 2.0
 
 
 class HowFar(NamedTuple):
-    """``done`` of ``total`` (0: unknown), and the same in words."""
+    """How much work is done: ``done`` of ``total`` (0: unknown), and the same as a text."""
 
     done: float
     total: float
@@ -30,10 +30,10 @@ class HowFar(NamedTuple):
 
 
 class Progress:
-    """Receives the progress of the work, as often as the caller likes."""
+    """Receives the progress of the work; the caller may call it as often as it likes."""
 
     def at(self, look: Callable[[], HowFar]) -> None:
-        """``look`` is called only when progress is shown."""
+        """Report the progress: ``look`` returns it, and is called only if it will be shown."""
 
 
 class _Lines(Progress):
@@ -72,10 +72,10 @@ def progress(
     beside_records: bool = False,
     quiet: bool = False,
 ) -> Iterator[Progress]:
-    """A Progress for the duration of the work.
+    """A Progress that is shown as long as the ``with`` block runs.
 
-    ``lines_s``: interval of lines where no bar can be drawn (None: no lines, for work that is always silent in a pipe).
-    ``draw_s``: shortest interval between redraws. ``quiet``: neither.
+    ``lines_s``: interval of lines where stderr cannot show a bar (None: no lines, for work that is always silent in a
+    pipe). ``draw_s``: shortest interval between two redraws of the bar. ``quiet``: neither.
     """
     if quiet or (beside_records and sys.stdout.isatty()):
         yield Progress()
@@ -98,7 +98,8 @@ def _bar(every_s: float) -> Iterator[_Bar]:
         TextColumn("{task.description}", markup=False),
         TimeRemainingColumn(elapsed_when_finished=True),
     )
-    # Drawn by the working thread, so that a stopped process needs no cleanup. Notes to stderr go above it.
+    # The working thread draws the bar, so that a stopped process needs no cleanup. Notes to stderr are printed above
+    # the bar.
     drawn = Drawn(*columns, console=Console(stderr=True), auto_refresh=False, transient=True, redirect_stdout=False)
     try:
         with contextlib.suppress(OSError):

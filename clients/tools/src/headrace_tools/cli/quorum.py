@@ -1,4 +1,5 @@
-"""``quorum status|add|remove|transfer``: the voting controllers, as in kafka-metadata-quorum."""
+"""The commands ``quorum status``, ``add``, ``remove`` and ``transfer``: the voters of the controller quorum, as in
+kafka-metadata-quorum."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 _WATCH_S = 1.0
 _TIMEOUT_S = 30.0
-#: An election takes a second or two; without a majority it never ends.
+#: An election takes a second or two; without a majority of the voters it never ends.
 _STATUS_S = 5.0
 _NO_LEADER = "no controller leads: a majority of the voters must run and reach each other"
 _VOTER = re.compile(r"(?P<id>\d{1,10})(?:@(?P<directory>[A-Za-z0-9_-]{22}))?\Z")
@@ -98,7 +99,7 @@ def add(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Make a running controller a voter. Format it with --no-initial-controllers and start it first.
+    """Make a running controller a voter. Before that, format the controller with --no-initial-controllers and start it.
 
     \b
     Examples:
@@ -130,7 +131,8 @@ def remove(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Remove a controller from the voters, running or not. It stays an observer until it is stopped.
+    """Remove a controller from the voters, whether it is running or not. A running controller stays an observer until
+    it is stopped.
 
     \b
     Examples:
@@ -159,7 +161,8 @@ def transfer(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Make another voter the leader, without an election timeout. Use it before the leader's machine is stopped.
+    """Make another voter the leader without waiting for an election timeout. Use the command before you stop the
+    leader's machine.
 
     \b
     Examples:
@@ -204,14 +207,14 @@ def _replica(replica: QuorumReplica) -> dict[str, Any]:
 
 
 def _max_lag(quorum: QuorumInfo) -> int | None:
-    """None when the lag of a voter is unknown, for example while it is down."""
+    """The largest lag of a voter; None when the lag of one voter is unknown, for example while it is down."""
     lags = [each.lag for each in quorum.voters]
     return None if None in lags else max((lag for lag in lags if lag is not None), default=None)
 
 
 def _max_lag_time_ms(quorum: QuorumInfo) -> int | None:
-    """Time since the slowest voter had all of the leader's log (Kafka: MaxFollowerLagTimeMs); None when a voter never
-    had it under this leader."""
+    """How long ago the slowest voter had all of the leader's log (Kafka: MaxFollowerLagTimeMs); None if a voter never
+    had all of it under this leader."""
     times = {each.replica_id: each.last_caught_up_timestamp_ms for each in quorum.voters}
     now = times.get(quorum.leader_id)
     if now is None or None in times.values():
@@ -291,7 +294,7 @@ def _key(replica: QuorumReplica) -> str:
 
 
 def _described(client: Any, timeout_s: float) -> QuorumInfo:
-    """Raises RequestTimedOutError, which names what is missing."""
+    """Describe the quorum. Raises RequestTimedOutError, which names what is missing."""
     try:
         quorum: QuorumInfo = client.describe_quorum(timeout=timeout_s)
     except RequestTimedOutError as error:

@@ -1,4 +1,4 @@
-"""``records delete``: moves the log start forward."""
+"""The command ``records delete``: delete records from the start of a partition's log."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ def delete(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Delete the records below an offset. Readers no longer see them at once; the disk space is freed soon after.
+    """Delete the records of a partition below an offset. Consumers can no longer read them at once; the disk space is
+    freed soon after.
 
     \b
     Examples:

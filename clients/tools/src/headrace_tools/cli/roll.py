@@ -1,4 +1,4 @@
-"""``cluster roll``: restart a local cluster node by node while clients use it."""
+"""The command ``cluster roll``: restart a local cluster node by node while clients use it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from ..local.directory import ClusterDirectory
     from ..rolling.restarting import Rolled
 
-#: Time for a node to stop before it is killed: controllers and brokers hand over, coordinators write their state.
+#: Time for a node to stop before it is killed: controllers and brokers hand their leaderships over, coordinators write
+#: their state.
 _STOP_S = 60.0
 
 
@@ -48,10 +49,11 @@ def roll(
 ) -> None:
     """Restart the nodes of a cluster on this machine one by one, while clients use it.
 
-    Controllers first, the active one last; then brokers, then coordinators. Before each stop, and at the end, all nodes
-    must be alive, all replicas in sync, all controllers caught up, and all groups must have a coordinator. Otherwise
-    the command fails with the reason (exit code 1) and stops no further node. Ctrl-C ends it between two nodes. Keys
-    kept by `headrace up -c KEY=VALUE` take effect.
+    Controllers are restarted first, the active controller last of them; then brokers, then coordinators. Before each
+    stop, and at the end, four conditions must hold: all nodes are alive, all replicas are in sync, all controllers are
+    caught up, and all groups have a coordinator. Otherwise the command fails with the reason (exit code 1) and stops no
+    further node. Ctrl-C ends the command after the restart of the current node. Configuration keys that `headrace up -c
+    KEY=VALUE` has stored take effect.
 
     \b
     Examples:
@@ -88,7 +90,7 @@ def roll(
 
 @contextlib.contextmanager
 def _ends_between_nodes() -> Iterator[list[signal.Signals]]:
-    """Collects the signals that would have ended the process, so that no node is left half restarted."""
+    """Collect the signals that would end the process, so that no node is left half restarted."""
     came: list[signal.Signals] = []
 
     def on_signal(number: int, frame: object) -> None:

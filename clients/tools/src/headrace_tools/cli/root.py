@@ -1,6 +1,6 @@
-"""The root of the command tree: the module of each command, ``ls`` for ``list``, and ``--version``.
+"""The root of the command tree: the module of each command, the short name ``ls`` for ``list``, and ``--version``.
 
-``up`` imports no grpc (a test checks this), so that it starts quickly and a later fork is safe.
+The command ``up`` imports no grpc (a test checks this), so that it starts quickly and a later fork is safe.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typer.core import TyperGroup
 
 from .pipes import broken_pipe
 
-#: Top-level command -> module that registers it, in the order of the help.
+#: Maps each top-level command to the module that registers it, in the order of the help.
 _HOMES = {
     "up": "local",
     "ps": "local",
@@ -48,7 +48,7 @@ _HOMES = {
 
 
 class _Root(TyperGroup):
-    """Exits with 141 when the reader of a pipe is gone. (Typer would exit with 1.)"""
+    """The root command; its exit code is 141 when the reader of a pipe closes it. (Typer's exit code would be 1.)"""
 
     def make_context(self, *given: Any, **more: Any) -> Any:
         try:
@@ -64,7 +64,7 @@ class _Root(TyperGroup):
 
 
 def build(arguments: Sequence[str]) -> typer.Typer:
-    """The command tree for ``arguments``: one module's commands, or all of them for help and mistakes."""
+    """The command tree for ``arguments``: only the commands of one module, or all commands for help and wrong names."""
     app = typer.Typer(
         name="headrace",
         cls=_Root,
@@ -86,7 +86,7 @@ def build(arguments: Sequence[str]) -> typer.Typer:
 
 
 def _words_to_complete() -> list[str]:
-    """The complete words of a command line in shell completion; empty otherwise."""
+    """The complete words of a command line during shell completion; empty otherwise."""
     if "_HEADRACE_COMPLETE" not in os.environ:
         return []
     text = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS") or ""
@@ -105,7 +105,7 @@ def _first_command(arguments: Sequence[str]) -> str | None:
 
 
 def _add_what_all_share(app: typer.Typer) -> None:
-    """Give each command with ``--bootstrap`` a ``--profile``, and each ``list`` the short name ``ls``."""
+    """Add ``--profile`` to each command with ``--bootstrap``, and the short name ``ls`` to each command ``list``."""
     for command in list(app.registered_commands):
         if command.callback is not None and "bootstrap" in inspect.signature(command.callback).parameters:
             if command.callback.__module__.endswith(".profiles"):

@@ -1,4 +1,4 @@
-"""Durations and times on the command line: one grammar for every option.
+"""Durations and times on the command line: all options use one grammar.
 
 duration   500ms  10s  5m  2h  7d  1w  1h30m  P1DT2H (ISO 8601); a number alone is in seconds
 time       2026-11-21T08:00:00.000 (UTC, or with a zone: +01:00)  2026-11-21  -2h (two hours ago)
@@ -26,7 +26,7 @@ _ISO_DURATION = re.compile(
 
 
 def duration_ms(text: str) -> int:
-    """Milliseconds of a duration with a unit. Raises ValueError."""
+    """Convert a duration with a unit to milliseconds. Raises ValueError."""
     wanted = text.strip()
     if _DURATION.fullmatch(wanted):
         return round(sum(float(number) * _UNITS_MS[unit.lower()] for number, unit in _PART.findall(wanted)))
@@ -58,7 +58,7 @@ def time_ms(text: str) -> int:
 
 
 def config_value(key: str, value: str) -> str:
-    """``retention.ms=7d`` in milliseconds; any other value unchanged."""
+    """The value of a key; a duration such as ``retention.ms=7d`` is converted to milliseconds."""
     if key.endswith(".ms"):
         try:
             return str(duration_ms(value))
@@ -68,7 +68,7 @@ def config_value(key: str, value: str) -> str:
 
 
 def duration(*flags: str, help: str, least_s: float = 0.0) -> Any:  # noqa: A002 -- as typer.Option calls it
-    """A ``typer.Option`` for a duration; the command gets seconds, at least ``least_s``."""
+    """Make a ``typer.Option`` for a duration; the command receives seconds, at least ``least_s``."""
 
     def seconds(given: Any) -> float:
         text = str(given)

@@ -1,4 +1,4 @@
-"""``top``: a live view of a cluster: throughput, lag, leaders, partitions in trouble."""
+"""The command ``top``: a live view of a cluster: throughput, lag, leaders, and partitions with problems."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ def top(
     properties: Properties = None,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Watch a cluster: records and bytes per second, leaders, lag, and partitions in trouble.
+    """Watch a cluster: records and bytes per second, leaders, lag, and partitions with problems.
 
-    A terminal shows one picture that is updated until Ctrl-C. A pipe gets one picture after the other; with -o json
-    each is one JSON document on its own line. When no node answers, that picture counts towards --count and the exit
-    code is 1. Changes nothing.
+    A terminal shows one picture, which is updated until Ctrl-C. In a pipe the pictures are printed one after the other;
+    with -o json each picture is one JSON document on its own line. A picture without an answer from any node counts
+    towards --count too, and the exit code is then 1. Changes nothing.
 
     \b
     Examples:
@@ -69,8 +69,8 @@ def top(
 
 
 def _frames(sampling: Sampling, interval_s: float, count: int | None) -> Iterator[Frame | HeadraceError]:
-    """Frames, or the error of a failed sample. A cluster that cannot be asked at the start is an error; later it is
-    waited for, within ``count`` samples, so that a limited run ends."""
+    """Iterate over frames; a sample that failed gives its error instead. If no node answers at the start, the error is
+    raised; later the command waits for the cluster, within ``count`` samples, so that a limited run ends."""
     from ..top.frames import frame_of
 
     before, looks = sampling.sample(), 0
@@ -89,7 +89,7 @@ def _frames(sampling: Sampling, interval_s: float, count: int | None) -> Iterato
 
 
 def _in_a_pipe(frames: Iterator[Frame | HeadraceError], show: Callable[[Frame], None]) -> int:
-    """Show frames one after the other; returns 1 if one is missing because no node answered, otherwise 0."""
+    """Print frames one after the other; return 1 if a frame is missing because no node answered, otherwise 0."""
     code = 0
     for frame in frames:
         if isinstance(frame, HeadraceError):
@@ -101,8 +101,8 @@ def _in_a_pipe(frames: Iterator[Frame | HeadraceError], show: Callable[[Frame], 
 
 
 def _live(frames: Iterator[Frame | HeadraceError], rows: int) -> None:
-    """Show frames on the terminal's alternate screen, which is always left at the end. While no node answers, the last
-    frame stays with its time and the reason."""
+    """Show frames on the terminal's alternate screen, which is always closed at the end. While no node answers, the
+    last frame stays on the screen, with the time and the reason."""
     from rich.console import Console, Group
     from rich.live import Live
     from rich.text import Text

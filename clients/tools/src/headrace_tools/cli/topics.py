@@ -118,7 +118,7 @@ def describe(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Show a topic's partitions, leaders, replicas, in-sync replicas, and the configuration that was set for it.
+    """Show a topic's partitions, leaders, replicas, in-sync replicas, and the configuration keys that were set for it.
 
     \b
     Examples:
@@ -152,7 +152,7 @@ def describe(
 
 
 def describe_partitions(client: Any, names: list[str] | None) -> list[dict[str, Any]]:
-    """The documents of ``topics describe -o json`` (None: of all topics)."""
+    """The documents of ``topics describe -o json`` (``names`` None: all topics)."""
     from headrace import ConfigResource, TopicPartition
 
     topics = client.describe_topics(names)
@@ -237,7 +237,7 @@ def alter(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Add partitions to a topic, or change its configuration. Keys that are not named keep their values.
+    """Add partitions to a topic, or change its configuration. Configuration keys that are not named keep their values.
 
     \b
     Examples:
@@ -297,7 +297,8 @@ def offsets(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Show the start and end offset of each partition, and how many offsets lie between (compaction leaves gaps).
+    """Show the start and end offset of each partition, and how many offsets are between them (compacted logs have
+    gaps).
 
     \b
     Examples:

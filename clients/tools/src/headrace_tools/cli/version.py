@@ -1,4 +1,5 @@
-"""``version``: the version of the command line. ``main`` answers it itself without -o, which is faster."""
+"""The command ``version``: print the version of the command line. Without -o the function ``main`` prints the version
+itself, which is faster."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ def register(app: typer.Typer) -> None:
 
 
 def version(output: Output = OutputFormat.TEXT) -> None:
-    """Print the version, as `headrace --version` does.
+    """Print the version, like `headrace --version`.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""``--watch``: repeat a command every few seconds until Ctrl-C."""
+"""The option ``--watch``: repeat a command every few seconds until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Watch = Annotated[
 ]
 Interval = Annotated[float, duration("--interval", least_s=0.1, help="Time between two looks of --watch.")]
 
-#: Move the cursor home and clear the screen.
+#: Terminal codes that move the cursor to the top left and clear the screen.
 _CLEAR = "\x1b[H\x1b[2J"
 
 
@@ -36,10 +36,10 @@ def watched(
     interval_s: float,
     output: OutputFormat,
 ) -> int:
-    """Show the result of ``look`` repeatedly; an exit code of ``show`` other than 0 ends the loop and is returned.
+    """Call ``look`` and ``show`` repeatedly; an exit code of ``show`` other than 0 ends the loop and is returned.
 
-    A terminal replaces the text, a pipe gets a blank line in between. An error of the first look is raised; later ones
-    are printed to stderr and the look is repeated, because a failed coordinator is soon replaced.
+    A terminal replaces the previous text; in a pipe a blank line separates the texts. An error of the first ``look`` is
+    raised. Later errors are printed to stderr and ``look`` is repeated, because a failed coordinator is soon replaced.
     """
     is_first = True
     while True:

@@ -1,4 +1,4 @@
-"""`headrace doctor`: faults of a cluster and their cures.
+"""The rules behind `headrace doctor`: faults of a cluster and their cures.
 
 facts.py       observations: frozen values
 diagnosis.py   findings from them: one function per rule, pure

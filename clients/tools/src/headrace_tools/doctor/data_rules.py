@@ -1,4 +1,4 @@
-"""Rules about partitions and their replicas, reassignments and consumer groups. Pure."""
+"""Doctor rules about partitions and their replicas, reassignments and consumer groups. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from .facts import Facts, GroupFacts
 from .findings import Finding, Severity, brokers_named, count, rule, some
 from .node_rules import starting
 
-#: This many rebalances in this time, the last one recent, are a storm: the group hardly reads.
+#: A group has a rebalance storm if it had this many rebalances in this time and the last one is recent: the group
+#: hardly reads.
 STORM_REBALANCES, STORM_MS = 6, 60_000
 
 # -- partitions -------------------------------------------------------------------------------------------------------
@@ -20,7 +21,7 @@ STORM_REBALANCES, STORM_MS = 6, 60_000
 
 @rule("partition-offline")
 def partition_offline(facts: Facts) -> Iterator[Finding]:
-    """The partition has no leader: it can be neither written nor read."""
+    """Partitions without a leader: clients can neither write nor read them."""
     by_awaited: dict[tuple[int, ...], list[str]] = defaultdict(list)
     for topic, part in _partitions(facts):
         if part.leader < 0:
@@ -55,7 +56,8 @@ def min_isr_impossible(facts: Facts) -> Iterator[Finding]:
 
 @rule("min-isr")
 def min_isr(facts: Facts) -> Iterator[Finding]:
-    """Fewer in-sync replicas than min.insync.replicas: acks=all is refused (NOT_ENOUGH_REPLICAS)."""
+    """Partitions with fewer in-sync replicas than min.insync.replicas: writes with acks=all are refused
+    (NOT_ENOUGH_REPLICAS)."""
     by_missing: dict[tuple[int, ...], list[str]] = defaultdict(list)
     adding = _adding(facts)
     for topic, part in _partitions(facts):
@@ -75,7 +77,7 @@ def min_isr(facts: Facts) -> Iterator[Finding]:
 
 @rule("under-replicated")
 def under_replicated(facts: Facts) -> Iterator[Finding]:
-    """Replicas that should be in sync and are not."""
+    """Replicas that are not in sync although they should be."""
     by_missing: dict[tuple[int, ...], list[str]] = defaultdict(list)
     adding = _adding(facts)
     for topic, part in _partitions(facts):
@@ -103,7 +105,7 @@ def under_replicated(facts: Facts) -> Iterator[Finding]:
 
 @rule("reassignment-stuck")
 def reassignment_stuck(facts: Facts) -> Iterator[Finding]:
-    """A reassignment that cannot finish: a target is down, or nothing was copied during the check."""
+    """A reassignment that cannot finish: a target broker is down, or no data were copied during the check."""
     fenced = facts.fenced()
     for move in facts.moves:
         dead = tuple(broker for broker in move.adding if broker in fenced)
@@ -130,7 +132,7 @@ def reassignment_stuck(facts: Facts) -> Iterator[Finding]:
 
 @rule("no-coordinator")
 def no_coordinator(facts: Facts) -> Iterator[Finding]:
-    """Groups exist, and no coordinator is alive."""
+    """Groups exist, but no coordinator is alive."""
     if facts.cluster is None or facts.cluster.coordinators:
         return
     if any(topic.name == "__consumer_offsets" for topic in facts.topics):
@@ -161,7 +163,7 @@ def group_unknown(facts: Facts) -> Iterator[Finding]:
 
 @rule("group-storm")
 def group_storm(facts: Facts) -> Iterator[Finding]:
-    """A group that rebalances continuously."""
+    """A group that rebalances continuously (a rebalance storm)."""
     for group in facts.groups:
         now_ms = facts.now_ms + group.clock_ahead_ms
         recent = [each for each in group.rebalances if now_ms - each.at_ms <= STORM_MS]
@@ -197,14 +199,14 @@ _LAG_WORDS = {
 }
 
 
-#: Two or three commits prove little for these: as in Burrow, wait for a full window.
+#: For these statuses two or three commits prove little, so wait for a full window of commits, as Burrow does.
 _TAKE_A_WINDOW = ("STALL", "WARN")
 
 
 @rule("group-lag")
 def group_lag(facts: Facts) -> Iterator[Finding]:
-    """Groups that Burrow's rules judge as not OK. Empty groups are left out: they are finished batch jobs or unused,
-    and their offsets expire."""
+    """Groups whose status by Burrow's rules is not OK. Empty groups are ignored: they are finished batch jobs or
+    unused, and their offsets expire."""
     for group in facts.groups:
         if group.described.state == "empty":
             continue
@@ -229,7 +231,7 @@ def group_lag(facts: Facts) -> Iterator[Finding]:
 
 @rule("group-records-lost")
 def group_records_lost(facts: Facts) -> Iterator[Finding]:
-    """Retention deleted records that the group had not read."""
+    """Groups that lost records: retention deleted them before the group had read them."""
     for group in facts.groups:
         parts = [part for part in (() if group.lag is None else group.lag.partitions) if part.records_lost > 0]
         if parts:
@@ -255,7 +257,7 @@ def _partitions(facts: Facts) -> Iterator[tuple[str, PartitionDescription]]:
 
 
 def _adding(facts: Facts) -> dict[tuple[str, int], set[int]]:
-    """Replicas that reassignments are adding: expected to be incomplete."""
+    """The replicas that reassignments are adding, which are expected to be incomplete."""
     return {(move.topic, move.partition): set(move.adding) for move in facts.moves}
 
 
@@ -264,7 +266,8 @@ def _missing(topic: str, part: PartitionDescription, adding: dict[tuple[str, int
 
 
 def _brought_back(facts: Facts, brokers: Sequence[int]) -> str:
-    """The cure for absent brokers: those that heartbeat must not be started a second time."""
+    """The cure for absent brokers: start them, except brokers that send heartbeats, which must not be started a second
+    time."""
     coming = starting(facts)
     awaited = [each for each in brokers if each in coming]
     hung = [each for each in brokers if each not in coming and facts.hung(each)]

@@ -1,4 +1,4 @@
-"""Findings from facts: pure functions, one per rule.
+"""Turn facts into findings: pure functions, one per rule.
 
     node_rules.py   reach       names, addresses that are unreachable or wrong, processes that do not serve
                     quorum      absent controllers, brokers with old metadata
@@ -8,9 +8,10 @@
                     groups      without coordinator, rebalance storms, stopped, behind, with records lost
     pattern_rules.py            patterns of use that work today and become expensive
 
-An ERROR blocks writes or reads now, or is one failure away from that; a WARNING will become one, or hides one. ADVICE
-is about use, and leaves a cluster healthy. A rule that is not sure stays silent: a healthy cluster gets no findings. A
-cluster without observations gets none either, and is not called healthy.
+An ERROR blocks writes or reads now, or will do so after one more failure. A WARNING will become an error, or can hide
+one. ADVICE is about the use of a cluster, and does not make the cluster unhealthy. A rule that is not certain reports
+nothing: a healthy cluster gets no findings. A cluster that could not be observed gets no findings either, and does not
+count as healthy.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ __all__ = ["RULES", "Finding", "Severity", "data_rules", "diagnose", "is_healthy
 
 
 def diagnose(facts: Facts) -> list[Finding]:
-    """All findings: errors, warnings, advice; within them in the order of the rules."""
+    """All findings: errors, warnings, advice; findings of the same severity are in the order of the rules."""
     found = [finding for function in RULES.values() for finding in function(facts)]
     return sorted(found, key=lambda finding: list(Severity).index(finding.severity))
 
 
 def is_healthy(facts: Facts) -> bool:
-    """Whether no error or warning was found, and every request succeeded that a healthy cluster answers."""
+    """Whether there is no error and no warning, and every request succeeded that a healthy cluster answers."""
     found = [finding for finding in diagnose(facts) if finding.severity is not Severity.ADVICE]
     return not found and all(each.is_no_fault for each in facts.not_asked)

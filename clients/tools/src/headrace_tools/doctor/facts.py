@@ -1,4 +1,4 @@
-"""Observations of a cluster at one moment, without judgement."""
+"""Facts about a cluster at one moment, without judgement."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from headrace.models import (
     TopicDescription,
 )
 
-#: The subject of a NotAsked about the quorum.
+#: The subject (``what``) of a NotAsked for the request about the controller quorum.
 THE_QUORUM = "the quorum"
 
 
 class Trouble(enum.StrEnum):
-    """Why an address could not be used."""
+    """The reason why an address could not be used."""
 
     NAME = "name"  # the name cannot be resolved
     REFUSED = "refused"  # no process listens
@@ -32,7 +32,8 @@ class Trouble(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tried:
-    """An address tried from here. ``detail``: the system's message. ``node``: the node's description, if available."""
+    """An address that the doctor tried to connect to from this machine. ``detail``: the operating system's message.
+    ``node``: the node's description of itself, if it answered."""
 
     address: str
     ips: tuple[str, ...] = ()
@@ -43,8 +44,8 @@ class Tried:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalNode:
-    """A node of a cluster on this machine (cluster.json). ``pid`` None: not running; ``stopped``: suspended by
-    SIGSTOP."""
+    """A node of a cluster on this machine, from cluster.json. ``pid`` is None if the node is not running; ``stopped``:
+    its process is suspended by SIGSTOP."""
 
     role: str
     node_id: int
@@ -56,7 +57,8 @@ class LocalNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
-    """A reassignment, sampled twice. ``copied_bytes``: growth of the new replicas in ``apart_s`` s; None: unknown."""
+    """A reassignment, sampled twice. ``copied_bytes``: growth of the new replicas between the two samples, which are
+    ``apart_s`` seconds apart; None: unknown."""
 
     topic: str
     partition: int
@@ -69,8 +71,8 @@ class Move:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupFacts:
-    """A group: members, lag, last rebalances (oldest first; ``at_ms`` by its coordinator's clock, which is
-    ``clock_ahead_ms`` ahead of ours)."""
+    """A group: members, lag, and last rebalances (oldest first). ``at_ms`` of a rebalance is by the coordinator's
+    clock, which is ``clock_ahead_ms`` ahead of this machine's clock."""
 
     described: GroupDescription
     lag: GroupLag | None = None
@@ -80,8 +82,8 @@ class GroupFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotAsked:
-    """A request without an answer: rules that need it found nothing because they had no data. ``is_no_fault``: it
-    cannot be asked from here, or was not asked; that is no fault."""
+    """A request that got no answer or was not sent: rules that need its data found nothing. ``is_no_fault``: the
+    request cannot be sent from here, or was left out, so the missing answer is no fault of the cluster."""
 
     what: str
     why: str
@@ -90,19 +92,20 @@ class NotAsked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """All observations. ``None`` and empty mean unknown; ``not_asked`` says why."""
+    """All observations. ``None`` and empty values mean unknown; ``not_asked`` says why."""
 
     now_ms: float
     bootstrap: tuple[Tried, ...]
     cluster: ClusterDescription | None = None
-    #: By broker, coordinator (client listener), and controller (internal listener, often unreachable).
+    #: The addresses of brokers and coordinators (client listener) and of controllers (internal listener, often
+    #: unreachable from here), by id.
     brokers: Mapping[int, Tried] = field(default_factory=dict)
     coordinators: Mapping[int, Tried] = field(default_factory=dict)
     controllers: Mapping[int, Tried] = field(default_factory=dict)
-    #: Registered brokers without heartbeats, tried nevertheless: a dead one refuses connections, a hanging one is
-    #: silent.
+    #: Registered brokers that send no heartbeats. The doctor tries their addresses too: a dead broker refuses
+    #: connections, a hanging broker accepts them and is silent.
     fenced_brokers: Mapping[int, Tried] = field(default_factory=dict)
-    #: The directory of a cluster on this machine; "": the cluster is elsewhere.
+    #: The directory of a cluster on this machine; "" if the cluster is elsewhere.
     data: str = ""
     local: tuple[LocalNode, ...] = ()
     features: Mapping[str, FeatureInfo] = field(default_factory=dict)
@@ -110,7 +113,7 @@ class Facts:
     log_dirs: Mapping[int, tuple[LogDirDescription, ...]] = field(default_factory=dict)
     topics: tuple[TopicDescription, ...] = ()
     min_insync: Mapping[str, int] = field(default_factory=dict)
-    #: Topics that delete nothing: no limit of time or size, and no compaction.
+    #: Topics that keep all records: no limit of time or size, and no compaction.
     unlimited: frozenset[str] = frozenset()
     moves: tuple[Move, ...] = ()
     groups: tuple[GroupFacts, ...] = ()
@@ -120,11 +123,12 @@ class Facts:
         return set() if self.cluster is None else {each.broker_id for each in self.cluster.brokers if each.fenced}
 
     def local_node(self, role: str, node_id: int) -> LocalNode | None:
-        """The node's process on this machine, for a local cluster."""
+        """The node in cluster.json, if the cluster is on this machine."""
         return next((node for node in self.local if (node.role, node.node_id) == (role, node_id)), None)
 
     def hung(self, broker_id: int) -> bool:
-        """Whether this fenced broker's process runs and is suspended."""
+        """Whether this fenced broker hangs: its process on this machine runs, or its address accepts connections but
+        does not answer."""
         local, tried = self.local_node("broker", broker_id), self.fenced_brokers.get(broker_id)
         if local is not None:
             return local.pid is not None

@@ -1,4 +1,4 @@
-"""The finding type, the list of rules, and common wording. Pure."""
+"""The type of findings, the list of rules, and common wording. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ class Severity(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """``rule``: its stable name, for scripts. ``where``: nodes, partitions, groups. ``cure``: what to do."""
+    """``rule``: the stable name of the rule, for scripts. ``where``: the nodes, partitions or groups concerned.
+    ``cure``: what the operator should do."""
 
     rule: str
     severity: Severity
@@ -31,7 +32,7 @@ class Finding:
 
 
 Rule = Callable[[Facts], Iterable[Finding]]
-#: Every rule by name, in the order of the module.
+#: All rules by name, in the order in which the modules define them.
 RULES: dict[str, Rule] = {}
 
 

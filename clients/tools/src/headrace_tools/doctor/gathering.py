@@ -1,7 +1,7 @@
-"""Collect facts: from the cluster through Admin, from addresses through sockets, from this machine through
+"""Collect facts: from the cluster through Admin, from addresses through sockets, from this machine's nodes through
 cluster.json.
 
-A failed request is noted (``not_asked``), and the others continue: the doctor must work on a broken cluster.
+A failed request is noted in ``not_asked``, and the other requests continue: the doctor must work on a broken cluster.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ if TYPE_CHECKING:
 K = TypeVar("K")
 T = TypeVar("T")
 
-#: Topics per describe_configs request.
+#: Number of topics per describe_configs request.
 _TOPICS_AT_ONCE = 500
-#: Timeout for log end offsets (seconds).
+#: Timeout for the lookup of log end offsets (seconds).
 _ENDS_S = 5.0
-#: Rebalances are read for at most this many groups; of the others only state and lag.
+#: The rebalances of at most this many groups are read; other groups are checked by state and lag only.
 _GROUPS_EXPLAINED_MAX = 500
 
 
 class Gathering:
-    """One check of a cluster. ``timeout_s``: timeout of a node; ``look_s``: time between the two samples that show
-    whether something moves (taken only if something is to move)."""
+    """Collects the facts for one check of a cluster. ``timeout_s``: timeout of a request to a node. ``look_s``: time
+    between two samples that show the progress of reassignments; the second sample is taken only if there are any."""
 
     def __init__(self, client: Admin, *, timeout_s: float = 5.0, look_s: float = 3.0) -> None:
         self._client = client
@@ -56,7 +56,7 @@ class Gathering:
         self._not_asked: list[NotAsked] = []
 
     def facts(self, bootstrap: Iterable[str], local: ClusterDirectory | None = None) -> Facts:
-        """All facts. Blocks for some round trips; for seconds when nodes are silent or partitions move."""
+        """All facts. The call takes some round trips, or seconds when nodes are silent or partitions move."""
         client, timeout_s = self._client, self._timeout_s
         facts = Facts(
             now_ms=0,
@@ -108,7 +108,7 @@ class Gathering:
             return None
 
     def _ask_each(self, items: Iterable[K], what: Callable[[K], str], question: Callable[[K], T]) -> dict[K, T]:
-        """Ask all at once, because each silent node costs its timeout; returns the answers there are."""
+        """Send all requests at once, because each silent node costs its timeout; return the answers that came."""
         found = {}
         for item, answer in ask_each(items, question).items():
             if answer.error is not None:
@@ -137,13 +137,15 @@ class Gathering:
             if node_id in answers:
                 found[node_id] = dataclasses.replace(tried, node=answers[node_id])
             elif node_id not in answering and role == "controller":
-                # Its listener is not for clients: no fault, but nothing is known about it.
+                # A controller's listener is not for clients, so silence is no fault; but the controller's state is
+                # unknown.
                 what = f"{role} {node_id} about itself"
                 self._not_asked.append(NotAsked(what=what, why=tried.detail, is_no_fault=True))
         return found
 
     def _quorum(self) -> QuorumInfo | None:
-        """A leader that was just elected has not heard from all voters: then ask again."""
+        """Describe the quorum; try again after a while if the leader was just elected and has not received a fetch from
+        all voters."""
         first = self._ask(THE_QUORUM, lambda: self._client.describe_quorum(timeout=self._timeout_s))
         if first is None or all(voter.last_fetch_timestamp_ms is not None for voter in first.voters):
             return first
@@ -159,8 +161,8 @@ class Gathering:
         return found
 
     def _configs_of(self, names: list[str]) -> dict[str, dict[str, ConfigEntry]]:
-        """Configurations of topics. A topic deleted since the listing fails the whole request, so halves are asked
-        then; a single missing topic is ignored."""
+        """Configurations of topics. The request fails as a whole if one topic was deleted after the listing. In that
+        case each half is requested by itself, and a single missing topic is ignored."""
         try:
             entries = self._client.describe_configs(
                 [ConfigResource("topic", name) for name in names], timeout=self._timeout_s
@@ -176,7 +178,8 @@ class Gathering:
         return {resource.name: values for resource, values in entries.items()}
 
     def _log_dirs(self, brokers: Iterable[int]) -> dict[int, tuple[LogDirDescription, ...]]:
-        """Log directories, one request per broker, so that a silent broker hides only its own."""
+        """The log directories of brokers, with one request per broker, so that a silent broker hides only its own
+        directories."""
         found = self._ask_each(
             brokers,
             lambda broker_id: f"log directories of broker {broker_id}",
@@ -255,7 +258,7 @@ class Gathering:
         return tuple(found)
 
     def _at_ends(self, lags: list[GroupLag], empty: set[str]) -> dict[str, GroupLag]:
-        """Lag by the current log ends, as in ``groups describe``."""
+        """The lag of groups, computed from the current log ends as in ``groups describe``."""
         parts = {TopicPartition(part.topic, part.partition) for each in lags for part in each.partitions}
         ends = log_ends(self._client, parts, timeout_s=min(self._timeout_s, _ENDS_S))
         return {each.group_id: at_ends(each, ends, is_empty=each.group_id in empty) for each in lags}
@@ -266,7 +269,7 @@ def _keeps_everything(values: Mapping[str, ConfigEntry]) -> bool:
 
 
 def local_nodes(cluster: ClusterDirectory) -> tuple[LocalNode, ...]:
-    """The nodes in cluster.json, and which of their processes run."""
+    """The nodes in cluster.json, with the pids of those that run."""
     return tuple(
         LocalNode(
             role=node.role,
@@ -281,7 +284,7 @@ def local_nodes(cluster: ClusterDirectory) -> tuple[LocalNode, ...]:
 
 
 def local_cluster(data: Path, bootstrap: Iterable[str]) -> ClusterDirectory | None:
-    """The cluster in ``data``, if there is one and ``bootstrap`` refers to it."""
+    """The cluster in the directory ``data``, if there is one and ``bootstrap`` has an address of it."""
     cluster = ClusterDirectory(data)
     if not cluster.exists():
         return None
@@ -295,7 +298,8 @@ def _grown(
     before: Mapping[int, tuple[LogDirDescription, ...]],
     after: Mapping[int, tuple[LogDirDescription, ...]],
 ) -> int | None:
-    """How many bytes the replicas at ``adding`` grew; None when one of those brokers did not answer."""
+    """By how many bytes the replicas on the brokers ``adding`` have grown; None when one of these brokers did not
+    answer."""
     grown = 0
     for broker_id in adding:
         if broker_id not in before or broker_id not in after:

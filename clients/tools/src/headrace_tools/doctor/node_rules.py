@@ -1,4 +1,4 @@
-"""Rules about processes, machines and their agreement: addresses, controllers, disks, clocks, versions. Pure."""
+"""Doctor rules about processes, machines and their agreement: addresses, controllers, disks, clocks, versions. Pure."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ from headrace.models import QuorumInfo
 from .facts import THE_QUORUM, Facts, Tried, Trouble
 from .findings import Finding, Severity, count, rule, some
 
-#: A voter that the leader has not heard for this long is absent. (An election takes a second; leader ticks are coarse.)
+#: A voter counts as absent if the leader has not received a fetch from it for this long. (The limit is above the
+#: duration of an election, a second, and above the coarse ticks of the leader.)
 VOTER_SILENT_MS = 10_000
-#: Heartbeats come every two seconds; a broker silent for its session (9 s) is fenced.
+#: A broker sends heartbeats every two seconds, and is fenced if it is silent for its session timeout (9 s).
 HEARTBEAT_FRESH_MS = 5_000
-#: A live broker's metadata is refreshed twice a second.
+#: The metadata of a live broker are refreshed twice a second.
 METADATA_LAG_MS = 10_000
-#: Clocks this far apart falsify lags, retention and timestamps by as much.
+#: Clocks that are this far apart falsify lags, retention and timestamps by the same amount.
 CLOCK_WARNING_MS, CLOCK_ERROR_MS = 1_000, 60_000
-#: A small forced write that usually takes this long slows every acks=all producer.
+#: A disk whose small forced writes (fsync) usually take this long slows every producer with acks=all.
 SLOW_SYNC_MS = 100.0
-#: A disk is nearly full below both limits.
+#: A disk is nearly full if its free space is below both limits.
 FREE_PART, FREE_BYTES = 0.05, 20 * 2**30
 DESCRIPTORS_WARNING, DESCRIPTORS_ERROR = 0.80, 0.95
 
@@ -31,7 +32,7 @@ DESCRIPTORS_WARNING, DESCRIPTORS_ERROR = 0.80, 0.95
 
 @rule("no-cluster")
 def no_cluster(facts: Facts) -> Iterator[Finding]:
-    """No node describes the cluster: none is reachable, or the reachable ones cannot."""
+    """No node describes the cluster: no node can be reached, or those that can be reached do not know the cluster."""
     if facts.cluster is not None:
         return
     answering = [tried for tried in facts.bootstrap if tried.trouble in (None, Trouble.NOT_SERVING)]
@@ -60,7 +61,7 @@ def no_cluster(facts: Facts) -> Iterator[Finding]:
 
 @rule("name-not-resolved")
 def name_not_resolved(facts: Facts) -> Iterator[Finding]:
-    """DNS: a bootstrap name, or one that a node advertises, does not resolve here."""
+    """A name in bootstrap.servers, or one that a node advertises, cannot be resolved by DNS on this machine."""
     for tried in facts.bootstrap:
         if tried.trouble is Trouble.NAME:
             yield Finding(
@@ -85,7 +86,7 @@ def name_not_resolved(facts: Facts) -> Iterator[Finding]:
 
 @rule("address-unreachable")
 def address_unreachable(facts: Facts) -> Iterator[Finding]:
-    """An advertised address cannot be connected to."""
+    """An advertised address refuses connections or cannot be reached."""
     kinds = (Trouble.REFUSED, Trouble.UNREACHABLE)
     for tried in facts.bootstrap:
         if tried.trouble in kinds and facts.cluster is not None and tried.address not in _addresses(facts):
@@ -110,7 +111,7 @@ def address_unreachable(facts: Facts) -> Iterator[Finding]:
 
 @rule("advertised-loopback")
 def advertised_loopback(facts: Facts) -> Iterator[Finding]:
-    """A node advertises a loopback address: clients on other machines then connect to themselves."""
+    """A node advertises a loopback address, so that clients on other machines connect to themselves."""
     ours = [tried for tried in facts.bootstrap if tried.trouble is None and tried.ips]
     if not ours or not all(_is_elsewhere(ip) for tried in ours for ip in tried.ips):
         return
@@ -128,7 +129,7 @@ def advertised_loopback(facts: Facts) -> Iterator[Finding]:
 
 @rule("address-of-another")
 def address_of_another(facts: Facts) -> Iterator[Finding]:
-    """Another process answers at a node's address."""
+    """At the address of a node another process answers."""
     if facts.cluster is None:
         return
     for role, all_tried in (("broker", facts.brokers), ("coordinator", facts.coordinators)):
@@ -151,7 +152,7 @@ def address_of_another(facts: Facts) -> Iterator[Finding]:
 
 @rule("node-silent")
 def node_silent(facts: Facts) -> Iterator[Finding]:
-    """A live node that accepts connections and does not answer, or does not serve."""
+    """A live node that accepts connections, but does not answer or does not serve."""
     for name, tried in _advertised(facts):
         if tried.trouble is Trouble.SILENT:
             what = f"does not answer at {tried.address} ({tried.detail})"
@@ -204,7 +205,7 @@ def broker_down(facts: Facts) -> Iterator[Finding]:
 
 @rule("broker-starting")
 def brokerstarting(facts: Facts) -> Iterator[Finding]:
-    """Fenced but alive: it must not be started a second time, and its replicas are not lost."""
+    """Brokers that are fenced but alive: they must not be started a second time, and their replicas are not lost."""
     for broker_id in sorted(starting(facts)):
         yield Finding(
             "broker-starting",
@@ -218,7 +219,7 @@ def brokerstarting(facts: Facts) -> Iterator[Finding]:
 
 @rule("process-dead")
 def process_dead(facts: Facts) -> Iterator[Finding]:
-    """A controller or coordinator of a local cluster is not running (brokers: see broker-down)."""
+    """A controller or coordinator of a local cluster is not running (the rule for brokers is broker-down)."""
     for node in facts.local:
         if node.pid is None and (node.role != "broker" or facts.cluster is None):
             yield Finding(
@@ -233,7 +234,8 @@ def process_dead(facts: Facts) -> Iterator[Finding]:
 
 @rule("process-stopped")
 def process_stopped(facts: Facts) -> Iterator[Finding]:
-    """A process of a local cluster is suspended. (A broker fenced for it: see broker-down.)"""
+    """A process of a local cluster is suspended. (The rule broker-down reports a broker that is fenced because it is
+    suspended.)"""
     reported = facts.fenced() - starting(facts)
     for node in facts.local:
         if node.stopped and not (node.role == "broker" and node.node_id in reported):
@@ -251,7 +253,7 @@ def process_stopped(facts: Facts) -> Iterator[Finding]:
 
 @rule("no-controller")
 def no_controller(facts: Facts) -> Iterator[Finding]:
-    """No controller leads: existing partitions are served; no change and no election is possible."""
+    """No controller is the leader: clients can use existing partitions, but no change and no election is possible."""
     if facts.cluster is None or facts.quorum is not None:
         return
     why = next((each.why for each in facts.not_asked if each.what == THE_QUORUM), None)
@@ -270,7 +272,7 @@ def no_controller(facts: Facts) -> Iterator[Finding]:
 
 @rule("voter-away")
 def voter_away(facts: Facts) -> Iterator[Finding]:
-    """The leader has not heard a voting controller."""
+    """The leader has not received a fetch from a voting controller for a long time."""
     quorum = facts.quorum
     if quorum is None:
         return
@@ -301,7 +303,7 @@ def voter_away(facts: Facts) -> Iterator[Finding]:
 
 @rule("metadata-old")
 def metadata_old(facts: Facts) -> Iterator[Finding]:
-    """A broker that heartbeats, and does not follow the metadata log."""
+    """A broker that sends heartbeats, but does not follow the metadata log."""
     for broker in () if facts.quorum is None else facts.quorum.brokers:
         if broker.metadata_lag_ms is not None and broker.metadata_lag_ms > METADATA_LAG_MS:
             yield Finding(
@@ -320,7 +322,7 @@ def metadata_old(facts: Facts) -> Iterator[Finding]:
 
 @rule("log-dir-offline")
 def log_dir_offline(facts: Facts) -> Iterator[Finding]:
-    """A log directory has failed: its partitions are served by other brokers, or have no leader."""
+    """A log directory has failed: other brokers serve its partitions, or they have no leader."""
     for broker_id, directories in sorted(facts.log_dirs.items()):
         for each in directories:
             if each.error is not None:
@@ -336,7 +338,7 @@ def log_dir_offline(facts: Facts) -> Iterator[Finding]:
 
 @rule("replica-damaged")
 def replica_damaged(facts: Facts) -> Iterator[Finding]:
-    """Quarantined logs: the broker does not serve them although the directory works."""
+    """Quarantined logs: a broker does not serve them, because they are damaged, although their log directory works."""
     for broker_id, directories in sorted(facts.log_dirs.items()):
         bad = [(each, dir_.path) for dir_ in directories for each in dir_.replicas if each.error is not None]
         if bad:
@@ -379,7 +381,7 @@ def disk_full(facts: Facts) -> Iterator[Finding]:
 
 @rule("disk-slow")
 def disk_slow(facts: Facts) -> Iterator[Finding]:
-    """Forced writes are slow in general, not once."""
+    """Forced writes (fsync) on a disk are slow in general, not only once."""
     for broker_id, directories in sorted(facts.log_dirs.items()):
         for each in directories:
             if each.sync_ms is not None and each.sync_ms >= SLOW_SYNC_MS:
@@ -396,7 +398,7 @@ def disk_slow(facts: Facts) -> Iterator[Finding]:
 
 @rule("descriptors")
 def descriptors(facts: Facts) -> Iterator[Finding]:
-    """A process near its limit of open files will fail to accept connections and open segments."""
+    """A process near its limit of open files will soon fail to accept connections and to open segments."""
     for name, node in facts.nodes():
         if node.open_descriptors is None or not node.descriptors_max:
             continue
@@ -417,7 +419,7 @@ def descriptors(facts: Facts) -> Iterator[Finding]:
 
 @rule("version-mix")
 def version_mix(facts: Facts) -> Iterator[Finding]:
-    """Processes run different versions: normal during a rolling upgrade, not for longer."""
+    """Nodes run different versions, which is normal during a rolling upgrade but not for longer."""
     by_version: dict[str, list[str]] = defaultdict(list)
     for name, node in facts.nodes():
         by_version[node.software_version].append(name)
@@ -434,7 +436,7 @@ def version_mix(facts: Facts) -> Iterator[Finding]:
 
 @rule("feature-level")
 def feature_level(facts: Facts) -> Iterator[Finding]:
-    """A node does not support the cluster's feature level, or all nodes support a higher one."""
+    """A node does not support the cluster's feature level, or all nodes support a higher level."""
     level = facts.features.get("metadata.version")
     nodes = facts.nodes()
     if level is None or not nodes:
@@ -468,7 +470,7 @@ def feature_level(facts: Facts) -> Iterator[Finding]:
 
 @rule("clock-skew")
 def clock_skew(facts: Facts) -> Iterator[Finding]:
-    """Clocks that differ by more than the round trip explains; each against the median of all."""
+    """Clocks of nodes differ by more than the round trip explains; each clock is compared with the median of all."""
     nodes = facts.nodes()
     if not nodes:
         return
@@ -501,7 +503,8 @@ def clock_skew(facts: Facts) -> Iterator[Finding]:
 
 
 def _local_cure(facts: Facts, role: str, node_id: int) -> str | None:
-    """How to bring back a local node: start, resume or restart it. None: it is not on this machine."""
+    """How to bring back a node of a local cluster: start, resume or restart it. The result is None if the node is not
+    on this machine."""
     local = facts.local_node(role, node_id)
     if local is None:
         return None
@@ -526,12 +529,13 @@ def _advertised(facts: Facts) -> Iterator[tuple[str, Tried]]:
 
 
 def _leaders_now_ms(quorum: QuorumInfo) -> int | None:
-    """When the quorum was described, by its leader's clock, like all its times; None: unknown."""
+    """The time at which the quorum was described, by the leader's clock, which also sets all other times of the
+    description; None: unknown."""
     return next((v.last_fetch_timestamp_ms for v in quorum.voters if v.replica_id == quorum.leader_id), None)
 
 
 def starting(facts: Facts) -> set[int]:
-    """Fenced brokers whose heartbeats the leading controller receives."""
+    """The ids of fenced brokers whose heartbeats the active controller receives."""
     now_ms = None if facts.quorum is None else _leaders_now_ms(facts.quorum)
     if facts.quorum is None or now_ms is None:
         return set()

@@ -1,6 +1,6 @@
-"""Rules about patterns of use that work today and become expensive (docs/anti-patterns.md). Pure.
+"""Doctor rules about patterns of use that work today but become expensive (docs/anti-patterns.md). Pure.
 
-They give ADVICE: nothing is broken, so neither the verdict nor the exit code changes.
+The findings are ADVICE: nothing is broken, so neither the verdict nor the exit code changes.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from .facts import Facts
 from .findings import Finding, Severity, rule, some
 
 MIB = 2**20
-#: A topic below this size is tiny; up to this many of them are acceptable.
+#: A topic below this size is tiny; up to this many tiny topics are acceptable.
 TINY_BYTES, TINY_TOPICS = MIB, 500
-#: A topic with this many partitions, and fewer than a tenth as many members in its largest group.
+#: A topic is too wide if it has this many partitions, and more than this many per member of its largest group.
 WIDE_PARTITIONS, PARTITIONS_A_MEMBER = 100, 10
-#: The largest count measured by `make bench-partitions`.
+#: The largest number of replicas per broker that `make bench-partitions` has measured.
 REPLICAS_A_BROKER = 5_000
-#: The part of a disk that one topic without a limit may take.
+#: The part of a disk that one topic without limits may take.
 UNLIMITED_SHARE = 0.1
 REPLY_TOPICS = 20
 UNWATCHED_MS = 24 * 3_600_000
@@ -32,7 +32,7 @@ _AN_ID = re.compile(r"(?i)[0-9a-f]{8}|\d{4}")
 
 @rule("topics-tiny")
 def topics_tiny(facts: Facts) -> Iterator[Finding]:
-    """Each topic costs memory, files and metadata, however little data it has."""
+    """Too many tiny topics: each topic costs memory, files and metadata, however little data it has."""
     if facts.cluster is None or set(facts.log_dirs) != set(facts.brokers):
         return
     sizes: Counter[str] = Counter()
@@ -53,7 +53,7 @@ def topics_tiny(facts: Facts) -> Iterator[Finding]:
 
 @rule("partitions-unused")
 def partitions_unused(facts: Facts) -> Iterator[Finding]:
-    """A group can use at most one member per partition."""
+    """More partitions than consumers need: a group can use at most one member per partition."""
     readers: Counter[str] = Counter()
     for group in facts.groups:
         for name, members in Counter(
@@ -74,7 +74,7 @@ def partitions_unused(facts: Facts) -> Iterator[Finding]:
 
 @rule("members-idle")
 def members_idle(facts: Facts) -> Iterator[Finding]:
-    """More members than partitions: the others are idle."""
+    """More members than partitions: some members of the group have no partition."""
     for group in facts.groups:
         members = group.described.members
         idle = [each for each in members if not (each.assigned or each.revoking or each.target)]
@@ -91,7 +91,7 @@ def members_idle(facts: Facts) -> Iterator[Finding]:
 
 @rule("replicas-many")
 def replicas_many(facts: Facts) -> Iterator[Finding]:
-    """A broker with many replicas starts and moves slowly."""
+    """A broker with many replicas: its start and its drain take long."""
     held = Counter(broker for topic in facts.topics for part in topic.partitions for broker in part.replicas)
     for broker_id, replicas in sorted(held.items()):
         if replicas > REPLICAS_A_BROKER:
@@ -106,7 +106,7 @@ def replicas_many(facts: Facts) -> Iterator[Finding]:
 
 @rule("retention-unlimited")
 def retention_unlimited(facts: Facts) -> Iterator[Finding]:
-    """A topic that keeps everything and takes a large part of a disk."""
+    """A topic without limits that takes a large part of a disk."""
     for name in sorted(facts.unlimited):
         for broker_id, directories in sorted(facts.log_dirs.items()):
             for directory in directories:
@@ -125,7 +125,7 @@ def retention_unlimited(facts: Facts) -> Iterator[Finding]:
 
 @rule("reply-topics")
 def reply_topics(facts: Facts) -> Iterator[Finding]:
-    """A topic per request or client, used as an inbox."""
+    """A topic per request or per client, used as an inbox for replies."""
     names = [topic.name for topic in facts.topics if _REPLY.search(topic.name) and _AN_ID.search(topic.name)]
     if len(names) >= REPLY_TOPICS:
         yield Finding(
@@ -139,7 +139,7 @@ def reply_topics(facts: Facts) -> Iterator[Finding]:
 
 @rule("lag-unwatched")
 def lag_unwatched(facts: Facts) -> Iterator[Finding]:
-    """A group that has had lag and no members for a day or more."""
+    """A group that has had lag, but no members, for a day or more."""
     for group in facts.groups:
         parts = () if group.lag is None else group.lag.partitions
         behind = sum(part.lag or 0 for part in parts)

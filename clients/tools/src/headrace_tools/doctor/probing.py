@@ -1,4 +1,5 @@
-"""Try an address from here: its name, a connection, the health check. Many at once, each with a timeout."""
+"""Try an address from this machine: resolve its name, connect, send the health check. Many addresses are tried at once,
+each with a timeout."""
 
 from __future__ import annotations
 
@@ -20,8 +21,9 @@ R = TypeVar("R")
 
 
 def at_once(work: Callable[[T], R], items: Iterable[T], *, timeout_s: float, late: Callable[[T], R]) -> list[R]:
-    """Run ``work`` for each item in threads; ``late`` gives the result of an item that is not done in time. A silent
-    name server blocks its thread for long: such a thread is left behind, as a daemon."""
+    """Run ``work`` for each item, each in its own thread; ``late`` gives the result of an item that is not done in
+    time. A name server that does not answer blocks its thread for long; the function leaves that thread behind, as a
+    daemon."""
     wanted = list(items)
     found: dict[int, R] = {}
 
@@ -39,7 +41,7 @@ def at_once(work: Callable[[T], R], items: Iterable[T], *, timeout_s: float, lat
 
 
 def try_addresses(addresses: Iterable[str], *, timeout_s: float) -> list[Tried]:
-    """Try each address, in order; takes at most about three times ``timeout_s``."""
+    """Try all addresses at once; the results are in their order, after at most about 3 * ``timeout_s``."""
 
     def late(address: str) -> Tried:
         return Tried(address=address, trouble=Trouble.NAME, detail=f"no answer from DNS within {3 * timeout_s:g} s")
@@ -48,8 +50,9 @@ def try_addresses(addresses: Iterable[str], *, timeout_s: float) -> list[Tried]:
 
 
 def try_address(address: str, *, timeout_s: float) -> Tried:
-    """Resolve, connect, health check. Blocks; never raises for a fault of the address. Of a name with several addresses
-    the first that accepts a connection is used, as clients do."""
+    """Resolve the name, connect, and send the health check. The call blocks; a fault of the address is in the result
+    and never raised. If a name has several addresses, the first one that accepts a connection is used, as clients
+    do."""
     try:
         host, port = split_address(address)
         infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -74,7 +77,7 @@ def try_address(address: str, *, timeout_s: float) -> Tried:
 
 
 def _refusal(ip: str, port: int, timeout_s: float) -> tuple[Trouble, str] | None:
-    """Why no connection can be made; None: it can."""
+    """Why a connection cannot be opened; None if it can."""
     try:
         socket.create_connection((ip, port), timeout=timeout_s).close()
     except ConnectionRefusedError:

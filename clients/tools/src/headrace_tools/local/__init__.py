@@ -1,7 +1,7 @@
-"""Clusters on this machine: real processes, started by one line, for development and tests.
+"""Clusters on this machine: real processes that one line starts, for development and tests.
 
-``LocalCluster`` is the public class (also ``headrace.LocalCluster``); ``directory.ClusterDirectory`` is common to it
-and ``headrace up``. Names are imported at first use; nothing here imports grpc.
+``LocalCluster`` is the public class (also ``headrace.LocalCluster``). It shares ``directory.ClusterDirectory`` with the
+command ``headrace up``. Names are imported at their first use; no module imported here imports grpc.
 """
 
 TYPE_CHECKING = False

@@ -1,10 +1,10 @@
-"""LocalCluster: a Headrace cluster for the duration of a ``with`` block.
+"""LocalCluster: a Headrace cluster that runs during a ``with`` block.
 
     with LocalCluster() as cluster:
         producer = Producer(bootstrap_servers=cluster.bootstrap_servers)
 
-The nodes are the production ones, each in its own process (or all in this one), on loopback and free ports. Without
-``data`` everything is in a temporary directory, deleted with the cluster.
+The nodes are the production services, each in its own process (or all in this process), on loopback addresses and free
+ports. Without ``data`` all files are in a temporary directory, which is deleted with the cluster.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from .directory import ClusterDirectory, Topology
 
 
 def config_text(config: Mapping[str, Any] | None) -> dict[str, str]:
-    """Overrides as text, dotted: ``{"log_flush": "os", "num.partitions": 6}`` -> ``{"log.flush": "os", ...}``."""
+    """Convert configuration overrides to text with dotted names: ``{"log_flush": "os", "num.partitions": 6}`` ->
+    ``{"log.flush": "os", ...}``."""
     return {
         key.replace("_", "."): str(value).lower() if isinstance(value, bool) else str(value)
         for key, value in (config or {}).items()
@@ -36,23 +37,24 @@ def config_text(config: Mapping[str, Any] | None) -> dict[str, str]:
 
 
 class LocalCluster(Face):
-    """A cluster of real processes. Start it with ``with`` or ``start()``; it serves when that returns.
+    """A cluster of real processes. Start the cluster with ``with`` or ``start()``; all nodes serve when that call
+    returns.
 
-    ``brokers``, ``controllers``: the number of each. With None, a cluster that ``data`` already holds keeps its
-    numbers; a new cluster gets three of each. Its topics then have three replicas, and acks=all waits for two of them.
-    ``coordinators``: their number; with None, a new cluster gets one. Consumer groups need a coordinator. The cheapest
-    cluster has one broker, one controller and ``coordinators=0``.
+    ``brokers`` and ``controllers``: number of nodes of each role. With None, an existing cluster in ``data`` keeps its
+    numbers; a new cluster gets three brokers and three controllers. The topics of such a cluster have three replicas,
+    and acks=all waits for two of them. ``coordinators``: number of coordinators; with None, a new cluster gets one.
+    Consumer groups need a coordinator. The cheapest cluster has one broker, one controller and ``coordinators=0``.
 
-    ``data``: its directory, kept afterwards; the next cluster there has the same topology and ports. None: a temporary
-    directory, deleted at the end. ``port``: of the first broker (None: any free one). ``config``: keys that override
-    every node's configuration, dotted or snake_case.
+    ``data``: the cluster's directory, which is kept afterwards; the next cluster in it has the same topology and ports.
+    With None, the cluster gets a temporary directory, which is deleted at the end. ``port``: port of the first broker
+    (None: any free port). ``config``: configuration keys that override those of every node, dotted or snake_case.
 
-    ``mode``: "process" starts real processes; "inprocess" runs the same services in a thread of this process. It starts
-    in a fraction of a second, but nodes cannot be paused, and ``kill`` only approximates a crash: connections are cut
-    without notice, and files stay as they are.
+    ``mode``: "process" starts real processes; "inprocess" runs the same services in a thread of this process. An
+    in-process cluster starts in a fraction of a second. But its nodes cannot be paused, and ``kill`` only approximates
+    a crash: it cuts the connections without notice and leaves the files as they are.
 
-    Raises InvalidArgumentError for impossible arguments; ``start`` raises ClusterStartError, which quotes the failing
-    node's log.
+    Raises InvalidArgumentError for impossible arguments; ``start`` raises ClusterStartError, which quotes the log of
+    the node that failed.
     """
 
     def __init__(
@@ -93,7 +95,7 @@ class LocalCluster(Face):
     # -- lifecycle
 
     def start(self) -> LocalCluster:
-        """Start every node and wait until all serve; returns self."""
+        """Start every node and wait until all serve; return this LocalCluster."""
         if self._cluster is not None:
             raise IllegalStateError("this LocalCluster is running already")
         temporary = self._data is None
@@ -108,7 +110,8 @@ class LocalCluster(Face):
         self._cluster = cluster
         self._bootstrap_servers = started.state.bootstrap_servers
         self._guardian = guardian.start(cluster.directory, delete=temporary)
-        # If stop() is never called: at garbage collection, or when the interpreter ends.
+        # Stop the cluster also if stop() is never called: when this object is garbage-collected, or when the
+        # interpreter ends.
         owner_pid = os.getpid()
         self._finalizer = weakref.finalize(self, _end, cluster, temporary, owner_pid)
         if self._is_in_process:  # the nodes' thread ends with the interpreter, and stops them first
@@ -125,8 +128,8 @@ class LocalCluster(Face):
         return made(directory, start_timeout_s=self._start_timeout_s, stop_timeout_s=self._stop_timeout_s)
 
     def stop(self) -> None:
-        """Stop the nodes cleanly, coordinators and brokers first; kill them and delete the data if it is temporary.
-        Idempotent."""
+        """Stop the nodes cleanly, coordinators and brokers before controllers. If the data are temporary, kill the
+        nodes and delete the data instead. Idempotent."""
         if self._guardian is not None:
             self._guardian.dismiss()
             self._guardian = None
@@ -146,31 +149,32 @@ class LocalCluster(Face):
 
     @property
     def directory(self) -> Path:
-        """The cluster's directory: logs/, config/, and each node's data."""
+        """The cluster's directory, which has logs/, config/ and the data of each node."""
         return self._running().directory
 
     @property
     def bootstrap_servers(self) -> str:
-        """``host:port`` of each broker, with commas: the value of ``bootstrap.servers``."""
+        """The address ``host:port`` of each broker, separated by commas: the value for ``bootstrap.servers``."""
         self._running()
         return self._bootstrap_servers
 
     def ps(self) -> list[dict[str, Any]]:
-        """``[{"role", "id", "pid" (None: dead), "address", "data_dirs"}]``, as in `headrace ps -o json`."""
+        """The nodes as ``[{"role", "id", "pid" (None: dead), "address", "data_dirs"}]``, the same as `headrace ps -o
+        json`."""
         return self._running().ps()
 
     def log(self, role: str, node_id: int) -> str:
-        """The log of a node so far."""
+        """The text of a node's log so far."""
         return self._running().log_path(role, node_id).read_text(errors="replace")
 
     # -- faults
 
     def kill(self, role: str, node_id: int) -> None:
-        """kill -9; returns when the node is gone. It stays dead until ``restart``."""
+        """kill -9; returns when the node is gone. The node stays dead until ``restart``."""
         self._running().kill(role, node_id)
 
     def pause(self, role: str, node_id: int) -> None:
-        """SIGSTOP: the process is suspended, its connections stay open."""
+        """Suspend a node's process with SIGSTOP; its connections stay open."""
         self._running().signal(role, node_id, signal.SIGSTOP)
 
     def resume(self, role: str, node_id: int) -> None:
@@ -178,13 +182,14 @@ class LocalCluster(Face):
         self._running().signal(role, node_id, signal.SIGCONT)
 
     def restart(self, role: str, node_id: int) -> None:
-        """Start a dead node again (a running one is stopped cleanly first) with its directories and ports; returns when
-        it serves. Raises ClusterStartError if it does not."""
+        """Start a dead node again, with its directories and ports, and return when it serves; a running node is first
+        stopped cleanly. Raises ClusterStartError if the node does not serve in time."""
         self._running().restart(role, node_id)
 
     @contextlib.contextmanager
     def killed(self, role: str, node_id: int) -> Iterator[None]:
-        """A ``with`` block during which a node is dead: ``kill`` before it, ``restart`` after it in any case."""
+        """A ``with`` block during which a node is dead: ``kill`` runs before it, and ``restart`` after it even if the
+        block raises."""
         self.kill(role, node_id)
         try:
             yield
@@ -204,12 +209,13 @@ def _end(cluster: ClusterDirectory, temporary: bool, owner_pid: int) -> None:
 
 
 def end_abandoned(directory: str, *, delete: bool) -> None:
-    """Called by the guardian after the owner's death."""
+    """Stop the cluster of a dead owner; the guardian calls this function."""
     end_cluster(ClusterDirectory(directory, stop_timeout_s=2.0 if delete else 20.0), delete=delete)
 
 
 def end_cluster(cluster: ClusterDirectory, *, delete: bool) -> None:
-    """Stop the nodes, cleanly unless their data is deleted too; a deleted cluster is no error."""
+    """Stop the nodes: cleanly, or by kill if their data are deleted too. A cluster that was deleted before is no
+    error."""
     with contextlib.suppress(InvalidArgumentError):
         cluster.down(gently=not delete)
     if delete:

@@ -1,11 +1,11 @@
-"""A local cluster in a directory: layout, start, stop, state. Used by ``headrace up`` and LocalCluster.
+"""A local cluster in a directory: its layout, start, stop and state. ``headrace up`` and LocalCluster use this module.
 
     DIR/cluster.json              the topology (state.py)             DIR/.lock     one command at a time
     DIR/config/<role>-<id>.properties                                 DIR/logs/<role>-<id>.log
     DIR/controller-1/  DIR/broker-1/  ...                             the nodes' data
 
-Nodes outlive the command that started them, keep none of its descriptors, and are found again by their identity
-(processes.py). A dead node is restarted only by `restart` and `up`.
+Nodes continue to run after the command that started them, inherit none of its descriptors, and are found again by their
+process identity (processes.py). Only the commands `restart` and `up` restart a dead node.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .processes import spawn
 from .state import ROLES, ClusterState, Life, Node, StateFile
 
 HOST = "127.0.0.1"
-#: Defaults of a new cluster.
+#: The number of nodes of a new cluster, by role.
 DEFAULT_BROKERS = 3
 DEFAULT_CONTROLLERS = 3
 DEFAULT_COORDINATORS = 1
@@ -39,10 +39,10 @@ _LOG_LINES_QUOTED = 25
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topology:
-    """The requested topology; None: unchanged, or the default. ``port`` 0, or None for a new cluster: any free one.
-    ``coordinators`` may be 0; consumer groups need one.
+    """The requested topology; a field of None means unchanged, or the default of a new cluster. ``port`` 0, or None for
+    a new cluster, means any free port. ``coordinators`` may be 0, but consumer groups need one.
 
-    ``config``: keys that override every node's configuration; an empty value removes an override.
+    ``config``: configuration keys that override those of every node; an empty value removes an override.
     """
 
     brokers: int | None = None
@@ -52,7 +52,7 @@ class Topology:
     config: Mapping[str, str] | None = None
 
     def check(self) -> None:
-        """Raise InvalidArgumentError for impossible values."""
+        """Raise InvalidArgumentError for an impossible value."""
         for name, count in (("brokers", self.brokers), ("controllers", self.controllers)):
             if count is not None and count < 1:
                 raise InvalidArgumentError(f"{name}={count}: a cluster has at least 1")
@@ -65,8 +65,8 @@ class Topology:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The result of `up`: the nodes it started (none: all were running). ``behind``: running nodes whose configuration
-    will change at their next start."""
+    """The result of `up`: the nodes that it started (empty if all were running). ``behind``: running nodes whose
+    configuration will change when they are restarted."""
 
     state: ClusterState
     nodes: tuple[Node, ...]
@@ -74,7 +74,7 @@ class Started:
 
 
 class ClusterDirectory:
-    """The cluster in ``directory``, which need not exist yet."""
+    """The cluster in ``directory``; the directory need not exist yet."""
 
     def __init__(
         self,
@@ -94,11 +94,11 @@ class ClusterDirectory:
     # -- state
 
     def exists(self) -> bool:
-        """Whether this directory has a cluster, running or not."""
+        """Whether the directory has a cluster, running or not."""
         return self._file.path.exists()
 
     def state(self) -> ClusterState:
-        """The cluster; raises InvalidArgumentError if this directory has none."""
+        """The state of the cluster; raises InvalidArgumentError if the directory has no cluster."""
         state = self._file.read()
         if state is None:
             raise InvalidArgumentError(
@@ -107,7 +107,7 @@ class ClusterDirectory:
         return state
 
     def ps(self) -> list[dict[str, Any]]:
-        """``[{"role", "id", "pid" (None: dead), "address", "data_dirs"}]``, controllers first."""
+        """The nodes as ``[{"role", "id", "pid" (None: dead), "address", "data_dirs"}]``, controllers first."""
         return [
             {
                 "role": node.role,
@@ -125,13 +125,13 @@ class ClusterDirectory:
     # -- start
 
     def up(self, wanted: Topology, *, exclusive: bool = False) -> Started:
-        """Start every node that is not running, and wait until all serve.
+        """Start every node that is not running, and wait until all nodes serve.
 
-        A new directory is laid out and formatted first; an old one keeps its topology and ports. Raises
-        ClusterStartError when a node fails to start (its log is quoted; nodes started here are stopped);
-        InvalidArgumentError when ``wanted`` contradicts the cluster; InvalidConfigError when a node would refuse its
-        overrides, new or stored; IllegalStateError with ``exclusive`` when the cluster is running. After an error the
-        cluster keeps its previous overrides and coordinators.
+        A new directory is first laid out and formatted; a cluster in an old directory keeps its topology and ports.
+        Raises ClusterStartError when a node fails to start (the error quotes its log; the nodes that this call has
+        started are stopped); InvalidArgumentError when ``wanted`` contradicts the cluster; InvalidConfigError when a
+        node would refuse its overrides, new or stored; IllegalStateError with ``exclusive`` when the cluster is
+        running. After an error the cluster keeps its previous overrides and coordinators.
         """
         wanted.check()
         asked = wanted.config or {}
@@ -172,8 +172,8 @@ class ClusterDirectory:
             return replace(started, behind=behind)
 
     def _restore(self, before: ClusterState) -> None:
-        """Restore the old overrides and remove new coordinators. They are empty, and one that cannot serve yet (at an
-        older metadata.version) must not block the next start."""
+        """Restore the old overrides, and remove the new coordinators. New coordinators have no data, and a coordinator
+        that cannot serve yet (at an older metadata.version) must not block the next start."""
         state = self._file.read()
         if state is None:
             return
@@ -183,7 +183,8 @@ class ClusterDirectory:
             self._file.write(replace(state, config=before.config, nodes=nodes))
 
     def restart(self, role: str, node_id: int) -> Node:
-        """Start a dead node again (a running one is stopped cleanly first) in place; returns when it serves."""
+        """Start a dead node again with its directories and ports, and return when it serves; a running node is first
+        stopped cleanly."""
         self.state()  # without a cluster there is nothing to lock
         with self._file.locked():
             state = self.state()
@@ -199,7 +200,8 @@ class ClusterDirectory:
             try:
                 return self._start(state, state.nodes, format_nodes=node_files.format_cluster)
             except BaseException as error:
-                # No node ever served from these directories: remove them, so that the next attempt starts from scratch.
+                # No node has ever served from these directories: remove them, so that the next attempt starts from
+                # scratch.
                 self._remove_data(state)
                 if not (isinstance(error, _PortStolenError) and attempt < _PORT_TRIES):
                     raise
@@ -226,7 +228,8 @@ class ClusterDirectory:
         return ClusterState(cluster_id=id_to_text(random_id()), nodes=tuple(nodes), config=config)
 
     def _reconciled(self, state: ClusterState, wanted: Topology) -> ClusterState:
-        """The existing cluster with new overrides and added nodes; refuses fewer nodes, or another port."""
+        """The state of an existing cluster after the overrides and added nodes in ``wanted``; fewer nodes, or another
+        port, are refused."""
         for role, count in (
             ("broker", wanted.brokers),
             ("controller", wanted.controllers),
@@ -255,8 +258,8 @@ class ClusterDirectory:
         )
 
     def _with_more(self, state: ClusterState, role: str, count: int) -> ClusterState:
-        """Add brokers or coordinators up to ``count``. Existing nodes need no change first: new ones register when they
-        start, and the controllers move replicas to brokers later."""
+        """Add brokers or coordinators until there are ``count``. Existing nodes need no change for that: new nodes
+        register when they start, and the controllers move replicas to new brokers later."""
         there = len(state.of_role(role))
         if count <= there:
             return state
@@ -278,8 +281,9 @@ class ClusterDirectory:
     def _start(
         self, state: ClusterState, nodes: Iterable[Node], *, format_nodes: Callable[[ClusterState], None] | None = None
     ) -> Started:
-        """Start ``nodes`` and wait until every live node of the cluster serves. The caller holds the lock.
-        ``format_nodes``: for a new cluster; otherwise unformatted directories are formatted where that is harmless."""
+        """Start ``nodes`` and wait until every live node of the cluster serves. The caller must hold the cluster's
+        lock. ``format_nodes`` formats the directories of a new cluster; for other clusters, unformatted directories are
+        formatted where that is harmless."""
         node_files.require_services()
         begun: list[Node] = []
         self._log_starts = {}
@@ -325,7 +329,7 @@ class ClusterDirectory:
         waiting = [node for node in state.nodes if node in begun or node.alive()]
         while waiting:
             for node in list(waiting):
-                # Controllers without a majority serve nothing: being up must suffice.
+                # Controllers without a majority serve no requests, so an answer with any status must suffice.
                 ready = answers if node.role == "controller" and not _has_majority(state) else is_serving
                 if ready(node.host, node.port, timeout_s=1.0):
                     waiting.remove(node)
@@ -350,8 +354,8 @@ class ClusterDirectory:
     # -- stop
 
     def down(self, *, gently: bool = True) -> tuple[Node, ...]:
-        """Stop every node cleanly, coordinators first, controllers last; returns those that ran. Data stays. ``gently``
-        False: kill all at once, because the data is not needed."""
+        """Stop every node cleanly, coordinators first, controllers last; return the nodes that were running. Data
+        stays. ``gently`` False: kill all nodes at once, because their data are not needed."""
         self.state()
         with self._file.locked():
             state = self.state()
@@ -365,7 +369,7 @@ class ClusterDirectory:
             return running
 
     def delete(self) -> None:
-        """Stop the cluster and remove its files; the directory goes too if it is empty then."""
+        """Stop the cluster and remove its files, and the directory too if it is then empty."""
         self.down()
         with self._file.locked():
             state = self.state()
@@ -383,11 +387,13 @@ class ClusterDirectory:
         self._file.path.unlink(missing_ok=True)
 
     def elsewhere(self, work: Callable[[], object]) -> None:
-        """Run ``work``, which waits for nodes to end, in a thread that does not block them: here, this one."""
+        """Run ``work``, which waits for nodes to end, in a thread that the nodes do not need: for separate processes,
+        in this thread."""
         work()
 
     def _end(self, nodes: Iterable[Node], *, gently: bool = True) -> None:
-        """SIGTERM (a suspended process is resumed for it), wait, SIGKILL; returns when all have ended."""
+        """Send SIGTERM (and SIGCONT for suspended processes), wait, then send SIGKILL; return when all processes have
+        ended."""
         processes = [node.process for node in nodes if node.process is not None]
         if gently:
             for process in processes:
@@ -403,13 +409,13 @@ class ClusterDirectory:
     # -- faults
 
     def signal(self, role: str, node_id: int, number: signal.Signals) -> None:
-        """Send a signal to a node. Raises IllegalStateError when it is dead."""
+        """Send a signal to the process of a node. Raises IllegalStateError when the node is dead."""
         node = self.state().node(role, node_id)
         if node.process is None or not node.process.signal(number):
             raise IllegalStateError(f"{role} {node_id} is not running; `restart` starts it")
 
     def kill(self, role: str, node_id: int) -> None:
-        """SIGKILL a node and wait until it has ended; a dead one stays dead."""
+        """Kill a node with SIGKILL and wait until its process has ended; a dead node stays dead."""
         node = self.state().node(role, node_id)
         if node.process is not None:
             self._end([node], gently=False)
@@ -420,7 +426,7 @@ class _PortStolenError(ClusterStartError):
 
 
 def _near(first: int, count: int, *, avoid: Sequence[int] = ()) -> list[int]:
-    """``count`` free ports from ``first`` upward: a cluster's brokers side by side, if possible."""
+    """Find ``count`` free ports from ``first`` upward: a cluster's brokers get adjacent ports, if possible."""
     found: list[int] = []
     port = first
     while len(found) < count and port < 65_536:
@@ -438,7 +444,7 @@ def _has_majority(state: ClusterState) -> bool:
 
 
 def _tail(path: Path, start: int) -> list[str]:
-    """The last lines of a log from ``start`` on, which excludes earlier runs."""
+    """The last lines of a log after position ``start``, so that lines of earlier runs are excluded."""
     try:
         with path.open("rb") as log:
             log.seek(0, 2)

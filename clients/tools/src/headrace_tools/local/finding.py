@@ -1,9 +1,10 @@
-"""Find the cluster on this machine, for commands without an address.
+"""Find the cluster on this machine, for commands that were given no address.
 
-Such a command uses 127.0.0.1:9095, like the SDK: the first broker that `headrace up` starts. When only that broker is
-dead, ``cluster.json`` lists the others. So the command means the local cluster whose first broker has that address, and
-no other: it must act on the same cluster as a program beside it. Clusters are found in the default data directory, and
-by the command lines of running nodes (Linux). Imports nothing heavy: it runs before every command.
+Such a command uses 127.0.0.1:9095, like the SDK: the address of the first broker that `headrace up` starts. If that
+broker alone is dead, ``cluster.json`` lists the other brokers. So the command uses the local cluster whose first broker
+has that address, and no other: a program on the same machine would reach the same cluster. Clusters are found in the
+default data directory, and by the command lines of running nodes (Linux). The module imports only light modules,
+because it runs before every command.
 """
 
 from __future__ import annotations
@@ -34,15 +35,16 @@ class Running:
 
 @dataclass(frozen=True, slots=True)
 class Here:
-    """``meant``: the cluster at the default address, if it is on this machine. ``other``: a different running cluster
-    in the data directory, which a user there may mistake for it."""
+    """``meant``: the cluster at the default address, if that cluster is on this machine. ``other``: a different cluster
+    that runs in the data directory; the user may mistake it for the first one."""
 
     meant: Running | None
     other: Running | None
 
 
 def listens(address: str) -> bool:
-    """Whether a process accepts connections at ``address`` (host:port, this machine). Blocks for at most a second."""
+    """Whether a process accepts connections at ``address`` (host:port, this machine). The call blocks for at most a
+    second."""
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host, int(port)), timeout=1.0).close()
@@ -52,8 +54,9 @@ def listens(address: str) -> bool:
 
 
 def clusters_here(default: str, *, candidates: Callable[[], Iterator[Path]] | None = None) -> Here:
-    """The local clusters for a command at ``default``. A cluster whose broker at ``default`` is dead does not count if
-    another process listens there now. Two such clusters outside the data directory are ambiguous, so neither counts."""
+    """Find the local clusters for a command that uses the address ``default``. A cluster whose broker at ``default`` is
+    dead does not count if another process listens at that address now. If two such clusters are outside the data
+    directory, neither counts, because the choice is ambiguous."""
     answers: list[bool] = []
 
     def is_meant(cluster: Running) -> bool:
@@ -79,7 +82,7 @@ def clusters_here(default: str, *, candidates: Callable[[], Iterator[Path]] | No
 
 
 def bootstrap_servers(state: ClusterState) -> str:
-    """All its brokers, running ones first."""
+    """The addresses of all brokers of the cluster, running ones first."""
     brokers: list[Node] = sorted(state.of_role("broker"), key=lambda node: not node.alive())
     return ",".join(node.address for node in brokers)
 
@@ -99,7 +102,7 @@ def _running(directory: Path) -> Running | None:
 
 
 def _directories_of_processes() -> Iterator[Path]:
-    """The configuration directories of our running nodes; nothing without /proc."""
+    """The directories of the clusters whose nodes run on this machine under the same user; empty without /proc."""
     if not sys.platform.startswith("linux"):
         return
     for entry in _PROC.iterdir():

@@ -1,5 +1,5 @@
-"""Add controllers to a running cluster (KIP-853): each starts as an observer, catches up, and becomes a voter, one at a
-time. The next ``up`` continues an interrupted change."""
+"""Add controllers to a running cluster (KIP-853): each controller starts as an observer, catches up, and becomes a
+voter, one at a time. If the change is interrupted, the next ``up`` continues it."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def joining(state: ClusterState) -> tuple[Node, ...]:
 def with_controllers(
     state: ClusterState, count: int, make: Callable[[str, int, int, int], Node], pick: Callable[[int], list[int]]
 ) -> ClusterState:
-    """The cluster with ``count`` controllers; the new ones have yet to join. ``make``: (role, id, client port, internal
-    port); ``pick``: that many free ports."""
+    """The state of the cluster with ``count`` controllers; the new controllers are marked as joining. ``make`` makes a
+    node from (role, id, client port, internal port); ``pick`` finds a number of free ports."""
     there = state.of_role("controller")
     first = max(node.id for node in there) + 1
     free = pick(2 * (count - len(there)))
@@ -33,8 +33,8 @@ def with_controllers(
 
 
 def add_voters(state: ClusterState, write: Callable[[ClusterState], None], *, timeout_s: float) -> ClusterState:
-    """Make the new controllers voters; ``write`` stores each step. ClusterStartError names the one that failed; all
-    nodes keep running, and the next ``up`` tries again."""
+    """Make the joining controllers voters; ``write`` stores the state after each of them. Raises ClusterStartError,
+    which names the controller that failed; all nodes keep running, and the next ``up`` tries again."""
     waiting = joining(state)
     if not waiting:
         return state

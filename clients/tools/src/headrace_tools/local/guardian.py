@@ -1,9 +1,9 @@
 """Stops a LocalCluster whose owner died without stopping it (kill -9, a crashed test worker).
 
-Nodes outlive the process that started them, but those of a ``with`` block must not. So a small process waits beside
-them: this file, run with ``python -I -S``, which costs milliseconds and imports nothing of ours. It waits on a pidfd of
-the owner (no polling, no inherited descriptor); at the owner's death it stops the cluster with a full interpreter.
-Without pidfds (macOS) there is no guardian.
+Nodes continue to run after the process that started them, but the nodes of a ``with`` block must not. So a small
+process runs beside the nodes: this file, run with ``python -I -S``, which costs milliseconds and imports no other
+module of Headrace. The guardian waits on a pidfd of the owner (no polling, no inherited descriptor); when the owner
+dies, it stops the cluster with a full interpreter. On systems without pidfds (macOS) there is no guardian.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ end_abandoned(sys.argv[1], delete=sys.argv[2] == "delete")
 
 
 class Guardian:
-    """The waiting process; ``dismiss`` it after an ordinary stop."""
+    """The guardian process; call ``dismiss`` after an ordinary stop of the cluster."""
 
     def __init__(self, process: object) -> None:
         self._process = process
@@ -34,7 +34,8 @@ class Guardian:
 
 
 def start(directory: os.PathLike[str], *, delete: bool) -> Guardian | None:
-    """A guardian for the cluster in ``directory``, owned by this process; None without pidfds."""
+    """Start a guardian for the cluster in ``directory``, whose owner is this process; None on systems without
+    pidfds."""
     if not hasattr(os, "pidfd_open"):
         return None
     import subprocess

@@ -1,13 +1,13 @@
-"""The standard gRPC health check over a plain socket.
+"""The standard gRPC health check, sent over a plain socket.
 
-``headrace up`` must be quick, fork-safe and light, and needs only this call. Importing grpc costs more than the check,
-and its threads break a later fork (Spark's workers). So this module has the few frames of HTTP/2 (RFC 9113) and gRPC
-that the call takes:
+``headrace up`` must be quick, fork-safe and light, and the health check is the only call that it needs. Importing grpc
+costs more time than the check, and gRPC's threads break a later fork (Spark's workers). So this module implements only
+the frames of HTTP/2 (RFC 9113) and gRPC that the health check needs:
 
     client: preface, SETTINGS, HEADERS(stream 1, POST /grpc.health.v1.Health/Check), DATA(00 00000000, END_STREAM)
     server: SETTINGS, ..., HEADERS, DATA(00 00000002 08 01), HEADERS(grpc-status, END_STREAM)
 
-The message ``08 01`` is HealthCheckResponse{status: SERVING}; anything else, or no answer, means "not yet".
+The message ``08 01`` is HealthCheckResponse{status: SERVING}; any other message, or no answer, means "not yet".
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ def _frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
 
 
 def _header(name: bytes, value: bytes) -> bytes:
-    """HPACK's simplest form: literal, not indexed, not Huffman-coded (RFC 7541, 6.2.2); each below 127 bytes."""
+    """Encode a header in the simplest form of HPACK: literal, not indexed, not Huffman-coded (RFC 7541, 6.2.2); name
+    and value must be shorter than 127 bytes."""
     return b"\x00" + bytes([len(name)]) + name + bytes([len(value)]) + value
 
 
@@ -58,7 +59,8 @@ def is_serving(host: str, port: int, *, timeout_s: float) -> bool:
 
 
 def answers(host: str, port: int, *, timeout_s: float = 1.0) -> bool:
-    """Whether it answers with any status within ``timeout_s``, like a controller that waits for the others."""
+    """Whether the server answers with any status within ``timeout_s``, as a controller does that waits for other
+    controllers."""
     return _health(host, port, timeout_s) is not None
 
 
@@ -73,7 +75,7 @@ def _health(host: str, port: int, timeout_s: float) -> bytes | None:
 
 
 def _answer(connection: socket.socket, deadline: float) -> bytes | None:
-    """The first gRPC message on stream 1; None when the stream ends without one."""
+    """The first gRPC message on stream 1; None if the stream ends without a message."""
     body = b""
     while True:
         head = _read(connection, 9, deadline)

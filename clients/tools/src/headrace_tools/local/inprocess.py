@@ -1,16 +1,19 @@
-"""Nodes within this process (``LocalCluster(mode="inprocess")``): the production services on the process's I/O thread.
+"""Nodes within this process (``LocalCluster(mode="inprocess")``): the production services, run on the process's I/O
+thread.
 
-They start in a third of a second, for tests by the hundred. Code, files and sockets are the same, but nodes cannot
-crash like a process: ``kill`` cancels a node, cuts its connections, and leaves its files as a crash would. Nodes cannot
-be paused. Each has its own addresses.
+Such nodes start in a third of a second, for tests that start clusters by the hundred. Code, files and sockets are the
+same as in separate processes, but a node cannot crash like a process. ``kill`` cancels the node's tasks, cuts its
+connections, and leaves its files as a crash would. In-process nodes cannot be paused. Each node has its own addresses
+and ports.
 
-**Event loop.** Nodes share the clients' loop (engine/io_thread.py). grpc.aio has one poller per process, and wakes
-every loop that it has ever met for every event; an ended loop stays bound to it, with its descriptors. A loop per
-cluster leaked three descriptors each, and events went from thread to thread; one loop is as fast. The price: a callback
-that blocks the I/O thread also blocks the nodes.
+**Event loop.** Nodes share the event loop of the clients (engine/io_thread.py). grpc.aio has one poller per process,
+which wakes every event loop that it has ever met for every event; a loop that has ended stays bound to the poller, with
+its descriptors. An event loop per cluster would leak three descriptors each, and events would be passed from thread to
+thread; one loop is as fast. The price of the shared loop: a callback that blocks the I/O thread also blocks the nodes.
 
-``Runner`` starts them and returns a handle like a process's (processes.ProcessId): alive, signal, wait. Handles are
-kept here, not in ``cluster.json``, where they would make another command's `down` kill this process.
+``start_node`` starts a node and returns a NodeHandle with the methods of a process (processes.ProcessId): alive,
+signal, wait. The handles are not stored in ``cluster.json``: there they would make the `down` of another command kill
+this process.
 """
 
 from __future__ import annotations
@@ -35,7 +38,8 @@ from .state import ClusterState, Node, StateFile
 
 
 class NodeHandle:
-    """One run of a node. ``pid`` is this process's. The last line of ``log`` says why it failed."""
+    """One run of an in-process node. ``pid`` is the pid of this process. If the node failed, the last line of ``log``
+    says why."""
 
     def __init__(self, io: IoThread, task: asyncio.Task[None], stop: asyncio.Event, log: NodeLog) -> None:
         self.pid = os.getpid()
@@ -51,11 +55,11 @@ class NodeHandle:
         self._gone.set()
 
     def alive(self) -> bool:
-        """False in a forked child too, which does not have the thread."""
+        """Whether the node is running; False in a forked child, which does not have the I/O thread."""
         return not self._gone.is_set() and os.getpid() == self.pid
 
     def signal(self, number: signal.Signals) -> bool:
-        """SIGTERM stops it cleanly, SIGKILL at once; False if it has ended."""
+        """Stop the node: cleanly with SIGTERM, at once with SIGKILL. Returns False if it has ended before."""
         if number is signal.SIGSTOP:
             raise UnsupportedVersionError("a node within this process cannot be paused; use mode='process'")
         if not self.alive():
@@ -67,13 +71,14 @@ class NodeHandle:
         return True
 
     def wait(self, timeout_s: float) -> bool:
-        """True when it has ended."""
+        """Wait until the node has ended; return whether it has."""
         return not self.alive() or self._gone.wait(timeout_s)
 
 
 def start_node(node: Node, *, config: Path, log: Path) -> NodeHandle:
-    """Start a node like its program does. Raises IllegalStateError where the I/O thread cannot wait or cannot exist."""
-    # Imported in the caller's thread, so that clients and other nodes need not wait for it.
+    """Start a node in the same way as its program does. Raises IllegalStateError on the I/O thread, which cannot wait,
+    and in a child process that cannot have an I/O thread."""
+    # These imports run in the caller's thread, so that clients and other nodes do not wait for them on the I/O thread.
     from headrace_core.node.config import NodeConfig
     from headrace_core.node.properties import read_properties
 
@@ -99,7 +104,7 @@ def start_node(node: Node, *, config: Path, log: Path) -> NodeHandle:
 
 
 class _StateFile(StateFile):
-    """``cluster.json`` without processes; reading it adds those of this process."""
+    """The file ``cluster.json``, written without processes; ``read`` adds the nodes of this process."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
@@ -118,9 +123,9 @@ class _StateFile(StateFile):
 
 
 class InProcessDirectory(ClusterDirectory):
-    """A cluster in a directory whose nodes run in this process."""
+    """A cluster in a directory whose nodes run within this process."""
 
-    #: Called when the interpreter ends and the cluster was not stopped; set by LocalCluster.
+    #: Called when the interpreter ends before the cluster was stopped; LocalCluster sets it.
     end_at_exit: Callable[[], object] | None = None
 
     def __init__(self, directory: Path | str, *, start_timeout_s: float = 60.0, stop_timeout_s: float = 20.0) -> None:
@@ -134,21 +139,22 @@ class InProcessDirectory(ClusterDirectory):
         return handle
 
     def after_fork(self) -> None:
-        """The child has no nodes."""
+        """Do nothing: a forked child has no nodes."""
 
     def at_exit(self) -> None:
-        """Clients have been closed, and the thread is about to end."""
+        """Stop the cluster, because the I/O thread is about to end; all clients have been closed before."""
         if self.end_at_exit is not None:
             self.end_at_exit()
 
     def down(self, *, gently: bool = True) -> tuple[Node, ...]:
-        """Stop the nodes, as for any cluster, and remove the exit handler."""
+        """Stop the nodes, as for any cluster, and unregister from the I/O thread's exit handler."""
         stopped = super().down(gently=gently)
         forget(self)
         return stopped
 
     def elsewhere(self, work: Callable[[], object]) -> None:
-        """Run ``work`` in another thread: garbage collection may end a dropped LocalCluster on the nodes' thread."""
+        """Run ``work`` in another thread if this is the I/O thread, which the nodes need: the garbage collector may
+        free a LocalCluster there."""
         if on_io_thread():
             threading.Thread(target=work, name="headrace cluster's end").start()
         else:

@@ -1,8 +1,9 @@
-"""Logs of nodes within this process, written to each node's file like a process's output.
+"""Logs of nodes within this process: each node writes to its own file, as a process does.
 
-All nodes of a process share their loggers. A context variable with the file tells whose line it is: a node's tasks and
-their children inherit it. While there are nodes, their lines do not reach the program's handlers (a broker stopped in a
-test is a warning for the broker, not for the test). A line of a thread that no known node started still does.
+All nodes of a process share their loggers. A context variable with the node's file tells which node has logged a line:
+the node's tasks and their child tasks inherit it. While there are in-process nodes, their lines do not reach the
+program's log handlers: a broker that a test stops should not cause warnings in the test. A line of a thread that was
+not started by a known node still reaches the program's handlers.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pathlib import Path
 
 from headrace_core.node.log_output import FORMAT
 
-#: Loggers that only nodes use.
+#: Names of loggers that only nodes use.
 _ROOMS = (
     "headrace.broker",
     "headrace.config",
@@ -36,7 +37,8 @@ _class_before: type[logging.Logger] | None = None  # the class of new loggers be
 
 
 class NodeLog:
-    """The file of one run of a node. Call ``enter`` in the node's context, ``close`` at its end."""
+    """The log file of one run of a node. Call ``enter`` in the node's context when it starts, and ``close`` when it has
+    ended."""
 
     def __init__(self, path: Path, level: str) -> None:
         self.path = path
@@ -45,12 +47,12 @@ class NodeLog:
         _begin(self._level)
 
     def enter(self) -> None:
-        """Direct this context's lines to the node's file from here on."""
+        """Direct the lines of this context to the node's file from now on."""
         _file.set(self)
 
     def write(self, record: logging.LogRecord) -> None:
-        """Write a record, if the node's log.level admits it. Like any handler it never raises: a full disk, a wrong
-        format string, or a thread that outlives its node loses only the line."""
+        """Write a log record, if the node's log.level admits it. Like any log handler the method never raises: after a
+        full disk, a wrong format string, or a thread that outlives its node, only the line is lost."""
         if record.levelno < self._level:
             return
         try:
@@ -62,19 +64,20 @@ class NodeLog:
         self.say(line)
 
     def say(self, line: str) -> None:
-        """Write a line of our own: why the node ended."""
+        """Write a line that is no log record: the reason why the node ended."""
         with contextlib.suppress(OSError, ValueError):  # ValueError: already closed
             self._stream.write(line + "\n")
 
     def close(self) -> None:
-        """Drop its lines from now on."""
+        """Close the file; later lines of the node are dropped."""
         with contextlib.suppress(OSError):  # the last of them does not fit on the disk
             self._stream.close()
         _end()
 
 
 class _Sorter(logging.Filter):
-    """Moves a node's records to its file; passes others on if their level suffices without nodes."""
+    """A logging filter that writes a node's records to the node's file; other records pass if their level would suffice
+    without nodes."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         node = _file.get()
@@ -89,7 +92,7 @@ _sorter = _Sorter()
 
 
 def _sorting(base: type[logging.Logger]) -> type[logging.Logger]:
-    """A class for loggers created while there are nodes, by modules imported on demand."""
+    """A class for loggers that are created while there are nodes, by modules that are imported on demand."""
 
     class SortingLogger(base):  # type: ignore[misc,valid-type]
         def __init__(self, name: str, level: int = logging.NOTSET) -> None:
@@ -134,8 +137,8 @@ def _end() -> None:
 
 
 def _loggers() -> list[logging.Logger]:
-    """All existing loggers of the nodes. A filter sees only its own logger's records, and a logger that does not
-    propagate (so that a handler could sort) gets pytest's handlers."""
+    """All existing loggers of the nodes. Each of them needs the filter: a filter sees only the records of its own
+    logger. A handler instead would need loggers that do not propagate, and pytest adds its handlers to those."""
     known = dict(logging.Logger.manager.loggerDict)
     inside = (logger for name, logger in known.items() if _room(name))
     return [logger for logger in inside if isinstance(logger, logging.Logger)]
@@ -146,7 +149,7 @@ def _room(name: str) -> str | None:
 
 
 def _level_around(name: str) -> int:
-    """The level that a node logger would have without nodes."""
+    """The level that the logger of a node would have if there were no nodes."""
     room = _room(name)
     if room is not None and _before.get(room):
         return _before[room]

@@ -1,4 +1,4 @@
-"""Inputs of a node: properties file, formatted directories, command line."""
+"""The inputs of a node: properties file, formatted directories, command line."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MODULES = {"controller": "headrace_controller", "broker": "headrace_broker", "c
 
 
 def require_services() -> None:
-    """Raise MissingDependencyError when a service that nodes run is not installed."""
+    """Raise MissingDependencyError if a service that the nodes run is not installed."""
     from importlib.util import find_spec
 
     missing = [module.replace("_", "-") for module in _MODULES.values() if find_spec(module) is None]
@@ -35,20 +35,21 @@ def config_path(directory: Path, node: Node) -> Path:
 
 
 def command(directory: Path, node: Node) -> list[str]:
-    """The node's command line. ``-P``: a file in the current directory must not shadow one of our modules."""
+    """The command line that starts the node. With ``-P``, a file in the current directory cannot shadow one of
+    Headrace's modules."""
     return [sys.executable, "-P", "-m", _MODULES[node.role], "--config", str(config_path(directory, node))]
 
 
 def copies(brokers: int) -> dict[str, str]:
-    """Replication settings: three replicas, of which two must have a record before acks=all is answered, if there are
-    enough brokers, so that one may fail unnoticed."""
+    """Replication settings for this number of brokers. With three or more, topics have three replicas, and acks=all
+    waits for two of them, so that one broker may fail unnoticed."""
     factor = min(FACTOR_MAX, brokers)
     keys = {"default.replication.factor": str(factor)}
     return keys | {"min.insync.replicas": "2"} if factor == 3 else keys
 
 
 def properties(state: ClusterState, node: Node) -> dict[str, str]:
-    """The node's configuration in Kafka's keys; the user's overrides come last."""
+    """The node's configuration in Kafka's keys; the user's overrides come last, so they have precedence."""
     values = {
         "process.roles": node.role,
         "node.id": str(node.id),
@@ -66,7 +67,7 @@ def write_properties(directory: Path, state: ClusterState, node: Node) -> None:
 
 
 def is_current(directory: Path, state: ClusterState, node: Node) -> bool:
-    """Whether the node was last started with the configuration that its next start would have."""
+    """Whether the node was started with the same configuration that its next start would have."""
     try:
         return config_path(directory, node).read_text() == _properties_text(directory, state, node)
     except OSError:
@@ -84,9 +85,9 @@ def _escaped(value: str) -> str:
 
 
 def format_cluster(state: ClusterState) -> None:
-    """Format every node's directories of a new cluster, with its controllers as first voters.
+    """Format the directories of all nodes of a new cluster, with its controllers as first voters.
 
-    Raises errors of format_directories.
+    Raises the errors of format_directories.
     """
     from headrace_controller.formatting import write_voters
     from headrace_core.node.first_voters import INITIAL, FirstVoters, InitialVoter
@@ -108,11 +109,11 @@ def format_cluster(state: ClusterState) -> None:
 
 
 def format_missing(state: ClusterState, node: Node) -> None:
-    """Format the unformatted directories of a broker, a coordinator, or a controller that joins.
+    """Format the unformatted directories of a node that is a broker, a coordinator, or a controller that joins.
 
-    A voting controller is never formatted again: it would be another one under its name, so it fails to start, with the
-    cure. Raises InconsistentClusterIdError when a directory belongs to another cluster, and other errors of
-    format_directories.
+    A controller that is a voter is never formatted again, because it would be another voter under the same id. It fails
+    to start instead, and its error names the cure. Raises InconsistentClusterIdError when a directory belongs to
+    another cluster, and the other errors of format_directories.
     """
     if node.role == "controller" and not node.joining:
         return
@@ -135,7 +136,7 @@ def format_missing(state: ClusterState, node: Node) -> None:
 
 
 def directory_id(node: Node) -> bytes:
-    """The 16-byte id of a controller's directory. Raises InvalidConfigError if it is not formatted."""
+    """The 16-byte directory id of a controller. Raises InvalidConfigError if the directory is not formatted."""
     from headrace_core.node.meta_properties import read_meta
 
     return read_meta(node.data_dirs[0], node_id=node.id, is_controller=True).directory_id

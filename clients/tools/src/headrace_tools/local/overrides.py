@@ -1,7 +1,8 @@
-"""The user's keys (``headrace up -c KEY=VALUE``): merged with existing ones, and checked before they are stored.
+"""The user's configuration keys (``headrace up -c KEY=VALUE``): merged with the stored keys, and checked before they
+are stored.
 
-They are checked exactly as the nodes will, together with the keys that the cluster sets for a node of each role. So
-``cluster.json`` never holds a key that keeps a node from starting.
+The check is the same as in the nodes, together with the keys that the cluster sets for a node of each role. So
+``cluster.json`` never has a key that keeps a node from starting.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ _BY_HAND = (
     '"A broker with several disks"'
 )
 _ROLES = "set the number of brokers with `headrace up --brokers N`"
-#: Keys that differ from node to node, or that nodes and supervisor must agree on -> what to do instead.
+#: Keys that differ from node to node, or on which nodes and supervisor must agree. The value says what to do instead of
+#: an override.
 _OURS = {
     "process.roles": _ROLES,
     "node.id": _ROLES,
@@ -37,8 +39,8 @@ _OURS = {
 
 
 def refuse_ours(config: Mapping[str, str]) -> None:
-    """Raise InvalidArgumentError, with what to do instead, for a key that the cluster sets itself. An empty value
-    passes: it removes an override."""
+    """Raise InvalidArgumentError, which says what to do instead, for a key that the cluster sets for each node. An
+    empty value is allowed, because it removes an override."""
     for key, value in config.items():
         instead = _OURS.get(key.replace("_", "."))
         if instead is not None and value:
@@ -46,9 +48,10 @@ def refuse_ours(config: Mapping[str, str]) -> None:
 
 
 def merged(there: Mapping[str, str], wanted: Mapping[str, str]) -> dict[str, str]:
-    """``there`` updated by ``wanted``; an empty value removes a key, also one that no server knows.
+    """The stored overrides after the changes in ``wanted``; an empty value removes a key, even a key that no server
+    knows.
 
-    Raises InvalidConfigError for the removal of a key that is neither overridden nor known, because it is mistyped.
+    Raises InvalidConfigError if a removed key is neither overridden nor known, because it is probably mistyped.
     """
     result = {**there}
     for key, value in wanted.items():
@@ -65,8 +68,8 @@ def merged(there: Mapping[str, str], wanted: Mapping[str, str]) -> dict[str, str
 
 
 def check(config: Mapping[str, str], *, directory: Path, wanted: Mapping[str, str]) -> None:
-    """Check that every node accepts ``config``. InvalidConfigError or InvalidArgumentError names all wrong keys, where
-    each was set (``wanted``: on this command line), and how to remove a stored one."""
+    """Check that the nodes of every role accept ``config``. Raises InvalidConfigError or InvalidArgumentError, which
+    names all wrong keys, where each was set (``wanted``: on this command line), and how to remove a stored key."""
     if not config:
         return  # nothing to check; the import below is expensive
     from headrace_core.node.config import NodeConfig
@@ -88,7 +91,7 @@ def check(config: Mapping[str, str], *, directory: Path, wanted: Mapping[str, st
         raise type(error)(f"{error.message}; `{cure} {removal}` removes what is stored") from None
 
 
-#: One node of each role: overrides cannot change the other differences.
+#: An example node of each role: the other differences between nodes cannot be overridden.
 _EXAMPLES = tuple(
     Node(role=role, id=1, host="127.0.0.1", port=port, internal_port=port + 1, data_dirs=("/data",))
     for role, port in (("controller", 9093), ("broker", 9095), ("coordinator", 9097))

@@ -1,8 +1,8 @@
-"""Ports that nodes can rely on: free now, and outside of the kernel's ephemeral range.
+"""Ports on which nodes can rely: free now, and outside of the kernel's ephemeral range.
 
-An outgoing connection may take a port of the ephemeral range between the check and the node's bind, and while a node is
-down. A port below the range is taken only by a process that asks for it, so a node finds it free again. Two starters
-may pick the same one: callers retry with other ports (see cluster.py).
+An outgoing connection may take a port of the ephemeral range: between the check and the node's bind, or while a node is
+down. A port below that range is taken only by a process that asks for it, so a restarted node finds its port free
+again. Two commands may pick the same port at the same time, so callers retry with other ports (see directory.py).
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ _RANGE_FILE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
 def ephemeral_range() -> tuple[int, int]:
-    """First and last port that the kernel gives to outgoing connections; the IANA range if it does not say."""
+    """The first and the last port that the kernel gives to outgoing connections; the IANA range if the kernel does not
+    say."""
     try:
         low, high = map(int, _RANGE_FILE.read_text().split())
     except (OSError, ValueError):
@@ -29,7 +30,8 @@ def ephemeral_range() -> tuple[int, int]:
 
 
 def is_free(port: int, host: str = "127.0.0.1") -> bool:
-    """Whether a server could bind ``host:port`` now. Connections in TIME_WAIT do not count, as in gRPC."""
+    """Whether a server could bind ``host:port`` now. Connections in TIME_WAIT do not count, because gRPC binds in spite
+    of them."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -43,7 +45,8 @@ def is_free(port: int, host: str = "127.0.0.1") -> bool:
 
 
 def pick(count: int, *, avoid: Collection[int] = (), chance: random.Random | None = None) -> list[int]:
-    """``count`` different free ports outside the ephemeral range. Raises ClusterStartError when there are too few."""
+    """Pick ``count`` different free ports outside of the ephemeral range. Raises ClusterStartError when there are fewer
+    free ports."""
     chance = chance or random.SystemRandom()
     low, high = ephemeral_range()
     below, above = range(_LOWEST, low), range(high + 1, 65_536)

@@ -1,9 +1,9 @@
-"""Processes by identity, not by number.
+"""Processes by identity, not by their number (pid).
 
-The kernel reuses pids, so a pid in a file is ambiguous. With the boot id and the process's start time (ticks since
-boot, /proc/PID/stat) it is unique. Signals go through a pidfd, so that no other process can get the number between
-check and signal. Without /proc (macOS) the start time comes from ``ps``, and the signal goes by number right after the
-check.
+The kernel reuses pids, so a pid that is stored in a file is ambiguous. Together with the boot id and the start time of
+the process (ticks since boot, /proc/PID/stat) a pid is unique. Signals are sent through a pidfd, so that no other
+process can get the pid between the check and the signal. Without /proc (macOS) the start time comes from ``ps``, and
+the signal is sent to the pid right after the check.
 """
 
 from __future__ import annotations
@@ -24,17 +24,18 @@ _PROC = Path("/proc")
 
 @dataclass(frozen=True, slots=True)
 class ProcessId:
-    """A process of one boot of this machine. ``started`` is opaque text that no later process repeats."""
+    """A process, identified within one boot of this machine. ``started`` is a text, without meaning to callers, that no
+    later process with this pid has."""
 
     pid: int
     started: str
 
     def alive(self) -> bool:
-        """Whether this process is running. A zombie is not: only its exit code is left."""
+        """Whether this process is running. A zombie is not running: only its exit code is left."""
         return _start_mark(self.pid) == self.started
 
     def stopped(self) -> bool:
-        """Whether it is suspended (SIGSTOP, a debugger). False without /proc."""
+        """Whether the process is suspended (SIGSTOP, a debugger). False without /proc."""
         try:
             stat = (_PROC / str(self.pid) / "stat").read_bytes()
         except OSError:
@@ -42,7 +43,7 @@ class ProcessId:
         return stat[stat.rindex(b")") + 2 :].split()[0] in (b"T", b"t") and self.alive()
 
     def signal(self, number: signal.Signals) -> bool:
-        """Send a signal to this process and no other; False if it has ended."""
+        """Send a signal to this process and to no other; return False if it has ended."""
         if not hasattr(os, "pidfd_open"):
             if not self.alive():
                 return False
@@ -65,7 +66,8 @@ class ProcessId:
         return True
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until the process has ended; True if it has. Reaps our own child."""
+        """Wait until the process has ended; return whether it has. If the process is a child of this one, its exit
+        status is collected."""
         deadline = time.monotonic() + timeout_s
         while self.alive():
             self._reap()
@@ -99,18 +101,18 @@ class ProcessId:
             _children.discard(self)
 
 
-#: Processes spawned by this one and not yet reaped.
+#: Processes that this process has spawned and whose exit status is not collected yet.
 _children: set[ProcessId] = set()
 
 
 def identify(pid: int) -> ProcessId | None:
-    """The identity of a running process; None if there is none with this number."""
+    """The identity of a running process; None if no process has this pid."""
     mark = _start_mark(pid)
     return ProcessId(pid, mark) if mark is not None else None
 
 
 def _start_mark(pid: int) -> str | None:
-    """``boot id/start ticks`` of a running process; None if it has ended or is a zombie."""
+    """The mark ``boot id/start ticks`` of a running process; None if it has ended or is a zombie."""
     if sys.platform.startswith("linux"):
         try:
             stat = (_PROC / str(pid) / "stat").read_bytes()
@@ -118,7 +120,7 @@ def _start_mark(pid: int) -> str | None:
             return None
         fields = stat[stat.rindex(b")") + 2 :].split()  # the name in parentheses may contain blanks and parentheses
         state, threads, start_ticks = fields[0], int(fields[17]), int(fields[19])
-        # A zombie with threads is still ending: its ports are taken until the last thread has ended.
+        # A zombie that still has threads is not over: its ports are taken until the last thread has ended.
         return None if state in (b"Z", b"X", b"x") and threads <= 1 else f"{_boot_id()}/{start_ticks}"
     answer = subprocess.run(
         ["ps", "-o", "state=,lstart=", "-p", str(pid)],
@@ -138,9 +140,10 @@ def _boot_id() -> str:
 
 
 def spawn(arguments: Sequence[str], *, log: Path, directory: Path) -> ProcessId:
-    """Start a process that outlives us and shares nothing with us: own session, no descriptors, output to ``log``.
+    """Start a process that outlives this one and shares nothing with it: new session, no inherited descriptors, output
+    to ``log``.
 
-    Raises OSError when it cannot be started.
+    Raises OSError when the process cannot be started.
     """
     with log.open("ab") as output:
         process = subprocess.Popen(
@@ -152,7 +155,7 @@ def spawn(arguments: Sequence[str], *, log: Path, directory: Path) -> ProcessId:
             start_new_session=True,
             cwd=directory,
         )
-    # Its identity names it from now on; Popen's destructor would only complain that it still runs.
+    # From now on the identity stands for the process; Popen's destructor would only warn that the process still runs.
     process.returncode = 0
     found = identify(process.pid) or ProcessId(process.pid, "ended before we looked")
     _children.add(found)

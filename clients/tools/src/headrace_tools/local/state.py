@@ -1,7 +1,8 @@
-"""``cluster.json``: the nodes of a local cluster, their directories and their processes.
+"""The file ``cluster.json``: the nodes of a local cluster, their directories and their processes.
 
-The file is the only state: every command and every LocalCluster reads it, changes it under an exclusive flock on
-``.lock`` beside it, and replaces it atomically. Readers without the lock see the old or the new file.
+The file is the only state of a local cluster. Every command and every LocalCluster reads it, changes it under an
+exclusive flock on the file ``.lock`` in the same directory, and replaces it atomically. A reader without the lock sees
+either the old file or the new file.
 """
 
 from __future__ import annotations
@@ -26,27 +27,27 @@ ROLES = ("controller", "broker", "coordinator")
 
 
 class Life(Protocol):
-    """A started node: a process by its identity (processes.py), or a node in this process (inprocess.py)."""
+    """A started node: a process with its identity (processes.py), or a node within this process (inprocess.py)."""
 
     @property
     def pid(self) -> int: ...
 
     def alive(self) -> bool:
-        """Whether it is running."""
+        """Whether the node is running."""
         ...
 
     def signal(self, number: signal.Signals) -> bool:
-        """False if it has ended."""
+        """Send a signal to the node; return False if the node has ended."""
         ...
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until it has ended; True if it has."""
+        """Wait until the node has ended; return whether it has."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One process of the cluster. Its id is unique within its role; its ports and directories never change."""
+    """One node of the cluster. Its id is unique among the nodes of its role; its ports and directories never change."""
 
     role: str
     id: int
@@ -74,17 +75,17 @@ class Node:
         return self.process is not None and self.process.alive()
 
     def stopped(self) -> bool:
-        """Whether its process is suspended (SIGSTOP)."""
+        """Whether the node's process is suspended (SIGSTOP)."""
         return isinstance(self.process, ProcessId) and self.process.stopped()
 
     def pid(self) -> int | None:
-        """The pid of the running process; None for a dead node."""
+        """The pid of the node's process; None if the node is not running."""
         return self.process.pid if self.process is not None and self.process.alive() else None
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterState:
-    """A whole local cluster. ``config``: the user's overrides for every node."""
+    """The state of a whole local cluster. ``config``: the user's overrides for every node."""
 
     cluster_id: str
     nodes: tuple[Node, ...]
@@ -94,7 +95,7 @@ class ClusterState:
         return tuple(node for node in self.nodes if node.role == role)
 
     def node(self, role: str, node_id: int) -> Node:
-        """A node. Raises InvalidArgumentError, naming the existing ones."""
+        """A node. Raises InvalidArgumentError, which names the nodes that exist."""
         for node in self.nodes:
             if (node.role, node.id) == (role, node_id):
                 return node
@@ -153,7 +154,8 @@ class StateFile:
         self._lock_path = directory / ".lock"
 
     def read(self) -> ClusterState | None:
-        """The state; None without a cluster in the directory. Raises ClusterStartError when the file is damaged."""
+        """The state of the cluster; None if the directory has no cluster. Raises ClusterStartError when the file is
+        damaged."""
         try:
             text = self.path.read_text()
         except (FileNotFoundError, NotADirectoryError):
@@ -165,14 +167,15 @@ class StateFile:
         return _from_json(document, self.path)
 
     def write(self, state: ClusterState) -> None:
-        """Replace the file atomically; the caller holds the lock."""
+        """Replace the file atomically; the caller must hold the lock."""
         scratch = self.path.with_name(f".cluster.json.{os.getpid()}")
         scratch.write_text(json.dumps(_to_json(state), indent=2) + "\n")
         os.replace(scratch, self.path)
 
     @contextlib.contextmanager
     def locked(self, timeout_s: float = 60.0) -> Iterator[None]:
-        """Hold the cluster's lock: one up, down, kill or restart at a time. ClusterStartError after ``timeout_s``."""
+        """Hold the cluster's lock: only one up, down, kill or restart may run at a time. ClusterStartError after
+        ``timeout_s``."""
         deadline = time.monotonic() + timeout_s
         while True:
             with open(self._lock_path, "a") as lock:  # closed in children: Python's descriptors are not inherited
@@ -189,11 +192,13 @@ class StateFile:
             self.directory.mkdir(parents=True, exist_ok=True)  # a failed first up has removed it
 
     def remove_lock(self) -> None:
-        """Remove the lock file with the cluster; the caller holds the lock. A waiting command takes a new one."""
+        """Remove the lock file together with the cluster; the caller must hold the lock. A command that waits for the
+        lock makes a new lock file."""
         self._lock_path.unlink(missing_ok=True)
 
     def _is_at_its_place(self, lock: TextIO) -> bool:
-        """Whether we locked the current lock file. If ours was removed, another command may hold the current one."""
+        """Whether the locked file is still the cluster's lock file. If the file was removed meanwhile, another command
+        may hold a lock on a new file."""
         try:
             return os.path.samestat(os.fstat(lock.fileno()), os.stat(self._lock_path))
         except FileNotFoundError:

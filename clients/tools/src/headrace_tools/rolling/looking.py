@@ -1,4 +1,4 @@
-"""Collect the facts for rules.py from a local cluster."""
+"""Collect the facts for rules.py about a local cluster."""
 
 from __future__ import annotations
 
@@ -16,26 +16,28 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Timeout of a request.
+#: Timeout of one request, in seconds.
 _TIMEOUT_S = 5.0
 
-#: Topics per describe_configs request.
+#: Number of topics per describe_configs request.
 _TOPICS_AT_ONCE = 500
 
 
 class Looking:
-    """Looks at a cluster through ``client``; a request that fails or takes longer than ``timeout_s`` is noted."""
+    """Collects facts about a cluster through ``client``; a request that fails or takes longer than _TIMEOUT_S is
+    noted."""
 
     def __init__(self, client: Admin) -> None:
         self._client = client
         self._unanswered: list[str] = []
 
     def look(self, state: ClusterState) -> Seen:
-        """Collect all facts. Blocks for some round trips; for seconds while nodes are down."""
+        """Collect all facts. The call takes some round trips, or seconds while nodes are down."""
         client, timeout_s = self._client, _TIMEOUT_S
         self._unanswered = []
         nodes = {NodeName(node.role, node.id): node.alive() for node in state.nodes}
-        # Partitions before the cluster: its age then covers the partitions too, unless another, older node answered.
+        # Ask for partitions before the cluster: the age of the cluster's description then also limits the age of the
+        # partitions, unless another node with older metadata answered.
         topics = self._ask("topics", lambda: client.describe_topics(timeout=timeout_s)) or []
         moving = self._ask("reassignments", lambda: client.list_partition_reassignments(timeout=timeout_s)) or {}
         adding = {
@@ -86,7 +88,8 @@ class Looking:
         return found
 
     def _unowned(self, state: ClusterState) -> str | None:
-        """Why a shard of groups is not served; None if all are. Listing groups fails until each shard is served."""
+        """The reason why a shard of groups has no coordinator; None if all shards have one. Listing groups fails until
+        each shard has a coordinator."""
         if not state.of_role("coordinator"):
             return None
         try:

@@ -1,7 +1,7 @@
-"""The restart: wait until the cluster is whole, restart one node, wait again.
+"""The rolling restart: wait until the cluster is whole, restart one node, wait again.
 
-One roll of a cluster at a time: it holds a lock (flock) on the cluster's ``config`` directory, which no other command
-takes. Each restart holds the cluster's own lock, like ``headrace restart``.
+Only one rolling restart of a cluster can run at a time: it holds a lock (flock) on the cluster's ``config`` directory,
+which no other command locks. The restart of each node also holds the cluster's own lock, as ``headrace restart`` does.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from ..local.directory import ClusterDirectory
 from .looking import Looking
 from .rules import TURNS, NodeName, Returned, Seen, next_node, not_whole, unavoidable
 
-#: How long the cluster may take to be whole before the first restart (seconds): after its start the controllers need a
-#: moment to hear from each other.
+#: How long the cluster may need to be whole before the first restart (seconds): after a start of the cluster,
+#: controllers need a moment to connect to each other.
 SETTLE_S = 15.0
 _LOOK_S = 0.3
 _TELL_S = 5.0
@@ -29,8 +29,8 @@ _TELL_S = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restarted:
-    """A restarted node. ``away_s``: from the stop request until it served again; ``whole_s``: from then until the
-    cluster was whole; None: the roll was ended before."""
+    """A restarted node. ``away_s``: time from the stop request until the node served again; ``whole_s``: time from then
+    until the cluster was whole (None: the roll was ended before)."""
 
     node: NodeName
     pid: int | None
@@ -40,7 +40,8 @@ class Restarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rolled:
-    """The result. ``left``: nodes not restarted, because the roll was to end. ``notes``: what clients may notice."""
+    """The result. ``left``: nodes that were not restarted, because the roll was ended. ``notes``: effects that clients
+    may notice."""
 
     restarted: tuple[Restarted, ...]
     left: tuple[NodeName, ...]
@@ -48,9 +49,10 @@ class Rolled:
 
 
 class RollingRestart:
-    """A rolling restart of ``cluster``, observed through a Looking. ``timeout_s``: how long the cluster may not be
-    whole after a restart. ``tell`` receives lines of progress; ``at``, repeatedly, the nodes done, their total, and the
-    current step. ``ends`` is polled between nodes and while waiting: whether to end."""
+    """A rolling restart of ``cluster``, which ``looking`` observes. ``timeout_s``: how long the cluster may need until
+    it is whole again after a restart. ``tell`` receives lines of progress; ``at`` receives, again and again, the number
+    of nodes done, their total, and the current step. ``ends`` is called between nodes and while waiting; it returns
+    whether the roll should end."""
 
     def __init__(
         self,
@@ -72,10 +74,10 @@ class RollingRestart:
         self._ends = ends
 
     def run(self, roles: Collection[str] = TURNS) -> Rolled:
-        """Restart every node of ``roles``.
+        """Restart every node of these ``roles``.
 
-        Raises IllegalStateError when the cluster is not whole (before the first node: nothing was done; after a node:
-        the message names it) or another roll is running; ClusterStartError when a node does not start again.
+        Raises IllegalStateError when the cluster is not whole, or when another roll is running; the message names the
+        last restarted node, if any. Raises ClusterStartError when a node does not start again.
         """
         with _sole_roll(self._cluster):
             return self._run(roles)
@@ -119,8 +121,8 @@ class RollingRestart:
         return Restarted(node=node, pid=pid, away_s=away_s, whole_s=None)
 
     def _until_whole(self, done: list[Restarted], waiting: list[NodeName]) -> tuple[Seen, Restarted]:
-        """Wait until the cluster is whole (or the roll is to end); returns the last look, and the last of ``done`` with
-        the time that took."""
+        """Wait until the cluster is whole, or the roll should end. Return the last facts, and the last entry of
+        ``done`` completed by the time that the wait took."""
         last = done[-1]
         at_ms, since = time.time() * 1_000, time.monotonic()
 
@@ -140,8 +142,8 @@ class RollingRestart:
         return seen, dataclasses.replace(last, whole_s=whole_s)
 
     def _wait(self, check: Callable[[Seen, float], list[str]], limit_s: float) -> tuple[Seen, list[str]]:
-        """Look until ``check`` (with the facts and the time when the look began) has no reasons, until ``limit_s`` is
-        over, or until the roll is to end."""
+        """Collect facts until ``check`` (called with the facts and the time before they were collected) finds no reason
+        to wait, until ``limit_s`` has passed, or until the roll should end."""
         begun = reported_s = time.monotonic()
         while True:
             asked = time.monotonic()
@@ -164,7 +166,8 @@ def _progress(done: list[Restarted], waiting: list[NodeName]) -> str:
 
 @contextlib.contextmanager
 def _sole_roll(cluster: ClusterDirectory) -> Iterator[None]:
-    """Held during the roll. Raises IllegalStateError for a second one, InvalidArgumentError without a cluster."""
+    """The lock that is held during the roll. Raises IllegalStateError if another roll is running, InvalidArgumentError
+    if there is no cluster."""
     cluster.state()
     try:
         lock = os.open(cluster.directory / "config", os.O_RDONLY)

@@ -1,19 +1,20 @@
-"""When may the next node be stopped, and which one? Pure functions from facts to obstacles.
+"""Decide when the next node may be stopped, and which node is next. All functions are pure: from facts to reasons.
 
-The order: controllers, the active one last; then brokers; then coordinators; each by id.
+The order is: controllers, the active controller last of them; then brokers; then coordinators; within a role by id.
 
 * **Controllers first**, as in an upgrade (docs/operations/upgrades.md): nodes register with the versions they support,
-  and controllers must not be older. It is also the safest start: a controller that does not come back affects no
-  client.
-* **The active controller last**: each leader that stops costs an election. In another order, leadership may move to a
-  controller that is stopped next, and every controller costs an election.
-* **Coordinators last**: a new owner reads its shard from the partition's leader, and by then leaders no longer move.
+  and controllers must not be older than other nodes. It is also the safest start: a controller that does not come back
+  affects no client.
+* **The active controller last**: stopping a leader costs an election. In another order, the leadership might move to a
+  controller that is stopped next, so that every controller would cost an election.
+* **Coordinators last**: a new coordinator reads its shard from the partition's leader, and after the restart of all
+  brokers no leader changes any more.
 
-Before a node is stopped the *whole* cluster must be whole: every node alive, every replica in sync, every voter heard
-and caught up, every shard of groups owned. Then one failure is always tolerated where there is redundancy: partitions
-keep min.insync.replicas, voters a majority, and a second coordinator takes over shards. Where there is none (a topic
-with one replica, a sole controller or coordinator), waiting does not help: the roll reports it (``unavoidable``) and
-continues. Operators for Kafka do the same.
+Before a node is stopped the *whole* cluster must be healthy (whole): every node is alive, every replica is in sync,
+every voter is caught up, and every shard of groups has a coordinator. Then the cluster tolerates one failure, wherever
+there is redundancy: partitions keep min.insync.replicas, voters keep a majority, and a second coordinator takes over
+shards. Where there is no redundancy (a topic with one replica, a sole controller or coordinator), waiting does not
+help: the roll reports it (``unavoidable``) and continues. Kubernetes operators for Kafka follow the same rules.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ from dataclasses import dataclass, field
 from headrace.models import BrokerInfo, CoordinatorInfo, PartitionDescription, QuorumInfo
 from headrace_core.plurals import counted
 
-#: All roles, in the order of their turns.
+#: All roles, in the order in which they are restarted.
 TURNS = ("controller", "broker", "coordinator")
 
-#: A voter that its leader has not heard for this long does not count.
+#: A voter counts as absent if its leader has not received a fetch from it for this long.
 VOTER_SILENT_MS = 10_000
-#: A sentence names at most this many, and counts the rest.
+#: A message names at most this many partitions, and counts the rest.
 _NAMED_MAX = 3
 
 
@@ -44,8 +45,8 @@ class NodeName:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionSeen:
-    """A partition; ``adding``: brokers that a reassignment adds, expected to be incomplete; ``min_insync``: its topic's
-    min.insync.replicas (None: unknown)."""
+    """A partition. ``adding``: brokers that a reassignment adds, whose replicas are expected to be incomplete;
+    ``min_insync``: min.insync.replicas of the topic (None: unknown)."""
 
     topic: str
     described: PartitionDescription
@@ -58,15 +59,16 @@ class PartitionSeen:
 
     @property
     def copies(self) -> frozenset[int]:
-        """The brokers that should have a complete replica now."""
+        """The ids of brokers that should have a complete replica now."""
         return frozenset(self.described.replicas) - self.adding
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """One look at a cluster. ``nodes``: those of cluster.json, and whether they run. ``age_ms``: upper limit of the age
-    of data about brokers and partitions (None: unknown). ``unowned``: why not all shards of groups are served, or None.
-    ``unanswered``: failed requests; their subjects are unknown."""
+    """The facts about a cluster at one moment. ``nodes``: whether each node of cluster.json is running. ``age_ms``:
+    upper limit of the age of the facts about brokers and partitions (None: unknown). ``unowned``: why a shard of groups
+    has no coordinator; None if all shards have one. ``unanswered``: requests that failed; the facts that they would
+    have given are unknown."""
 
     nodes: Mapping[NodeName, bool]
     age_ms: float | None = 0.0
@@ -83,7 +85,8 @@ class Seen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Returned:
-    """A node that serves again since ``at_ms`` (wall clock of this machine), ``ago_ms`` before the look."""
+    """A restarted node that serves again since ``at_ms`` (wall clock of this machine), which was ``ago_ms`` before the
+    facts were collected."""
 
     node: NodeName
     at_ms: float
@@ -101,7 +104,8 @@ class _Reasons:
 
 
 def next_node(waiting: Collection[NodeName], leader_id: int | None) -> NodeName:
-    """The next of the ``waiting`` nodes (at least one). ``leader_id``: the current active controller; None: unknown."""
+    """Choose the next of the ``waiting`` nodes (there is at least one). ``leader_id``: id of the active controller;
+    None: unknown."""
     return min(
         waiting,
         key=lambda name: (
@@ -113,8 +117,8 @@ def next_node(waiting: Collection[NodeName], leader_id: int | None) -> NodeName:
 
 
 def not_whole(seen: Seen, returned: Returned | None = None) -> list[str]:
-    """Why the cluster is not whole; empty if it is. ``returned``: the node restarted last must be seen as back: a look
-    that may be older than its return, and a catch-up before it, do not count."""
+    """The reasons why the cluster is not whole; empty if it is whole. ``returned``: the node that was restarted last.
+    Facts that may be older than its return do not count, and neither does a catch-up before it."""
     reasons = _Reasons()
     reasons.add(f"{name} is not running" for name, runs in sorted(seen.nodes.items()) if not runs)
     reasons.add(seen.unanswered)
@@ -128,7 +132,8 @@ def not_whole(seen: Seen, returned: Returned | None = None) -> list[str]:
 
 
 def unavoidable(seen: Seen, nodes: Collection[NodeName]) -> list[str]:
-    """What clients will notice while ``nodes`` restart, because no other node can take over; reported before."""
+    """Effects that clients will notice while ``nodes`` restart, because no other node can take over; they are reported
+    before the roll begins."""
     notes = []
     brokers = {name.node_id for name in nodes if name.role == "broker"}
     helpless = [part for part in seen.partitions if _is_helpless(part) and brokers & part.copies]
@@ -153,7 +158,7 @@ def unavoidable(seen: Seen, nodes: Collection[NodeName]) -> list[str]:
 
 
 def _is_helpless(part: PartitionSeen) -> bool:
-    """Whether it has no spare replica even when all are in sync."""
+    """Whether the partition cannot lose a replica, even if all its replicas are in sync."""
     return len(part.copies) <= (part.min_insync or 1)
 
 

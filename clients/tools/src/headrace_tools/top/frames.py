@@ -1,4 +1,4 @@
-"""Frames: the difference of two samples of a cluster. Pure."""
+"""Frames of `headrace top`: the difference between two samples of a cluster. Pure."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from headrace_core.types import TopicPartition
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """State of a cluster at nearly one moment. ``ends``: of partitions whose leader answered; ``sizes``: bytes of each
-    partition's log by broker. ``..._at_s``: when that leader, that broker, or all coordinators answered (a slow node
-    answers later); others at ``steady_s``. ``errors``: failed requests and why."""
+    """The state of a cluster at nearly one moment. ``ends``: log ends of the partitions whose leader answered;
+    ``sizes``: bytes of each partition's log on each broker. The fields ``..._at_s`` have the times when a leader, a
+    broker, or all coordinators answered (a slow node answers later); all other data are from ``steady_s``. ``errors``:
+    which requests failed, and why."""
 
     at_ms: int
     steady_s: float
@@ -35,8 +36,9 @@ class Sample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerRow:
-    """``leaders``, ``replicas``: partitions that it leads or replicates; ``not_in_sync``: replicas that lag;
-    ``records_per_s``, ``bytes_per_s``: written to the partitions that it leads."""
+    """One broker. ``leaders`` and ``replicas``: number of partitions that the broker leads or replicates;
+    ``not_in_sync``: number of its replicas that lag. ``records_per_s`` and ``bytes_per_s``: rate of writes to the
+    partitions that the broker leads."""
 
     id: int
     address: str
@@ -51,8 +53,8 @@ class BrokerRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicRow:
-    """``records_per_s``: appended, by growth of the log ends; None: no two samples. ``bytes_per_s``: by growth of the
-    leaders' logs on disk (deletion by retention is not accounted for)."""
+    """One topic. ``records_per_s``: rate at which its log ends grow; None: there are no two samples. ``bytes_per_s``:
+    rate at which the leaders' logs grow on disk (a deletion by retention is not added)."""
 
     topic: str
     partitions: int
@@ -64,8 +66,8 @@ class TopicRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupRow:
-    """``lag``: records; ``lag_ms``: of the partition furthest behind in time (None: unknown); ``records_per_s``:
-    committed; None: no two samples. ``status``: OK, WARN or ERR."""
+    """One group. ``lag``: records; ``lag_ms``: lag in time of the partition that is furthest behind (None: unknown);
+    ``records_per_s``: rate of committed records (None: there are no two samples). ``status``: OK, WARN or ERR."""
 
     group: str
     state: str
@@ -78,7 +80,7 @@ class GroupRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frame:
-    """One picture. Topics and groups: busiest first."""
+    """One picture. The busiest topics and groups come first in a picture."""
 
     timestamp_ms: int
     interval_s: float
@@ -123,8 +125,10 @@ def _apart(before_s: float, now_s: float) -> float:
 
 
 def _rates(before: Sample, now: Sample) -> tuple[dict[TopicPartition, float], dict[TopicPartition, float]]:
-    """Records and bytes per second of partitions in both samples with the same topic and leader, by the times of their
-    own samples. A lower end (unclean election) or a smaller log (retention) gives no rate."""
+    """The records per second and the bytes per second of each partition, unless its topic was created again between the
+    samples. Bytes compare two sizes of the log of the current leader; the rates use the times at which the leaders
+    answered. A partition has no rate if its log end has gone back (unclean election), or its log has become smaller
+    (retention)."""
     led_by = {
         TopicPartition(topic.name, part.partition): part.leader for topic in before.topics for part in topic.partitions
     }
@@ -212,7 +216,7 @@ def _groups(before: Sample, now: Sample) -> Iterable[GroupRow]:
 
 
 def _committed(before: GroupLag, now: GroupLag) -> int:
-    """Additional records committed; an offset that went back counts as 0."""
+    """How many more records are committed; an offset that went back counts as 0."""
     offsets = {(part.topic, part.partition): part.committed_offset for part in before.partitions}
     return sum(
         max(0, part.committed_offset - offsets.get((part.topic, part.partition), part.committed_offset))

@@ -1,4 +1,5 @@
-"""The requests of `headrace top`, through Admin. A failed request is noted in the sample; the others continue."""
+"""Take the samples of `headrace top` with requests through Admin. A failed request is noted in the sample, and the
+other requests continue."""
 
 from __future__ import annotations
 
@@ -19,19 +20,19 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Timeout of a request.
+#: Timeout of one request, in seconds.
 _TIMEOUT_S = 4.0
 
 
 class Sampling:
-    """``timeout_s``: timeout of a request; a hanging node costs it once per sample."""
+    """Takes samples of a cluster; a hanging node costs the timeout of a request once per sample."""
 
     def __init__(self, client: Admin) -> None:
         self._client = client
         self._errors: list[str] = []
 
     def sample(self) -> Sample:
-        """Take a sample. Blocks for some round trips. Raises HeadraceError when no node describes the cluster."""
+        """Take a sample. The call takes some round trips. Raises HeadraceError when no node describes the cluster."""
         client, timeout_s = self._client, _TIMEOUT_S
         self._errors = []
         cluster = client.describe_cluster(include_fenced_brokers=True, timeout=timeout_s)
@@ -70,7 +71,7 @@ class Sampling:
             return None
 
     def _each(self, items: Iterable[int], what: str, question: Callable[[int], T]) -> Iterator[tuple[int, float, T]]:
-        """Ask all at once: a silent node hides only its own answer and delays no other."""
+        """Send all requests at once: a silent node hides only its own answer, and delays no other answer."""
         for item, answer in ask_each(items, question).items():
             if answer.error is not None:
                 self._errors.append(f"{what} {item}: {answer.error.message} [{answer.error.code}]")
@@ -78,7 +79,7 @@ class Sampling:
                 yield item, answer.steady_s, answer.value
 
     def _ends(self, topics: tuple[TopicDescription, ...]) -> tuple[dict[TopicPartition, int], dict[int, float]]:
-        """Log ends, one request per leader, and when each leader answered."""
+        """The log ends, with one request per leader, and the time when each leader answered."""
         by_leader: dict[int, list[TopicPartition]] = defaultdict(list)
         for topic in topics:
             for part in topic.partitions:
