@@ -1,13 +1,13 @@
-"""The broker as a whole: ``Broker.__init__`` builds all its parts, in one pass and from top to bottom.
+"""The broker as a whole: ``Broker.__init__`` creates all parts, in one pass from top to bottom.
 
 ``start`` reads the formatted directories and binds both listeners, so that the ports are known before the broker
-serves. It loads the last metadata snapshot, follows the metadata log, registers the broker, and catches up with every
-committed entry. Then it opens and recovers the logs with their topics' settings, while heartbeats keep the broker
-fenced. It applies the metadata to its partitions, asks to be unfenced, and serves.
+serves. The broker loads the last metadata snapshot, follows the metadata log, registers itself, and catches up with
+every committed entry. The broker then opens and recovers the logs with their topics' settings, while heartbeats keep it
+fenced. Finally the broker applies the metadata to its partitions, asks to be unfenced, and serves.
 
 A clean stop asks the controller to move leaderships away, refuses new requests and finishes the requests in progress.
-Then it ends the streams, flushes and closes the logs, and marks the logs as cleanly closed. A stop with ``at_once``
-cuts the connections, finishes no request, and leaves the logs as a crash would.
+The broker then ends the streams, flushes and closes the logs, and marks the logs as cleanly closed. A stop with
+``at_once`` cuts the connections, finishes no request, and leaves the logs as a crash would.
 
 A broker that cannot reach the controllers continues to serve. Every append that it acknowledges is on its disk, and no
 record is committed without the in-sync replicas.
@@ -94,7 +94,7 @@ logger = logging.getLogger("headrace.broker")
 
 #: Seconds between two checkpoints of recovery points and high watermarks, which shorten the broker's next start.
 CHECKPOINT_INTERVAL_S = 5.0
-#: Seconds that a controlled shutdown may take, and that running requests may take after it. Then the broker stops
+#: Seconds that a controlled shutdown may take, and that running requests may take after it; after that the broker stops
 #: anyway.
 CONTROLLED_SHUTDOWN_S = 10.0
 DESCRIPTORS_CHECK_S = 0.25
@@ -457,8 +457,8 @@ class Broker:
         self._serve_or_not()
 
     def _serve_or_not(self) -> None:
-        """Serve only while the controllers do not fence this broker and it has applied the metadata that says so. That
-        metadata contains the valid leaderships and epochs."""
+        """Serve only while the controllers do not fence this broker and it has applied the metadata that says so. The
+        same metadata contains the leaderships and epochs that are valid now."""
         assert self._session is not None
         if not self._ready or self._stopping:
             return

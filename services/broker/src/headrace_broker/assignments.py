@@ -6,10 +6,10 @@ needs no memory of earlier reports, so a lost report is made again. A broker wit
 controllers know its directory from the registration.
 
 A replica that starts again with an empty log is reported as ``fresh`` before its log is created (``report_fresh``,
-KIP-903). From this report on the replica is eligible for no election. ``roles`` creates the log when the metadata shows
-the report.
+KIP-903). From this report on, the controllers elect the replica for no leadership. ``roles`` creates the log when the
+metadata shows the report.
 
-One task sends all reports, with thousands of replicas in a call.
+One task sends all reports; one call contains thousands of replicas.
 """
 
 from __future__ import annotations

@@ -38,8 +38,8 @@ class UnreadAnswers:
 
 class ByteBudget:
     """Bytes of the requests in progress, summed over all streams. Above ``limit`` a stream that calls ``take`` is
-    paused. Paused streams resume in their order when there is room. One request may exceed the limit, because its size
-    is known only after its arrival."""
+    paused. Paused streams resume in their order when there is room. One request may exceed the limit, because the size
+    of a request is known only after its arrival."""
 
     __slots__ = ("_emptied", "_paused", "limit", "used")
 
@@ -75,6 +75,6 @@ class ByteBudget:
             callback()
 
     def forget(self, stream: Pausable) -> None:
-        """Drop a closed stream."""
+        """Remove a stream that was closed."""
         if stream in self._paused:
             self._paused.remove(stream)

@@ -21,7 +21,7 @@ from .settings import BrokerIdentity
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerLimits:
-    """Limits of the memory that the broker uses for clients. All limits are in bytes unless their name says
+    """Limits of the memory that the broker uses for clients. The limits are in bytes unless a limit's name says
     otherwise."""
 
     request_bytes_max: int = 16 * 1024 * 1024  #: Largest request in bytes (socket.request.max.bytes).
@@ -79,11 +79,12 @@ class BrokerContext:
     metadata: MetadataState
     partitions: PartitionTable
     pushes: PendingPushes
-    producer_ids: ProducerIds | None = None  #: None in unit tests, which have no controller to allocate producer ids.
+    #: The producer ids of this broker; None in unit tests, which have no controller to allocate them.
+    producer_ids: ProducerIds | None = None
     #: Whether the broker may send a consumer to a follower in the consumer's rack (replica.selector.class, KIP-392).
     reads_by_rack: bool = False
     unread: UnreadAnswers = field(default_factory=UnreadAnswers)
-    streams: set[EndableStream] = field(default_factory=set)  #: All open streams of the client listener.
+    streams: set[EndableStream] = field(default_factory=set)  #: The open streams of the client listener.
 
     @property
     def broker_id(self) -> int:

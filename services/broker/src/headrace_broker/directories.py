@@ -9,8 +9,8 @@ An unmounted directory looks like an empty one. So the broker creates no file in
 ``.lock`` and found the directory's id in ``meta.properties`` (``check_mounted``, every five seconds).
 
 A flush or write that fails, or a read that fails with EIO, counts as a failed disk. A read that fails with ENOENT,
-EMFILE or ESTALE does not (``DirectoryWriter.read_failed``): the process has no free descriptor, or the file was deleted
-during the read.
+EMFILE or ESTALE does not count as one (``DirectoryWriter.read_failed``). The process then has no free descriptor, or
+the file was deleted during the read.
 """
 
 from __future__ import annotations
@@ -65,7 +65,8 @@ class HeldDirectory:
         return self.space.is_full, len(directory.logs) + len(directory.quarantined), -self.space.free_bytes
 
     def measure(self) -> None:
-        """Measure the free space of the directory; an error counts as a failed disk. Call in the event loop."""
+        """Measure the free space of the directory; an error counts as a failed disk. Call this method in the event
+        loop."""
         assert self.writer is not None
         assert self.space is not None
         try:

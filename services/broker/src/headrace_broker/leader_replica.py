@@ -118,7 +118,7 @@ class LeaderReplica:
         """Append a producer's batches to the log. Calls ``done`` when this broker has met the topic's flush policy and,
         if ``committed``, every in-sync replica has too.
 
-        Errors are raised (then ``done`` is not called) or passed to ``done``. They are the errors of ``accept``,
+        Errors are raised (then ``done`` is not called) or passed to ``done``. Errors are those of ``accept``,
         OutOfOrderSequenceNumberError, InvalidProducerEpochError, StorageError, and the error with which the leader
         resigned. With ``committed``, NotEnoughReplicasError means that no record was written. With a ``fence`` (a
         coordinator's append to its shard) the errors include FencedShardEpochError, UnexpectedLogEndError, and
@@ -166,7 +166,7 @@ class LeaderReplica:
         checking.add_done_callback(self._checked)
 
     def _checked(self, checking: asyncio.Future[None]) -> None:
-        """The first waiting append was checked. Continue with the appends behind it that need no thread."""
+        """The first waiting append has been checked. Continue with the appends behind it that need no thread."""
         append = self._unchecked.popleft()
         self._finish_check(append, checking.result)
         while self._unchecked:
@@ -243,7 +243,7 @@ class LeaderReplica:
 
     @property
     def reads(self) -> PartitionLeader:
-        """The readable state (``reading.ReadState``)."""
+        """The state from which consumers read (``reading.ReadState``)."""
         return self.leader
 
     def read(self, offset: int, max_bytes: int) -> ReadResult | None:
@@ -298,7 +298,7 @@ class LeaderReplica:
             raise self._writer.read_failed(self.partition, error) from error
 
     def read_appended_cold(self, offset: int, max_bytes: int) -> asyncio.Future[ReadResult | None]:
-        """``read_appended`` in a thread that may wait for the disk."""
+        """Like ``read_appended``, on a thread that may wait for the disk."""
         up_to = self.leader.log_end
         return self._threads.run(lambda: self._looked_up(lambda log: log.read(offset, max_bytes, up_to)))
 

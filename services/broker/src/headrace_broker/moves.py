@@ -1,9 +1,9 @@
-"""Moves partitions between this broker's directories while they are written and read (KIP-113).
+"""Moves of partitions between this broker's directories, while the partitions are written and read (KIP-113).
 
-One move runs at a time, with its own task and its own thread. The copy catches up while appends continue. Then the
-replica holds appends for some milliseconds (``LeaderReplica.hold``) while the rest is copied, and appends continue in
-the other directory. ``headrace_core.log.moving`` describes the steps on the disk, and the state after a crash in each
-step.
+One move runs at a time, with its own task and its own thread. The copy catches up while appends continue. When the copy
+is near the log's end, the replica holds appends for some milliseconds (``LeaderReplica.hold``) until the rest is
+copied. Appends then continue in the other directory. ``headrace_core.log.moving`` describes the steps on the disk, and
+the state after a crash in each step.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Move:
         self.ended = asyncio.Event()
 
     def describe(self) -> LogDescription:
-        """Describe the copy, as a future log."""
+        """Describe the copy of the log as a future log."""
         return LogDescription(
             partition=self.partition,
             size_bytes=self.copy.copied_bytes,
@@ -144,8 +144,8 @@ class Moves:
         return None if move is None else move.target
 
     def begin(self, log: PartitionLog, source: HeldDirectory, target: HeldDirectory) -> None:
-        """Start to move ``log`` out of ``source``. Raises DiskFullError if the target directory has no room for the
-        log."""
+        """Start to move ``log`` from the directory ``source`` to ``target``. Raises DiskFullError if the target
+        directory has no room for the log."""
         partition = log.topic_partition
         assert partition not in self._under_way, f"{partition} is being moved already"
         space = target.space
@@ -194,7 +194,7 @@ class Moves:
             await move.ended.wait()
 
     async def _run(self, move: Move) -> None:
-        """Run a move to its end. Never raises: the directories and the log show the result."""
+        """Run a move to its end. This method never raises an error: the directories and the log show the result."""
         try:
             await self._copy_and_take_over(move)
         except MoveCancelledError as error:

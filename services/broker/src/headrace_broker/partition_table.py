@@ -86,8 +86,8 @@ class PartitionTable:
 
     def for_clients(self, partition: TopicPartition, error: HeadraceError) -> HeadraceError:
         """The error that a client receives in place of ``error``. A damaged log is reported as NotLeaderOrFollowerError
-        while other replicas have its records, because another replica takes over. It is reported as CorruptLogError if
-        it is the last copy."""
+        while other replicas have its records, because another replica takes over. The error is CorruptLogError if the
+        damaged log is the last copy."""
         if not isinstance(error, CorruptLogError):
             return error
         found = self.state_of(partition)

@@ -94,8 +94,8 @@ class Placement:
 
     def anew(self, partition: TopicPartition, topic_id: uuid.UUID) -> uuid.UUID | None:
         """The directory in which a lost log would be created again, empty; None if the log is not lost, or if it may
-        return. The log is lost if its recorded directory no longer belongs to this broker (a replaced disk). It is also
-        lost if its directory is LOST, all directories are online, and none has the log."""
+        return. The log is lost if its recorded directory no longer belongs to this broker (a replaced disk). The log is
+        also lost if its directory is LOST, all directories are online, and none has the log."""
         if partition in self.refused or partition in self.withheld or partition in self.at:
             return None
         if any(each.failure is not None or each.writer is None for each in self._held):

@@ -1,7 +1,7 @@
 """This broker's role in each of its partitions: leader, follower or no role.
 
-``apply`` takes each change of the metadata, in order, and returns when the change is in effect. It compares the state
-of each partition with the current role::
+``apply`` takes each change of the metadata, in order, and returns when the change is in effect. ``apply`` compares the
+state of each partition with the current role::
 
     state                        action
     leads, in a new epoch        end the old role; lead the log from its end, truncate nothing
@@ -15,8 +15,8 @@ offset at which its epoch begins, and a new follower knows its log end. The high
 next.
 
 A missing log is created in the directory that the metadata names. If this broker no longer has that disk, it first
-reports that the replica starts with an empty log (``fresh``, KIP-903). It creates the log when the metadata shows the
-report. A damaged log is healed if its partition has other replicas (partition/healing.py).
+reports that the replica starts with an empty log (``fresh``, KIP-903). The broker creates the log when the metadata
+shows the report. A damaged log is healed if its partition has other replicas (partition/healing.py).
 """
 
 from __future__ import annotations
@@ -186,7 +186,7 @@ class Roles:
         task.add_done_callback(self._tasks.discard)
 
     async def heal(self) -> None:
-        """Check the damaged replicas now."""
+        """Take the next healing step of each damaged replica now."""
         async with self._changing:
             await self._heal()
 
@@ -253,8 +253,8 @@ class Roles:
 
     def _confirm_leave(self, followed: FollowerReplica) -> None:
         """Confirm the leave of a replica with a damaged log. The leader must know that the replica left before the
-        controllers learn that it starts with an empty log. Otherwise the leader might propose it for the in-sync set
-        again."""
+        controllers learn that it starts with an empty log. A leader that does not know might propose the replica for
+        the in-sync set again."""
         healing = self._healing[followed.partition] = HealingReplica((followed.leader_id, followed.leader_epoch))
 
         def confirmed() -> None:

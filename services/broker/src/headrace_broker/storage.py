@@ -94,7 +94,7 @@ class Signal(Generic[P]):
 class Storage:
     """See the module. ``on_turn`` receives the logs that the writer advanced; ``on_written`` is called before it with
     the logs that have unflushed bytes. ``assigned`` returns the directory that the controllers recorded. Other parts of
-    the broker subscribe to the signals."""
+    the broker subscribe to the storage's signals."""
 
     def __init__(
         self,
@@ -243,9 +243,9 @@ class Storage:
         self, belongs: Callable[[uuid.UUID], bool]
     ) -> tuple[list[TopicPartition], dict[TopicPartition, HeadraceError]]:
         """Compare the logs that were found with the partitions in the metadata. Deletes logs, damaged or not, whose
-        topic id does not ``belong`` to a current topic. A directory that was offline may have the log of a deleted
-        topic, while another directory has the log of the new topic of this name. Returns the deleted partitions, and
-        the partitions that must not be served with the reasons."""
+        topic id does not ``belong`` to a current topic. A directory that was offline may have a deleted topic's log,
+        while another directory has the log of a new topic with the same name. Returns the deleted partitions, and the
+        partitions that must not be served with the reasons."""
         deleted: list[TopicPartition] = []
         refused = await settle_moves(self._held)
         for held in self._held:
@@ -504,9 +504,9 @@ class Storage:
         replaces the log, which ``directory_changed`` reports and ``until_moved`` awaits. A move does not continue after
         a restart of the broker.
 
-        Raises LogDirNotFoundError if ``root`` is not in log.dirs, StorageError if one of the two directories is
-        offline, DiskFullError if ``root`` has no room for the log, and ReplicaNotAvailableError if this broker has no
-        log of the partition.
+        Raises LogDirNotFoundError if ``root`` is not in log.dirs, and StorageError if one of the two directories is
+        offline. Raises DiskFullError if ``root`` has no room for the log, and ReplicaNotAvailableError if this broker
+        has no log of the partition.
         """
         target = next((held for held in self._held if held.root == root.rstrip("/")), None)
         if target is None:
@@ -579,7 +579,8 @@ class Storage:
 
     async def checkpoint(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
         """Check that every online directory is present and writable, measure its disk, and write recovery points and
-        high watermarks. All directories do this at the same time. So the failure of an idle disk is also noticed."""
+        high watermarks. All directories are written at the same time. So the failure of an idle disk is also
+        noticed."""
         await asyncio.gather(*(self._checkpoint(writer, high_watermarks) for writer in self.writers()))
 
     async def _checkpoint(self, writer: DirectoryWriter, high_watermarks: Mapping[TopicPartition, int]) -> None:
@@ -594,7 +595,7 @@ class Storage:
         self, high_watermarks: Mapping[TopicPartition, int], *, broker_epoch: int, clean: bool = True
     ) -> bool:
         """Flush and close every directory, and mark it as cleanly closed. Returns True if all directories are clean.
-        With ``clean`` False, only close the files."""
+        With ``clean`` False the directories are only closed, not flushed."""
         await self._moves.cancel()
         self._threads.close()
         if clean:

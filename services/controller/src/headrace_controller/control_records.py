@@ -27,8 +27,8 @@ from .raft import Entry, EntryKind, ReplicaKey, VoterSet
 
 
 def encode_control(kind: EntryKind, term: int, base_offset: int, leader: int, voters: VoterSet, now_ms: int) -> bytes:
-    """The batch of an entry that Raft itself proposes. ``voters``: the voters of the term that ``leader`` (a node id)
-    leads; for a VOTERS entry, the new voters. Equal arguments give equal bytes."""
+    """The record batch of an entry that Raft itself proposes. ``voters``: the voters of the term that ``leader`` (a
+    node id) leads; for a VOTERS entry, the new voters. Equal arguments give equal bytes."""
     match kind:
         case EntryKind.LEADER_CHANGE:
             record = leader_change(leader, [(key.node_id, key.directory_id) for key in voters])
@@ -40,8 +40,8 @@ def encode_control(kind: EntryKind, term: int, base_offset: int, leader: int, vo
 
 
 def decode_entry(header: BatchHeader, data: bytes) -> Entry:
-    """The entry of one batch. Raises CorruptLogError if the batch is no control batch of Raft. Raises
-    UnsupportedVersionError for a control record of a newer version."""
+    """The Raft entry that a record batch contains. Raises CorruptLogError if the batch is no control batch of Raft.
+    Raises UnsupportedVersionError for a control record of a newer version."""
     kind, voters = EntryKind.DATA, None
     if header.is_control:
         record = _only_record(header, data)
@@ -63,7 +63,7 @@ def leader_change_of(entry: Entry) -> LeaderChange:
 
 
 def check_entry(entry: Entry) -> BatchHeader:
-    """The header of an entry's batch. Raises CorruptMessageError if the batch is damaged, or belongs to another
+    """The header of an entry's record batch. Raises CorruptMessageError if the batch is damaged, or belongs to another
     entry."""
     header = check_batch(entry.data)
     said = (header.base_offset, header.next_offset, header.leader_epoch, header.size, header.is_control)

@@ -22,7 +22,7 @@ UPKEEP_MAX = 16  #: Most upkeep decisions in one turn of the controller.
 #: followers elect another leader if this leader is busy for a second.
 TURN_RECORDS_MAX = 5_000
 #: Requests that add metadata, which a full disk refuses. All other requests keep the cluster running or remove
-#: metadata.
+#: metadata, so a full disk does not refuse them.
 _GROWTH = (CreateTopics, CreatePartitions, AlterConfigs, AlterPartitionReassignments)
 
 
@@ -104,7 +104,7 @@ class Decider:
 
     def upkeep(self, raft: RaftNode, now_ms: float) -> None:
         """Decide work that is due by time, as much as this turn allows; the next tick continues. Each turn does some of
-        this work, even under a high load of requests."""
+        the work that is due by time, even under a high load of requests."""
         for count in range(UPKEEP_MAX):
             if count and self.has_decided_much:
                 return

@@ -1,5 +1,5 @@
-"""The driver: one task that runs a QuorumController by the clock and by arriving messages. quorum_controller.py defines
-a turn; this module schedules turns and calls the waiters of completed requests.
+"""The driver: one task that runs a QuorumController by the clock and by arriving messages. A turn is defined in
+quorum_controller.py; this module schedules turns and calls the waiters of completed requests.
 
 A separate thread writes and flushes the log, while the event loop accepts the next requests. A request needs several
 passes of the event loop to get from its socket into a turn. With an fdatasync in each pass, a turn would contain only
@@ -200,8 +200,8 @@ class ControllerDriver:
         self.controller.start()
 
     async def run(self) -> None:
-        """Run turns until ``stop``. Raises OSError or StorageError if the disk fails, and CorruptLogError if the log is
-        damaged. The process must end after either."""
+        """Run turns until ``stop`` is called. Raises OSError or StorageError if the disk fails, and CorruptLogError if
+        the log is damaged. The process must end after either."""
         controller, loop = self.controller, asyncio.get_running_loop()
         try:
             while not (self._stopping and not controller.queued):

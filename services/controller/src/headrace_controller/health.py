@@ -1,5 +1,5 @@
 """The health status of this controller. SERVING while it leads, or while it follows a leader and has applied all
-entries that were committed at its start. Not SERVING while it waits for a quorum."""
+entries that were committed at its start. The status is not SERVING while the controller waits for a quorum."""
 
 from __future__ import annotations
 

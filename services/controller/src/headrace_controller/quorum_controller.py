@@ -1,8 +1,8 @@
 """A controller without its event loop: a Raft node, the cluster's state, and the disk.
 
-It is synchronous, without threads and sockets. A ``Clock`` gives the time, ``draw`` the random numbers, and ``send``
-takes the messages. The driver runs it in a real process, the simulator in a simulated process. A controller works in
-*turns*:
+The controller is synchronous, without threads and sockets. A ``Clock`` gives the time, ``draw`` the random numbers, and
+``send`` takes the messages. The driver runs it in a real process, the simulator in a simulated process. A controller
+works in *turns*:
 
     begin     processes due ticks; decides submitted requests, each on the speculation after the one before; gets Raft's
               Ready, and sends what promises nothing about this disk (Ready, step 1). True: there is work for the disk
@@ -17,19 +17,19 @@ turn: the next tick that may have an effect, not each tick.
     submit --> decide --> propose --> append + fdatasync --> a majority has it --> commit --> publish --> answer
 
 A leader is not active at first. Raft's leader becomes *active* when it has committed an entry of its own term and
-applied all committed entries. Only then does it know every change that was ever answered (thesis, 6.4). Until then,
-requests wait. When the leader resigns, the speculative image is dropped. Decisions that are already appended wait for
-their commit or truncation (waiting.py). All other requests, and all requests at a follower, get NotControllerError with
-the leader's name.
+applied all committed entries. Only an active leader knows every change that was ever answered (thesis, 6.4). Until
+then, requests wait. When the leader resigns, the speculative image is dropped. Decisions that are already appended wait
+for their commit or truncation (waiting.py). Requests that are not appended, and all requests at a follower, get
+NotControllerError with the leader's name.
 
 **A reply waits until its state is committed**, even if the request wrote no record. If that state is already
 committed, a heartbeat round must first confirm that no other node leads (ReadIndex), because a refusal is also a read.
 
 **A full disk.** Requests that add metadata are refused first, while the disk still has room for the other records. When
 a write fails, the controller acts as if no part of its Ready was done: Raft restarts with the state on the disk. A sole
-voter refuses all requests with DISK_FULL (retriable) until there is room, and then leads again. One of several voters
-does not stand for election for a while, so that another voter leads. As a follower it acknowledges no entries. No
-broker is fenced because of a full controller disk.
+voter refuses all requests with DISK_FULL (retriable) until there is room, and then leads again. After a failed write,
+one of several voters does not stand for election for a while, so that another voter leads. As a follower it
+acknowledges no entries. No broker is fenced because of a full controller disk.
 
 **A failed disk** raises OSError or StorageError, a damaged log CorruptLogError: the process must end.
 
@@ -244,8 +244,8 @@ class QuorumController:
         return self._applier.subscribe(subscriber)
 
     def best_successor(self) -> ReplicaKey | None:
-        """The voter with the largest part of this leader's log. None unless this node leads and a connected voter is
-        near the log's end, because others would not take over in time."""
+        """The voter with the largest part of this leader's log. The result is None unless this node leads and a
+        connected voter is near the log's end. Other voters would not take over in time."""
         raft = self._raft
         if raft.role is not Role.LEADER:
             return None
@@ -357,8 +357,8 @@ class QuorumController:
     def read(self, done: Done, *, is_deferred: bool = False) -> None:
         """A linearizable read (ReadIndex): calls ``done(metadata_offset)`` when this node's image contains every change
         that any controller answered before this call. ``is_deferred``: the read waits for the next heartbeat round,
-        which begins within three tenths of an election timeout. It does not wait if that is longer than
-        DEFERRED_MS_MAX. Fails with NotControllerError unless this node leads."""
+        which begins within three tenths of an election timeout. The read does not wait if the heartbeat interval is
+        longer than DEFERRED_MS_MAX. Fails with NotControllerError unless this node leads."""
         is_deferred = is_deferred and self.settings.heartbeat_ms <= DEFERRED_MS_MAX
         if not is_deferred:
             self._stir()
@@ -458,9 +458,9 @@ class QuorumController:
     @property
     def may_persist_aside(self) -> bool:
         """Whether ``persist`` may run in another thread, while this thread calls all methods but ``begin`` and
-        ``finish``. False if ``persist`` truncates the log. An append does not affect reads that run at the same time.
-        No reader uses the log while a snapshot is installed. This node has no followers then, and observers wait
-        (handlers/follow.py), because the log begins beyond the applied offset."""
+        ``finish``. The result is False if ``persist`` truncates the log. An append does not affect reads that run at
+        the same time. No reader uses the log while a snapshot is installed. This node has no followers during an
+        installation, and observers wait (handlers/follow.py), because the log begins beyond the applied offset."""
         ready = self._ready
         return ready is not None and ready.truncate_to is None
 
@@ -527,10 +527,10 @@ class QuorumController:
         self._is_due, self._ticks_planned = True, 1
 
     def _count_ticks(self) -> None:
-        """Process past ticks without an effect before an event that arrives between turns. Otherwise the event (such as
-        the start of a wait for a leader) would be dated too early. The last planned tick is left to the turn, even when
-        it is due, because the turn processes arrived messages before it judges silence. (Without this, the turn would
-        take the earlier ticks for a pause.)"""
+        """Process past ticks without an effect before an event that arrives between turns. Without this, the event
+        (such as the start of a wait for a leader) would be dated too early. The last planned tick is left to the turn,
+        even when it is due, because the turn processes arrived messages before it judges silence. (Without this, the
+        turn would take the earlier ticks for a pause.)"""
         since_ms = self._clock.monotonic_ms() - self._last_tick_ms
         ticks = min(int(since_ms // self._tick_ms), self._ticks_planned - 1)
         if ticks > 0:
@@ -585,7 +585,7 @@ class QuorumController:
 
     def snapshot_due(self) -> SnapshotJob | None:
         """A snapshot to make now: ``run`` it in any thread, then call ``snapshot_done`` or ``snapshot_failed`` between
-        turns. Only one snapshot is made at a time: returns None while a snapshot is under way."""
+        turns. Only one snapshot is made at a time, so the result is None while a snapshot is being made."""
         return self._snapshots.due(self._clock.monotonic_ms(), self.image, self._raft.log)
 
     def snapshot_done(self, job: SnapshotJob) -> None:

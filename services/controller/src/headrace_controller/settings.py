@@ -23,8 +23,9 @@ class QuorumSettings:
     #: A follower starts an election after one to two times this many milliseconds without a leader.
     election_timeout_ms: float = from_key(SERVER, "controller.quorum.election.timeout.ms")
     snapshot_bytes: int = from_key(SERVER, "metadata.log.max.record.bytes.between.snapshots")
-    snapshot_interval_ms: float = from_key(SERVER, "metadata.log.max.snapshot.interval.ms")  #: 0: never by time
-    #: controller.quorum.voters: "host:port" by node id of voters without an address in the log.
+    #: With 0, a snapshot is taken only because of the bytes of log.
+    snapshot_interval_ms: float = from_key(SERVER, "metadata.log.max.snapshot.interval.ms")
+    #: Node id -> "host:port" of the voters whose address is not in the log (controller.quorum.voters).
     voter_addresses: Mapping[int, str] = field(default_factory=dict)
     raft: RaftSettings = field(
         default_factory=lambda: RaftSettings(election_ticks=_TICKS, heartbeat_ticks=_HEARTBEAT_TICKS)

@@ -91,7 +91,7 @@ class SnapshotJob:
             raise
 
     def abandon(self) -> None:
-        """Remove the written file."""
+        """Remove the file that the job has written."""
         with contextlib.suppress(OSError):
             self._fs.unlink(self.temporary_path)
 
@@ -199,10 +199,10 @@ class SnapshotStore:
             file.close()
 
     def write_chunk(self, chunk: SnapshotChunk) -> bool:
-        """Write a chunk durably. Returns False, and removes the file, in two cases. Either the chunk does not follow
-        the bytes in the file, or it was the last one and the snapshot is damaged or another one than expected. Raises
-        DiskFullError (the file is removed too), UnsupportedVersionError for a snapshot of a newer Headrace, and
-        OSError."""
+        """Write a chunk durably. Returns False, and removes the file, in two cases. In the first case the chunk does
+        not follow the bytes in the file. In the second it was the last one, and the snapshot is damaged or another one
+        than expected. Raises DiskFullError (the file is removed too), UnsupportedVersionError for a snapshot of a newer
+        Headrace, and OSError."""
         path = self.path(chunk.snapshot.place) + _PART
         if chunk.position == 0:
             self._forget_parts()

@@ -102,8 +102,8 @@ _LOG_CONFIG = LogConfig(
 
 
 def _refuse_lost_log(fs: FileSystem, root: str) -> None:
-    """Refuse a directory that had a metadata log and no longer has one. Its voter would forget the votes and entries
-    that it acknowledged. It could even take itself for the sole voter, if the directory names no other voter."""
+    """Refuse a directory that had a metadata log and no longer has one. The voter would forget the votes and entries
+    that it acknowledged. The voter could even take itself for the sole voter, if the directory names no other voter."""
     path = f"{root}/{METADATA_PARTITION}"
     if METADATA_PARTITION in read_offsets(fs, f"{root}/{RECOVERY_POINTS}") and not fs.is_directory(path):
         raise CorruptLogError(f"{path} is missing: restore it, or {_AS_A_NEW_ONE}")
@@ -144,8 +144,8 @@ class MetadataStorage:
 
     def _force_names(self) -> None:
         """Flush the directory, because the previous process may have renamed files without a flush. A power loss would
-        undo such a renaming. Raft would have counted the term or the vote in the renamed file as saved, and the voter
-        could vote twice in a term."""
+        undo a renaming that was not flushed. Raft would have counted the term or the vote in the renamed file as saved,
+        and the voter could vote twice in a term."""
         self._fs.sync_directory(self._log.directory)
 
     @classmethod
@@ -196,9 +196,9 @@ class MetadataStorage:
 
     @property
     def _pending(self) -> SnapshotId | None:
-        """The newest snapshot, if it is already in use but has not replaced the log yet. It was received whole and ends
-        beyond the log, and the disk is too full to start the log again. Until then the log counts as empty; it is
-        started again before the next write."""
+        """The newest snapshot, if it is already in use but has not replaced the log yet. The snapshot was received
+        whole and ends beyond the log, and the disk is too full to start the log again. Until then the log counts as
+        empty; it is started again before the next write."""
         newest, end = self._snapshots.newest, self._log.log_end_offset
         if newest is None or newest.place.offset < end or (newest.place.offset == end and not self._log.is_closed):
             return None
@@ -314,7 +314,7 @@ class MetadataStorage:
         self._recovery_point = min(self._recovery_point, offset)
 
     def _write_recovery_point(self, flushed: int) -> None:
-        """Write the recovery point. It only shortens the next start, so a full disk may delay it."""
+        """Write the recovery point. A recovery point only shortens the next start, so a full disk may delay it."""
         try:
             self._directory.write_recovery_points()
         except OSError as error:
@@ -395,8 +395,8 @@ class MetadataStorage:
         )
 
     def finish_snapshot(self, job: SnapshotJob) -> SnapshotId | None:
-        """``job`` has run, and its snapshot is durable. From now on the snapshot is used, and the log begins after the
-        snapshot before it. Returns the snapshot before it if the log has a new start (then call
+        """``job`` has run, and its snapshot is durable. The new snapshot is used from now on, and the log begins after
+        the snapshot before it. Returns the snapshot before it if the log has a new start (then call
         ``RaftNode.compacted``), else None."""
         place, newest = job.snapshot.place, self._snapshots.newest
         is_newer = newest is None or newest.place.offset < place.offset
@@ -437,7 +437,7 @@ class MetadataStorage:
         offset = snapshot.place.offset
         if offset <= self.log_end_offset:
             # The entries from this place on were never committed. Remove these entries first, so that no crash leaves a
-            # snapshot that contradicts the log. Such a contradiction counts as damage.
+            # snapshot that contradicts the log. A snapshot that contradicts the log counts as damage.
             self._cut(offset - 1)
         self._snapshots.accept_received(snapshot)
         self._settle()

@@ -1,6 +1,6 @@
 """Requests that wait for an answer while their decision is being written to the log and committed.
 
-A decision is *appended* at a place: the offset after it, and the term in which it was made. From then on it may be
+A decision is *appended* at a place: the offset after it, and the term in which it was made. An appended decision may be
 committed, even if the leader that made it is gone. So after a loss of the leadership, the log shows the outcome:
 
     the place is committed, with the same term               it was done: the prepared answer
@@ -79,7 +79,7 @@ class Decisions:
         return outcomes
 
     def lead(self, end: int) -> list[Outcome]:
-        """This node leads again, and all of its log, which ends at ``end``, is committed. So appends of an earlier term
+        """This node leads again, and its whole log, which ends at ``end``, is committed. So appends of an earlier term
         beyond ``end`` are lost."""
         gone = [Outcome(each.done, self._overwritten()) for each in self._waiting if each.offset > end]
         self._waiting = deque(each for each in self._waiting if each.offset <= end)

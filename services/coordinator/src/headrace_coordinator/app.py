@@ -1,15 +1,16 @@
 """The parts of a coordinator: this module builds, starts and stops them.
 
 ``start`` reads the formatted directory, which has only the cluster's id and the last metadata snapshot: a coordinator's
-state is in its shards' partitions. It binds both listeners, loads the snapshot, and follows the metadata log. It
-registers the coordinator, applies the metadata up to the registration, claims the shards assigned to this coordinator
-epoch, and serves.
+state is in its shards' partitions. The coordinator then binds both listeners, loads the snapshot, and follows the
+metadata log. Finally it registers, applies the metadata up to the registration, claims the shards assigned to its
+coordinator epoch, and serves.
 
-A clean stop asks the controllers to assign the shards to other coordinators, which the members learn. Then it ends the
-streams and unregisters. A stop with ``at_once`` cuts the connections without notice.
+A clean stop asks the controllers to assign the shards to other coordinators, which the members learn. The coordinator
+then ends the streams and unregisters. A stop with ``at_once`` cuts the connections without notice.
 
 The process may run longer than its registration: a coordinator that is frozen or disconnected for longer than its
-session is removed. Its shards then resign, and the process registers again, as a new coordinator with the same name.
+session is removed. The shards of the removed coordinator resign, and the process registers again, as a new coordinator
+with the same name.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The interface between a shard's runtime and its state machine. Pure.
 
-A shard is a partition of ``__consumer_offsets``, and its state machine is a function of the records in it. It decides,
-appends and replies (Kafka: CoordinatorRuntime and CoordinatorShard).
+A shard is a partition of ``__consumer_offsets``, and its state machine is a function of the records in it. The state
+machine decides, the runtime appends and replies (Kafka: CoordinatorRuntime and CoordinatorShard).
 
     replay(key, value, timestamp)    a record of the log, in its order
     loaded(now)                      the end of the replay; sessions of all members begin again
@@ -51,20 +51,20 @@ class ShardRecord(NamedTuple):
 
 
 class ClockSet(NamedTuple):
-    """From the runtime: the wall clock was set by ``by_ms``, forward or (if negative) back. No time has passed
-    meanwhile."""
+    """A message from the runtime: the wall clock was set by ``by_ms``, forward or (if negative) back. No time has
+    passed while the clock was set."""
 
     by_ms: int
 
 
 class OwnershipAsked(NamedTuple):
-    """From the runtime: it now asks the metadata for the shard's owner."""
+    """A message from the runtime: it now asks the metadata for the shard's owner."""
 
     number: int
 
 
 class OwnershipProven(NamedTuple):
-    """From the runtime: this coordinator owned the shard, under its epoch, at the query with this number."""
+    """A message from the runtime: this coordinator owned the shard, under its epoch, at the query with this number."""
 
     number: int
 
@@ -81,8 +81,8 @@ class Decision(NamedTuple):
     """Records that are appended together or not at all, the reply, and messages for other receivers (groups: ``Push``).
     The reply and the messages are sent when the records are committed.
 
-    ``is_atomic`` False: each record is valid by itself (such as the tombstones of a group with many offsets), so the
-    records may be split into several batches. The records of an atomic decision always fit into one batch.
+    ``is_atomic`` False: each record is valid by itself, such as a tombstone of a group with many offsets. The records
+    may then be split into several batches. The records of an atomic decision always fit into one batch.
     """
 
     records: tuple[ShardRecord, ...] = ()
@@ -120,7 +120,7 @@ class GroupStateMachine(StateMachine, Protocol):
         """Whether a group of this name exists, with or without members."""
 
     def is_empty(self, group_id: str) -> bool:
-        """Whether the group has no members. True for a group that does not exist."""
+        """Whether the group has no members. The result is True for a group that does not exist."""
 
     def empty_since_ms(self, group_id: str) -> int | None:
         """When the last member left, according to its record; None while the group has members or does not exist."""
@@ -141,7 +141,7 @@ class GroupStateMachine(StateMachine, Protocol):
 
         A negative epoch belongs to an admin's or a plain consumer's commit, which is valid while the group has no
         members. With an epoch below its current one, a member may still commit partitions that it has owned since that
-        epoch (KIP-1251), if the request names the partitions.
+        epoch (KIP-1251). The request must name the partitions.
         """
 
     def check_fetch(self, group_id: str, member_id: str, member_epoch: int) -> None:

@@ -2,8 +2,8 @@
 applied the change.
 
 So a client of one broker reads its own changes there without tracking metadata offsets. The broker answers
-DescribeConfigs from its own image, because only it knows its properties file. It also describes its own log directories
-(log_dirs.py).
+DescribeConfigs from its own image, because only it knows its properties file. The broker also describes its own log
+directories (log_dirs.py).
 """
 
 from __future__ import annotations

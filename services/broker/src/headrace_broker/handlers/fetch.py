@@ -212,7 +212,8 @@ class FetchStream(StreamHandler[Any]):
         return request
 
     def _look(self, *, give_up: bool) -> None:
-        """Answer the current request if possible. With ``give_up`` the answer has only the records at hand."""
+        """Answer the current request if possible. With ``give_up`` the response contains only the records that are
+        already in memory."""
         request = self._current
         largest = CROWDED_ANSWER_BYTES_MAX if self._broker.unread.is_full else ANSWER_BYTES_MAX
         most = min(request.max_bytes or DEFAULT_MAX_BYTES, largest, self._broker.limits.fetch_bytes_max)
@@ -425,8 +426,8 @@ class FetchStream(StreamHandler[Any]):
         return replicas.readable(partition) if self._rack else replicas.leader(partition)
 
     def _nearer(self, entry: SessionPartition, replica: Readable) -> int | None:
-        """The broker id of a follower in the consumer's rack, or None. Only a leader looks for one, at intervals, and
-        only if its own rack differs."""
+        """The broker id of a follower in the consumer's rack, or None. Only a leader looks for such a follower, at
+        intervals, and only if the leader's own rack differs."""
         broker = self._broker
         if not (broker.reads_by_rack and isinstance(replica, LeaderReplica)):
             return None

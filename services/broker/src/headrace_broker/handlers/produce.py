@@ -5,10 +5,11 @@ A request needs no task. The stream's reader calls ``on_request``, the directory
 partition to finish queues the answer. Once the records are passed to the writer, the append happens even if the stream
 ends, so a cancellation never leaves half a write.
 
-Back-pressure: a stream is not read while the bytes of its requests in progress are above ``stream_bytes_max``. The same
-applies while the whole broker is above its budget, or the client leaves its answers unread. A request is in progress
-until it is answered. A request that timed out counts until its records are no longer in memory. So a wait for the disk
-counts, and a wait for other brokers alone does not.
+Back-pressure: a stream is not read while the bytes of its requests in progress are above ``stream_bytes_max``. The
+broker also stops reading a stream while its budget for all requests is exceeded, or while the client leaves its answers
+unread. A produce request is in progress until it is answered. A request that timed out counts until its records are no
+longer in memory. So the time that a request waits for the disk counts, and the time that it waits only for other
+brokers does not.
 """
 
 from __future__ import annotations
@@ -51,8 +52,8 @@ _DURABILITY = {
 UNREAD_BYTES_MAX = 1024 * 1024
 #: Reasons not to read a stream: the limit of its own requests, the broker's limit of all requests, or unread answers.
 _OWN_LIMIT, _BROKER_LIMIT, _UNREAD_ANSWERS = 1, 2, 4
-#: Error codes that mean that the records themselves are invalid. A request with only such errors counts against its
-#: connection.
+#: Error codes that mean that the records themselves are invalid. A produce request that fails only with these codes
+#: counts against its connection.
 _WORTHLESS = ("CORRUPT_MESSAGE", "INVALID_RECORD", "MESSAGE_TOO_LARGE", "RECORD_LIST_TOO_LARGE")
 _ACKS = (produce_pb2.ACKS_UNSPECIFIED, produce_pb2.ACKS_ALL, produce_pb2.ACKS_LEADER, produce_pb2.ACKS_NONE)
 
@@ -145,7 +146,7 @@ class _Pending(Expiring):
         self.acks = acks
         self.partitions = partitions
         self.results: list[Any] = [None] * len(partitions)
-        #: The leader replicas that receive the records. With acks=all they can say why a commit is late.
+        #: The leader replicas that receive the records. With acks=all a leader replica can say why the commit is late.
         self.replicas: list[LeaderReplica | None] = [None] * len(partitions)
         self.remaining = len(partitions)
         self.size = 0
@@ -401,7 +402,7 @@ class ProduceStream(StreamHandler[Any]):
 
     def expired(self, pending: _Pending) -> None:
         """The timeout of the request is over: answer now. The appended records stay in the log, and may still be
-        committed. Records that are in the log no longer count as bytes in progress: a high watermark that does not
+        committed. Records that are in the log no longer count as bytes in progress. A high watermark that does not
         advance must not block the client's other partitions."""
         results = [
             result or self._result_of(partition, self._late_error(pending, index))

@@ -1,5 +1,5 @@
-"""The pure part of the broker: leaders and followers of partitions, and fetch sessions. These modules do no I/O and
-read no clock."""
+"""The pure part of the broker: leaders and followers of partitions, and fetch sessions. The modules of this package do
+no I/O and read no clock."""
 
 from .acceptance import accept, needs_thread
 from .follower import FollowerState, PartitionFollower

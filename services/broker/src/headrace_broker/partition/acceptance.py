@@ -19,13 +19,14 @@ from headrace_core.log.files import Buffer
 from headrace_core.records import BatchHeader, Compression, iterate_headers, read_header
 from headrace_core.types import TopicPartition
 
-#: This many compressed bytes decompress within a few milliseconds, so the event loop does it itself.
+#: The event loop itself checks up to this many compressed bytes, because they decompress within a few milliseconds.
 _INLINE_COMPRESSED_BYTES_MAX = 1024
 
 
 def needs_thread(records: bytes, config: LogConfig) -> bool:
     """Whether the check of these records would stall the calling thread. Decompression and recompression take
-    milliseconds, or much longer for malicious input. All other checks run at several GB/s."""
+    milliseconds, or much longer for malicious input. All checks except decompression and recompression run at several
+    GB/s."""
     if len(records) <= _INLINE_COMPRESSED_BYTES_MAX:
         return False
     wanted = topic_codec(config)

@@ -109,7 +109,7 @@ class PushedBatch(Protocol):
 
 
 class PartitionFollower:
-    """The follower's state under one leader epoch. Not thread-safe; the caller carries out its decisions."""
+    """The follower's state under one leader epoch. Not thread-safe; the caller carries out the follower's decisions."""
 
     __slots__ = (
         "_acked",
@@ -215,7 +215,7 @@ class PartitionFollower:
             cut = cut_for(answer.diverging, end_of, self.log_end)
             if cut >= self.log_end and self.last_epoch > answer.diverging.epoch:
                 # This replica once led in epochs without a record, because the first append was refused or repeated a
-                # batch. All records are common with the leader's log, so only these epochs are removed, as in Kafka's
+                # batch. All records match the leader's log, so only these empty epochs are removed, as in Kafka's
                 # UnifiedLog.truncateTo.
                 self._end(FollowerState.TRUNCATING)
                 return Truncate(self.log_end) if self.log_start < self.log_end else Restart(self.log_end)
@@ -234,7 +234,7 @@ class PartitionFollower:
         return LogsMatch()
 
     def truncated(self, log_end: int, last_epoch: int, *, log_start: int | None = None) -> None:
-        """The log was truncated or restarted, durably. It ends at ``log_end``, and its last record has
+        """The log was truncated or restarted, durably. The log ends at ``log_end``, and its last record has
         ``last_epoch``."""
         assert self.state is FollowerState.TRUNCATING, f"{self.partition}: cut while {self.state.value}"
         self.log_end = self.durable_end = self._taken_end = log_end

@@ -1,8 +1,8 @@
 """The follower's side of one stream to one leader (pure): the handles of joined partitions, and the next message to
 send.
 
-A partition on a lane is *wanted* until it can join; its log must be at rest, because a join reports the log's end. It
-is *joining* until the leader answers, and *following* until its handle ends::
+A partition on a lane is *wanted* until it can join; its log must be at rest, because a join reports the log's end. The
+partition is *joining* until the leader answers, and *following* until its handle ends::
 
     wanted  --next()-->  joining  --joined-->  following
       ^                     |                      |

@@ -11,8 +11,8 @@ replicas, the broker heals its replica automatically::
     another one leads, and this one is
     eligible for nothing                  MAKE     the damaged log is deleted, an empty one created: it follows
 
-Each step follows from the metadata, so no state must survive a restart. A quarantined log is still marked on the disk;
-a deleted log is created again where the metadata places it, and is not in sync.
+Each step follows from the metadata, so no state must survive a restart. A quarantined log is still marked on the disk.
+A deleted log is created again where the metadata places it, and is not in sync.
 
 ``KEEP`` prefers the damaged copy, because an out-of-sync copy on another broker lacks records that are in the damaged
 copy, most of them readable.

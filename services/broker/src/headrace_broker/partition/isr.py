@@ -6,13 +6,14 @@ The leader keeps three sets of replicas, as in KIP-497::
     proposed      requested by an AlterPartition without a definite answer; None: no proposal
     maximal       union of both: all that the controllers MAY hold to be in sync; the high watermark waits for them
 
-So a removal counts when it is confirmed, and an addition as soon as it is proposed. A proposal ends with the
-controller's answer or with metadata of a newer partition epoch. A refusal ends it only while it is *certain* that no
-other attempt is in progress. Until the proposal ends it is repeated, and the leader makes no other proposal.
+So a removal from the in-sync set counts when it is confirmed, and an addition as soon as it is proposed. A proposal
+ends with the controller's answer or with metadata of a newer partition epoch. A refusal ends it only while it is
+*certain* that no other attempt is in progress. Until the proposal ends it is repeated, and the leader makes no other
+proposal.
 
-An attempt without a definite answer makes the proposal *uncertain*: the request may be delayed in a connection, and be
-granted after a later attempt was refused. Only a newer partition epoch ends an uncertain proposal, because the
-controllers grant no request with an outdated epoch. Refusals of AlterPartition::
+An attempt without a definite answer makes the proposal *uncertain*: its request may be delayed, and granted after a
+later attempt was refused. Only a newer partition epoch ends an uncertain proposal, because the controllers grant no
+request with an outdated epoch. Refusals of AlterPartition::
 
     refusal                     of this attempt      of earlier attempts at this partition epoch
     INELIGIBLE_REPLICA          not done             may still be granted, once the member works; when the leader said
@@ -62,8 +63,8 @@ RETRY_BACKOFF_MS = 100
 REJOIN_MS = 2_000
 
 #: Milliseconds that a follower may have no stream for another reason: it has not joined in this epoch, or it sent a
-#: leave. Each attempt to join restarts this time, because the follower may have to truncate first. A starting broker
-#: needs no longer time: its replicas join the ISR after it is unfenced, which happens when it can follow.
+#: leave. Each attempt to join restarts the JOIN_MS period, because the follower may have to truncate first. A starting
+#: broker needs no longer time: its replicas join the ISR after it is unfenced, which happens when it can follow.
 JOIN_MS = 5_000
 
 #: The follower had the whole log until the log grew or this epoch began, and no clock reading has recorded the time.
@@ -282,7 +283,8 @@ class InSyncSet:
                 follower.is_eligible = False
 
     def change(self, now_ms: int, alive: Alive, *, leader_end: int, high_watermark: int) -> IsrChange | None:
-        """The proposal to send now. None if no change is needed, if it is too early, or if a proposal is open."""
+        """The proposal to send now. The result is None if no change is needed, if it is too early, or if a proposal is
+        open."""
         for follower in self._followers.values():
             follower.seen(leader_end, now_ms)
         if now_ms < self._next_ms:
@@ -345,8 +347,8 @@ class InSyncSet:
                     continue
                 at = now_ms if follower.cannot_append else follower.late_after_ms(self.lag_time_max_ms) + 1
             elif follower.joined:
-                # The follower may join the ISR now. Otherwise it was refused, or its broker is fenced, which newer
-                # metadata would change.
+                # The follower may join the ISR now. A follower that may not join now was refused, or its broker is
+                # fenced, which newer metadata would change.
                 at = now_ms + self.lag_time_max_ms if not follower.is_eligible else now_ms + RETRY_BACKOFF_MS
             else:
                 continue

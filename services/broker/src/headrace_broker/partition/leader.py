@@ -8,10 +8,11 @@ The offsets of a partition, in ascending order::
     ----[=======================================================)
          readable by consumers: [log start, high watermark)
 
-*Durable end.* Records below the durable end are as durable on one replica as the topic's ``log.flush`` asks. It is the
-flushed end under ``commit``, and the log end under ``interval`` and ``os`` (the produce response names the policy).
-Each follower acknowledges the durable end of its own log. *High watermark.* The high watermark is the smallest durable
-end in the maximal ISR (isr.py), which includes the leader (decision 4). Three rules protect the high watermark:
+*Durable end.* Records below the durable end are as durable on one replica as the topic's ``log.flush`` asks. The
+durable end is the flushed end under ``commit``, and the log end under ``interval`` and ``os`` (the produce response
+names the policy). Each follower acknowledges the durable end of its own log. *High watermark.* The high watermark is
+the smallest durable end in the maximal ISR (isr.py), which includes the leader (decision 4). Three rules protect the
+high watermark:
 
     it never goes back under one leader epoch
     it waits for every replica that the controllers may hold to be in sync, confirmed or not       KIP-497
@@ -23,9 +24,9 @@ first acknowledgements. Until it has reached ``epoch_start``, queries for the la
 
 There are four kinds of waiters. A producer with acks waits for an end offset. The end offsets grow along the queue,
 except for duplicates, so a deque suffices. DeleteRecords waits for the low watermark (KIP-107). A fetch session
-subscribes to the partition and is notified of the number of bytes that became readable. So an idle partition costs
-nothing. A follower's lane (LogWatcher) is notified of appends before their flush, so that the followers flush at the
-same time as the leader.
+subscribes to the partition and is notified of the number of bytes that became readable. So an idle partition causes no
+work for its fetch sessions. A follower's lane (LogWatcher) is notified of appends before their flush, so that the
+followers flush at the same time as the leader.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ from headrace_core.types import NO_EPOCH, FlushPolicy, TopicPartition
 
 from .isr import Alive, FollowerProgress, InSyncSet, IsrChange
 
-#: Called once: with None when its offset is committed or deleted, else with the error.
+#: Callback of a waiter, called once: with None when its offset is committed or deleted, else with the error.
 Waiter = Callable[[HeadraceError | None], None]
 
 #: Appends whose sizes are kept separately until they are committed; the last entry also counts all later appends. A
@@ -57,19 +58,19 @@ _UNREAD_MAX = 1_024
 
 
 class PartitionWatcher(Protocol):
-    """A listener for a partition's progress, such as a fetch session. Its methods must not block, subscribe or
+    """A listener for a partition's progress, such as a fetch session. Methods of a watcher must not block, subscribe or
     unsubscribe."""
 
     def partition_advanced(self, partition: TopicPartition, readable_bytes: int) -> None:
         """The high watermark advanced by about ``readable_bytes`` bytes of records."""
 
     def partition_changed(self, partition: TopicPartition) -> None:
-        """The log start moved, or this broker stopped leading the partition."""
+        """The log start advanced, or this broker stopped leading the partition."""
 
 
 class LogWatcher(Protocol):
-    """A listener that pushes new records to followers of the partition, such as a lane. Its methods must not block,
-    watch or unwatch."""
+    """A listener that pushes new records to followers of the partition, such as a lane. Methods of a watcher must not
+    block, watch or unwatch."""
 
     def log_grew(self, partition: TopicPartition) -> None:
         """The log end advanced: push the new records."""
@@ -98,13 +99,13 @@ LAG_TIME_MAX_MS = 30_000  #: Kafka's replica.lag.time.max.ms.
 
 
 class PartitionLeader:
-    """The leader's state of one partition under one leader epoch. Not thread-safe; its caller passes all events and
+    """The leader's state of one partition under one leader epoch. Not thread-safe; the caller passes all events and
     receives callbacks.
 
     ``replicas`` and ``isr`` are broker ids, including the leader's; empty sequences mean that the leader is the only
     replica. ``high_watermark`` is the value known before, as a follower or from the checkpoint. ``on_isr_due`` is
-    called when a follower fell behind, caught up or left. Then call ``next_due_ms`` and ``isr_change``. An idle
-    partition causes no call.
+    called when a follower fell behind, caught up or left. Its receiver then calls ``next_due_ms`` and ``isr_change``.
+    An idle partition causes no call.
     """
 
     __slots__ = (
@@ -187,8 +188,8 @@ class PartitionLeader:
 
     @property
     def last_stable_offset(self) -> int:
-        """End of the records for read_committed consumers. It is the high watermark, because there are no transactions
-        yet."""
+        """End of the records for read_committed consumers. The last stable offset is the high watermark, because there
+        are no transactions yet."""
         return self.high_watermark
 
     @property
@@ -257,7 +258,8 @@ class PartitionLeader:
     @property
     def low_watermark(self) -> int:
         """The smallest log start of this replica, the joined followers and the other members of the in-sync set. No
-        replica that may lead next has records below it. Returns -1 if a member has not joined in this epoch."""
+        replica that may lead next has records below the low watermark. Returns -1 if a member has not joined in this
+        epoch."""
         return min((self.log_start, *(follower.log_start for follower in self._deleters())))
 
     def yet_to_delete(self, offset: int) -> list[int]:
@@ -451,7 +453,7 @@ class PartitionLeader:
         now_ms: int,
     ) -> bool:
         """Apply a follower's acknowledgement. Returns False, without effect, if the follower has not joined or its
-        broker epoch is outdated: the disk of the earlier epoch may be lost (KIP-903)."""
+        broker epoch is outdated. The disk of the earlier epoch may be lost (KIP-903)."""
         follower = self._speaker(broker_id, broker_epoch)
         if follower is None:
             return False
@@ -514,8 +516,8 @@ class PartitionLeader:
         self._log_watchers.pop(watcher, None)
 
     def isr_change(self, now_ms: int, alive: Alive) -> IsrChange | None:
-        """The AlterPartition proposal to send now; call ``proposed`` before sending it. None if there is no change, or
-        an answer is outstanding."""
+        """The AlterPartition proposal to send now; call ``proposed`` before sending it. The result is None if there is
+        no change, or an answer is outstanding."""
         if self._resigned is not None:
             return None
         self._is_stirred = False
@@ -524,8 +526,8 @@ class PartitionLeader:
         return change
 
     def next_due_ms(self, now_ms: int) -> int | None:
-        """Time of the next call of ``isr_change``, if no event happens before. None if only an event makes a call
-        necessary, so an idle partition in sync costs nothing."""
+        """Time of the next call of ``isr_change``, if no event happens before. The result is None if only an event
+        makes a call necessary, so an idle partition in sync costs nothing."""
         if self._resigned is not None:
             return None
         if self._is_stirred:
@@ -552,7 +554,7 @@ class PartitionLeader:
         return True
 
     def alter_refused(self, error_code: str, *, retriable: bool, now_ms: int) -> None:
-        """AlterPartition failed for this partition. ``retriable`` means that the outcome is unknown (no answer, or the
+        """AlterPartition failed for the partition. ``retriable`` means that the outcome is unknown (no answer, or the
         answer of an inactive controller), so the proposal is repeated unchanged."""
         self._in_sync.refused(error_code, retriable=retriable, now_ms=now_ms)
         self._recompute()

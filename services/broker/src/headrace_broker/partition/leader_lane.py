@@ -165,7 +165,8 @@ class LaneHost(Protocol):
 
 
 class JoinedReplica:
-    """A follower's replica of one partition, joined on one stream. It watches the partition's log (``LogWatcher``)."""
+    """A follower's replica of one partition, joined on one stream. The JoinedReplica watches the partition's log
+    (``LogWatcher``)."""
 
     __slots__ = (
         "handle",
@@ -378,12 +379,12 @@ class LeaderLane:
             self.forget(replica, cannot_append=cannot_append)
 
     def touch(self) -> None:
-        """A message of the follower arrived, perhaps only a heartbeat."""
+        """The follower sent a message, perhaps only a heartbeat."""
         self._last_contact_ms = self._now_ms()
 
     def silent_at_ms(self) -> int | None:
-        """Time at which the connection counts as broken if the follower sends no message until then. None for a
-        follower of an older version, which sends no heartbeats."""
+        """Time at which the connection counts as broken if the follower sends no message until then. The result is None
+        for a follower of an older version, which sends no heartbeats."""
         return self._last_contact_ms + SILENCE_MS if self._sends_heartbeats else None
 
     def close(self) -> None:
@@ -418,8 +419,8 @@ class LeaderLane:
             self._wake()
 
     def forget(self, replica: JoinedReplica, *, cannot_append: bool = False, broken: bool = False) -> bool:
-        """Remove the replica without a message to the follower; returns True if it was there. ``broken``: the stream
-        has ended."""
+        """Remove the replica without a message to the follower; returns True if it was there. ``broken``: the replica's
+        stream has ended."""
         if self._replicas.get(replica.handle) is not replica:
             return False
         del self._replicas[replica.handle]
@@ -505,8 +506,8 @@ class LeaderLane:
         return False
 
     def _read(self, replica: JoinedReplica, max_bytes: int) -> Slice | None:
-        """Read the next records for the replica. None if there are none or the read must wait; the replica's state then
-        shows which."""
+        """Read the next records for the replica. The result is None if there are no records or the read must wait; the
+        replica's state then shows which."""
         found, replica.stash = replica.stash, None
         if found is not None:
             if replica.holds_read:

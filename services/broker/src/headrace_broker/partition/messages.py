@@ -34,8 +34,8 @@ class Hello(NamedTuple):
 
 
 class Join(NamedTuple):
-    """A request to push a partition, with the state of the follower's log: its start, its end, the epoch of its last
-    record (-1 if there is none), and its durable end. ``window_bytes`` limits the unacknowledged records."""
+    """A request to push a partition, with the start, the end and the durable end of the follower's log, and the epoch
+    of its last record (-1 if there is none). ``window_bytes`` limits the unacknowledged records."""
 
     handle: int
     topic_id: bytes

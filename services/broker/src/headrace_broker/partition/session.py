@@ -4,8 +4,8 @@ are ready.
 The session lasts as long as the stream (fetch.proto). A partition stays in it once the client has named it, and its
 position advances by the records sent. A partition is *ready* when it may have something to send: records beyond the
 position, a new log start, or an error. A partition becomes ready when the client names it and when its leader reports
-progress. It stays ready until a response has taken all of its records. A fetch looks only at ready partitions, so a
-thousand idle partitions cost nothing.
+progress. A partition stays ready until a response has taken all of its records. A fetch looks only at ready partitions,
+so a thousand idle partitions cost nothing.
 
 The ready partitions form a queue, for fairness. A response takes records from the head of the queue; partitions with
 more records move to the tail.
@@ -58,8 +58,9 @@ class SessionPartition:
 
 
 class FetchSession:
-    """The partitions that one stream fetches. It watches their leaders as a PartitionWatcher. ``wake`` is called when a
-    waiting fetch should look for records again. ``expect`` sets how many more readable bytes the fetch waits for."""
+    """The partitions that one stream fetches. The session watches the partitions' leaders as a PartitionWatcher.
+    ``wake`` is called when a waiting fetch should look for records again. ``expect`` sets how many more readable bytes
+    the fetch waits for."""
 
     __slots__ = ("_expected", "_partitions", "_ready", "_wake")
 

@@ -1,17 +1,17 @@
 """A partition that follows its leader: the pure follower state, the log, and the directory's writer.
 
 Pushed records are checked when they arrive and passed to the directory writer, which flushes them together with those
-of other partitions. They are acknowledged after the flush. Several appends may be in progress. Each append names its
-start offset, so no append is written behind a refused one.
+of other partitions. The replica acknowledges the records after the flush. Several appends may be in progress. Each
+append names its start offset, so no append is written behind a refused one.
 
 Nothing here waits. After a failure (a full disk, a leader that does not lead yet, a damaged push) the replica joins
 again, after increasing pauses. Until then it acknowledges no records. A follower that refuses pushes leaves the in-sync
 set after replica.lag.time.max.ms, and returns when it has caught up.
 
-If the log takes no appends, the replica reports this to the leader at once (``cannot_append``), and the leader proposes
-its removal from the in-sync set. While the directory is short of space, the replica still joins at intervals, to learn
-the leader's log start: retention then makes room here too. Such a join asks for one batch, and the replica does not
-accept the batch.
+If the log takes no appends, the replica reports this to the leader at once (``cannot_append``). The leader then
+proposes the replica's removal from the in-sync set. While the directory is short of space, the replica still joins at
+intervals, to learn the leader's log start: retention then makes room here too. A join while the disk is short of space
+asks for one batch, and the replica does not accept the batch.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Pushes to followers that gRPC does not have yet, and the directory writers that wait for them before a flush.
 
 A flush in the event loop would delay the sending of pushes. So before its flush, a writer waits until the streams that
-its records woke have passed their messages to gRPC, whose threads send them. Then the followers' disks flush at the
-same time as the leader's disk. The writer does not wait for a stream that is still writing its last message, so a
-follower that does not read delays no flush.
+its records woke have passed their messages to gRPC, whose threads send them. So the followers' disks flush at the same
+time as the leader's disk. The writer does not wait for a stream that is still writing its last message, so a follower
+that does not read delays no flush.
 """
 
 from __future__ import annotations

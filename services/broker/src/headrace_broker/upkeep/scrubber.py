@@ -1,10 +1,10 @@
 """Look for damage in all logs of the broker, with one thread that works in rounds.
 
 A round reads every segment of every log, active segments included, at ``log.scrub.bytes.per.second`` for each
-directory. It checks the batches as a read does, and also checks the indexes (``headrace_core.log.scrubbing``). Records
-that are still damaged when they are read again are quarantined as if a reader had found the damage
-(``Roles.quarantine``). A damaged index is rebuilt by the directory writer. The position within a round is kept only in
-memory, so a restart begins a new round.
+directory. The scrubber checks the batches as a read does, and also checks the indexes
+(``headrace_core.log.scrubbing``). Records that are still damaged when they are read again are quarantined as if a
+reader had found the damage (``Roles.quarantine``). A damaged index is rebuilt by the directory writer. The position
+within a round is kept only in memory, so a restart begins a new round.
 
 A round begins at least an hour after the start of the previous one.
 """

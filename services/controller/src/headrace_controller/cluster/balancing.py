@@ -1,10 +1,10 @@
 """Plan replica moves automatically: to drain a broker, or to fill a broker that has too few replicas.
 
-A broker *has too few* replicas in two cases. It has none, although its share is at least one; or it lacks more than
-``auto.rebalance.threshold.percentage`` of its share. Such a broker gets all the replicas that it lacks (rebalance.py).
-So the small imbalance after a rebalance starts no further rebalance. A broker that was away for a while causes no
-moves, because its replicas stay assigned to it. When no broker has too few replicas, internal topics that were created
-with fewer brokers get the replicas that they lack.
+A broker *has too few* replicas in two cases. The broker has no replica, although its share is at least one; or it lacks
+more than ``auto.rebalance.threshold.percentage`` of its share. A broker with too few replicas gets all the replicas
+that it lacks (rebalance.py). So the small imbalance after a rebalance starts no further rebalance. A broker that was
+away for a while causes no moves, because its replicas stay assigned to it. When no broker has too few replicas,
+internal topics that were created with fewer brokers get the replicas that they lack.
 
 Filling waits until the set of active brokers has not changed for ``auto.rebalance.delay.ms``, so five brokers that join
 together share one plan. A drain begins without this delay. A fenced broker keeps its replicas and gets no new ones, so

@@ -10,15 +10,15 @@ a larger broker epoch, so messages from before a restart are refused.
 A broker that cannot lead now reports this in its heartbeats (leadership.py). Elections follow at once, as for a failed
 directory.
 
-A directory goes offline with a heartbeat that reports it, or with a registration that does not name it. It is online
-again when a later registration names it (directories.py tracks the replicas' directories). A broker without an online
-directory is fenced: it sends heartbeats, but cannot serve.
+A directory goes offline with a heartbeat that reports it, or with a registration that does not name it. A directory is
+online again when a later registration names it (directories.py tracks the replicas' directories). A broker without an
+online directory is fenced: it sends heartbeats, but cannot serve.
 
 A registration names the broker epoch that the clean shutdown markers of its directories contain (KIP-966). If that is
-not the broker's last epoch, the broker stopped uncleanly. It is then not an eligible leader of partitions whose last
-records it may have lost.
+not the broker's last epoch, the broker stopped uncleanly. A broker that stopped uncleanly is not an eligible leader of
+partitions whose last records it may have lost.
 
-The changes of a broker's partitions (elections.py) may be too many records for one decision. Then the broker's own
+The changes of a broker's partitions (elections.py) may be too many records for one decision. If so, the broker's own
 change is written with the first part, and ``settle`` continues. The broker is not unfenced before all parts are
 written.
 """
@@ -249,7 +249,7 @@ def _missing(before: BrokerImage | None, named: tuple[bytes, ...]) -> tuple[byte
 
 
 def _lost_life(before: BrokerImage | None, previous_broker_epoch: int) -> BrokerImage | None:
-    """The broker's previous registration if it ended without a clean shutdown (KIP-966), or if the changes after an
+    """The broker's previous registration, if it ended without a clean shutdown (KIP-966). Also if the changes after an
     earlier unclean stop are not all written yet; else None."""
     if before is None or (before.broker_epoch == previous_broker_epoch and not before.elections_pending):
         return None

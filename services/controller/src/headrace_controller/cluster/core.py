@@ -127,8 +127,8 @@ _RULES: dict[type, Callable[[View, Any], Decision]] = {
 @dataclass(frozen=True, slots=True)
 class Duty:
     """Periodic work that no request causes. ``every_ms`` None: the duty is checked each time, so a check without work
-    must cost nothing. Otherwise a check may examine everything, and the next check is due ``every_ms`` after the last
-    one that found no work."""
+    must cost nothing. With ``every_ms`` a check may examine everything; the next check is due ``every_ms`` after the
+    last one that found no work."""
 
     name: str
     rule: Callable[[View], Decision]
@@ -151,7 +151,7 @@ STEP_MS = 100  #: Milliseconds between two steps of a duty that examines all par
 
 
 class ClusterCore:
-    """The images, and the rules that decide requests on them. Times are monotonic milliseconds."""
+    """The images, and the rules that decide requests on them. All times are monotonic milliseconds."""
 
     def __init__(self, settings: ClusterSettings, *, new_id: Callable[[], bytes]) -> None:
         self.settings = settings
@@ -206,8 +206,8 @@ class ClusterCore:
         self.coordinator_sessions.forget()
 
     def decide(self, request: Request, now_ms: float) -> Decision:
-        """Decide ``request`` on the speculative image. Never raises a HeadraceError: a refusal is a Decision with
-        ``failure``. Like any other decision it is answered when the image that it was decided on is committed."""
+        """Decide ``request`` on the speculative image. ``decide`` never raises a HeadraceError: a refusal is a Decision
+        with ``failure``. Like any other decision it is answered when the image that it was decided on is committed."""
         view = self._view(now_ms)
         try:
             return features.at_level(view.image, _RULES[type(request)](view, request))
@@ -231,9 +231,9 @@ class ClusterCore:
         return features.at_level(view.image, decision)
 
     def next_upkeep_ms(self, now_ms: float) -> float:
-        """Time at which ``upkeep`` may have work. That is now if anything changed since it last found none; otherwise
-        it is when a session may expire or a duty is due. (Balancing and queued reassignments wait for seconds, so a
-        call every few hundred milliseconds is enough for them.)"""
+        """Time at which ``upkeep`` may have work. ``upkeep`` may have work now if anything changed since it last found
+        none; otherwise when a session may expire or a duty is due. (Balancing and queued reassignments wait for
+        seconds, so a call every few hundred milliseconds is enough for them.)"""
         image = self.speculative
         if self._in_flight or image is not self._at_rest:
             return now_ms
@@ -247,8 +247,8 @@ class ClusterCore:
         return max(min(times_ms, default=now_ms), now_ms)
 
     def accept(self, decision: Decision, next_offset: int, epoch: int) -> None:
-        """Apply ``decision`` to the speculative image. It is being written and ends at ``next_offset`` (the log's end,
-        if it has no records)."""
+        """Apply ``decision`` to the speculative image. The decision is being written to the log and ends at
+        ``next_offset`` (the log's end, if it has no records)."""
         if decision.contact is not None:
             self.sessions.note(decision.contact)
         if decision.coordinator is not None:

@@ -49,8 +49,8 @@ class ClusterSettings:
 
 @dataclass(slots=True)
 class Agenda:
-    """A leader's pending work and the state of its term. It is not in the log, because the next leader derives it from
-    the image.
+    """A leader's pending work and the state of its term. The agenda is not in the log, because the next leader derives
+    it from the image.
 
     ``elections_pending``: brokers whose partition changes were too many for one decision. ``min_insync_offset``: the
     offset at which min.insync.replicas last changed, or at which this term began. ``nothing_begins``: a state in which

@@ -9,15 +9,17 @@
 A replica *works* if its broker is active (registered, not fenced, not stopping) and its directory is online (KIP-858).
 A replica that does not work is in no ISR and leads no partition. A replica that works but cannot lead now
 (leadership.py) leads only while no other in-sync replica can lead. A replica whose directory failed before the broker
-reported it is assigned to the failed directory. Otherwise it would be elected leader and could not serve.
+reported it is assigned to the failed directory. Without this rule the replica would be elected leader and could not
+serve.
 
 The following rules concern eligible leader replicas (KIP-966). While the ISR is smaller than ``min.insync.replicas``,
-the high watermark does not advance. So a replica that leaves the ISR in this state still has every committed record. It
-stays eligible until the ISR is large enough again, because then records are committed without it. The ISR may become
-empty: its last member also moves to the ELR, and the partition has no leader until a member of the ELR works. These
-rules rely on two duties of brokers. The leader must not advance the high watermark while the ISR is too small, and must
-use the same value (``min_insync_replicas``). And a broker must not lose records that it acknowledged. A broker that
-stopped uncleanly leaves the ELR of topics whose ``log.flush`` was not always ``commit`` (brokers.py).
+the high watermark does not advance. So a replica that leaves the ISR in this state still has every committed record.
+The replica stays eligible until the ISR is large enough again, because then records are committed without it. The ISR
+may become empty. Its last member then also moves to the ELR, and the partition has no leader until a member of the ELR
+works. The ELR rules rely on two duties of brokers. The leader must not advance the high watermark while the ISR is too
+small, and must use the same value (``min_insync_replicas``). The second duty: a broker must not lose records that it
+acknowledged. A broker that stopped uncleanly leaves the ELR of topics whose ``log.flush`` was not always ``commit``
+(brokers.py).
 
 The last known leader may lead again although it may have lost its last records, as in Kafka 4. No other replica can
 have more committed records, because all eligible replicas were lost. So a topic with one replica and a weak flush
@@ -26,10 +28,10 @@ returned with an empty disk.
 
 Any other unclean election needs an operator (ElectLeaders) or ``unclean.leader.election.enable``. The first of these
 settings that is present counts: the topic's, the candidate broker's, the one for all brokers, the controller's file.
-Both kinds of elections set ``recovering`` (KIP-704), empty the ELR, and leave the new leader as the only member of the
-ISR.
+Both kinds of unclean elections set ``recovering`` (KIP-704), empty the ELR, and leave the new leader as the only member
+of the ISR.
 
-At metadata.version 1 there is no ELR: the last members of an ISR stay in it, as in Kafka before KIP-966.
+At metadata.version 1 there is no ELR: the last members of an ISR stay in the ISR, as in Kafka before KIP-966.
 
 Every change increments the partition epoch. A change of the leader or the loss of a replica also increments the leader
 epoch, so that the old leader is fenced.
@@ -124,7 +126,7 @@ class Electorate:
     def eligible(
         self, topic: TopicImage, before: PartitionImage, wanted: PartitionImage, isr: Collection[int]
     ) -> tuple[int, ...]:
-        """The new ELR for the new ``isr``. It is empty if the ISR is large enough; otherwise it also contains the
+        """The new ELR for the new ``isr``. The ELR is empty if the ISR is large enough; otherwise it also contains the
         replicas that leave the ISR now."""
         if not self.has_elr or len(isr) >= self.minimum(topic, wanted):
             return ()
@@ -275,8 +277,8 @@ def after_broker_changed(
 
 
 def _concerns(electorate: Electorate, partition: PartitionImage, broker_id: int) -> bool:
-    """Cheap filter. Either the broker's replica may become leader, because the partition has no leader or one that
-    cannot lead now; or the replica is leader or in the ISR and does not work."""
+    """Cheap filter. The broker's replica may become leader, because the partition has no leader or one that cannot lead
+    now. Or the replica is leader or in the ISR and does not work."""
     if partition.leader == NO_LEADER:
         return electorate.works(partition, broker_id)
     if electorate.hindered and broker_id in partition.isr and not electorate.can_lead(partition, partition.leader):
@@ -323,8 +325,9 @@ def _sets_min_insync(record: MetadataRecord) -> TypeGuard[ConfigRecord]:
 def assigned(
     electorate: Electorate, topic: TopicImage, number: int, broker_id: int, directory: bytes, *, fresh: bool = False
 ) -> PartitionChangeRecord | None:
-    """The record that puts the broker's replica of an existing partition into ``directory``, which may be offline. None
-    if that is already recorded. ``fresh``: the replica starts with an empty log, so it is eligible for no election."""
+    """The record that puts the broker's replica of an existing partition into ``directory``, which may be offline. The
+    result is None if the metadata already has this directory. ``fresh``: the replica starts with an empty log, so it is
+    eligible for no election."""
     partition = topic.partitions[number]
     directories = tuple(
         directory if replica == broker_id else before

@@ -10,7 +10,7 @@ The records are the coordinators' state, and only compaction may remove records.
 can be altered, as in Kafka.
 
 Internal topics that were created with fewer brokers get more replicas later (``growth``; balancing.py decides when).
-Otherwise a cluster that began with one broker would lose its groups with that broker's disk.
+Without ``growth`` a cluster that began with one broker would lose its groups with that broker's disk.
 """
 
 from __future__ import annotations
@@ -121,8 +121,8 @@ def growth(image: MetadataImage, settings: ClusterSettings, moves_max: int) -> l
 
 
 class _Placing:
-    """Chooses additional replicas for partitions of one topic. It prefers a rack without a replica, then the broker
-    with the fewest replicas of the topic, then the one with the fewest in all."""
+    """Chooses additional replicas for partitions of one topic. The new replica is placed in a rack without a replica of
+    the partition. In that rack it goes to the broker with the fewest replicas of the topic, then of all topics."""
 
     def __init__(self, image: MetadataImage, brokers: Sequence[BrokerImage], topic: TopicImage) -> None:
         self._racks = {broker.broker_id: broker.rack for broker in image.brokers.values()}

@@ -13,8 +13,9 @@ refuses every outdated proposal:
 
 The last line of this table is an addition of Headrace. A replica that leaves an ISR below min.insync.replicas becomes
 eligible (elections.py), because the leader commits no record without it. A leader that does not know that
-min.insync.replicas was raised would still commit records. So before the leader gets an ISR that is too small (even if
-it is the present one), it must know the new setting. (The metadata log delivers the setting and the ISR in order.)
+min.insync.replicas was raised would still commit records. So before the leader gets an ISR below min.insync.replicas
+(even if the ISR is unchanged), it must know the new setting. (The metadata log delivers the setting and the ISR in
+order.)
 
 A refusal with INELIGIBLE_REPLICA changes no state. So an earlier attempt at the same partition epoch could be granted
 later, when the member works again. A leader with such an earlier attempt marks its request as ``uncertain``; then the
@@ -197,7 +198,8 @@ class Altering:
 
 def _result(item: AlteredPartition, partition: PartitionImage, record: PartitionChangeRecord | None) -> PartitionResult:
     """The partition's state after ``record`` is applied. The leader and its epoch stay, unless the leader cannot lead
-    now and another member can (leadership.py). Then this result is the first message that tells it the new leader."""
+    now and another member can (leadership.py). This result is then the first message that tells the old leader the new
+    one."""
     isr, recovering, epoch = partition.isr, partition.recovering, partition.partition_epoch
     leader, leader_epoch = partition.leader, partition.leader_epoch
     if record is not None:

@@ -50,8 +50,8 @@ def elect(view: View, request: ElectLeaders) -> Decision:
 
 
 def balance(view: View) -> Decision:
-    """Return leaderships to preferred replicas, at most BALANCED_AT_ONCE in a decision. It acts on a broker that lacks
-    more than leader.imbalance.per.broker.percentage of the leaderships it is preferred for."""
+    """Return leaderships to preferred replicas, at most BALANCED_AT_ONCE in a decision. The balancing acts on a broker
+    that lacks more than leader.imbalance.per.broker.percentage of the leaderships it is preferred for."""
     if not view.settings.auto_leader_rebalance_enable:
         return Decision()
     preferred: Counter[int] = Counter()
@@ -97,8 +97,8 @@ def _has_hope(electorate: Electorate, partition: PartitionImage) -> bool:
 
 
 def preferred_election(electorate: Electorate, topic: TopicImage, number: int) -> PartitionChangeRecord | None:
-    """The record that elects the preferred replica. None if that replica already leads, is not in sync, or cannot lead
-    now."""
+    """The record that elects the preferred replica. The result is None if that replica already leads, is not in sync,
+    or cannot lead now."""
     partition = topic.partitions[number]
     first = partition.replicas[0]
     if partition.leader == first or first not in partition.isr or not electorate.can_lead(partition, first):

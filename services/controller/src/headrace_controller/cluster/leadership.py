@@ -12,8 +12,8 @@ sends heartbeats. So its replicas are neither fenced nor offline; they are the l
 These reports do not remove a replica from the in-sync set: the leader removes a replica that cannot append, with
 AlterPartition.
 
-Like sessions, the reports are not in the metadata log. They belong to one broker epoch, and the next active controller
-receives them with the first heartbeat.
+Like sessions, the reports are not in the metadata log. The reports belong to one broker epoch, and the next active
+controller receives them with the first heartbeat.
 """
 
 from __future__ import annotations

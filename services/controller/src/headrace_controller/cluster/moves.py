@@ -7,8 +7,8 @@
     1 4 5 2 3           4 5      2 3        1 2 3 4 5    the new ones have caught up (AlterPartition)
     1 4 5                                   1 4 5        complete; the leader is among the targets
 
-A leader that is among the targets stays leader, as in Kafka, unless the first target is a new replica. Then the first
-target leads after the last step, which needs a new leader epoch in any case. So a new broker gets its leaderships at
+A leader that is among the targets stays leader, as in Kafka, unless the first target is a new replica. In that case the
+first target leads after the last step, which needs a new leader epoch anyway. So a new broker gets its leaderships at
 once, without waiting for ``leader.imbalance.per.broker.percentage``.
 
 Cancelling a reassignment restores the replicas that are not ``adding``. The original order of the replicas is lost, as
@@ -78,7 +78,7 @@ def completed(electorate: Electorate, key: Key) -> PartitionChangeRecord | None:
 
 
 def have_arrived(partition: PartitionImage) -> bool:
-    """Guard: whether all added replicas are in sync. Otherwise complete replicas would be removed in favour of
+    """Guard: whether all added replicas are in sync. Without the guard, complete replicas would be removed in favour of
     incomplete ones."""
     return set(partition.adding) <= set(partition.isr)
 

@@ -4,7 +4,7 @@
          |   their turn has not come                    |
          +---> queued                                   +--- cancelled ---> as before
 
-No broker takes part in more than ``reassignment.partitions.per.broker`` copies at a time, as sender or fetcher; Kafka
+No broker takes part in more than ``reassignment.partitions.per.broker`` copies at a time, as sender or fetcher. Kafka
 begins all copies at once. The other reassignments are queued in the metadata log, so that another controller can
 continue. A copy to a broker that is not active does not count.
 
@@ -190,8 +190,8 @@ def _is_same(old: object, new: object) -> bool:
 
 
 def _is_void(image: MetadataImage, key: Key, targets: Sequence[int]) -> bool:
-    """Whether the reassignment would add a replica to a broker that is now being drained. In this conflict the later
-    request (the drain) wins."""
+    """Whether the reassignment would add a replica to a broker that is now being drained. The drain wins this conflict,
+    because it is the later request."""
     partition = image.topics[key[0]].partitions[key[1]]
     added = [image.brokers.get(each) for each in moves.added_by(partition, targets)]
     return any(broker is None or broker.draining for broker in added)

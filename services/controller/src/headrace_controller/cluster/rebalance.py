@@ -12,7 +12,7 @@ as few moves as possible.
 A new replica takes the position of the replica that it replaces, so the preferred leadership moves with the replica.
 Partitions that are already moving are left out; ``fill`` and ``lead`` also leave out unhealthy partitions. Fenced
 brokers keep their replicas and get no new ones, so a restart causes no moves. Source: the replica and leader
-distribution goals of Cruise Control. Its load model is not used: all replicas count alike.
+distribution goals of Cruise Control. Cruise Control's load model is not used: all replicas count alike.
 
 The plans are queued; ``reassignment.py`` starts a few moves at a time, and ``balancing.py`` decides when to plan.
 """

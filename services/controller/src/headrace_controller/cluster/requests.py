@@ -90,8 +90,8 @@ class FenceSilentBrokers:
 @dataclass(frozen=True, slots=True)
 class Placement:
     """A report that a replica of the sender is in ``directory``. ``fresh``: the replica starts again there with an
-    empty log. A fresh report is sent before the log is created. Otherwise the broker, after a restart, would find the
-    empty log and take it for a complete one."""
+    empty log. A fresh report is sent before the log is created. Without the report a broker would find the empty log
+    after a restart, and take it for a complete one."""
 
     topic_id: bytes
     partition: int

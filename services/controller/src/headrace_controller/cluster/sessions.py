@@ -4,16 +4,16 @@
     its stream broke ---------------------> disconnected: the *grace* runs, until a heartbeat ends it
     silent for the session timeout, or disconnected for longer than the grace -----> to be fenced
 
-A new leader starts with the assumption that every node has just sent a heartbeat. No grace period runs, because the
-streams broke when the old leader stopped. So a change of leaders fences no node. All times are in monotonic
-milliseconds.
+A new leader starts with the assumption that every node has just sent a heartbeat. No grace period runs after a change
+of leaders, because the streams broke when the old leader stopped. So a change of leaders fences no node. All times are
+in monotonic milliseconds.
 
 The grace period (broker.session.disconnect.grace.ms) is an addition to Kafka. A process that ends closes its
-connections, so its partitions need not wait for a whole session timeout: the election follows after 0.5 s instead of 9
+connections, so its partitions need not wait for a whole session timeout. The election follows after 0.5 s instead of 9
 s. A broker that only lost its connection reconnects within milliseconds. If a connection breaks repeatedly, each break
-within a session timeout of the previous one doubles the grace period, up to the session timeout. So the broker is not
-fenced and unfenced all the time. Breaks are counted for one broker epoch. A new registration shows that the process had
-ended, so the count starts again.
+within a session timeout of the previous one doubles the grace period, up to the session timeout. So a broker with an
+unstable connection is not fenced and unfenced all the time. Breaks are counted for one broker epoch. A new registration
+shows that the process had ended, so the count starts again.
 
 Streams have numbers, because a broker may open a new stream before the end of the old one is noticed. The end of a
 stream older than the latest one has no meaning. The end of a newer stream counts: that stream broke before its first
@@ -87,12 +87,12 @@ class BrokerSessions:
 
     def begin(self, broker_id: int, broker_epoch: int, now_ms: float) -> None:
         """Start a broker's session at the beginning of a leader's term. The broker counts as having just sent a
-        heartbeat, so that it is not fenced too early. It does not count as connected, so that a restarting broker may
-        register."""
+        heartbeat, so that it is not fenced too early. The broker does not count as connected, so that a restarting
+        broker may register."""
         self._sessions[broker_id] = Session(broker_epoch, now_ms, self.timeout_ms, connected=False)
 
     def stood_still(self, now_ms: float) -> None:
-        """This process was paused and received no messages, so all times start again."""
+        """This process was paused and received no messages, so the silence of every session counts from now."""
         for session in self._sessions.values():
             session.last_contact_ms = now_ms
             if session.broken_ms is not None:
@@ -162,8 +162,8 @@ class BrokerSessions:
         return over_ms if session.broken_ms is None else min(over_ms, session.broken_ms + session.grace_ms)
 
     def lives(self, broker_id: int, broker_epoch: int, now_ms: float) -> bool:
-        """Whether this broker's process is probably running. False if its connection broke: a process that ends closes
-        its connections, a paused process does not."""
+        """Whether this broker's process is probably running. The result is False if the broker's connection broke: a
+        process that ends closes its connections, a paused process does not."""
         session = self._sessions.get(broker_id)
         return (
             session is not None
@@ -218,13 +218,13 @@ class CoordinatorSessions:
         self._sessions: dict[int, _Session] = {}
 
     def begin_anew(self, coordinators: Iterable[tuple[int, int]], now_ms: float) -> None:
-        """Start the sessions of these coordinators, given as (id, epoch), as if each had just sent a heartbeat. Their
-        streams belong to another leader."""
+        """Start the sessions of these coordinators, given as (id, epoch), as if each had just sent a heartbeat. The
+        streams of these coordinators belong to another leader."""
         self._sessions = {each: _Session(epoch, now_ms, -1, self._timeout_ms) for each, epoch in coordinators}
 
     def stood_still(self, now_ms: float) -> None:
-        """This process was paused and received no messages, so all times start again. The streams of the coordinators
-        stay known."""
+        """This process was paused and received no messages, so the silence of every session counts from now. The
+        streams of the coordinators stay known."""
         for session in self._sessions.values():
             session.last_contact_ms = now_ms
             if session.broken_at_ms is not None:
@@ -264,8 +264,8 @@ class CoordinatorSessions:
         return gone_ms if session.broken_at_ms is None else min(gone_ms, session.broken_at_ms + self._grace_ms)
 
     def lives(self, coordinator_id: int, coordinator_epoch: int, now_ms: float) -> bool:
-        """Whether the coordinator's process is probably running. False if its stream broke or is unknown to this
-        leader: a registration with the same id then comes from a restarted process."""
+        """Whether the coordinator's process is probably running. The result is False if the coordinator's stream broke
+        or is unknown to this leader: a registration with the same id then comes from a restarted process."""
         session = self._sessions.get(coordinator_id)
         return (
             session is not None

@@ -1,5 +1,5 @@
 """Owners of shards. Each shard, a partition of __consumer_offsets or __transaction_state, has one coordinator as owner
-at a time. Its shard epoch increases with each change of the owner (decision 13).
+at a time. The shard epoch increases with each change of the owner (decision 13).
 
     registered --- heartbeats ---> has shards --- wants to stop ---> draining --- owns nothing ---> removed
     any of them: silent for broker.session.timeout.ms, or its stream broken for the grace ---> removed

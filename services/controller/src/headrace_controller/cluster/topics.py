@@ -191,8 +191,8 @@ def _partition_records(
     view: View, topic_id: bytes, first: int, replicas: Sequence[tuple[int, ...]]
 ) -> list[MetadataRecord]:
     """Records of new partitions. The first active replica becomes the leader; all active replicas are in sync, because
-    they are empty. A replica whose broker takes no appends cannot create its log. It begins out of sync, unless all
-    replicas are in this state."""
+    they are empty. A replica whose broker takes no appends cannot create its log. Such a replica begins out of sync,
+    unless all replicas are in this state."""
     image = view.image
     active = {broker.broker_id for broker in image.brokers.values() if broker.active}
     able = {each for each in active if not leadership.takes_nothing(image.brokers[each], view.hindered)}
@@ -218,7 +218,8 @@ def _partition_records(
 def _check_assignments(
     view: View, assignments: Mapping[int, tuple[int, ...]], *, first: int, count: int, factor: int | None
 ) -> list[tuple[int, ...]]:
-    """The replicas of partitions ``first`` .. ``first + count - 1``: all must be named, and valid."""
+    """The replicas of the partitions from ``first`` to ``first + count - 1``; the assignments must name every partition
+    and be valid."""
     wanted = list(range(first, first + count))
     if sorted(assignments) != wanted:
         raise InvalidReplicaAssignmentError(

@@ -374,8 +374,8 @@ class AdminHandler(admin_pb2_grpc.AdminServicer):
         )
 
     def _quorum_broker(self, seen: BrokerSeen) -> admin_pb2.QuorumBroker:
-        """The entry of one broker in the quorum's description. Its age of metadata grows with the time since its
-        report."""
+        """The entry of one broker in the quorum's description. The reported age of a broker's metadata grows with the
+        time since the report."""
         ago_ms = self._clock.monotonic_ms() - seen.at_ms
         shown = admin_pb2.QuorumBroker(
             broker_id=seen.broker_id,

@@ -47,8 +47,8 @@ from .follow import FollowService
 
 @dataclass(frozen=True, slots=True)
 class BrokerSeen:
-    """A broker's last heartbeat, at monotonic ``at_ms``. It has the metadata offset that the broker has applied, the
-    number of records that it is behind, and the age of its metadata (None if unknown)."""
+    """A broker's last heartbeat, at monotonic ``at_ms``. The heartbeat names the metadata offset that the broker has
+    applied, how many records it is behind, and its metadata's age (None if unknown)."""
 
     broker_id: int
     metadata_offset: int
@@ -67,7 +67,7 @@ class ClusterHandler(cluster_pb2_grpc.ClusterServicer):
         self._heartbeats: set[_Heartbeats] = set()
 
     def brokers_seen(self) -> list[BrokerSeen]:
-        """One entry, by id, for every broker that sends heartbeats to this controller."""
+        """The last heartbeat of every broker that sends heartbeats to this controller, by broker id."""
         latest: dict[int, BrokerSeen] = {}
         for each in self._heartbeats:
             seen = each.seen if isinstance(each, _BrokerHeartbeats) else None

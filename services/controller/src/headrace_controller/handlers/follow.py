@@ -100,7 +100,7 @@ class FollowService:
         return self._log.controller_addresses()
 
     async def follow(self, request: cluster_pb2.FollowMetadataRequest, context: Any) -> None:
-        """The body of FollowMetadata."""
+        """Handle one FollowMetadata call."""
         self._check_cluster(request.cluster_id)
         if self._is_closing:
             raise ServerShuttingDownError("the controller is shutting down")
@@ -113,7 +113,7 @@ class FollowService:
             self._streams.discard(stream)
 
     async def read(self, request: cluster_pb2.ReadIndexRequest) -> cluster_pb2.ReadIndexResponse:
-        """The body of ReadIndex."""
+        """Handle one ReadIndex call."""
         self._check_cluster(request.cluster_id)
         if request.is_forwarded and self._log.leader_id != self._log.node_id:
             raise self._barriers.not_leading()

@@ -6,18 +6,18 @@ for one. A request that arrives during a barrier waits for the next barrier, bec
 All waiting requests share the next barrier. A leader that lost its majority, or was replaced without knowing it, gets
 no confirmation, so its state never counts as fresh.
 
-Each controller confirms the age of its metadata about once a second with a *deferred* barrier. Such a barrier uses the
-leader's next regular heartbeats and costs the quorum no message. A follower that only asks for the age of its metadata
-gets the first of these answers that is available:
+Each controller confirms the age of its metadata about once a second with a *deferred* barrier. A deferred barrier uses
+the leader's next regular heartbeats and costs the quorum no message. A follower that only asks for the age of its
+metadata gets the first of these answers that is available:
 
 1. the last barrier, if it began within RECENT_MS, with its age;
 2. the deferred barrier in flight, if that began within RECENT_MS;
 3. a new deferred barrier; not deferred if the last one began more than OVERDUE_MS ago.
 
-By the follower's clock the answer is older by the duration of the call, so no copy looks younger than it is. Waiting
-for the next barrier instead would cost nearly two heartbeat rounds here and two at the leader. One barrier for each
-question kept an idle leader with five followers busier than its own heartbeats did. Deferred barriers and other
-barriers do not wait for each other.
+Measured on the follower's clock the answer is older by the duration of the call, so no copy looks younger than it is.
+Waiting for the next barrier instead would cost nearly two heartbeat rounds here and two at the leader. One barrier for
+each question would keep an idle leader with five followers busier than its own heartbeats do. Deferred barriers and
+other barriers do not wait for each other.
 """
 
 from __future__ import annotations

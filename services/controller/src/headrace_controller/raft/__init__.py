@@ -1,5 +1,5 @@
-"""Raft as a pure state machine: what a replica must save, send and append, and what it may commit. These modules use no
-asyncio, files, clock or randomness."""
+"""Raft as a pure state machine: what a replica must save, send and append, and what it may commit. The modules of this
+package use no asyncio, files, clock or randomness."""
 
 from .log import LogView, RaftLog
 from .node import RaftNode

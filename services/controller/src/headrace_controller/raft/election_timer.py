@@ -8,8 +8,8 @@ LOST_LEADER_TICKS = 3  #: Most ticks until an election begins after the connecti
 
 
 class ElectionTimer:
-    """Expires after a timeout between ``election_ticks`` and twice ``election_ticks``. The timeout is drawn again at
-    each reset, so that split votes are rare."""
+    """The timer expires after a timeout between ``election_ticks`` and twice ``election_ticks``. The timeout is drawn
+    again at each reset, so that split votes are rare."""
 
     __slots__ = ("_draw", "_elapsed", "_election_ticks", "_is_lost", "_timeout")
 

@@ -4,7 +4,7 @@
       |  on the disk    |   being written   |  not yet   |
 
 Entries beyond ``durable`` are kept in memory; older entries are read through a ``LogView`` when a follower needs them.
-Of the whole log, only the starts of terms and the voter sets are kept in memory. They are enough to compare two logs
+Only the starts of terms and the voter sets of the whole log are kept in memory. These are enough to compare two logs
 (5.3) and to know the voters (the latest set in the log counts, committed or not; thesis, 4.1).
 """
 
@@ -38,7 +38,7 @@ class RaftLog:
         self._start = stored.start
         self._terms: list[tuple[int, int]] = list(stored.terms)
         self._voters: list[tuple[int, VoterSet]] = list(stored.voters)
-        #: Entries that are not durable yet.
+        #: Entries of the log that are not durable yet.
         self._tail: list[Entry] = []
         #: Number of entries in ``_tail`` that are being written.
         self._handed = 0

@@ -1,9 +1,9 @@
 """A replica of the metadata log, as a pure state machine: ``step`` and ``tick`` are its inputs, ``ready`` is its
 output.
 
-It implements Raft as in the paper (Ongaro and Ousterhout, 2014) and the thesis (Ongaro, 2014), with the additions of
-KIP-595, KIP-853 and KIP-996. A vote belongs to a node *on its disk*, and a candidate raises the term only after a
-pre-vote.
+The module implements Raft as in the paper (Ongaro and Ousterhout, 2014) and the thesis (Ongaro, 2014), with the
+additions of KIP-595, KIP-853 and KIP-996. A vote belongs to a node *on its disk*, and a candidate raises the term only
+after a pre-vote.
 
     role          it means                                it becomes
     ------------  --------------------------------------  ------------------------------------------------------------
@@ -33,8 +33,8 @@ The invariants of Raft, and the places where an implementation easily breaks the
 * Voters change one at a time, and each change waits until the previous one is committed (4.1). The latest voter set in
   the log is in effect at once; if its entry is truncated, the set before it is in effect.
 * A replica that receives messages from a leader does not vote for another candidate (4.2.3, 9.6). So a replica that was
-  removed, or that is connected to only some of the others, does not depose the leader. Only a leadership transfer
-  overrides this rule.
+  removed, or that is connected to only some of the others, does not depose the leader. Only a leadership transfer makes
+  a replica vote although it receives messages from a leader.
 * A message to a replica of this node with another directory id is ignored, because it was meant for the lost disk
   (KIP-853).
 
@@ -111,11 +111,11 @@ class RaftNode:
         self.settings = settings or RaftSettings()
         self.role = Role.FOLLOWER
         self.log = RaftLog(view, stored)
-        #: All entries below this offset are committed. The commit offset is not stored: a leader sends it again, or
-        #: commits the entries again.
+        #: All entries below this commit offset are committed. The commit offset is not stored: a leader sends it again,
+        #: or commits the entries again.
         self.committed = max(stored.start.place.offset, stored.committed)
-        #: False while this replica cannot write (its disk is full): it does not stand for election, but follows and
-        #: votes.
+        #: Whether this replica may stand for election. A replica that cannot write (its disk is full) does not stand
+        #: for election, but follows and votes.
         self.may_lead = True
         self._control = control
         # The log may have a higher term than a lost or outdated term file, and a term must never be used again.
@@ -184,8 +184,8 @@ class RaftNode:
     @property
     def _may_stand(self) -> bool:
         """Whether this replica may stand for election: it is a voter, or was a voter before a change that may not be
-        committed. In the second case its log may be the only one that is long enough to win, although its own vote does
-        not count (4.2.2)."""
+        committed. A former voter's log may be the only one that is long enough to win, although its own vote does not
+        count (4.2.2)."""
         return self.may_lead and any(self.key in voters for voters in self.log.voters_since(self.committed))
 
     @property
@@ -238,7 +238,7 @@ class RaftNode:
     # -- inputs ------------------------------------------------------------------------------------------------------
 
     def tick(self) -> None:
-        """Advance time by one tick."""
+        """Advance the replica's time by one tick."""
         self._ticks += 1
         self._election_timer.tick()
         if self.role is Role.LEADER:
@@ -256,7 +256,7 @@ class RaftNode:
             return
         if body.term < self.term and not (isinstance(body, VoteResponse) and body.is_pre_vote):
             # A response to a pre-vote is never stale: its ``term`` is the voter's current term, which may be lower than
-            # ours. Its ``asked_term`` is the term that the pre-vote was for.
+            # ours. The term that a pre-vote was for is in ``asked_term``.
             self._answer_stale(sender, body)
             return
         if body.term > self.term:
@@ -534,8 +534,8 @@ class RaftNode:
 
     def _answer_stale(self, sender: ReplicaKey, body: Body) -> None:
         """Send the current term to a leader of an earlier term. Without this answer, a replica that returns with a
-        higher term could neither follow this leader nor win an election, because its pre-votes are refused. (etcd's
-        raft does the same.)"""
+        higher term could not follow this leader. It could not win an election either, because its pre-votes are
+        refused. (etcd's raft does the same.)"""
         if isinstance(body, AppendRequest | HeartbeatRequest | SnapshotRequest):
             self._reply(sender, AppendResponse(self.term, -1, Place(0, 0), is_rejected=True))
 

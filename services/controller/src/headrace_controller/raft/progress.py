@@ -62,18 +62,18 @@ class Progress:
         #: The leader's tick at which it sent the last heartbeat that the follower answered; NEVER if there is none.
         self.contact_at = NEVER
         #: The leader's ticks of the follower's last answer of any kind, and of its last answer with the whole log;
-        #: NEVER if there is none. These ticks also count old answers, so only descriptions of the quorum use them,
-        #: never decisions.
+        #: NEVER if there is none. Only descriptions of the quorum use these ticks, never decisions, because the ticks
+        #: also count old answers.
         self.answered_at = NEVER
         self.caught_up_at = NEVER
-        #: The leader's log end at the tick ``goal_at``. When the follower's ``match`` reaches this offset, the follower
-        #: had caught up at that tick.
+        #: The leader's log end when its tick was ``goal_at``. When the follower's ``match`` reaches this offset, the
+        #: follower had caught up at that tick.
         self.goal = next_offset
         self.goal_at = NEVER
         self.round = 0  #: The last heartbeat round that the follower answered.
         self.is_waiting = False  #: Whether a probe or a snapshot chunk is in flight.
         self.snapshot: SnapshotId | None = None
-        self.position = 0  #: Position of the next chunk in ``snapshot``.
+        self.position = 0  #: Byte position in ``snapshot`` of the next chunk to send.
         self.sent_committed = 0  #: The commit offset that was last sent to the follower.
         self._in_flight: deque[tuple[int, int]] = deque()
         self._bytes = 0

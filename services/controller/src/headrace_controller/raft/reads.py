@@ -1,15 +1,15 @@
 """Linearizable reads without a write to the log (ReadIndex; thesis, 6.4).
 
 A leader may have been deposed without knowing it. So a read takes the current commit offset and waits until a majority
-has answered a heartbeat sent *after* that. These answers prove that no other node led at that time. The read may be
-served when the state machine has applied all entries up to the offset. All reads that arrive before a heartbeat round
-share the round. A deferred read starts no round: it waits for the next one, which another read starts or which is due
-anyway.
+has answered a heartbeat sent *after* that. The answers of the majority prove that no other node led at that time. The
+read may be served when the state machine has applied all entries up to the offset. All reads that arrive before a
+heartbeat round share the round. A deferred read starts no round: it waits for the next one, which another read starts
+or which is due anyway.
 
-Heartbeat rounds are numbered within a term. An answer proves that the voter was alive, in the leader's term, when that
-round was sent or later. The time at which the *answer* arrives proves nothing, because the answer may be delayed or
-repeated. So the contact with a voter dates from the tick at which the leader sent the answered heartbeat (6.2 and, for
-the same reason, the lease of 6.4.1).
+Heartbeat rounds are numbered within a term. An answer to a heartbeat proves that the voter was alive, in the leader's
+term, when that round was sent or later. The time at which the *answer* arrives proves nothing, because the answer may
+be delayed or repeated. So the contact with a voter dates from the tick at which the leader sent the answered heartbeat
+(6.2). The lease of 6.4.1 does so for the same reason.
 """
 
 from __future__ import annotations

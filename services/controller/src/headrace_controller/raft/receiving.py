@@ -19,8 +19,8 @@ class SnapshotReceiver:
         self._in_hand: tuple[int, SnapshotChunk] | None = None
 
     def offer(self, request: SnapshotRequest) -> int | None:
-        """Offer a chunk that has arrived. Returns None if the chunk was taken, or another chunk is being written and
-        will be answered. Otherwise returns the position of the chunk that is needed next."""
+        """Offer a snapshot chunk that has arrived. Returns None if the chunk was taken, or another chunk is being
+        written and will be answered. Otherwise the position of the snapshot chunk that is needed next is returned."""
         if self._receiving is None or self._receiving[:2] != (request.term, request.snapshot):
             self._receiving = (request.term, request.snapshot, 0)
         if self._waiting is not None or self._in_hand is not None:
@@ -51,7 +51,7 @@ class SnapshotReceiver:
 
     @property
     def position(self) -> int:
-        """Position of the next chunk."""
+        """Position of the next snapshot chunk."""
         return 0 if self._receiving is None else self._receiving[2]
 
     def drop(self) -> None:

@@ -178,7 +178,7 @@ class VoteResponse:
 
 @dataclass(frozen=True, slots=True)
 class AppendRequest:
-    """AppendEntries (5.3): ``entries`` follow ``previous`` directly."""
+    """The AppendEntries request of Raft (5.3): ``entries`` follow ``previous`` directly."""
 
     term: int
     previous: Place
@@ -200,7 +200,7 @@ class AppendResponse:
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatRequest:
-    """The leader is alive. ``round``: number of the leader's heartbeat round (6.4 of the thesis)."""
+    """A heartbeat: the leader is alive. ``round``: number of the leader's heartbeat round (6.4 of the thesis)."""
 
     term: int
     committed: int
@@ -215,7 +215,7 @@ class HeartbeatResponse:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotRequest:
-    """InstallSnapshot (7): a chunk of a snapshot, from byte ``position`` on."""
+    """The InstallSnapshot request of Raft (7): a chunk of a snapshot, from byte ``position`` on."""
 
     term: int
     snapshot: SnapshotId

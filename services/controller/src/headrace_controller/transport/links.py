@@ -2,9 +2,9 @@
 
 Every controller, voter or not, opens a stream to every voter. So there are two streams between two voters; messages use
 the newest stream. A controller that knows no voter yet connects to the addresses in
-``controller.quorum.bootstrap.servers``. A stream begins with a hello message from each side. It contains the cluster's
-id, the sender's key (a node on its disk), and the key that the sender expects at the other end. An unexpected node gets
-an error with a code, and is dialed less often than an absent node.
+``controller.quorum.bootstrap.servers``. A stream begins with a hello message from each side. A hello contains the
+cluster's id, the sender's key (a node on its disk), and the key that the sender expects at the other end. An unexpected
+node gets an error with a code, and is dialed less often than an absent node.
 
 ``send`` never waits. A message that cannot be sent is dropped when its place in the queue is needed (peers.py), which
 Raft tolerates. A queued message is written in the same event loop pass or the next one. ``peer_lost`` is called when
@@ -111,7 +111,7 @@ class PeerLinks(raft_pb2_grpc.RaftServicer):
         self._dial()
 
     def send(self, messages: Sequence[Message]) -> None:
-        """Send messages. Never waits and never fails; messages that cannot be sent are lost."""
+        """Send messages. This method never waits and never fails; messages that cannot be sent are lost."""
         touched: dict[ReplicaKey, Peer] = {}
         for message in messages:
             peer = self._peers.get(message.to)

@@ -44,8 +44,8 @@ class Registrar:
             await asyncio.sleep(_INTERVAL_S)
 
     def is_known(self) -> bool:
-        """Whether the metadata contains the registration. Also True while the metadata.version has no record for it, or
-        there is no cluster yet."""
+        """Whether the metadata contains the registration. The result is also True while the metadata.version has no
+        record for controllers, or there is no cluster yet."""
         image = self._driver.image
         if image.metadata_version < 2 or self._driver.leader_id < 0:
             return True

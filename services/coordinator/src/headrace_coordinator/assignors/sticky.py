@@ -146,7 +146,7 @@ def _level(
     """Pass partitions along chains of members until no chain makes the shares more alike.
 
     The search starts with the largest share. If its owner has no chain, all members that it reaches have at most one
-    partition fewer, and their partitions reach no other member. So none of these members gets a chain later either.
+    partition fewer, and their partitions reach no other member. So none of these members can get a chain later either.
     """
     finished: set[str] = set()
     while True:

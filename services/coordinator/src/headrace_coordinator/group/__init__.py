@@ -1,1 +1,2 @@
-"""Consumer groups (pure): membership and assignments (KIP-848). ``groups.Groups`` is the entry point."""
+"""Consumer groups (pure): membership and assignments (KIP-848). ``groups.Groups`` is the entry point of this
+package."""

@@ -153,9 +153,9 @@ def owned_that_counts(request: Heartbeat, member: Member) -> Parts | None:
 
 
 def check_epoch(member: Member, epoch: int) -> None:
-    """Check a heartbeat's epoch, which must be one that this member got since it joined. It may be older than the
-    member's latest epoch, whose push may still be in flight. An older process of the same member has an older
-    connection. FencedMemberEpochError."""
+    """Check a heartbeat's epoch, which must be one that this member got since it joined. The epoch in a heartbeat may
+    be older than the member's latest epoch, whose push may still be in flight. An older process of the same member has
+    an older connection. FencedMemberEpochError."""
     current = member.current
     if not current.first_epoch <= epoch <= current.epoch:
         raise FencedMemberEpochError(
@@ -169,9 +169,9 @@ def check_commit(group: Group, member: Member, epoch: int, parts: Iterable[Part]
 
     With its current epoch the member may commit, except for partitions of another member. After a disconnection longer
     than the grace period, the member learns the new epoch before it releases the reassigned partitions. With an older
-    epoch, which the member may not know to be outdated, it may only commit partitions that it has owned since that
-    epoch (KIP-1251). If ``parts`` is None, the partitions are unknown and the commit is refused. Guard: a delayed
-    commit must not move the offset of a partition back when another member has read on.
+    epoch the member may only commit partitions that it has owned since that epoch, because it may not know that the
+    epoch is outdated (KIP-1251). If ``parts`` is None, the partitions are unknown and the commit is refused. Guard: a
+    delayed commit must not move the offset of a partition back when another member has read on.
     """
     current = member.current
     where = f"group {group.group_id!r}, member {member.member_id!r}"

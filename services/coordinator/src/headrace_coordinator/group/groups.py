@@ -18,7 +18,8 @@ Not obvious:
   connections. Kafka waits for the session timeout of 45 s instead. Until the grace period is over, no other member gets
   the member's partitions.
 * A coordinator removes no member because of its own pause (timing.SteadyClock), nor right after it became the shard's
-  owner. It also removes none while it does not know whether another coordinator owns the shard (timing.Ownership).
+  owner. A coordinator also removes no member while it does not know whether another coordinator owns the shard
+  (timing.Ownership).
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ _FIELDS = ("rack", "client_id", "client_host", "rebalance_timeout_ms", "topics",
 
 class Groups:
     """All consumer groups of one shard. ``awaits_proof``: the runtime proves that this coordinator owned the shard
-    (OwnershipAsked, OwnershipProven). No member is removed before such a proof."""
+    (OwnershipAsked, OwnershipProven). No member is removed before the runtime has proven that."""
 
     def __init__(self, settings: GroupSettings | None = None, *, awaits_proof: bool = False) -> None:
         self._settings = settings or GroupSettings()
@@ -326,8 +327,8 @@ class Groups:
         return turn.decision()
 
     def _look_at_members(self, turn: Turn, group: Group) -> None:
-        """One of the group's members is due. Check all members, so that members that leave together cause one
-        rebalance."""
+        """The check of one of the group's members is due. Check all members, so that members that leave together cause
+        one rebalance."""
         gone = []
         for member in group.members.values():
             if member.value is None:
@@ -397,7 +398,7 @@ class Groups:
         return group_id in self._state.groups
 
     def is_empty(self, group_id: str) -> bool:
-        """Whether the group has no members. True for a group that does not exist."""
+        """Whether the group has no members. The result is True for a group that does not exist."""
         group = self._state.groups.get(group_id)
         return group is None or not group.members
 
@@ -424,8 +425,8 @@ class Groups:
         """Raise UnknownMemberIdError, StaleMemberEpochError or FencedInstanceIdError unless this member may commit.
 
         A negative epoch belongs to an admin's or a plain consumer's commit, which is valid while the group has no
-        members. ``partitions``: the (topic name, number) of each partition in the commit. With named partitions, an
-        older epoch is enough for partitions that the member has owned since then. So a rebalance that takes no
+        members. ``partitions``: the (topic name, number) of each partition in the commit. If the partitions are named,
+        an older epoch is enough for partitions that the member has owned since then. So a rebalance that takes no
         partition from the member does not refuse its commit.
         """
         group = self._state.groups.get(group_id)

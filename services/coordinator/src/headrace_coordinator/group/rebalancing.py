@@ -3,8 +3,9 @@ target (KIP-848).
 
     something changed ---> group epoch + 1 ---> target of that epoch ---> members advance (reconciling.py), pushes
 
-The target is computed at once. If the last one is too recent, it is computed a little later, for all changes until then
-(KIP-1263), so a storm of joins costs few rebalances. A change that leaves partitions without a reader does not wait.
+The target is computed at once. If the last target is too recent, the new one is computed a little later, for all
+changes until then (KIP-1263). So a storm of joins costs few rebalances. A change that leaves partitions without a
+reader does not wait.
 """
 
 from __future__ import annotations

@@ -9,11 +9,11 @@ A partition is free when no member has it, neither assigned nor revoking. So two
 and a member that keeps a partition does not notice the moves of others.
 
 A release counts only from a member that knows its assignment (messages: revisions), or that certainly reads no
-partition. That is so if its process is new, if it announced its leave, or if its connection has been broken for longer
-than the grace period.
+partition. A member certainly reads no partition if its process is new, if it announced its leave, or if its connection
+has been broken for longer than the grace period.
 
-Owned partitions count only under the latest revision of the assignment. Otherwise a heartbeat that was in flight while
-a partition was assigned and revoked, and so does not name it, would count as its release.
+Owned partitions count only under the latest revision of the assignment. Without this rule, a heartbeat that was in
+flight while a partition was assigned and revoked would count as a release of the partition.
 """
 
 from __future__ import annotations

@@ -55,9 +55,10 @@ class Group:
     """``owners``: the member that has each partition, assigned or revoking. ``statics``: instance id -> member id of
     each static member. ``underway``: the members that have not reached their targets.
 
-    These fields are not in the log: ``reasons`` for the next target; ``assigned_ms``, the time of the last target;
-    ``released``, since when each partition has had no reader; ``unread_ms``, for how long that was. Also: ``vacated``,
-    the former owners of departed members' partitions; ``departed``, why these members left; ``story``, the open one.
+    Some fields are not in the log. ``reasons`` are for the next target, and ``assigned_ms`` is the time of the last
+    one. ``released`` says since when each partition has had no reader, and ``unread_ms`` for how long that was.
+    ``vacated`` has the former owners of departed members' partitions, and ``departed`` the reasons of the departures;
+    ``story`` is the open story.
     """
 
     def __init__(self, group_id: str) -> None:

@@ -1,8 +1,8 @@
 """The story of each rebalance is its recorded history: when, why, which partitions moved, and how long each was unread
 (``groups explain``).
 
-A story is written when the target is computed, and again when the rebalance is complete: every member has reached its
-target, and each new reader has confirmed. The story of a rebalance that was overtaken by the next one has no end.
+A story is written when the target is computed, and again when the rebalance is complete. Every member has then reached
+its target, and each new reader has confirmed. The story of a rebalance that was overtaken by the next one has no end.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ class Topics:
 
     @property
     def is_known(self) -> bool:
-        """Whether the topics have been set."""
+        """Whether the cluster's topics have been set."""
         return self.by_name is not None
 
     def replace(self, by_name: Mapping[str, Topic]) -> None:
@@ -117,7 +117,7 @@ class Topics:
 
 
 def describes(names: tuple[str, ...], regex: str, topic: str) -> bool:
-    """Whether a subscription includes a topic of this name, existing or not."""
+    """Whether a subscription includes a topic with this name, existing or not."""
     if topic in names:
         return True
     return bool(regex) and topic not in SHARD_TOPICS and compile_pattern(regex).fullmatch(topic) is not None

@@ -1,5 +1,5 @@
-"""Sessions of members, and an agenda of checks that are due. None of this is in the log. A new owner of the shard
-assumes that every member has just sent a heartbeat, so a change of coordinators affects no member.
+"""Sessions of members, and an agenda of checks that are due. Sessions and agenda are not in the log. A new owner of the
+shard assumes that every member has just sent a heartbeat, so a change of coordinators affects no member.
 
     heartbeat --------------------------> connected, silent for 0 ms
     its stream broke -------------------> disconnected: the *grace* runs, until a heartbeat ends it
@@ -70,20 +70,20 @@ class Session:
     def is_slow(self, now_ms: int) -> bool:
         """Whether the member failed to release partitions within the rebalance timeout.
 
-        Guard: the timeout begins when the member reports that it knows of the revocation. It begins at the latest after
-        a session timeout, in which every answer contained the revocation. The timeout ends only for a member that sends
-        a heartbeat after it, because such a member can receive a push at once. A silent member (disconnected, or
-        reading without a coordinator) reads all its partitions until its session times out, which may take longer than
-        this timeout.
+        Guard: the timeout begins when the member reports that it knows of the revocation. The timeout begins at the
+        latest after a session timeout, in which every answer contained the revocation. The timeout ends only for a
+        member that sends a heartbeat after it, because such a member can receive a push at once. A silent member
+        (disconnected, or reading without a coordinator) reads all its partitions until its session times out, which may
+        take longer than this timeout.
 
-        The first late heartbeat counts, not the last one. ``now_ms`` is the time of a proof of ownership, and a member
-        that sends heartbeats more often than proofs are made would always have sent one since.
+        The first late heartbeat counts, not the last one. ``now_ms`` is the time of a proof of ownership. A member that
+        sends heartbeats more often than proofs are made would always have sent one since.
         """
         return self.connected and self.late_ms is not None and self.late_ms <= now_ms
 
     def is_lost(self, now_ms: int) -> bool:
-        """Whether the member's connection has been broken for the grace period. Such a member reads no partition
-        (messages.HeartbeatReply)."""
+        """Whether the member's connection has been broken for the grace period. A member whose connection is broken for
+        longer reads no partition (messages.HeartbeatReply)."""
         return self.broken_ms is not None and now_ms - self.broken_ms >= self.grace_ms
 
 
@@ -91,11 +91,11 @@ class Ownership:
     """Time up to which this coordinator is proven to have owned the shard. Guard: no member is removed for a later
     time.
 
-    Two coordinators cannot both write. But a deposed coordinator that does not know it can write until the next one has
-    claimed the shard, which may take long if there is no other coordinator. A member may find in the metadata that its
-    coordinator was deposed before its grace period was over. It then continues to read (headrace.group.member), so a
-    deposed coordinator must not reassign its partitions. The proof is about a time in the past, so an append that
-    arrives later does no harm.
+    Two coordinators cannot both write. But a deposed coordinator that does not know of its end can write until the next
+    one has claimed the shard. That may take long if there is no other coordinator. A member may find in the metadata
+    that its coordinator was deposed before its grace period was over. Such a member continues to read
+    (headrace.group.member), so a deposed coordinator must not reassign its partitions. The proof is about a time in the
+    past, so an append that arrives later does no harm.
     """
 
     def __init__(self) -> None:
@@ -112,7 +112,7 @@ class Ownership:
 
 class SteadyClock:
     """Derives a steady clock from a wall clock that may jump. The steady clock stands still during a jump and during a
-    pause of the process. No heartbeat could arrive in that time, so no member is late."""
+    pause of the process. No heartbeat could arrive during the jump or the pause, so no member is late."""
 
     def __init__(self) -> None:
         self._ahead_ms = 0  # wall clock minus steady clock
@@ -120,7 +120,7 @@ class SteadyClock:
 
     def was_set(self, by_ms: int) -> None:
         """Report a step of the wall clock that was found with a second clock. Guard: a step that is too short to be
-        noticed here would shorten a grace period, while the member reads until the full period is over."""
+        noticed here would shorten a grace period. The member reads until the full period is over."""
         self._ahead_ms += by_ms
 
     def read(self, wall_ms: int, due_ms: int | None) -> int:
@@ -161,7 +161,7 @@ class Agenda:
         return self._heap[0][0] if self._heap else None
 
     def take(self, now_ms: int) -> Matter | None:
-        """Remove and return the next due matter."""
+        """Remove the next matter that is due from the agenda, and return it."""
         due_ms = self.next_due_ms()
         if due_ms is None or due_ms > now_ms:
             return None

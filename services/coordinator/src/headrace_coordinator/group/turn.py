@@ -9,9 +9,9 @@ from .records import CurrentValue, Key, TargetValue, Value, encode_key, encode_v
 from .state import Group, GroupsState, Member
 
 #: A decision of up to this many bytes is written whole or not at all. A larger decision (of a very large group) is
-#: written in parts, so after a crash the log may have only the first parts. Each part is valid by itself, because a
-#: decision releases partitions before it assigns them. The coordinator that replays an incomplete decision continues
-#: the rebalance from the replayed state.
+#: written in parts, so after a crash the log may have only the first parts. Each part of a decision is valid by itself,
+#: because a decision releases partitions before it assigns them. The coordinator that replays an incomplete decision
+#: continues the rebalance from the replayed state.
 ATOMIC_BYTES_MAX = 256 * 1024
 DEPARTED_MAX = 64  #: Most former members of a group that are remembered, to answer their requests with the reason.
 

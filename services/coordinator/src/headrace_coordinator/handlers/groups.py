@@ -103,8 +103,8 @@ class GroupsService(groups_pb2_grpc.GroupsServicer):
 async def _each(
     items: Collection[Any], ask: Callable[[Any], Awaitable[Any]], message: Callable[..., Any], key: str = "group_id"
 ) -> list[Any]:
-    """One answer for each item; all requests are sent at once. The error of an item is in its own ``message``, which
-    names the item by ``key``: the item itself, or its field of that name."""
+    """One answer for each item of a request; the shards are asked at the same time. The error of an item is in its own
+    ``message``, which names the item by ``key``: the item itself, or its field of that name."""
 
     async def answer(item: Any) -> Any:
         try:

@@ -1,5 +1,5 @@
-"""headrace.v1.Metadata on a coordinator: its applied metadata. This service never creates missing topics: only brokers
-do."""
+"""headrace.v1.Metadata on a coordinator: its applied metadata. This service never creates missing topics: only the
+brokers' Metadata service does."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class OffsetBook:
                 yield group_id, partition, committed
 
     def apply(self, group_id: str, partition: TopicPartition, committed: CommittedOffset | None) -> None:
-        """Apply a record. None is a tombstone, perhaps of an entry that does not exist."""
+        """Apply a record. A value of None is a tombstone, perhaps of an entry that does not exist."""
         if committed is not None:
             self._by_group.setdefault(group_id, {})[partition] = committed
             return
@@ -58,5 +58,5 @@ class OffsetBook:
                 del self._pending[group_id, partition]
 
     def is_pending(self, group_id: str, partition: TopicPartition) -> bool:
-        """Whether an open transaction may still change this offset."""
+        """Whether an open transaction may still change the committed offset of the partition."""
         return (group_id, partition) in self._pending

@@ -16,8 +16,8 @@ There are three differences from Burrow. Burrow's rule 1 needs recent *samples* 
 Headrace knows how long the first unread record has been waiting. Burrow does not judge a window that is not full,
 unless it is configured to. A new owner of a shard has half-empty windows, because the log was compacted, so these are
 judged. Rule 1 then needs a silence of at least ``SILENCE_MS``, and rules 3 to 5 need two commits. Commits in quick
-succession (after each batch) share an entry of the window. Otherwise ten of them would cover almost no time, and each
-pause would be a STOP (Burrow's ``min-distance``).
+succession (after each batch) share an entry of the window. Without this rule ten quick commits would cover almost no
+time, and each pause would be a STOP (Burrow's ``min-distance``).
 """
 
 from __future__ import annotations

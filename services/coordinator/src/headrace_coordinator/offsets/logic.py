@@ -1,7 +1,7 @@
 """Decisions about committed offsets: commit, fetch, delete, expire. Pure.
 
-Each decision first makes the records, and refuses a request before any change. Then it applies the values in the
-records, as ``replay`` does.
+Each decision first makes the records, and refuses a request before any change. The decision then applies the values in
+the records, as ``replay`` does.
 
 A decision that exceeds a batch is refused before it is applied (INVALID_COMMIT_OFFSET_SIZE). A refusal by the
 partition's leader would make the shard drop its state machine, again at each retry.
@@ -56,8 +56,8 @@ from .retention import REMOVALS_PER_TICK, RetentionSettings, RetentionSweep
 
 _RECORD_OVERHEAD_BYTES = 32  #: Most bytes of a record in addition to key and value: lengths, deltas and attributes.
 
-#: Age in milliseconds at which an offset with another topic id must belong to an older topic of the name: every live
-#: coordinator knows the newer topic after this time.
+#: Age in milliseconds after which an offset with another topic id must belong to an older topic of the name. Every live
+#: coordinator then knows the newer topic.
 NAMESAKE_AGE_MS = 60_000
 
 _ABSENT = CommittedOffset(NO_OFFSET)

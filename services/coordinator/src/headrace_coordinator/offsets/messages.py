@@ -1,4 +1,4 @@
-"""Requests and replies about committed offsets. All are frozen values; the handlers build them from protobuf.
+"""Requests and replies about committed offsets. All messages are frozen values; the handlers build them from protobuf.
 
 A request that is refused as a whole raises an error; the ``error`` of a result concerns one partition.
 """
@@ -17,7 +17,7 @@ NO_OFFSET = -1  #: The offset in Kafka's answer for a partition without a commit
 
 
 class OffsetToCommit(NamedTuple):
-    """One partition of a commit. ``topic_id``: id of the topic that was read, if it is known (KIP-516)."""
+    """The offset to commit for one partition. ``topic_id``: id of the topic that was read, if it is known (KIP-516)."""
 
     topic: str
     partition: int
@@ -104,7 +104,7 @@ class OffsetsDeleted(NamedTuple):
 
 
 class DeleteGroup(NamedTuple):
-    """Delete a group and its offsets, if the group has no members. The reply is None."""
+    """Delete a group and its offsets, if the group has no members. The reply to DeleteGroup is None."""
 
     group_id: str
 
@@ -125,14 +125,14 @@ class WatermarksSeen(NamedTuple):
 
 
 class DescribeLag(NamedTuple):
-    """Asks for a group's lag; fails with GroupIdNotFoundError. The reply is a GroupLag."""
+    """Asks for a group's lag; fails with GroupIdNotFoundError. The reply to DescribeLag is a GroupLag."""
 
     group_id: str
 
 
 class LagStatus(enum.Enum):
-    """The state of a partition or a group, by Burrow's rules. A group has OK, WARN or ERR. A partition has OK, WARN,
-    STOP, STALL or REWIND. If any partition has STOP, STALL or REWIND, its group has ERR."""
+    """The state of a partition or a group, by Burrow's rules. The status of a group is OK, WARN or ERR. A partition has
+    OK, WARN, STOP, STALL or REWIND. If any partition has STOP, STALL or REWIND, its group has ERR."""
 
     OK = "OK"
     WARN = "WARN"  #: WARN: the consumer commits offsets, but its lag grows.
@@ -150,7 +150,7 @@ class PartitionLag(NamedTuple):
     """The lag of a group in one partition. Fields are None while they are unknown, before the first high watermark.
 
     ``lag``: offsets between the committed offset and the high watermark. ``lag_ms``: how long the first unread record
-    has been waiting. With ``lag_ms_is_at_least`` it has waited longer than this coordinator has watched.
+    has been waiting. With ``lag_ms_is_at_least`` the record has waited longer than this coordinator has watched.
     ``records_lost``: offsets that were deleted before they were read. ``complete``: the filled fraction of the window
     of commits, 0 to 1.
     """

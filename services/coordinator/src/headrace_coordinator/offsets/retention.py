@@ -5,8 +5,8 @@ An offset with an old client's own expiry time expires at that time. An offset n
 members, nor while a transaction may still change it. An empty group is removed together with its last offset.
 
 The wall clock may jump. Ages are wall-clock differences between two processes: the coordinator that wrote the commit,
-and this one. So a jump forward makes all offsets look old. So a check that comes much too late, by this coordinator's
-own clock, removes no offset, and only counts as the last check. A clock that is wrong for less than
+and this one. So a jump of the clock forward makes all offsets look old. So a check that comes much too late, by this
+coordinator's own clock, removes no offset, and only counts as the last check. A clock that is wrong for less than
 ``offsets.retention.check.interval.ms``, or a paused coordinator, therefore removes no offset.
 """
 
@@ -45,7 +45,8 @@ class Expired:
 
 
 class RetentionSweep:
-    """Checks all groups at intervals, some groups in each tick. It only decides; the caller applies the decision."""
+    """Checks all groups at intervals, some groups in each tick. The sweep only decides; the caller applies the
+    decision."""
 
     __slots__ = ("_checked_ms", "_settings", "_todo")
 
@@ -61,7 +62,7 @@ class RetentionSweep:
 
     def check_clock(self, now_ms: int) -> None:
         """Set the current time, ``now_ms``. If it is before the last check, the clock was set back, and the next check
-        would be late. It is then scheduled one interval from now."""
+        would be late. The next check is then scheduled one interval from now."""
         if self._checked_ms is not None and now_ms < self._checked_ms:
             self.start(now_ms)
 

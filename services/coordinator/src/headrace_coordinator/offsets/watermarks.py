@@ -1,7 +1,7 @@
 """The history of a partition's high watermark, in bounded memory. Pure.
 
 The leaders' high watermarks are sampled at intervals. Between two samples the log is assumed to grow evenly, which
-turns a lag in records into a lag in seconds (as in Burrow's and Lightbend's lag exporters)::
+turns a lag in records into a lag in seconds. Burrow's and Lightbend's lag exporters do the same::
 
     offset                       . (t3, 900)
       |                     .
@@ -9,7 +9,7 @@ turns a lag in records into a lag in seconds (as in Burrow's and Lightbend's lag
       |   . . . (t1, 400)                       a log at rest is kept as the two ends of its rest
       +------------------------------- time
 
-When the memory is full, every second sample of its older half is dropped. So the size is fixed (2 KiB), the history
+When the memory is full, every second sample of its older half is dropped. So the size of a history is fixed (2 KiB), it
 reaches back to the first sample, and older times are coarser.
 """
 

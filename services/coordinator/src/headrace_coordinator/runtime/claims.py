@@ -3,9 +3,9 @@
     key      int16 1000                                       one key, so compaction keeps the last claim only
     value    int16 version, msgpack [shard_epoch, coordinator_id, coordinator_epoch]
 
-It is the first append under the new epoch. From then on the partition's leader refuses appends with a lower epoch. So
-former owners can add no records before the claim, and a replay up to the claim is complete. The fields are for people
-who read the log; the epoch that counts is in the batch's header (base_sequence).
+The claim is the first append under the new epoch. After the claim, the partition's leader refuses appends with a lower
+epoch. So former owners can add no records before the claim, and a replay up to the claim is complete. The fields of a
+claim are for people who read the log; the epoch that counts is in the batch's header (base_sequence).
 """
 
 from __future__ import annotations

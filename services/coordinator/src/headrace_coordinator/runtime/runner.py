@@ -1,7 +1,7 @@
 """Runs a shard in the event loop: carries out the actions of ``Shard.ready``, and reports their results.
 
-All of it runs in one event loop. Requests that arrive in one event loop pass are decided at once and share an append:
-``ready`` is called at the end of the pass.
+All methods of the runner run in one event loop. Requests that arrive in one event loop pass are decided at once and
+share an append: ``ready`` is called at the end of the pass.
 
 Under back-pressure clients' requests are refused, but never the coordinator's internal updates (``Shard.ask`` without a
 ticket). A client repeats a refused request; a lost update would leave partitions unread until the shard is loaded
@@ -57,10 +57,10 @@ class ShardRunner:
     ) -> None:
         """``replays`` limits how many shards replay at the same time. ``tell`` receives pushes. ``became`` is called at
         each change of the shard's state, before any request is served in the new state. ``is_ours`` returns whether
-        this coordinator owned the shard under its epoch at the time of the call, and waits until that is certain. None:
-        the state machine never asks for a proof. ``is_believed`` returns whether the controllers may still consider
-        this coordinator alive. If they do not, another coordinator may own the shard, so every answer is fenced
-        (Shard.ask). Members keep reading until the shard has a new owner."""
+        this coordinator owned the shard under its epoch at the time of the call, and waits until that is certain. If
+        ``is_ours`` is None, the state machine never asks for a proof. ``is_believed`` returns whether the controllers
+        may still consider this coordinator alive. If they do not, another coordinator may own the shard, so every
+        answer is fenced (Shard.ask). Members keep reading until the shard has a new owner."""
         self.shard = shard
         self._log = log
         self._clock = clock
@@ -245,8 +245,8 @@ class ShardRunner:
 
 def _looked_at_once(clock: Clock) -> tuple[int, float]:
     """The wall-clock time, and how far it is ahead of the monotonic clock. Guard: if the thread pauses between the two
-    readings (on a busy machine), it would see a false clock step. So it reads several times and uses the quickest
-    reading."""
+    readings (on a busy machine), it would see a false clock step. So the function reads several times and uses the
+    quickest reading."""
     quickest = float("inf")
     wall_ms, ahead_ms = 0, 0.0
     for _ in range(_LOOKS_MAX):

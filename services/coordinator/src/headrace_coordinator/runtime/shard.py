@@ -15,10 +15,10 @@ decision is committed, because they may depend on it.
     ask(a)   ready -> Append(a)                     ask(b), ask(c): decided       appended(a) -> Answer(a)
                                                                                   ready -> Append(b, c)
 
-A decision is never rolled back. After an append that failed, or whose outcome is unknown, the state machine is ahead of
-the log. The shard then drops the state machine, and a new one replays the log under the same epoch. A late append of
-the earlier attempt does no harm. Each append names the log end that it was decided on (``expected_end``), and the
-leader refuses it when the log has grown, as it has after the next claim.
+A decision is never rolled back. After an append that failed, or whose outcome is unknown, the state machine may be
+ahead of the log. The shard then drops the state machine, and a new one replays the log under the same epoch. A late
+append of the earlier attempt does no harm. Each append names the log end that it was decided on (``expected_end``). The
+leader refuses the append when the log has grown, as it has after the next claim.
 
 ``attempt`` is the number of the state machine. Reports about an earlier attempt are ignored.
 """

@@ -30,7 +30,7 @@ NewRunner = Callable[[TopicPartition, bytes, int], ShardRunner]
 
 
 class Shards:
-    """Call all methods in the event loop. Call ``metadata_changed`` for every image, in order."""
+    """Call all methods in the event loop. Call ``metadata_changed`` for every metadata image, in order."""
 
     def __init__(
         self,

@@ -39,7 +39,7 @@ _TIMES = struct.Struct(">qq")
 
 
 def encode_key(transactional_id: str) -> bytes:
-    """The key of a transactional id. Raises InvalidRequestError if the id is too long for a key."""
+    """The record key of a transactional id. Raises InvalidRequestError if the id is too long for a key."""
     name = transactional_id.encode()
     if len(name) > ID_BYTES_MAX:
         raise InvalidRequestError(f"the transactional id has {len(name)} bytes; at most {ID_BYTES_MAX} fit: shorten it")
@@ -55,7 +55,7 @@ def decode_key(key: bytes) -> str:
 
 
 def encode_value(transaction: Transaction) -> bytes:
-    """The value of a transaction, version 1."""
+    """The record value of a transaction, in version 1."""
     head = _HEAD.pack(1, transaction.producer_id, transaction.producer_epoch, transaction.timeout_ms, transaction.state)
     times = _TIMES.pack(transaction.updated_ms, transaction.started_ms)
     return head + _partitions(transaction) + times + _tagged_fields(transaction)

@@ -78,13 +78,13 @@ class Transaction(NamedTuple):
     """The state of a transactional id. Times are in milliseconds of the coordinator's wall clock; -1 means no time.
 
     ``producer_id``, ``producer_epoch``: the identity that the open transaction's batches carry. While markers are being
-    written, it is the identity that the markers carry. Otherwise it is the identity of the next transaction.
-    ``ne``next_*``: the producer's identity after the end, if it differs from the identity above. There are two cases:
-    the epochs have run out, so there is a new producer id; or ``keep_prepared`` gave the owner of a prepared
+    written, it is the identity that the markers carry. In all other states, it is the identity of the next transaction.
+    ``ne``next_*``: the producer's identity after the end, if it differs from the identity above. There are two cases.
+    The epochs have run out, so there is a new producer id; or ``keep_prepared`` gave the owner of a prepared
     transaction a new identity. ``pr``previous_producer_id``: the producer id of the transaction that ended last.
-    ``last_producer_epoch``: the epoch of the transaction that ended last, by which a repeated request is recognized. -1
-    if a repetition is not allowed, because the producer is fenced. ``version``: the client's transaction version
-    (KIP-890).
+    ``last_producer_epoch``: the epoch of the transaction that ended last, by which a repeated request is recognized. It
+    is -1 if the producer is fenced, so that it may not repeat its request. ``version``: the client's transaction
+    version (KIP-890).
     """
 
     producer_id: int

@@ -1,6 +1,6 @@
 """The state machine of a transaction shard (KIP-98, KIP-360, KIP-447, KIP-890, KIP-939). Pure.
 
-Each decision writes one record of one transactional id, and the state follows from the records, so a replay of the log
+Each decision writes one record of one transactional id, and the state follows from the records. So a replay of the log
 gives the same state. PREPARE_COMMIT or PREPARE_ABORT decides a transaction; EndTransaction is answered when that record
 is committed. In addition to the records, memory holds the partitions whose marker is still missing. A new owner of the
 shard requests all of these markers again; a leader accepts a repeated marker without an append.
@@ -73,7 +73,7 @@ RETRY_MS = 1_000
 
 @dataclass(frozen=True, slots=True)
 class TransactionSettings:
-    """Kafka's keys: transaction.max.timeout.ms, transactional.id.expiration.ms and
+    """The values of Kafka's keys transaction.max.timeout.ms, transactional.id.expiration.ms and
     transaction.remove.expired.transaction.cleanup.interval.ms. ``epoch_max`` is smaller than Kafka's only in
     simulations."""
 
@@ -170,8 +170,8 @@ class TransactionsStateMachine:
         return self._next_epoch(transactional_id, before, request.expected, timeout_ms, now_ms)
 
     def _check_expected(self, transactional_id: str, before: Transaction, expected: ProducerIdentity) -> None:
-        """Check that the producer with this identity may continue (KIP-360). Its identity must be the current one, or
-        the one before if the current one was assigned to it and the answer was lost."""
+        """Check that the producer with this identity may continue (KIP-360). The producer's identity must be the
+        current one. It may be the one before if the current one was assigned to it and the answer was lost."""
         if expected in (before.identity, before.owner):
             return
         if before.state is TransactionState.ONGOING or not before.was_owned_by(expected):
